@@ -1,8 +1,9 @@
 //! Compiles the freestanding agent image, which the tool embeds.
 //!
-//! Two plain `rustc` calls and no nested cargo: the shared crate as an rlib, then the agent as a
-//! shared object with `--cfg agent_image`. `-z defs` turns anything that would need a libc into a
-//! link error. The image is optimised whatever the profile: it runs in somebody else's process.
+//! It calls plain `rustc` twice, without a nested cargo: for the shared crate as an rlib, then for
+//! the agent as a shared object with `--cfg agent_image`. `-z defs` turns any reference that needs
+//! a libc into a link error. The image is optimised in every profile, because it runs in another
+//! program's process.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = variable("TARGET");
     if !target.starts_with("x86_64-") || !target.contains("linux") {
-        panic!("traceprof's agent runs on x86_64 Linux; {target} is not supported yet");
+        panic!("target {target}: traceprof's agent supports only x86_64 Linux");
     }
     let abi = out.join("libtraceprof_abi.rlib");
     let mut shared = rustc(&target);
@@ -25,7 +26,7 @@ fn main() {
     run(&mut shared);
     let image = out.join("agent.so");
     if !link(&root, &abi, &image, &target, &lld()) {
-        // A toolchain without rust-lld: any linker driver does.
+        // The toolchain has no rust-lld: any linker driver will do.
         assert!(
             link(&root, &abi, &image, &target, &driver()),
             "the agent image could not be linked, neither by rust-lld nor through cc"
@@ -33,10 +34,11 @@ fn main() {
     }
 }
 
-/// The compiler that cargo uses, with the flags that both calls share.
+/// Returns a call of cargo's compiler, with the flags that both calls share.
 fn rustc(target: &str) -> Command {
     let mut command = Command::new(variable("RUSTC"));
-    // The flags of the surrounding build (coverage, sanitizers, target-cpu) are not the image's.
+    // The flags of the surrounding build (coverage, sanitizers, target-cpu) must not affect the
+    // image.
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"]
     {
         command.env_remove(name);

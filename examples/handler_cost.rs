@@ -1,12 +1,13 @@
-//! What one sample costs inside the handler: the real agent image, laid out in this process, is
-//! called with a real signal frame at the bottom of stacks of known depth.
+//! Measures the cost of one sample inside the handler. The program lays out the real agent image in
+//! its own process. It calls the image's handler with a real signal frame at the bottom of stacks
+//! of known depth.
 //!
-//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH NS`, the median of many
+//! Prints one line for each given depth (by default 8, 32 and 128): `DEPTH NS`, the median of many
 //! warm batches in nanoseconds. The kernel's share (timer, signal delivery, sigreturn) is not
 //! included. `scripts/bench` reads this.
 //!
 //! # Safety
-//! A benchmark: it maps memory at an address of its own choosing and jumps into it.
+//! This is a benchmark: it maps memory at an address that it chooses, and jumps into it.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::cell::Cell;
@@ -48,24 +49,24 @@ thread_local! {
     static RESULT: Cell<f64> = const { Cell::new(0.0) };
 }
 
-/// A thread that measures, and is there before the mappings are published.
+/// A measuring thread, which exists before the mappings are published.
 struct Bench {
     depths: Sender<u32>,
     results: Receiver<(u32, f64)>,
 }
 
-/// What the threads need to know once it is there.
-type Ground = (u64, DataSegment);
+/// The address of the image's handler and the data segment, for the measuring thread.
+type Setup = (u64, DataSegment);
 
 impl Bench {
-    fn start() -> (Sender<Ground>, Self) {
-        let (ground, grounds) = channel::<Ground>();
+    fn start() -> (Sender<Setup>, Self) {
+        let (setup_sender, setups) = channel::<Setup>();
         let (depths, asked) = channel();
         let (found, results) = channel();
         std::thread::spawn(move || {
-            let Ok((handler, data)) = grounds.recv() else { return };
+            let Ok((handler, data)) = setups.recv() else { return };
             HANDLER.set(handler);
-            // Frames besides those of `down`: those between it and the root, and the signal's.
+            // The frames that are not `down`'s: those between it and the root, and the signal's.
             let others = measured(data, 1).0 - 1;
             for depth in asked {
                 let frames = measured(data, u32::saturating_sub(depth, others));
@@ -75,7 +76,7 @@ impl Bench {
                 }
             }
         });
-        (ground, Self { depths, results })
+        (setup_sender, Self { depths, results })
     }
 
     fn measure(&self, depth: u32) -> (u32, f64) {
@@ -84,7 +85,7 @@ impl Bench {
     }
 }
 
-/// Frames of a stack with so many calls, and nanoseconds of a sample.
+/// Returns the number of frames of a stack with this many calls, and the nanoseconds of a sample.
 fn measured(data: DataSegment, calls: u32) -> (u32, f64) {
     let table = data.table(0).expect("there is a first table");
     table.reset(1);
@@ -101,9 +102,9 @@ fn main() {
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: the handler has the kernel's signature.
     unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
-    let (ground, bench) = Bench::start();
+    let (setup_sender, bench) = Bench::start();
     let (handler, data) = install();
-    ground.send((handler, data)).expect("the thread runs");
+    setup_sender.send((handler, data)).expect("the thread runs");
     bench.measure(1);
     let depths: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
@@ -111,13 +112,13 @@ fn main() {
         println!("{frames} {ns:.0}");
     }
     let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);
-    eprintln!("hits that found the log full (their cost counts all the same): {lost}");
+    eprintln!("{lost} samples found the log full (their cost is included)");
 }
 
 #[inline(never)]
 fn down(depth: u32, signal: i32) -> u32 {
     if depth == 0 {
-        // SAFETY: a signal to ourselves that has a handler.
+        // SAFETY: sends this thread a signal that has a handler.
         unsafe { libc::raise(signal) };
         return 0;
     }
@@ -143,7 +144,7 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
         .map(|_| {
             let start = Instant::now();
             for _ in 0..BATCH {
-                // SAFETY: a real context of this thread, on whose stack we stand.
+                // SAFETY: it is a real context of this thread, on whose stack this code runs.
                 unsafe { handler(5, &raw const info, context) };
             }
             start.elapsed().as_nanos() as f64 / f64::from(BATCH)
@@ -153,7 +154,7 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
     RESULT.set(times[BATCHES / 2]);
 }
 
-/// Maps the three segments, lays out image and tables, and says that sampling is on.
+/// Maps the three segments, lays out image and tables, and turns sampling on.
 fn install() -> (u64, DataSegment) {
     let map = |at: u64, len: u64| {
         let flags = libc::MAP_PRIVATE
@@ -161,7 +162,7 @@ fn install() -> (u64, DataSegment) {
             | libc::MAP_FIXED_NOREPLACE
             | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: fresh memory at an address that is free, or the call fails.
+        // SAFETY: fresh memory at a free address, or the call fails.
         let got = unsafe { libc::mmap(at as *mut _, len as usize, access, flags, -1, 0) };
         assert_eq!(got as u64, at, "{}", std::io::Error::last_os_error());
         got.cast::<u8>()
@@ -169,7 +170,7 @@ fn install() -> (u64, DataSegment) {
     let code = map(BASE, layout::CODE_LEN);
     let tables = map(BASE + layout::TABLES_DISTANCE, layout::TABLES_LEN);
     let data = map(BASE + layout::DATA_DISTANCE, layout::DATA_LEN);
-    // SAFETY: the mapping above; nothing else knows of it yet.
+    // SAFETY: the mapping above, which nothing else knows yet.
     let room = unsafe { std::slice::from_raw_parts_mut(code, layout::CODE_LEN as usize) };
     let entries = image::lay_out(room, BASE).expect("the image can be laid out");
     // SAFETY: whole pages of the mapping above.

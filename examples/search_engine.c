@@ -1,5 +1,5 @@
-/* What scripts/demo records: a small search engine that indexes pages on one thread and answers
- * queries on another.
+/* The program that scripts/demo records: a small search engine that indexes pages on one thread and
+ * answers queries on another.
  *
  *     search_engine SECONDS
  */
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define APART __attribute__((noinline))
+#define NOINLINE __attribute__((noinline))
 #define WORDS 500
 #define PAGES 300
 #define BUCKETS 4096
@@ -29,7 +29,7 @@ static unsigned roll(uint64_t *dice, unsigned sides) {
     return *dice % sides;
 }
 
-APART static char *append_word(char *to, uint64_t *dice) {
+NOINLINE static char *append_word(char *to, uint64_t *dice) {
     static const char stems[6][7] = {"sample", "stacks", "frames", "thread", "signal", "kernel"};
     memcpy(to, stems[roll(dice, 6)], 6);
     to += 6;
@@ -39,7 +39,7 @@ APART static char *append_word(char *to, uint64_t *dice) {
     return to;
 }
 
-APART static size_t write_page(char *text, uint64_t *dice) {
+NOINLINE static size_t write_page(char *text, uint64_t *dice) {
     char *to = text;
     for (int i = 0; i < WORDS; i++)
         to = append_word(to, dice);
@@ -47,7 +47,7 @@ APART static size_t write_page(char *text, uint64_t *dice) {
     return (size_t)(to - text);
 }
 
-APART static uint32_t hash(const char *word, size_t length) {
+NOINLINE static uint32_t hash(const char *word, size_t length) {
     uint32_t sum = 2166136261u;
     for (int round = 0; round < 4; round++)
         for (size_t i = 0; i < length; i++)
@@ -55,7 +55,7 @@ APART static uint32_t hash(const char *word, size_t length) {
     return sum;
 }
 
-APART static void count_word(struct entry **index, const char *word, size_t length) {
+NOINLINE static void count_word(struct entry **index, const char *word, size_t length) {
     struct entry **slot = &index[hash(word, length) % BUCKETS];
     while (*slot && (strncmp((*slot)->word, word, length) || (*slot)->word[length]))
         slot = &(*slot)->next;
@@ -68,13 +68,13 @@ APART static void count_word(struct entry **index, const char *word, size_t leng
     (*slot)->count++;
 }
 
-APART static void count_words(struct entry **index, const char *text) {
+NOINLINE static void count_words(struct entry **index, const char *text) {
     for (const char *space; (space = strchr(text, ' ')); text = space + 1)
         count_word(index, text, (size_t)(space - text));
 }
 
 /* Time in the kernel is attributed to this function, too. */
-APART static void save_page(int file, const char *text, size_t length) {
+NOINLINE static void save_page(int file, const char *text, size_t length) {
     for (int copy = 0; copy < 10; copy++)
         if (pwrite(file, text, length, (off_t)length * copy) != (ssize_t)length)
             abort();
@@ -95,7 +95,7 @@ static void *indexer(void *unused) {
     return unused;
 }
 
-APART static unsigned score_page(const char *text, const char *word) {
+NOINLINE static unsigned score_page(const char *text, const char *word) {
     unsigned found = 0;
     while ((text = strstr(text, word))) {
         found++;
@@ -104,8 +104,8 @@ APART static unsigned score_page(const char *text, const char *word) {
     return found;
 }
 
-/* The best twenty to the front. */
-APART static void rank_pages(struct page **pages) {
+/* Moves the best twenty pages to the front. */
+NOINLINE static void rank_pages(struct page **pages) {
     for (int best = 0; best < 20; best++)
         for (int i = best + 1; i < PAGES; i++)
             if (pages[i]->score > pages[best]->score ||
@@ -116,13 +116,13 @@ APART static void rank_pages(struct page **pages) {
             }
 }
 
-APART static void render(char *out, struct page **pages) {
+NOINLINE static void render(char *out, struct page **pages) {
     for (int i = 0; i < 20; i++)
         for (const char *c = pages[i]->text; *c; c++)
             *out++ = (char)(*c >= 'a' && *c <= 'z' ? *c - 32 : *c);
 }
 
-APART static void answer(char *out, struct page **pages, const char *word) {
+NOINLINE static void answer(char *out, struct page **pages, const char *word) {
     for (int i = 0; i < PAGES; i++)
         pages[i]->score = score_page(pages[i]->text, word);
     rank_pages(pages);

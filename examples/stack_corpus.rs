@@ -1,10 +1,10 @@
-//! Makes a corpus of stacks from a trace, for measurements on what real programs do.
+//! Creates a corpus of stacks from a trace, for measurements with the stacks of real programs.
 //!
 //!     cargo run --release --example stack_corpus -- IN.trace OUT.stacks.zst [SKIP [SAMPLES]]
 //!
-//! SKIP samples at the start are left out. SAMPLES (all, by default) follow, in the order of their
-//! times over all threads. Everything that names the program is left out;
-//! `examples/corpus/codec.rs` says what is kept, and how. Prints a line about the corpus.
+//! Omits the first SKIP samples and keeps the next SAMPLES (by default all), in time order over all
+//! threads. The corpus contains nothing that names the program. `examples/corpus/codec.rs` says
+//! what is kept, and how. Prints a line about the corpus.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ fn run() -> Result<String, String> {
         [input, output, numbers @ ..] if numbers.len() <= 2 => (input, output, numbers),
         _ => return Err("needs a trace, a file to write, and at most two numbers".into()),
     };
-    let number = |place: usize, default: usize| match numbers.get(place) {
+    let number = |index: usize, default: usize| match numbers.get(index) {
         Some(word) => word
             .to_string_lossy()
             .parse()
@@ -50,7 +50,7 @@ fn run() -> Result<String, String> {
     Ok(format!("{} bytes: {}", bytes.len(), corpus.summary()))
 }
 
-/// The samples from the `skip`th on, `samples` of them.
+/// Returns a corpus of `samples` samples from the `skip`th on.
 fn cut(trace: &LoadedTrace, skip: usize, samples: usize) -> Corpus {
     let mut times_ns = Vec::new();
     for thread in &trace.threads {
@@ -93,7 +93,7 @@ fn cut(trace: &LoadedTrace, skip: usize, samples: usize) -> Corpus {
     corpus
 }
 
-/// The stacks that were kept; locations still have the trace's ids.
+/// The kept stacks, whose locations still have the trace's ids.
 struct Cutting<'a> {
     trace: &'a LoadedTrace,
     paths: Vec<Step>,
@@ -120,13 +120,13 @@ impl<'a> Cutting<'a> {
         parent
     }
 
-    /// Numbers what is used, in the trace's order.
+    /// Numbers the used items in the trace's order.
     fn finish(mut self) -> Corpus {
         let locations = &self.trace.locations;
-        for place in (0..locations.len()).rev() {
+        for index in (0..locations.len()).rev() {
             // A parent has a smaller id, so one walk backwards finds them all.
-            if self.used[place]
-                && let Some(parent) = locations[place].inline_parent
+            if self.used[index]
+                && let Some(parent) = locations[index].inline_parent
             {
                 self.used[parent.0 as usize] = true;
             }
@@ -135,14 +135,14 @@ impl<'a> Cutting<'a> {
         let (mut methods, mut modules, mut files) =
             (HashMap::new(), HashMap::new(), HashMap::new());
         let mut corpus = Corpus::default();
-        for (place, location) in locations.iter().enumerate().filter(|(at, _)| self.used[*at]) {
+        for (index, location) in locations.iter().enumerate().filter(|(at, _)| self.used[*at]) {
             let method = *methods.entry(location.method).or_insert_with(|| {
                 let method = &self.trace.methods[location.method.0 as usize];
                 let module = method.module.map(|module| number(&mut modules, module));
                 corpus.methods.push(Method { module, start_svma: method.start_svma });
                 corpus.methods.len() as u32 - 1
             });
-            numbers[place] = Some(corpus.locations.len() as u32);
+            numbers[index] = Some(corpus.locations.len() as u32);
             corpus.locations.push(Location {
                 method,
                 svma: location.svma,
@@ -160,7 +160,7 @@ impl<'a> Cutting<'a> {
     }
 }
 
-/// The number of a key; new keys are counted on.
+/// Returns the number of a key. A new key gets the next number.
 fn number<K: std::hash::Hash + Eq>(numbers: &mut HashMap<K, u32>, key: K) -> u32 {
     let next = numbers.len() as u32;
     *numbers.entry(key).or_insert(next)

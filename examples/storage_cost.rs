@@ -1,14 +1,14 @@
-//! What the call-trace storage costs a handler: puts of known and of new traces, by several
+//! Measures what the call-trace storage costs a handler: puts of known and of new traces by several
 //! threads at once into one table, and how often threads collide at their first hazard slot.
 //!
-//! Prints `known THREADS NS SCALE` and `new THREADS NS SCALE`: the CPU time of a put with its
-//! hazard, and the puts per second of all threads as a multiple of one thread's (best of many
+//! Prints `known THREADS NS SCALE` and `new THREADS NS SCALE`. NS is the CPU time of a put with its
+//! hazard. SCALE is the puts per second of all threads as a multiple of one thread's (best of many
 //! batches). Then it prints `collisions KEYS THREADS PERCENT REFUSED`. `scripts/bench` reads this.
 //! With more threads than cores the times show contention and preemption inside a put, and no
 //! scaling.
 //!
 //! # Safety
-//! One system call that reads a clock.
+//! The only unsafe code is a system call that reads a clock.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::collections::HashSet;
@@ -22,14 +22,14 @@ use traceprof_abi::storage::table::{ARENA_WORDS, Put, SLOTS, TableHeader, TraceT
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 const DEPTH: usize = 32;
-/// Stacks that are known, shared by all threads: a busy program has few that are hot.
+/// Number of known stacks, shared by all threads: a busy program has few hot ones.
 const KNOWN: u64 = 64;
-/// Puts of a batch, of all threads together: less than a table holds.
+/// Number of puts in a batch, by all threads together: less than a table holds.
 const BATCH: u64 = 40_000;
 const BATCHES: usize = 25;
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
-/// What a put takes part of; no other table becomes ACTIVE.
+/// The storage that a put uses. No other table becomes ACTIVE.
 struct Storage<'a> {
     active: &'a AtomicU64,
     hazards: HazardSlots<'a>,
@@ -65,7 +65,8 @@ fn words(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// The least CPU time of a put, in nanoseconds, and the most puts a second, of all batches.
+/// Returns the least CPU time of a put in nanoseconds, and the most puts per second, of all
+/// batches.
 fn best(storage: &Storage<'_>, threads: usize, is_new: bool) -> (f64, f64) {
     let (mut least, mut most) = (f64::MAX, 0.0_f64);
     for _ in 0..BATCHES {
@@ -108,7 +109,7 @@ fn batch(storage: &Storage<'_>, threads: usize, is_new: bool) -> (f64, f64) {
 fn put(storage: &Storage<'_>, thread: usize, stack: u64, is_new: bool) {
     let base = (stack + 1) << 20 | u64::from(is_new);
     let frames: [AtomicU64; DEPTH] =
-        std::array::from_fn(|place| AtomicU64::new(base + place as u64 * 16));
+        std::array::from_fn(|index| AtomicU64::new(base + index as u64 * 16));
     let hazard = storage.hazards.protect(owner(thread as u32, 0), storage.active);
     let hazard = hazard.expect("a hazard slot is free");
     let put = storage.table.put(&frames, 0, 1);
@@ -132,7 +133,7 @@ fn random(count: u64) -> Vec<u64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// All of these threads inside at once.
+/// Prints the collisions with all of these threads inside at once.
 fn collisions(name: &str, keys: Vec<u64>) {
     let words = words(HAZARD_SLOTS);
     let mut taken = HashSet::new();

@@ -1,5 +1,5 @@
-//! What it costs to read parts of a large trace: the first root, a level of many children, the
-//! stack at one time, and a new index.
+//! Measures the cost of reading parts of a large trace: the first root, a level of many children,
+//! the stack at one time, and a new index.
 //!
 //!   trace_read FILE
 
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use traceprof::trace::{self, LazyNode, LazyTrace, TraceError};
 
-/// How many children the level should have that is measured.
+/// Number of children in the measured level.
 const CHILDREN: u32 = 1000;
-/// Threads that are looked at for one with so many roots.
+/// Maximum number of threads to search for one with that many roots.
 const MOST_THREADS: usize = 40;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Opens the trace and loads the first root of its first thread, as a command that has just started
-/// does; the best of five, since the first may wait for the disk.
+/// Opens the trace and loads the first root of its first thread, like a command that has just
+/// started. Prints the best of five runs, since the first may wait for the disk.
 fn first_root(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut best = Duration::MAX;
     for _ in 0..5 {
@@ -48,8 +48,8 @@ fn first_root(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Loads 1,000 children of a thread, of which nothing was loaded or decoded before; the best of all
-/// threads that have so many.
+/// Loads 1,000 children of a thread of which nothing is loaded or decoded. Prints the best of all
+/// threads that have as many.
 fn level(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let threads = LazyTrace::open(path)?.threads().len().min(MOST_THREADS);
     let mut best: Option<(u128, u64)> = None;
@@ -90,7 +90,7 @@ fn stack_at(trace: &LazyTrace) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Opens a link to the data file that has no index beside it; the best of three.
+/// Opens a link to the data file without an index beside it. Prints the best of three runs.
 fn rebuild(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let link = folder.path().join("trace");

@@ -1,24 +1,25 @@
-//! What a trace of real stacks costs: bytes of data, index and symbols, and CPU time of the
-//! writer.
+//! Measures the cost of a trace of real stacks: bytes of data, index and symbols, and CPU time of
+//! the writer.
 //!
 //!     cargo run --release --example trace_size -- [OPTIONS] [CORPUS[+CORPUS...]...]
 //!
 //! | option | |
 //! |---|---|
-//! | `--samples N` | samples of each trace, 1,000,000 by default |
-//! | `--threads N` | threads that are busy at a time, 8 by default |
-//! | `--flush-every MS` | of the trace's time; 1000 as the recorder does, 0 for never |
-//! | `--compress LEVEL` | of zstd, or `none` |
-//! | `--output FILE` | keep the trace with ids of the one corpus, or sum of corpora, on the line |
+//! | `--samples N` | number of samples of each trace, 1,000,000 by default |
+//! | `--threads N` | number of threads that are busy at a time, 8 by default |
+//! | `--flush-every MS` | interval in the trace's time; 1000 as in the recorder, 0 for never |
+//! | `--compress LEVEL` | level of zstd, or `none` |
+//! | `--output FILE` | keep the trace with ids of the only corpus, or sum of corpora |
 //!
-//! The numbers are honest as long as no frame holds a sample twice. So busy threads times seconds
-//! between two flushes must be less than the CPU time that the corpus covers, 11 s or more.
-//! Without flushes the blocks of threads that wait a lot get old, and the results flatter.
+//! The numbers are valid only if no frame of the trace contains a sample twice. So busy threads
+//! times seconds between two flushes must be less than the CPU time that the corpus covers, 11 s or
+//! more. Without flushes, the blocks of threads that wait a lot get old, and the results are too
+//! good.
 //!
-//! A corpus is a name in tests/corpus. A sum of them is one trace with threads of each, and the
-//! same number of samples. Each trace is written with call-trace ids and without. Only calls of
-//! the writer are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole
-//! process. `samples/s` comes from `all ns`.
+//! A corpus is a name in tests/corpus. A sum of corpora is one trace with threads of each, and the
+//! same number of samples. Each trace is written with call-trace ids and without. Only calls of the
+//! writer are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the complete process.
+//! `samples/s` is computed from `all ns`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use traceprof::trace::{Compression, TraceWriter, Value, WriterOptions};
 mod corpus;
 
 use corpus::Corpus;
-use corpus::replay::{BATCH_NS, Lane, Numbers, Source, Taken};
+use corpus::replay::{BATCH_NS, Numbers, ReplayThread, ReplayedSample, Source};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -78,7 +79,9 @@ fn options() -> Outcome<Options> {
                     level => Compression::Zstd(level.parse()?),
                 }
             }
-            option if option.starts_with('-') => return Err(format!("what is {option}?").into()),
+            option if option.starts_with('-') => {
+                return Err(format!("unknown option {option}").into());
+            }
             sum => options.sums.push(sum.to_owned()),
         }
     }
@@ -146,14 +149,14 @@ fn print_row(sum: &str, trace_ids: bool, size: &Size) {
     );
 }
 
-/// What was written, and what that took.
+/// The size of a trace, and the CPU time to write it.
 #[derive(Default)]
 struct Size {
     samples: u64,
     frames: u64,
     data_bytes: u64,
     index_bytes: u64,
-    /// Of both files: modules, methods, locations and threads.
+    /// Bytes of modules, methods, locations and threads, in both files.
     symbol_bytes: u64,
     thread_ns: u64,
     process_ns: u64,
@@ -166,15 +169,15 @@ fn measure(options: &Options, corpora: &[Corpus], trace_ids: bool, path: &Path) 
         trace_ids,
         ..WriterOptions::default()
     };
-    // What the same trace takes without a sample.
+    // The size of the same trace without samples.
     let mut writer = TraceWriter::create(path, writer_options())?;
     let sources = write_symbols(corpora, &mut writer)?;
-    lanes(options, &sources, &mut writer)?;
+    replay_threads(options, &sources, &mut writer)?;
     writer.flush()?;
     let symbols = writer.finish()?;
     let mut writer = TraceWriter::create(path, writer_options())?;
     let sources = write_symbols(corpora, &mut writer)?;
-    let mut groups = lanes(options, &sources, &mut writer)?;
+    let mut groups = replay_threads(options, &sources, &mut writer)?;
     writer.flush()?;
     let mut size = Size::default();
     replay(options, &mut groups, &mut writer, &mut size)?;
@@ -197,23 +200,23 @@ fn write_symbols<'a>(corpora: &'a [Corpus], writer: &mut TraceWriter) -> Outcome
     Ok(sources)
 }
 
-fn lanes<'a>(
+fn replay_threads<'a>(
     options: &Options,
     sources: &'a [Source<'a>],
     writer: &mut TraceWriter,
-) -> Outcome<Vec<Vec<Lane<'a>>>> {
+) -> Outcome<Vec<Vec<ReplayThread<'a>>>> {
     let mut groups = Vec::new();
     for (number, source) in sources.iter().enumerate() {
         let busy = options.threads as f64 / sources.len() as f64;
-        groups.push(source.lanes(busy, (number as u32 + 1) * 100_000, writer)?);
+        groups.push(source.replay_threads(busy, (number as u32 + 1) * 100_000, writer)?);
     }
     Ok(groups)
 }
 
-/// Batch after batch, as the recorder hands them over: by thread, then time.
+/// Writes batch after batch, in the recorder's order: by thread, then time.
 fn replay(
     options: &Options,
-    groups: &mut [Vec<Lane<'_>>],
+    groups: &mut [Vec<ReplayThread<'_>>],
     writer: &mut TraceWriter,
     size: &mut Size,
 ) -> Outcome<()> {
@@ -223,9 +226,9 @@ fn replay(
     let mut numbers = Numbers::default();
     while left.iter().any(|left| *left > 0) {
         let mut samples = Vec::new();
-        for (lanes, left) in groups.iter_mut().zip(&mut left) {
-            for lane in lanes {
-                let taken = std::iter::from_fn(|| lane.next(batch)).take(*left as usize);
+        for (replay_threads, left) in groups.iter_mut().zip(&mut left) {
+            for replay_thread in replay_threads {
+                let taken = std::iter::from_fn(|| replay_thread.next(batch)).take(*left as usize);
                 let before = samples.len();
                 samples.extend(taken);
                 *left -= (samples.len() - before) as u64;
@@ -236,7 +239,7 @@ fn replay(
         let is_flushed =
             options.flush_every_ns > 0 && (batch * BATCH_NS).is_multiple_of(options.flush_every_ns);
         let before = CpuTime::now()?;
-        for Taken { thread, sample, stack } in &samples {
+        for ReplayedSample { thread, sample, stack } in &samples {
             writer.sample(*thread, sample, stack)?;
         }
         if is_flushed {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The whole gate. A rule that is not in here is taste.
+# Runs all checks. A rule that this script does not check is a matter of taste.
 #
 #   scripts/check.sh [--quick]
 #
-# --quick   after a change of a file: format, clippy, unit tests, views, a recording with each engine
+# --quick   for a small change: format, clippy, unit tests, views, a recording with each engine
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/install.sh
@@ -25,18 +25,18 @@ gate() {
     "$@"
 }
 
-# What reads the code only. It has a directory of its own, so that it does not wait for the build of
-# the tests: each alone leaves a processor idle for most of its time.
+# Checks that only read the code. They have their own build directory, so that they do not wait for
+# the build of the tests: each alone leaves a processor idle most of the time.
 lint() {
     gate cargo clippy --workspace --all-targets --target-dir "$target/lint" -- -D warnings
     if $is_quick; then
         return
     fi
-    # Code under cfg(agent_image) is invisible to the line above. The flag goes to the shared crate
-    # too, so the build has a directory of its own.
+    # Code under cfg(agent_image) is invisible to the line above. The flag also applies to the
+    # shared crate, so this build has its own directory.
     RUSTFLAGS="--cfg agent_image" \
         gate cargo clippy -p traceprof-agent --lib --target-dir "$target/image" -- -D warnings
-    # Private items are documented too, so links to them are right.
+    # Private items are documented, too, so that links to them are checked.
     RUSTDOCFLAGS="-D warnings" gate cargo doc --workspace --no-deps --document-private-items \
         --target-dir "$target/lint"
     # Every interleaving of the lock-free storage, within loom's bounds.
@@ -51,7 +51,7 @@ if $is_quick; then
         + test(=engine::where_perf_events_are_refused_timers_sample)
         + test(=recorded_views::tree_shows_the_split_under_its_thread)")
 fi
-# What random choices of the tests start from.
+# The seed of the tests' random choices.
 export TRACEPROF_TEST_SEED=${TRACEPROF_TEST_SEED-$(date +%s)}
 
 install_nextest
@@ -60,7 +60,7 @@ log=$(mktemp)
 lint >"$log" 2>&1 &
 linter=$!
 trap 'rm -f "$log"; kill "$linter" 2>/dev/null || true' EXIT
-# A failure here is seen at once, and so is one of the other half, at its end.
+# A failure here is visible at once, and a failure of the other half at its end.
 gate cargo nextest run "${tests[@]}" --no-run || built=$?
 wait "$linter" || linted=$?
 cat "$log" >&2
@@ -71,7 +71,7 @@ if ! $is_quick; then
     gate cargo test --workspace --doc
 fi
 printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
-# Twice as many as there are processors: those that record sleep most of the time.
+# Twice as many as there are processors, because recording tests sleep most of the time.
 gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) * 2)) || failed=$?
 scripts/slowest.sh "$target/nextest/default/junit.xml"
 exit "${failed-0}"

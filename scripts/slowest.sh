@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints what a run of the tests skipped, and the twenty tests that took longest.
+# Prints the tests that a test run skipped, and the twenty slowest tests.
 #
 #   scripts/slowest.sh JUNIT-FILE
 set -euo pipefail

@@ -1,50 +1,51 @@
-//! Fault points: the moments between two steps of a recording at which a test kills a process.
+//! Fault points: the moments between two steps of a recording at which a test can kill a process.
 //!
-//! A recorder and its guardian may be killed at any instruction. Between two steps it makes no
-//! difference at which, so there is a point between any two steps that change something. A test
-//! kills the recorder, the guardian and the target at each of them. [`Point::ThreadTouched`] is
-//! passed after every system call that changes a traced thread; the guardian dies at each passing.
-//! The compiler warns of a point that no code reaches, and a test fails for a point that no
-//! scenario reaches.
+//! A recorder and its guardian may be killed at any instruction. Between two steps that change
+//! something, the exact instruction makes no difference, so one point lies between any two such
+//! steps. A test kills the recorder, the guardian and the target at each point. Every system call
+//! that changes a traced thread is followed by [`FaultPoint::ThreadTouched`], and the test kills
+//! the guardian at each pass of that point. The compiler warns about a point that no code reaches,
+//! and a test fails for a point that no scenario reaches.
 //!
-//! Without debug assertions there are no points, and [`at`] is empty.
+//! Builds without debug assertions have no fault points, and [`at`] is empty.
 //!
-//! # In a build with fault points
-//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached for the
-//! first time, and `POINT.N=DEED` when a process reaches it for the Nth time. A deed names who is
-//! killed, or makes the thread pause for a time (`stall`) or for ever (`hang`).
+//! # Environment variables of a build with fault points
+//! `TRACEPROF_FAULT=POINT=ACTION[,POINT=ACTION]...` runs each action when a process reaches its
+//! point for the first time. `POINT.N=ACTION` runs the action at the Nth pass. An action names the
+//! process to kill, or makes the calling thread pause for a time (`stall`) or for ever (`hang`).
 //!
-//! `TRACEPROF_FAULT_LOG=FILE` gets a line for each point that is reached and for each deed. Before
-//! each [`Point::ThreadTouched`] it gets a line with `call` and the name of the system call.
+//! `TRACEPROF_FAULT_LOG=FILE` receives a line for each point that a process reaches, and for each
+//! action. Before each [`FaultPoint::ThreadTouched`] it receives a line with `call` and the name of
+//! the system call.
 
-/// A process that a deed can concern.
+/// A process that an action can kill or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Party {
     /// The process that records.
     Recorder,
-    /// The process that traces for it.
+    /// The guardian, which traces for the recorder.
     Guardian,
-    /// The process that is recorded.
+    /// The recorded process.
     Target,
 }
 
 /// Whether this build has fault points.
 pub const IS_ARMED: bool = cfg!(debug_assertions);
 
-/// Lists the points, so that none is missing in [`Point::ALL`].
+/// Declares the points together with [`FaultPoint::ALL`], so that the list is complete.
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A moment between two steps.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Point { $($(#[$doc])* $name,)* }
+        pub enum FaultPoint { $($(#[$doc])* $name,)* }
 
-        impl Point {
+        impl FaultPoint {
             /// All points.
-            pub const ALL: &[Point] = &[$(Point::$name),*];
+            pub const ALL: &[FaultPoint] = &[$(FaultPoint::$name),*];
 
-            /// Its name in `TRACEPROF_FAULT`.
+            /// Returns the point's name in `TRACEPROF_FAULT`.
             pub fn name(self) -> &'static str {
-                match self { $(Point::$name => stringify!($name)),* }
+                match self { $(FaultPoint::$name => stringify!($name)),* }
             }
         }
     };
@@ -59,71 +60,71 @@ points! {
     HoldExecuted,
     /// The held program is stopped before its first instruction.
     HoldStopped,
-    /// The guardian got the command to attach.
+    /// The guardian has received the command to attach.
     AttachRequested,
-    /// The guardian has the claim on the target.
+    /// The guardian holds the claim on the target.
     AttachClaimed,
-    /// The guardian has attached the data segment, and has no other reason to refuse.
+    /// The guardian has attached the data segment, and every check has passed.
     AttachReady,
-    /// The attach is done, and not answered yet.
+    /// The attach is done, and the guardian has not answered yet.
     AttachDone,
-    /// The guardian got the command to run the agent's entry.
+    /// The guardian has received the command to run the agent's entry.
     EntryRequested,
-    /// The run of the entry is done.
+    /// The agent's entry has run.
     EntryDone,
-    /// The guardian got the command to restore the target.
+    /// The guardian has received the command to restore the target.
     DetachRequested,
-    /// The restore is done, and not answered yet.
+    /// The restore is done, and the guardian has not answered yet.
     DetachDone,
-    /// The recorder has ended without a message.
+    /// The recorder has exited without a message.
     OrphanNoticed,
-    /// The guardian has restored the target for a recorder that ended.
+    /// The guardian has restored the target of a recorder that exited.
     OrphanRestored,
-    /// The residue of another recording is about to be removed.
+    /// The guardian is about to remove the residue of another recording.
     ResidueFound,
-    /// One agent of that residue is removed.
+    /// The guardian has removed one agent of that residue.
     ResidueRemoved,
-    /// A thread is chosen for the mapping, its state complete.
+    /// The thread that maps the segments is stopped, and its state is saved completely.
     MapStopped,
-    /// The data segment is attached by a call with nothing behind it.
+    /// A bare call has attached the data segment.
     MapBare,
-    /// The code segment is attached by a chain that returns through it.
+    /// A chain that returns through the code segment has attached that segment.
     MapOwnRestorer,
-    /// All segments are attached by a thread that was stepped.
+    /// A stepped thread has attached all segments.
     MapStepped,
-    /// A thread that attaches the segments was launched.
+    /// The thread that attaches the segments is launched.
     MapLaunched,
     /// All segments are visible in the target's maps.
     MapSeen,
-    /// A system call changed something of a traced thread, or its stop was consumed.
+    /// A system call has changed a traced thread, or has consumed its stop.
     ThreadTouched,
     /// A thread is seized.
     ThreadSeized,
-    /// A seized thread was interrupted.
+    /// A seized thread has been interrupted.
     ThreadInterrupted,
     /// A thread has stopped, and its state is saved.
     ThreadStopped,
-    /// A thread has stopped for a signal.
+    /// A thread has stopped for a signal, before the tracer resumes it.
     ThreadTakesSignal,
-    /// A stopped thread was resumed with its signal.
+    /// The tracer has resumed a stopped thread with its signal.
     ThreadTookSignal,
-    /// The frames of a chain are written for a thread that is to be launched.
+    /// The frames of a chain are written for a thread that the guardian is about to launch.
     LaunchWritten,
     /// The thread's registers are at the start of its chain.
     LaunchSet,
-    /// The signals of a thread that is to be launched are blocked.
+    /// The signals of the thread that the guardian is about to launch are blocked.
     LaunchMasked,
-    /// The launched thread was detached.
+    /// The launched thread is detached.
     LaunchGone,
-    /// A launched thread is seized to take it off its chain.
+    /// A launched thread is seized, to be taken off its chain.
     WithdrawSeized,
     /// A launched thread has stopped on its chain.
     WithdrawStopped,
-    /// A launched thread was put back to its saved state.
+    /// A launched thread is back in its saved state.
     WithdrawDone,
-    /// The frames of a chain are written for a thread that is to be stepped.
+    /// The frames of a chain are written for a thread that the guardian is about to step.
     StepWritten,
-    /// The thread's registers are those of a step.
+    /// The thread's registers are set for a step of its chain.
     StepSet,
     /// The signals of a stepped thread are blocked, and the step is next.
     StepMasked,
@@ -133,7 +134,7 @@ points! {
     StepSyscallExit,
     /// A stepped thread has run the agent's entry.
     StepEntryDone,
-    /// A thread's registers are those of a call with nothing behind it.
+    /// The thread's registers are set for a bare call.
     BareSet,
     /// The thread is at the entry of the bare call.
     BareEntry,
@@ -143,45 +144,45 @@ points! {
     BackMasked,
     /// A thread has its own registers again.
     BackSet,
-    /// A thread was detached.
+    /// A thread is detached.
     BackGone,
     /// A thread is stopped for the agent's entry.
     EntryStopped,
-    /// A thread was used for the agent's entry, whose outcome is awaited.
+    /// A thread was used for the agent's entry, and the guardian waits for the outcome.
     EntryAwaited,
     /// The agent is stopped.
     RestoreStarted,
-    /// The agent has deleted the timers that it could.
+    /// The agent has deleted as many timers as it could.
     RestoreDisarmed,
     /// All threads of the target are stopped.
     RestoreStopped,
     /// No timer is left.
     RestoreTimersGone,
-    /// The current action of a signal is known.
+    /// The guardian has read the current action of a signal.
     RestoreActionKnown,
-    /// The old action of a signal is back.
+    /// The application's action of a signal is installed again.
     RestoreActionBack,
-    /// All threads except the worker were released.
+    /// All threads except the worker are released.
     RestoreOthersReleased,
-    /// A thread was launched to detach the segments.
+    /// A thread is launched to detach the segments.
     RestoreLaunched,
-    /// Segments are detached with frames.
+    /// A stepped chain has detached segments.
     RestoreUnmapped,
-    /// A segment is detached by a call with nothing behind it.
+    /// A bare call has detached a segment.
     RestoreUnmappedBare,
-    /// Nothing of the agent is left.
+    /// No part of the agent is left.
     RestoreDone,
     /// The recorder has its guardian.
     RecordStarted,
-    /// The recorder has made a segment, which would outlive it.
+    /// The recorder has created a segment, which would outlive it.
     SegmentMade,
     /// The recorder has marked the segment for removal.
     SegmentMarked,
-    /// The recorder knows the target, and has touched nothing.
+    /// The recorder has examined the target and has changed nothing.
     RecordOpened,
     /// The recorder has sent its guardian a request.
     GuardianRequested,
-    /// The agent is in the target.
+    /// The agent is attached to the target.
     RecordAttached,
     /// The trace has its first frame.
     RecordWriting,
@@ -189,48 +190,48 @@ points! {
     RecordReady,
     /// Sampling is on.
     RecordSampling,
-    /// A held program continues.
+    /// The recorder has released a held program.
     RecordReleased,
     /// The recording loop has started its first round.
     RecordLooped,
-    /// Samples were read from the storage.
+    /// The recorder has read samples from shared memory.
     RecordDrained,
-    /// Events of another rate are open and disabled; those before are enabled.
+    /// Events with the new rate are open and disabled; those with the old rate are enabled.
     RateOpened,
     /// All events of the old rate are disabled.
     RateOff,
     /// The recording is about to end.
     RecordEnding,
-    /// The recording's events are closed.
+    /// The perf events of the recording are closed.
     RecordEventsClosed,
-    /// The agent is out of the target.
+    /// The agent is removed from the target.
     RecordDetached,
     /// The trace is written.
     RecordWritten,
 }
 
-/// Passes a fault point, at which a test may kill a process.
+/// Passes a fault point, where a test may kill a process.
 #[inline]
-pub fn at(point: Point) {
+pub fn at(point: FaultPoint) {
     if IS_ARMED {
         armed::at(point);
     }
 }
 
-/// Passes [`Point::ThreadTouched`], and logs the name of the system call.
+/// Passes [`FaultPoint::ThreadTouched`], and logs the name of the system call.
 #[inline]
 pub fn touched(call: &'static str) {
     if IS_ARMED {
         armed::call(call);
-        armed::at(Point::ThreadTouched);
+        armed::at(FaultPoint::ThreadTouched);
     }
 }
 
-/// Tells which process has which role, for deeds.
+/// Sets the pid of a party, for actions.
 #[inline]
-pub fn is(party: Party, pid: i32) {
+pub fn set_party(party: Party, pid: i32) {
     if IS_ARMED {
-        armed::is(party, pid);
+        armed::set_party(party, pid);
     }
 }
 
@@ -243,38 +244,39 @@ mod armed {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
 
-    use super::{Party, Point};
+    use super::{FaultPoint, Party};
 
-    /// Time for another process to die of a signal, or to act on it.
+    /// The time that another process gets to die of a signal, or to act on it.
     const EFFECT: Duration = Duration::from_millis(3);
-    /// How long a stalled thread pauses.
+    /// The pause of a stalled thread.
     const STALL: Duration = Duration::from_secs(5);
-    /// Pids by [`Party`]. Relaxed everywhere: set before the threads start that read them.
+    /// The pids, by [`Party`]. Relaxed everywhere: they are set before the threads that read them
+    /// start.
     static PARTIES: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 
-    struct Fault {
+    struct ScheduledFault {
         point: String,
-        /// The passing at which the deed is done, from 1.
-        turn: usize,
-        deed: String,
+        /// The pass at which the action runs, counted from 1.
+        pass: usize,
+        action: String,
         reached: AtomicUsize,
     }
 
-    impl Fault {
-        fn parse(text: &str) -> Option<Fault> {
-            let (when, deed) = text.split_once('=')?;
-            let (point, turn) = when.split_once('.').unwrap_or((when, "1"));
-            Some(Fault {
+    impl ScheduledFault {
+        fn parse(text: &str) -> Option<ScheduledFault> {
+            let (when, action) = text.split_once('=')?;
+            let (point, pass) = when.split_once('.').unwrap_or((when, "1"));
+            Some(ScheduledFault {
                 point: point.to_owned(),
-                turn: turn.parse().ok()?,
-                deed: deed.to_owned(),
+                pass: pass.parse().ok()?,
+                action: action.to_owned(),
                 reached: AtomicUsize::new(0),
             })
         }
     }
 
     struct Faults {
-        faults: Vec<Fault>,
+        faults: Vec<ScheduledFault>,
         log: Option<std::path::PathBuf>,
     }
 
@@ -283,13 +285,13 @@ mod armed {
         FAULTS.get_or_init(|| {
             let text = std::env::var("TRACEPROF_FAULT").unwrap_or_default();
             Faults {
-                faults: text.split(',').filter_map(Fault::parse).collect(),
+                faults: text.split(',').filter_map(ScheduledFault::parse).collect(),
                 log: std::env::var_os("TRACEPROF_FAULT_LOG").map(Into::into),
             }
         })
     }
 
-    pub(super) fn is(party: Party, pid: i32) {
+    pub(super) fn set_party(party: Party, pid: i32) {
         PARTIES[party as usize].store(pid, Ordering::Relaxed);
     }
 
@@ -297,14 +299,14 @@ mod armed {
         PARTIES[party as usize].load(Ordering::Relaxed)
     }
 
-    pub(super) fn at(point: Point) {
+    pub(super) fn at(point: FaultPoint) {
         let all = faults();
         log(all, &format!("{} {}\n", point.name(), own_name()));
         for fault in all.faults.iter().filter(|fault| fault.point == point.name()) {
-            // Relaxed: each passing has a number of its own.
-            if fault.reached.fetch_add(1, Ordering::Relaxed) + 1 == fault.turn {
-                log(all, &format!("{}={}\n", fault.point, fault.deed));
-                act(&fault.deed);
+            // Relaxed: each pass has a number of its own.
+            if fault.reached.fetch_add(1, Ordering::Relaxed) + 1 == fault.pass {
+                log(all, &format!("{}={}\n", fault.point, fault.action));
+                act(&fault.action);
             }
         }
     }
@@ -321,13 +323,13 @@ mod armed {
     fn log(all: &Faults, line: &str) {
         let Some(path) = &all.log else { return };
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // One write, so that lines of two processes do not mix. A test without the file fails.
+        // A single write keeps lines of two processes apart. A test fails if the file is missing.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
 
-    /// Does a deed; other processes die before this one.
-    fn act(deed: &str) {
-        let (mut doomed, signal) = match deed {
+    /// Runs an action. Other processes die before this one.
+    fn act(action: &str) {
+        let (mut doomed, signal) = match action {
             "recorder" => (vec![Party::Recorder], Signal::SIGKILL),
             "guardian" => (vec![Party::Guardian], Signal::SIGKILL),
             "both" => (vec![Party::Recorder, Party::Guardian], Signal::SIGKILL),
@@ -343,7 +345,7 @@ mod armed {
         doomed.sort_by_key(|party| pid_of(*party) == own);
         for party in doomed {
             if pid_of(party) > 0 {
-                // A process that is gone counts as killed.
+                // A process that has exited already counts as killed.
                 let _ = kill(Pid::from_raw(pid_of(party)), signal);
             }
         }

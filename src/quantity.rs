@@ -1,24 +1,25 @@
-//! Parses times and sizes, the same way for every option.
+//! Parser of times and sizes, the same for every option.
 //!
 //! # Invariants
-//! - A number is decimal, without sign or exponent, and its unit follows without a space.
-//! - Each option has limits of its own.
+//! - A number is decimal, without sign or exponent. Its unit follows without a space.
+//! - Each option sets its own limits.
 
 use std::time::Duration;
 
 /// The message for a time that cannot be parsed.
 pub const TIME_EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m";
 const SIZE_EXPECTED: &str = "expected a size such as 65536, 64K, 500M or 2G";
-/// Longer than any recording, and small enough to add times safely.
+/// The longest accepted time in seconds: longer than any recording, and small enough to add times
+/// safely.
 const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
-/// Larger than any file.
+/// The largest accepted size in bytes: larger than any file.
 const SIZE_MAX: f64 = (1u64 << 50) as f64;
 
 /// Parses a time: numbers with units (ns, us, ms, s, m, min, h), larger units first. A bare number
-/// is seconds.
+/// means seconds.
 ///
 /// # Errors
-/// A sentence for the user.
+/// Returns a message for the user.
 pub fn time(text: &str) -> Result<Duration, String> {
     let (mut rest, mut sum_s, mut before_s) = (text, 0.0, f64::INFINITY);
     while !rest.is_empty() || before_s == f64::INFINITY {
@@ -43,11 +44,11 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(sum_s))
 }
 
-/// Parses a size in bytes: a number, or one with a unit (K, M, G, T, each 1024 times the last; also
-/// KiB or KB, in either case).
+/// Parses a size in bytes: a number, with an optional unit (K, M, G, T, each 1024 times the
+/// previous one; also KiB or KB, in either case).
 ///
 /// # Errors
-/// A sentence for the user.
+/// Returns a message for the user.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(is_letter);
     let unit = text[digits.len()..].to_ascii_lowercase();
@@ -61,7 +62,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     if bytes < SIZE_MAX { Ok(bytes as u64) } else { Err(SIZE_EXPECTED.to_owned()) }
 }
 
-/// The seconds of a unit of time.
+/// Returns the seconds of a unit of time.
 pub fn unit_s(unit: &str) -> Option<f64> {
     match unit {
         "ns" => Some(1e-9),
@@ -74,7 +75,7 @@ pub fn unit_s(unit: &str) -> Option<f64> {
     }
 }
 
-/// The power of two of a unit of size, in either case.
+/// Returns the power of two of a unit of size, in either case.
 pub fn unit_shift(unit: &str) -> Option<u32> {
     match unit.to_ascii_lowercase().as_str() {
         "b" => Some(0),
@@ -86,7 +87,7 @@ pub fn unit_shift(unit: &str) -> Option<u32> {
     }
 }
 
-/// A decimal number without sign, exponent, `inf` or `nan`.
+/// Parses a decimal number without sign, exponent, `inf` or `nan`.
 pub fn number(text: &str) -> Option<f64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.parse::<f64>().ok().filter(|number| is_plain && number.is_finite())

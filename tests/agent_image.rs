@@ -1,9 +1,9 @@
-//! The built agent image, read with an ELF reader: what it must not contain. And the few functions
-//! in it that the compiler may call, called.
+//! Checks of the built agent image with an ELF reader: what it must not contain. Some tests call
+//! the few functions in it that the compiler may call.
 //!
 //! # Safety
-//! The image is laid out in memory of its own, and its functions are called as C's of the same
-//! name, with slices of this process.
+//! The image is copied into memory of this test. Its functions are called like the C functions of
+//! the same name, with slices of this process.
 #![allow(unsafe_code, reason = "calls machine code out of an image")]
 
 use std::ffi::c_int;
@@ -37,7 +37,7 @@ fn it_needs_no_library() {
             assert!(!unwanted.contains(&tag), "dynamic entry {tag:?}");
         }
     }
-    assert!(seen > 0, "the image has a dynamic section to look at");
+    assert!(seen > 0, "the image has a dynamic section");
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn it_has_no_thread_local_storage_and_no_interpreter() {
     }
 }
 
-/// A thread's context is read through the thread pointer as a number, never through the segment
-/// register by which a compiler reaches thread-local variables: they may not be there yet, or
-/// belong to nobody.
+/// The agent reads a thread's context through the thread pointer as a plain number. It never uses
+/// the segment register through which a compiler reaches thread-local variables: they may not exist
+/// yet, or may belong to no library.
 #[test]
 fn it_reads_the_thread_pointer_and_no_thread_local_variable() {
     let dir = scratch_dir();
@@ -72,7 +72,7 @@ fn it_reads_the_thread_pointer_and_no_thread_local_variable() {
     let output = output.expect("objdump of the Debian package binutils");
     let text = String::from_utf8(output.stdout).unwrap();
     let instructions = text.lines().filter(|line| line.starts_with("    ")).count();
-    assert!(instructions > 1000, "{instructions} instructions are not the agent's");
+    assert!(instructions > 1000, "{instructions} instructions are too few for the agent");
     let find = |word: &str| text.lines().filter(|line| line.contains(word)).collect::<Vec<_>>();
     for word in ["%fs", "%gs", "__tls_get_addr"] {
         assert_eq!(find(word), Vec::<&str>::new());
@@ -126,19 +126,19 @@ fn it_fits_its_segment_and_lays_out_anywhere() {
     }
 }
 
-/// Where a function of the image is when the image is laid out in memory of this process.
+/// Copies the image into memory of this process and returns the address of one of its functions.
 fn function(name: &str) -> usize {
     let len = traceprof_abi::layout::CODE_LEN as usize;
     let (writable, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, which stays to the end.
+    // SAFETY: a new anonymous mapping, which is never unmapped.
     let place = unsafe { libc::mmap(std::ptr::null_mut(), len, writable, flags, -1, 0) };
     assert_ne!(place, libc::MAP_FAILED);
-    // SAFETY: all of what was mapped; nobody else knows of it.
+    // SAFETY: covers exactly the new mapping, and nothing else refers to it.
     let code = unsafe { std::slice::from_raw_parts_mut(place.cast::<u8>(), len) };
     let base = place as usize;
     image::lay_out(code, base as u64).unwrap();
-    // SAFETY: the same memory, which is not written any more.
+    // SAFETY: the same mapping, and nothing writes to it any more.
     let outcome = unsafe { libc::mprotect(place, len, libc::PROT_READ | libc::PROT_EXEC) };
     assert_eq!(outcome, 0);
     let sections = header().sections(LITTLE, image::bytes()).unwrap();
@@ -150,11 +150,11 @@ fn function(name: &str) -> usize {
 }
 
 #[test]
-fn what_the_compiler_may_call_does_what_c_does() {
+fn functions_for_the_compiler_behave_as_in_c() {
     type Compare = unsafe extern "C" fn(*const u8, *const u8, usize) -> c_int;
     type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
     type Set = unsafe extern "C" fn(*mut u8, c_int, usize) -> *mut u8;
-    // SAFETY: the function of that name, with C's arguments.
+    // SAFETY: the function of that name, which takes C's arguments.
     let compare = unsafe { std::mem::transmute::<usize, Compare>(function("memcmp")) };
     // SAFETY: as above.
     let copy = |name| unsafe { std::mem::transmute::<usize, Copy>(function(name)) };
@@ -166,7 +166,7 @@ fn what_the_compiler_may_call_does_what_c_does() {
         let mut other = vec![0; 300];
         for copy in copies {
             other.fill(0);
-            // SAFETY: both have 300 bytes.
+            // SAFETY: both buffers have 300 bytes.
             let end = unsafe { copy(other.as_mut_ptr(), bytes.as_ptr(), len) };
             assert_eq!(end, other.as_mut_ptr());
             assert!(other[..len] == bytes[..len] && other[len..].iter().all(|it| *it == 0));
@@ -187,12 +187,12 @@ fn what_the_compiler_may_call_does_what_c_does() {
             expected.copy_within(from..from + len, to);
             let start = moved.as_mut_ptr();
             let (target, source) = (start.wrapping_add(to), start.wrapping_add(from));
-            // SAFETY: both ranges lie in the vector.
+            // SAFETY: both ranges are inside the vector.
             unsafe { copies[1](target, source, len) };
             assert_eq!(moved, expected);
         }
         other.fill(0);
-        // SAFETY: 300 bytes are there.
+        // SAFETY: the buffer has 300 bytes.
         unsafe { set(other.as_mut_ptr(), 0x1a5, len) };
         assert!(other[..len].iter().all(|it| *it == 0xa5));
         assert!(other[len..].iter().all(|it| *it == 0));

@@ -1,4 +1,5 @@
-//! The targets without any recorder: what they find wrong later is the recorder's doing.
+//! The targets without a recorder. What passes here and fails under a recording is the recorder's
+//! fault.
 
 use std::process::Command;
 use std::time::Duration;
@@ -38,7 +39,7 @@ fn sleepers_sleep() {
 
 /// Compilers merge equal functions and inline small ones.
 #[test]
-fn functions_that_tests_tell_apart_are_apart() {
+fn functions_that_tests_distinguish_are_separate() {
     use object::{Object, ObjectSymbol};
     for (name, functions) in [
         ("split", &["kernel_alpha", "kernel_beta", "kernel_gamma", "caller_alpha"][..]),
@@ -59,7 +60,7 @@ fn functions_that_tests_tell_apart_are_apart() {
     }
 }
 
-/// The measure of the reader's test is only right if the time is really the kernel's.
+/// The test of `reader` is only valid if the kernel really uses most of its CPU time.
 #[test]
 fn reader_is_in_the_kernel() {
     let _machine = together();
@@ -92,7 +93,7 @@ fn the_others_end_as_they_should() {
     let traps = run_for_a_moment("sigtrap_user", &[]);
     assert_eq!(traps.fact("raised"), traps.fact("handled"));
     assert_eq!(traps.fact("own_handler"), 1);
-    assert!(run_for_a_moment("blocked", &[]).fact("deaf_tid") > 0);
+    assert!(run_for_a_moment("blocked", &[]).fact("blocked_tid") > 0);
     let status = Command::new(program("exitcode")).args(["42", "10", "10"]).status();
     assert_eq!(status.expect("exitcode").code(), Some(42));
 }

@@ -1,4 +1,4 @@
-//! How much memory a writer takes, measured in a process of its own.
+//! The memory that a trace writer uses, measured in a process of its own.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,23 +10,23 @@ use traceprof::trace::{
 
 use crate::common::scratch_dir;
 
-/// Set in the process that [`a_writer_of_many_threads`] is.
+/// Environment variable that is set in the process that runs [`a_writer_of_many_threads`].
 const WRITER: &str = "TRACEPROF_TEST_BUDGET";
 const THREADS: u64 = 10_000;
-/// Frames of a stack.
+/// Number of frames of a stack.
 const DEPTH: u64 = 30;
-/// Samples of a thread, plus one: the buffer is full a few times.
+/// Number of samples of a thread, plus one. They fill its buffer a few times.
 const ROUNDS: u64 = 14;
 const BUFFER_BYTES: u64 = 4 << 20;
 
-/// A line of `/proc/self/status`, in bytes.
+/// Returns a value of `/proc/self/status` in bytes.
 fn status(key: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// No test but the other process of [`ten_thousand_threads_fit_the_stated_budget`].
+/// Not a test by itself: the child process of [`ten_thousand_threads_fit_the_stated_budget`].
 #[test]
 fn a_writer_of_many_threads() {
     let Some(path) = std::env::var_os(WRITER) else { return };
@@ -49,7 +49,7 @@ fn a_writer_of_many_threads() {
     let mut round = |writer: &mut TraceWriter, n: u64| {
         for id in &threads {
             let sample = Sample { time_ns: n * 1_000_000, ..Sample::default() };
-            // Most of a stack changes with each sample: more than real programs do.
+            // Most of the stack changes with each sample, which is more than in real programs.
             writer.sample(*id, &sample, &stack(n)).unwrap();
             waiting_most = waiting_most.max(writer.waiting() as u64);
         }
@@ -86,7 +86,7 @@ fn ten_thousand_threads_fit_the_stated_budget() {
     assert!(waiting <= BUFFER_BYTES + 4096, "{waiting} bytes waited");
     assert!(waiting > BUFFER_BYTES / 2, "the buffer was never full: {waiting}");
     assert!(idle <= 4096, "{idle} bytes a thread");
-    // As `WriterOptions` states it, and what tables and compression take here.
+    // The budget that `WriterOptions` states, plus the tables and the compression of this test.
     let budget = 3 * BUFFER_BYTES + THREADS * 4096 + (4 << 20);
     assert!(most <= budget, "{most} bytes, stated are {budget}");
     let trace = trace::load(&path).expect("a trace");

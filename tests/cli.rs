@@ -13,7 +13,7 @@ use traceprof::trace::{
 
 use crate::snapshot;
 
-/// A fresh directory to run the command in.
+/// A new directory in which the command runs.
 struct Place {
     directory: TempDir,
 }
@@ -38,7 +38,7 @@ impl Place {
         self.command(words).output().unwrap()
     }
 
-    /// Runs and checks the exit code; standard output and standard error.
+    /// Runs the command, checks the exit code and returns standard output and standard error.
     fn check(&self, words: &[&str], code: i32) -> (String, String) {
         let output = self.run(words);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -46,7 +46,8 @@ impl Place {
         (out, err)
     }
 
-    /// Runs what must fail with one line of message and nothing on the standard output.
+    /// Runs a command that must fail with a one-line message and no standard output. Returns the
+    /// message.
     fn refuse(&self, words: &[&str], code: i32) -> String {
         let (out, err) = self.check(words, code);
         assert_eq!(out, "", "{words:?}");
@@ -55,7 +56,8 @@ impl Place {
         err
     }
 
-    /// A trace of two threads at `name`; `stacks` distinct leaves, one sample each.
+    /// Writes a trace of two threads to `name`, with one sample for each of the `leaves` leaf
+    /// functions.
     fn trace(&self, name: &str, leaves: u32) {
         let mut writer = TraceWriter::create(&self.path(name), WriterOptions::default()).unwrap();
         for (key, value) in [
@@ -276,7 +278,7 @@ fn a_trace_cut_anywhere_is_read_or_refused_but_never_a_crash() {
 }
 
 #[test]
-fn an_output_file_is_whole_and_replaced_only_by_force() {
+fn an_output_file_is_complete_and_replaced_only_by_force() {
     let place = Place::new();
     place.trace("out.trace", 3);
     let export = ["export", "out.trace", "-o", "out.folded"];
@@ -297,7 +299,7 @@ fn an_output_file_is_whole_and_replaced_only_by_force() {
         place.refuse(&["print", "out.trace", "-o", own, "--force"], 6);
     }
     place.check(&["print", "out.trace"], 0);
-    // Only the requested files are left.
+    // No temporary file remains.
     let mut names: Vec<_> = fs::read_dir(place.directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -321,7 +323,7 @@ fn the_export_format_is_named_or_guessed() {
 #[test]
 fn a_reader_that_goes_away_ends_the_output_quietly() {
     let place = Place::new();
-    // Far more than a pipe holds, so that the writer is still writing when the reader leaves.
+    // Much more than fits into a pipe, so that the writer still writes when the reader exits.
     place.trace("big.trace", 4000);
     for words in [
         &["print", "--min-percent", "0", "big.trace"][..],

@@ -1,4 +1,4 @@
-//! `record -- COMMAND`: a program started for the recording.
+//! `record -- COMMAND`: the recorder starts the program.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
     needs_recording!();
     let _machine = alone();
-    // The clock of a virtual machine may be off by some percent in one second; the mean is not.
+    // On a virtual machine the clock may be wrong by some percent over one second. The mean is not.
     const RUNS: u64 = 5;
     let mut counts = [0; 2];
     for _ in 0..RUNS {
@@ -47,12 +47,12 @@ fn program_longer_than_the_duration_is_left_alone_and_waited_for() {
     let options = ["--duration", "1", "--freq", "1999"];
     let outcome = record_command(&options, "exitcode", &["43", "1500", "1500"]);
     let outcome = outcome.expect_code(0);
-    assert!(started.elapsed() >= Duration::from_secs(3), "it was not waited for");
+    assert!(started.elapsed() >= Duration::from_secs(3), "the recorder did not wait for it");
     assert!(outcome.text().contains("43"), "exit code in:\n{}", outcome.text());
     let folded = outcome.trace.folded();
     assert!(folded.count_of("first_phase") > 100, "{} samples", folded.total());
     assert_eq!(folded.count_of("second_phase"), 0, "sampled after the duration");
-    // Compared with the CPU time that it used in that second, on a machine of any load.
+    // The comparison uses the CPU time of that second, so the machine's load does not matter.
     let used_s = outcome.trace.number("cpu_time_ns") as f64 / 1e9;
     let sampled_s = folded.total() as f64 / 1999.0;
     assert!((sampled_s - used_s).abs() < 0.05, "{sampled_s:.3} s of {used_s:.3} s");
@@ -63,7 +63,8 @@ fn program_that_ends_at_once_is_no_error_of_ours() {
     needs_recording!();
     let _machine = together();
     let outcome = record_command(&["--freq", "997"], "exitcode", &["7", "0", "0"]);
-    // So short a program may use less than one period. The code is then 4, and the file is written.
+    // Such a short program may use less than one period. The exit code is then 4, and the trace is
+    // written.
     assert!(matches!(outcome.code(), Some(0 | 4)), "{:?} {}", outcome.code(), outcome.text());
     assert!(outcome.trace.path().exists());
 }
@@ -116,7 +117,7 @@ fn ctrl_c_ends_the_recording_of_a_command_with_data() {
     let mut command = traceprof(&["record", "--output"]);
     command.arg(trace.path()).args(["--freq", "499", "--duration", "60", "--"]);
     command.arg(program("exitcode")).args(["9", "3000", "0"]);
-    // No terminal here: only traceprof gets the signal, and the program runs to its end.
+    // There is no terminal here: only traceprof gets the signal, and the program runs to its end.
     let child = command.stderr(std::process::Stdio::piped()).spawn().expect("traceprof");
     let mut recorder = Recorder::around(child, trace);
     let mut pid = None;
@@ -131,7 +132,7 @@ fn ctrl_c_ends_the_recording_of_a_command_with_data() {
     assert!(outcome.trace.folded().count_of("first_phase") > 50);
 }
 
-/// Go's runtime installs a handler of its own for SIGTRAP when it starts.
+/// Go's runtime installs its own SIGTRAP handler when it starts.
 #[test]
 fn go_program_is_sampled_and_lives() {
     needs_recording!();
@@ -150,7 +151,7 @@ fn go_program_is_sampled_and_lives() {
     assert!(computing > total / 2 && computing > 100, "{computing} of {total}");
 }
 
-/// A program that executes another one, as wrappers do.
+/// A program that executes another program, as wrapper scripts do.
 #[test]
 fn program_that_executes_another_is_no_crash_at_any_moment() {
     needs_recording!();

@@ -1,4 +1,4 @@
-//! Samples against the threads' own CPU clocks: what they stand for is what was used.
+//! Sample weights against the threads' own CPU clocks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,17 +10,16 @@ use crate::common::{
     record_team, skip, wait_until,
 };
 
-/// How long a target may take on a busy machine.
+/// Timeout of a target's work, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Prints a measurement where a passing test's output is not hidden.
+/// Prints a measurement to stderr, which the harness does not hide for a passing test.
 fn report(line: &str) {
     // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "measured: {line}");
 }
 
-/// Records threads that use so much CPU time each, from their first to their last instruction of
-/// it.
+/// Records threads that use this much CPU time each, from the first to the last instruction of it.
 fn record_busy(
     program: &str,
     (threads, each): (usize, Duration),
@@ -31,7 +30,8 @@ fn record_busy(
     record_team(program, &[&count, &ms], each * threads as u32, &options)
 }
 
-/// Records them, and has each thread's samples stand for its CPU time to so many percent.
+/// Records such threads and checks that the weight of each thread's samples equals its CPU time
+/// within this many percent.
 fn check_threads(
     program: &str,
     (threads, each): (usize, Duration),
@@ -59,7 +59,7 @@ fn check_threads(
     assert!(worst.abs() < most_percent, "busy-{thread}: {worst:+.2} %\n{}", outcome.text());
 }
 
-/// Threads with five seconds of CPU time each, a part of it in the kernel.
+/// Checks an engine with threads that use five seconds of CPU time each, part of it in the kernel.
 fn check_engine(options: &[&str]) {
     needs_recording!();
     let _machine = alone();
@@ -74,8 +74,9 @@ fn every_thread_has_its_cpu_time_with_perf_events() {
     check_engine(&["--engine", "perf"]);
 }
 
-/// The hits of a family fall into one part for hundreds of rounds. Unless weights are put right by
-/// the threads' clocks, one thread is off by 2 to 5 %, and by more than 1 % nearly always.
+/// For hundreds of rounds all expiries fall into the work of one family of threads. Unless the
+/// thread clocks correct the weights, one thread is off by 2 to 5 %, and nearly always by more than
+/// 1 %.
 #[test]
 fn threads_in_step_with_the_sampler_have_their_cpu_time() {
     needs_recording!();
@@ -88,8 +89,8 @@ fn every_thread_has_its_cpu_time_with_timers() {
     check_engine(&["--engine", "timer"]);
 }
 
-/// Records the storm; the share of its threads' CPU time that samples stand for. What the thread
-/// uses that starts them is left out.
+/// Records the storm and returns the share of its threads' CPU time that samples cover. The thread
+/// that starts them is left out.
 fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
     let mut target = Target::start("shortlived", &[]);
     let pid = target.pid().to_string();
@@ -114,41 +115,42 @@ fn a_storm_of_threads_has_its_cpu_time_with_perf_events() {
     let _machine = alone();
     let (share, outcome) = record_storm(&["--engine", "perf"], Duration::from_secs(3));
     report(&format!("storm of 1 ms threads at 999 Hz: {:.1} % of its CPU time", 100.0 * share));
-    // By their own clocks, which they read before the work of ending: 2 to 3 % of such a thread.
+    // The clocks are read by the threads themselves, before they exit. The exit is 2 to 3 % of such
+    // a thread.
     assert!((0.97..=1.05).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
 }
 
 #[test]
-fn a_storm_of_threads_has_a_shortfall_with_timers_and_it_is_told() {
+fn a_storm_of_threads_has_a_shortfall_with_timers_that_is_reported() {
     needs_recording!();
     let _machine = alone();
     let (share, outcome) = record_storm(&["--engine", "timer"], Duration::from_secs(2));
     let text = outcome.text();
     report(&format!("the same with timers: {:.1} %", 100.0 * share));
     assert!(share < 1.03, "{:.1} %", 100.0 * share);
-    // The thread that starts them is there all the time.
+    // The thread that starts the others exists all the time.
     let starter = outcome.trace.periods_by_label().get("shortlived").copied().unwrap_or(0);
     let all_ns = outcome.trace.number("cpu_time_ns") as f64;
     let starter = starter as f64 / 999.0 * 1e9 / all_ns;
     report(&format!("of which the thread that starts them has {:.1} %", 100.0 * starter));
-    // It uses 2 to 3 %, which is some ten hits.
+    // It uses 2 to 3 %, which is about ten expiries.
     assert!(starter > 0.005, "{:.1} %\n{text}", 100.0 * starter);
     let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
     assert!(line.contains("before threads had their timers"), "{line}");
 }
 
-/// A storm that the recording sees from its first thread to its last.
+/// Results of a storm that is recorded from its first thread to its last.
 struct Storm {
-    /// Share of its own CPU time that samples of the thread have that starts the others.
+    /// The share of its own CPU time that samples cover, for the thread that starts the others.
     starter: f64,
-    /// The same of all the others together.
+    /// The share of their CPU time that samples cover, for all other threads together.
     others: f64,
-    /// Of all CPU time, what the thread uses that starts the others, by their clocks.
+    /// The part of all CPU time that the starting thread uses, by the threads' clocks.
     starter_part: f64,
     outcome: Outcome,
 }
 
-/// Records `storm` until its first thread has used so much CPU time.
+/// Records `storm` until its first thread has used this much CPU time.
 fn record_short(options: &[&str], each_us: u32, starter: Duration) -> Storm {
     let (each, ms) = (each_us.to_string(), starter.as_millis().to_string());
     let mut target = Target::start("storm", &["16", &each, &ms]);
@@ -160,15 +162,15 @@ fn record_short(options: &[&str], each_us: u32, starter: Duration) -> Storm {
     std::thread::sleep(Duration::from_millis(500));
     target.send(Signal::SIGUSR1);
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    assert!(wait_until(PATIENCE, || name().trim() == "storm-done"), "it does not end");
-    // The rests of the last threads come with a later rotation.
+    assert!(wait_until(PATIENCE, || name().trim() == "storm-done"), "the target does not exit");
+    // A later rotation brings the remainders of the last threads.
     std::thread::sleep(Duration::from_millis(300));
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
     let periods = outcome.trace.periods_by_label();
     let all: u64 = periods.values().sum();
-    // It has renamed itself at the end.
+    // The starting thread renames itself at the end.
     let starter = periods.get("storm-done").copied().unwrap_or(0);
     let (starter_ns, all_ns) = (target.fact("starter_ns"), target.fact("all_ns"));
     let share = |periods: u64, ns: u64| periods as f64 / 999.0 * 1e9 / ns as f64;
@@ -187,31 +189,32 @@ fn record_short(options: &[&str], each_us: u32, starter: Duration) -> Storm {
     storm
 }
 
-/// The kernel gives a parent's begun periods to its children, with which they die.
+/// The kernel hands the periods that a parent has begun to its children. They are lost when the
+/// children exit.
 #[test]
-fn who_starts_a_storm_has_its_cpu_time_with_perf_events() {
+fn the_starter_of_a_storm_has_its_cpu_time_with_perf_events() {
     needs_recording!();
     let _machine = alone();
     let storm = record_short(&["--engine", "perf"], 25, Duration::from_secs(3));
     let text = storm.outcome.text();
     assert!((0.98..=1.02).contains(&storm.starter), "{:.1} %\n{text}", 100.0 * storm.starter);
-    // Most of what these use is spent on their ends, after the kernel's last word on them. How much
-    // that is is the kernel's affair; the microseconds that they compute before are not lost.
+    // Most of the CPU time of these threads is their exit, after the kernel's last event. How much
+    // time that is depends on the kernel. The microseconds that they compute before are not lost.
     assert!((0.1..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
-    // Most of it was hit: an anchor, not a guess.
+    // Most of it was sampled, so the weight is anchored at samples and not estimated.
     let folded = storm.outcome.trace.folded();
     let share = folded.count_of("main") as f64 / folded.total() as f64;
     let own = storm.starter_part;
     assert!(share > 0.5 * own, "main is in {share:.3}, and uses {own:.3} of the time\n{text}");
 }
 
-/// Threads that never ask for their own time: the scheduler's count of them is that of their last
-/// tick or switch.
+/// These threads never read their own CPU time. The scheduler last counted it at their last tick or
+/// switch.
 #[test]
 fn threads_shorter_than_a_tick_have_their_cpu_time_with_perf_events() {
     needs_recording!();
     if !is_root() {
-        skip!("root: the kernel tells the privileged only how long ended threads ran");
+        skip!("root: the kernel reports the CPU time of exited threads only to root");
     }
     let _machine = alone();
     let storm = record_short(&["--engine", "perf"], 900, Duration::from_millis(60));
@@ -220,7 +223,7 @@ fn threads_shorter_than_a_tick_have_their_cpu_time_with_perf_events() {
 }
 
 #[test]
-fn who_starts_a_storm_has_its_cpu_time_with_timers() {
+fn the_starter_of_a_storm_has_its_cpu_time_with_timers() {
     needs_recording!();
     let _machine = alone();
     let storm = record_short(&["--engine", "timer"], 25, Duration::from_secs(3));
@@ -229,16 +232,16 @@ fn who_starts_a_storm_has_its_cpu_time_with_timers() {
     assert!(storm.others < 1.02, "{:.1} %\n{text}", 100.0 * storm.others);
 }
 
-/// Of a process's CPU time, what it has spent outside of the kernel, as that counts it.
+/// Returns the share of a process's CPU time that the kernel accounts as user time.
 fn user_share(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let fields: Vec<f64> = fields.split_whitespace().map(|it| it.parse().unwrap_or(0.0)).collect();
-    // utime and stime, counted behind the name.
+    // utime and stime, the fields after the name.
     fields[11] / (fields[11] + fields[12])
 }
 
-/// Every hit of ten thousand a second and core is written, or counted.
+/// Every expiry at ten thousand a second and core is written or counted as lost.
 #[test]
 fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
     needs_recording!();
@@ -255,7 +258,7 @@ fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
     std::thread::sleep(Duration::from_millis(500));
     target.send(Signal::SIGUSR1);
     let whole = each * cores as u32;
-    assert!(wait_until(PATIENCE, || cpu_clock(target.pid()) > whole), "it does not run");
+    assert!(wait_until(PATIENCE, || cpu_clock(target.pid()) > whole), "the target does not run");
     let in_user = user_share(target.pid());
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
@@ -281,13 +284,14 @@ fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
         "{samples} samples at 10 kHz on {cores} cores, {lost} lost and counted: {:.1} %",
         100.0 * share
     ));
-    // Each sample was put before it was logged; those that got no hazard or slot were not put.
+    // Each logged sample was stored before. Samples that got no hazard slot or thread slot were not
+    // stored.
     let unput = trace.number("lost.no thread slot")
         + trace.number("lost.no hazard slot")
         + trace.number("lost.overtaken by rotations")
         + trace.number("lost.control block unusable");
     assert_eq!(samples + lost - unput, puts, "{}", outcome.text());
-    // The rest is inside the kernel, the delivery of the signals included.
+    // The remainder is in the kernel, signal delivery included.
     let least = 0.95 * in_user;
     assert!((least..1.01).contains(&share), "{share}, {in_user}\n{}", outcome.text());
     assert!(lost <= samples / 50, "{}", outcome.text());

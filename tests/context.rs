@@ -1,4 +1,5 @@
-//! Spans on the samples of real programs that tell of them, against what each function says.
+//! Spans on the samples of real programs that publish them, against the spans that each function
+//! sets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +16,13 @@ use crate::common::{
     program_for_everyone, record, scratch_dir, skip, together, traceprof, variant, wait_until,
 };
 
-/// What one sample says: span, root span, tags by name.
-type Said = (u64, u64, Vec<(String, String)>);
+/// The context of one sample: span, root span, tags by name.
+type SampleContext = (u64, u64, Vec<(String, String)>);
 
-/// What the samples of each thread and function say, and how often.
-type Spans = BTreeMap<(String, String), BTreeMap<Said, u64>>;
+/// The contexts of each thread's and function's samples, with their counts.
+type Spans = BTreeMap<(String, String), BTreeMap<SampleContext, u64>>;
 
-/// The functions of `spans.c`, one of which is on each stack that matters.
+/// The functions of `spans.c`. One of them is on every stack that matters.
 const FUNCTIONS: [&str; 7] =
     ["in_first", "in_second", "in_none", "in_lasting", "in_child", "in_parent", "nap"];
 
@@ -30,7 +31,7 @@ fn tag_names(loaded: &LoadedTrace) -> Vec<(String, bool)> {
     keys.map(|key| (key.name, key.kind == TagKind::Text)).collect()
 }
 
-/// Of those samples that are such.
+/// Returns the contexts of the samples for which `is_meant` holds.
 fn spans(loaded: &LoadedTrace, is_meant: impl Fn(&Sample) -> bool) -> Spans {
     let names = tag_names(loaded);
     let mut spans = Spans::new();
@@ -50,44 +51,50 @@ fn spans(loaded: &LoadedTrace, is_meant: impl Fn(&Sample) -> bool) -> Spans {
                 (name, true) => (name.clone(), loaded.texts[&TextId(tag - 1)].clone()),
                 (name, false) => (name.clone(), tag.to_string()),
             });
-            let said = (sample.span, sample.root_span, tags.collect());
+            let found_context = (sample.span, sample.root_span, tags.collect());
             let key = (thread.thread().name.clone(), function.to_owned());
-            *spans.entry(key).or_default().entry(said).or_default() += 1;
+            *spans.entry(key).or_default().entry(found_context).or_default() += 1;
         });
     }
     spans
 }
 
-fn said(span: u64, root: u64, tags: &[(&str, &str)]) -> Said {
+fn context(span: u64, root: u64, tags: &[(&str, &str)]) -> SampleContext {
     let tags = tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     (span, root, tags.collect())
 }
 
-/// All samples of this function say the same, and there are enough of them.
-fn expect_only(spans: &Spans, (thread, function): (&str, &str), expected: &Said, least: u64) {
+/// Checks that all samples of this function have the expected context, and that there are at least
+/// `least` of them.
+fn expect_only(
+    spans: &Spans,
+    (thread, function): (&str, &str),
+    expected: &SampleContext,
+    least: u64,
+) {
     let key = (thread.to_owned(), function.to_owned());
-    let found = spans.get(&key).unwrap_or_else(|| panic!("nothing of {key:?}: {spans:?}"));
+    let found = spans.get(&key).unwrap_or_else(|| panic!("no samples of {key:?}: {spans:?}"));
     assert_eq!(found.keys().collect::<Vec<_>>(), [expected], "{key:?}: {found:?}");
     assert!(found[expected] >= least, "{key:?}: {found:?}");
 }
 
 fn expect_spans_of_handlers(spans: &Spans, least: u64) {
-    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    let first = context(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
     expect_only(spans, ("worker", "in_first"), &first, least);
-    let second = said(0x2222, 0x1000, &[("route", "/cart")]);
+    let second = context(0x2222, 0x1000, &[("route", "/cart")]);
     expect_only(spans, ("worker", "in_second"), &second, least);
-    expect_only(spans, ("worker", "in_none"), &said(0, 0, &[]), least);
-    expect_only(spans, ("silent", "in_none"), &said(0, 0, &[]), least);
-    // Each of these threads is there for three milliseconds.
-    expect_only(spans, ("brief", "in_first"), &said(0x7777, 0x7000, &[]), least / 10);
-    expect_only(spans, ("brief", "in_none"), &said(0, 0, &[]), least / 10);
-    expect_only(spans, ("tracer", "in_parent"), &said(0x4444, 0x4444, &[]), least);
-    let others = |key: (&str, &str), right: Said| {
+    expect_only(spans, ("worker", "in_none"), &context(0, 0, &[]), least);
+    expect_only(spans, ("silent", "in_none"), &context(0, 0, &[]), least);
+    // Each of these threads exists for three milliseconds.
+    expect_only(spans, ("brief", "in_first"), &context(0x7777, 0x7000, &[]), least / 10);
+    expect_only(spans, ("brief", "in_none"), &context(0, 0, &[]), least / 10);
+    expect_only(spans, ("tracer", "in_parent"), &context(0x4444, 0x4444, &[]), least);
+    let others = |key: (&str, &str), right: SampleContext| {
         let found = spans.get(&(key.0.to_owned(), key.1.to_owned()));
-        found.is_some_and(|found| found.keys().any(|said| *said != right))
+        found.is_some_and(|found| found.keys().any(|found_context| *found_context != right))
     };
-    assert!(!others(("caller", "in_lasting"), said(0x3333, 0x3000, &[])), "{spans:?}");
-    assert!(!others(("tracer", "in_child"), said(0x4445, 0x4444, &[])), "{spans:?}");
+    assert!(!others(("caller", "in_lasting"), context(0x3333, 0x3000, &[])), "{spans:?}");
+    assert!(!others(("tracer", "in_child"), context(0x4445, 0x4444, &[])), "{spans:?}");
 }
 
 fn load_of(outcome: &Outcome) -> LoadedTrace {
@@ -114,14 +121,14 @@ fn samples_know_the_span_that_they_were_taken_in() {
 }
 
 #[test]
-fn hits_of_timers_know_it_too() {
+fn timer_samples_know_it_too() {
     needs_recording!();
     let _machine = alone();
     check_handlers(&["--engine", "timer"]);
 }
 
 #[test]
-fn hits_in_the_kernel_have_a_span_that_lasts_and_never_that_of_a_parent() {
+fn kernel_samples_have_a_lasting_span_and_never_that_of_a_parent() {
     needs_recording!();
     let _machine = alone();
     let outcome = check_handlers(&["--engine", "perf"]);
@@ -130,16 +137,16 @@ fn hits_in_the_kernel_have_a_span_that_lasts_and_never_that_of_a_parent() {
     let Some(lasting) = in_kernel.get(&("caller".to_owned(), "in_lasting".to_owned())) else {
         skip!("time in the kernel is not sampled here");
     };
-    let (all, right) = (lasting.values().sum::<u64>(), said(0x3333, 0x3000, &[]));
-    // In its first half second it is not known to last.
+    let (all, right) = (lasting.values().sum::<u64>(), context(0x3333, 0x3000, &[]));
+    // The span is not known to last in its first half second.
     let known = lasting.get(&right).copied().unwrap_or(0);
     assert!(all >= 100 && known * 3 >= all * 2, "{known} of {all}: {lasting:?}");
-    assert!(lasting.keys().all(|it| *it == right || *it == said(0, 0, &[])), "{lasting:?}");
+    assert!(lasting.keys().all(|it| *it == right || *it == context(0, 0, &[])), "{lasting:?}");
     assert_eq!(outcome.trace.number("contexts.carried") > 0, known > 0, "{}", outcome.text());
-    // Handlers see this thread in its parent span alone; what they do not see is not taken for
-    // that.
+    // Handlers see this thread in its parent span only. What they do not see must not count as that
+    // span.
     let child = &in_kernel[&("tracer".to_owned(), "in_child".to_owned())];
-    let parent = child.get(&said(0x4444, 0x4444, &[])).copied().unwrap_or(0);
+    let parent = child.get(&context(0x4444, 0x4444, &[])).copied().unwrap_or(0);
     let all: u64 = child.values().sum();
     assert!(all >= 30 && parent * 20 <= all, "{parent} of {all}: {child:?}");
 }
@@ -155,46 +162,46 @@ fn threads_that_sleep_know_the_span_that_they_sleep_in() {
     let in_state =
         |state: RunState| spans(&loaded, |it| it.flags & WALL != 0 && it.state == state as u8);
     let slept = &in_state(RunState::Sleeping)[&("sleeper".to_owned(), "nap".to_owned())];
-    let count = |span: u64| slept.get(&said(span, 0x5000, &[])).copied().unwrap_or(0);
+    let count = |span: u64| slept.get(&context(span, 0x5000, &[])).copied().unwrap_or(0);
     assert!(count(0x5555) >= 20 && count(0x6666) >= 20, "{slept:?}");
     assert_eq!(slept.len(), 2, "{slept:?}");
-    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    let first = context(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
     let ran = &in_state(RunState::Running)[&("worker".to_owned(), "in_first".to_owned())];
     let all: u64 = ran.values().sum();
     assert!(ran[&first] * 20 >= all * 19, "{ran:?}");
-    // Which of two threads waits for a processor is seen at a look; a span that lasts is there at
-    // each.
+    // A single scan shows which of two threads waits for a processor. A lasting span is seen in
+    // every scan.
     let waited = &in_state(RunState::Runnable)[&("caller".to_owned(), "in_lasting".to_owned())];
-    let known = waited.get(&said(0x3333, 0x3000, &[])).copied().unwrap_or(0);
+    let known = waited.get(&context(0x3333, 0x3000, &[])).copied().unwrap_or(0);
     let all: u64 = waited.values().sum();
     assert!(known * 2 >= all, "{known} of {all}: {waited:?}");
     assert!(waited.len() <= 2, "{waited:?}");
 }
 
-/// A look at all threads, without a recording.
+/// One scan of all threads with `stacks`, without a recording.
 #[test]
 fn stacks_say_what_each_thread_works_on() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("spans", &[]);
     let pid = target.pid().to_string();
-    let look = |option: &[&str]| {
+    let stacks = |option: &[&str]| {
         let output =
             traceprof(&["stacks", "--pid", &pid]).args(option).output().expect("traceprof");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
     let spans = ["0000000000005555", "0000000000006666"];
-    let is_told = |text: &str| {
+    let is_shown = |text: &str| {
         let mut lines = text.lines().skip_while(|line| !line.contains("\"sleeper\""));
         let line = lines.nth(1).expect("a line of the sleeper");
         let expected = spans.map(|it| format!("       in span {it}, root span 0000000000005000"));
         expected.contains(&line.to_owned())
     };
-    // It may be between two spans.
-    let held = wait_until(Duration::from_secs(20), || is_told(&look(&[])));
-    assert!(held, "{}", look(&[]));
-    let json: serde_json::Value = serde_json::from_str(&look(&["--json"])).expect("JSON");
+    // The thread may be between two spans.
+    let held = wait_until(Duration::from_secs(20), || is_shown(&stacks(&[])));
+    assert!(held, "{}", stacks(&[]));
+    let json: serde_json::Value = serde_json::from_str(&stacks(&["--json"])).expect("JSON");
     let threads = json["threads"].as_array().expect("threads");
     let work = |name| &threads.iter().find(|it| it["name"] == name).expect("a thread")["work"];
     assert!(work("silent").is_null());
@@ -203,7 +210,7 @@ fn stacks_say_what_each_thread_works_on() {
 }
 
 #[test]
-fn a_program_may_begin_to_tell_after_the_attach() {
+fn a_program_may_publish_spans_after_the_attach() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("spans", &["2"]);
@@ -211,11 +218,11 @@ fn a_program_may_begin_to_tell_after_the_attach() {
     target.goes_on_and_ends_by_itself();
     let loaded = load_of(&outcome);
     let spans = spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0);
-    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    let first = context(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
     let found = &spans[&("worker".to_owned(), "in_first".to_owned())];
-    // Until the table is found the samples say nothing.
-    let others: Vec<&Said> = found.keys().filter(|it| **it != first).collect();
-    assert!(others.iter().all(|it| **it == said(0, 0, &[])), "{found:?}");
+    // Samples have no context until the recorder finds the table.
+    let others: Vec<&SampleContext> = found.keys().filter(|it| **it != first).collect();
+    assert!(others.iter().all(|it| **it == context(0, 0, &[])), "{found:?}");
     assert!(found[&first] > found.values().sum::<u64>() / 2, "{found:?}");
 }
 
@@ -241,7 +248,7 @@ fn an_unprivileged_user_sees_spans_too() {
     let _machine = together();
     let folder = scratch_dir();
     let own = program_for_everyone(&program("spans"), folder.path());
-    let Some(command) = as_nobody(&own) else { skip!("needs root to become somebody else") };
+    let Some(command) = as_nobody(&own) else { skip!("needs root to become another user") };
     let mut target = Target::spawn(command);
     let recorder = Path::new(env!("CARGO_BIN_EXE_traceprof"));
     let mut command = as_nobody(&program_for_everyone(recorder, folder.path())).expect("root");
@@ -255,18 +262,18 @@ fn an_unprivileged_user_sees_spans_too() {
     expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
 }
 
-/// The samples of `span_storm.c`: how many there are, how many say something, and those of the
-/// latter that are no span of it.
+/// Returns the number of samples of `span_storm.c`, the number that have a context, and those
+/// contexts that are none of its spans.
 fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
     let names = tag_names(loaded);
-    let (mut all, mut told, mut wrong) = (0, 0, Vec::new());
+    let (mut all, mut known, mut wrong) = (0, 0, Vec::new());
     for thread in &loaded.threads {
         thread.for_each_sample(&mut |sample, _| {
             all += 1;
             if sample.span == 0 {
                 return;
             }
-            told += 1;
+            known += 1;
             let x = sample.span;
             let tag = |place: u32, turn| ((x >> 40) as u32) * 2 + turn + place * 77;
             let is_turn = |turn: u32| {
@@ -281,11 +288,11 @@ fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
             }
         });
     }
-    assert!(told == 0 || names.len() == 10, "{names:?}");
-    (all, told, wrong)
+    assert!(known == 0 || names.len() == 10, "{names:?}");
+    (all, known, wrong)
 }
 
-/// Samples of a second of CPU time of the storm.
+/// Samples for a second of CPU time of the storm.
 const STORM_HZ: f64 = 9973.0;
 
 fn check_storm(args: &[&str], least: u64) {
@@ -293,12 +300,12 @@ fn check_storm(args: &[&str], least: u64) {
     let freq = STORM_HZ.to_string();
     let outcome = record(target.pid(), 8, &[args, &["--freq", &freq]].concat());
     target.goes_on_and_ends_by_itself();
-    let (all, told, wrong) = of_storm(&load_of(&outcome));
-    assert_eq!(wrong, Vec::<String>::new(), "of {told}");
+    let (all, known, wrong) = of_storm(&load_of(&outcome));
+    assert_eq!(wrong, Vec::<String>::new(), "of {known}");
     assert_eq!(outcome.trace.number("contexts.torn"), 0, "{}", outcome.text());
-    // What is neither torn nor told was met while it was marked.
-    assert!(told * 5 > all && told > least, "{told} of {all}\n{}", outcome.text());
-    // Many in each period, whatever the processor's rate is.
+    // A sample without a context is one whose table row was marked as changing.
+    assert!(known * 5 > all && known > least, "{known} of {all}\n{}", outcome.text());
+    // Many updates in each period, at any processor speed.
     let per_second = target.fact("updates_of_one") as f64 * 2e9 / target.fact("cpu_ns") as f64;
     assert!(per_second > 10.0 * STORM_HZ, "{per_second} updates a second");
 }
@@ -311,10 +318,10 @@ fn no_sample_mixes_two_spans_of_a_thread_that_takes_a_million_a_second() {
 }
 
 #[test]
-fn nor_does_one_of_a_timer() {
+fn no_timer_sample_mixes_two_spans() {
     needs_recording!();
     let _machine = alone();
-    // The kernel lets them signal 100 times a second at least.
+    // The kernel lets timers signal at least 100 times a second.
     check_storm(&["--engine", "timer"], 80);
 }
 
@@ -326,7 +333,7 @@ fn posing(mode: &str) -> Outcome {
     outcome
 }
 
-/// Reading such memory would end the target.
+/// Reading such memory would crash the target.
 #[test]
 fn memory_that_only_looks_like_a_table_is_not_read() {
     needs_recording!();
@@ -338,7 +345,7 @@ fn memory_that_only_looks_like_a_table_is_not_read() {
 }
 
 #[test]
-fn tables_beyond_those_that_are_read_are_told() {
+fn tables_beyond_the_limit_are_reported() {
     needs_recording!();
     let _machine = together();
     let outcome = posing("many");

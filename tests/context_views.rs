@@ -1,4 +1,4 @@
-//! Spans and tags in views, from traces made by hand.
+//! Spans and tags in views of synthetic traces.
 
 use std::process::Output;
 
@@ -14,11 +14,11 @@ const W3C_TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 
 /// A context: span, root, route, status.
 #[derive(Clone, Copy)]
-struct Told(u64, u128, &'static str, u32);
+struct Context(u64, u128, &'static str, u32);
 
-const NOTHING: Told = Told(0, 0, "", 0);
+const NOTHING: Context = Context(0, 0, "", 0);
 
-/// Makes a trace of a program that tells its spans.
+/// Makes a trace of a program that publishes its spans.
 struct Service {
     maker: Maker,
     ms: u64,
@@ -39,17 +39,17 @@ impl Service {
         self.maker.thread(tid, name)
     }
 
-    /// So many milliseconds, one sample each.
-    fn runs(&mut self, thread: ThreadId, ms: u64, stack: &str, told: Told) {
+    /// Adds `ms` milliseconds of run time, one sample each.
+    fn runs(&mut self, thread: ThreadId, ms: u64, stack: &str, context: Context) {
         for _ in 0..ms {
             self.ms += 1;
-            let sample = self.sample(told);
+            let sample = self.sample(context);
             self.maker.full_sample(thread, &sample, stack);
         }
     }
 
-    fn sample(&mut self, told: Told) -> Sample {
-        let Told(span, root, route, status) = told;
+    fn sample(&mut self, context: Context) -> Sample {
+        let Context(span, root, route, status) = context;
         let route = match route {
             "" => 0,
             route => self.maker.writer.text(route).unwrap().0 + 1,
@@ -66,18 +66,19 @@ impl Service {
     }
 }
 
-/// Two threads that work on three requests, one of them on both, and on none.
+/// Two threads that work on three requests. One request is on both threads, and some samples have
+/// none.
 fn demo() -> Trace {
     let mut service = Service::new();
     let main = "_start main serve";
     let front = service.thread(100, "front");
-    let checkout = Told(0x11, 0x1000, "/checkout", 200);
+    let checkout = Context(0x11, 0x1000, "/checkout", 200);
     service.runs(front, 10, &format!("{main} parse"), checkout);
     service.runs(front, 5, &format!("{main} render"), checkout);
     service.runs(front, 3, "_start main accept", NOTHING);
-    service.runs(front, 7, &format!("{main} parse"), Told(0x22, W3C_TRACE, "/cart", 500));
+    service.runs(front, 7, &format!("{main} parse"), Context(0x22, W3C_TRACE, "/cart", 500));
     let back = service.thread(101, "back");
-    service.runs(back, 20, "start_thread query", Told(0x33, 0x1000, "/checkout", 200));
+    service.runs(back, 20, "start_thread query", Context(0x33, 0x1000, "/checkout", 200));
     service.runs(back, 5, "start_thread idle", NOTHING);
     service.maker.finish()
 }
@@ -86,15 +87,15 @@ fn run(action: &str, made: &Trace, options: &[&str]) -> Output {
     traceprof(&[action]).arg(made.path()).args(options).output().expect("traceprof")
 }
 
-/// What it prints, as it should end well.
+/// Runs a view that must succeed and returns its output.
 fn shown(action: &str, made: &Trace, options: &[&str]) -> String {
     let output = run(action, made, options);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{options:?}: {said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{options:?}: {message}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says, as it should refuse.
+/// Runs a view that must refuse and returns its message.
 fn refused(action: &str, made: &Trace, options: &[&str]) -> String {
     let output = run(action, made, options);
     assert_eq!(output.status.code(), Some(2), "{options:?}");
@@ -106,7 +107,7 @@ fn folded(made: &Trace, options: &[&str]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// How many periods are in what is looked at.
+/// Returns the number of periods in the selection.
 fn periods(made: &Trace, options: &[&str]) -> u64 {
     let count = |line: String| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
     folded(made, options).into_iter().map(count).sum()
@@ -125,13 +126,13 @@ fn samples_say_their_span_and_their_tags_by_name() {
 }
 
 #[test]
-fn verbose_leaves_say_what_their_samples_worked_on() {
+fn verbose_leaves_show_the_contexts_of_their_samples() {
     let text = shown("print", &demo(), &["--verbose", "--min-percent", "0"]);
     let after = |leaf: &str| -> String {
         let mut lines = text.lines().skip_while(|line| !line.contains(leaf));
         lines.by_ref().take(2).collect::<Vec<_>>().join("\n")
     };
-    // The samples are the call's own, and the line below says whose they are.
+    // The samples belong to the call itself, and the line below shows their context.
     let query = after("query at");
     assert!(query.contains("    80.0    80.0    40.0        20        20     0.020"), "{query}");
     assert!(
@@ -147,7 +148,10 @@ fn verbose_leaves_say_what_their_samples_worked_on() {
     assert_eq!(parse.len(), 1, "{text}");
     assert!(parse[0].contains("4bf92f3577b34da6a3ce929d0e0e4736, status = 500"), "{parse:?}");
     assert!(!after("idle at").contains('['), "{text}");
-    assert!(!shown("print", &demo(), &[]).contains("[span"), "without it stacks are stacks");
+    assert!(
+        !shown("print", &demo(), &[]).contains("[span"),
+        "without grouping, stacks have no first frame"
+    );
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn print_by_span_is_one_tree_of_all_threads() {
 fn print_by_root_and_by_tag_join_what_belongs_together() {
     let roots = shown("print", &demo(), &["--by", "root-span"]);
     assert!(roots.contains("2 threads by root span: 100.0 % of all"), "{roots}");
-    // Both threads worked on it.
+    // Both threads work on it.
     let heaviest = roots.lines().find(|line| line.contains("root-span=")).unwrap();
     assert!(heaviest.contains("    70.0 "), "{heaviest}");
     assert!(heaviest.ends_with("├─ root-span=0000000000001000"), "{heaviest}");
@@ -178,7 +182,7 @@ fn filters_keep_the_samples_of_the_contexts_that_are_asked_for() {
         (&["--span", "0x11", "--span", "dec:51"], 35),
         (&["--root-span", "1000"], 35),
         (&["--root-span", "4bf92f3577b34da6a3ce929d0e0e4736"], 7),
-        // The lower half of an id is another id.
+        // The lower half of an id is a different id.
         (&["--root-span", "a3ce929d0e0e4736"], 0),
         (&["--root-span", "1000", "--span", "22"], 0),
         (&["--root-span", "1000", "--thread", "front"], 15),
@@ -201,10 +205,10 @@ fn filters_keep_the_samples_of_the_contexts_that_are_asked_for() {
     }
 }
 
-/// Of a process where one library has numbers under a name and another one texts, and of names that
-/// hold `=`.
+/// In this process one library uses a name for numbers and another library uses it for texts, and
+/// names contain `=`.
 #[test]
-fn a_name_that_is_of_numbers_and_of_texts_is_one_tag_to_those_who_ask() {
+fn a_name_for_numbers_and_texts_is_one_tag_in_filters() {
     let mut maker = Maker::new();
     let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
     let keys = [
@@ -218,8 +222,8 @@ fn a_name_that_is_of_numbers_and_of_texts_is_one_tag_to_those_who_ask() {
     let thread = maker.thread(100, "both");
     let text = |maker: &mut Maker, text| maker.writer.text(text).unwrap().0 + 1;
     let (missing, number) = (text(&mut maker, "missing"), text(&mut maker, "404"));
-    let told = [[404, 0, 0, 0], [0, missing, 0, 0], [0, number, 0, 0], [7, 0, 5, 6], [0; 4]];
-    for (ms, [code, text, a, a_is_b]) in (0..).zip(told) {
+    let tag_values = [[404, 0, 0, 0], [0, missing, 0, 0], [0, number, 0, 0], [7, 0, 5, 6], [0; 4]];
+    for (ms, [code, text, a, a_is_b]) in (0..).zip(tag_values) {
         let tags = [code, text, a, a_is_b, 0, 0, 0, 0, 0, 0];
         let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, tags, ..Sample::default() };
         maker.full_sample(thread, &sample, "main");
@@ -264,7 +268,7 @@ fn the_group_is_the_first_frame_and_the_thread_the_second() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_there_is() {
+fn impossible_selections_are_refused_with_the_possible_ones() {
     let made = demo();
     for (action, options, part) in [
         ("print", &["--tag", "rout=/cart"][..], "the trace has 2 tags: \"status\", \"route\""),
@@ -276,22 +280,22 @@ fn what_cannot_be_is_refused_with_what_there_is() {
         ("print", &["--by", "route"], "thread, process, span, root-span or tag:NAME"),
         ("print", &["--by", "span", "--timeline"], "--by cannot be used with --timeline: "),
     ] {
-        let said = refused(action, &made, options);
-        assert!(said.contains(part), "{options:?}: {said}");
+        let message = refused(action, &made, options);
+        assert!(message.contains(part), "{options:?}: {message}");
     }
 }
 
 #[test]
-fn an_id_that_no_sample_has_leaves_nothing_and_that_is_said() {
+fn an_id_that_no_sample_has_selects_nothing_and_is_reported() {
     let made = demo();
     for action in ["print", "export"] {
         let mut options = vec!["--span", "99"];
         options.extend((action == "export").then_some("--format=folded"));
         let output = run(action, &made, &options);
         assert_eq!(output.status.code(), Some(0));
-        let said = String::from_utf8(output.stderr).unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
         let expected = "note: no sample matches the selection: span 0000000000000099\n";
-        assert_eq!(said, expected, "{action}");
+        assert_eq!(message, expected, "{action}");
     }
 }
 
@@ -308,11 +312,11 @@ fn a_trace_without_contexts_says_how_they_get_into_one() {
         &["--by", "span"],
         &["--span", "1", "--timeline"],
     ] {
-        let said = refused("print", &made, options);
-        assert!(said.contains("traceprof-context library"), "{options:?}: {said}");
+        let message = refused("print", &made, options);
+        assert!(message.contains("traceprof-context library"), "{options:?}: {message}");
     }
-    let said = refused("export", &made, &["--format", "folded", "--by", "root-span"]);
-    assert!(said.contains("no selected sample has a span"), "{said}");
+    let message = refused("export", &made, &["--format", "folded", "--by", "root-span"]);
+    assert!(message.contains("no selected sample has a span"), "{message}");
 }
 
 #[test]
@@ -321,7 +325,7 @@ fn many_spans_are_one_line_but_for_the_heaviest() {
     let thread = service.thread(1, "server");
     for request in 1..=2_000 {
         let weight = if request == 1_234 { 3 } else { 1 };
-        service.runs(thread, weight, "main handle", Told(request, request.into(), "", 0));
+        service.runs(thread, weight, "main handle", Context(request, request.into(), "", 0));
     }
     let made = service.maker.finish();
     let text = shown("print", &made, &["--by", "span"]);
@@ -334,14 +338,15 @@ fn many_spans_are_one_line_but_for_the_heaviest() {
     assert_eq!(periods(&made, &["--by", "span"]), 2_002);
 }
 
-/// More than are kept: the others are counted, and are the heaviest row of all.
+/// More spans than the view keeps. The others are counted together, and are the heaviest row of
+/// all.
 #[test]
 fn spans_beyond_any_number_need_no_trees() {
     let mut service = Service::new();
     let thread = service.thread(1, "server");
     for request in 1..=12_000 {
         let weight = if request == 7_777 { 3 } else { 1 };
-        service.runs(thread, weight, "main handle", Told(request, 1, "", 0));
+        service.runs(thread, weight, "main handle", Context(request, 1, "", 0));
     }
     let made = service.maker.finish();
     let text = shown("print", &made, &["--by", "span"]);
@@ -351,7 +356,7 @@ fn spans_beyond_any_number_need_no_trees() {
     let all = shown("print", &made, &["--by", "span", "--min-percent", "0"]);
     assert_eq!(all.matches("span=").count(), 12_000);
     assert_eq!(folded(&made, &["--by", "span"]).len(), 12_000);
-    // A table tells apart as many as it has rows.
+    // A table keeps as many spans apart as it has rows.
     for (most, shown, others) in [("3", 3, 11_997), ("11999", 11_999, 1), ("20000", 12_000, 0)] {
         let all = self::shown("print", &made, &["--by", "span", "--top", most, "--json"]);
         let top = &serde_json::from_str::<serde_json::Value>(&all).unwrap()["top"];
@@ -374,11 +379,11 @@ fn wall_clock_time_is_grouped_and_filtered_too() {
     let mut service = Service::new();
     service.maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
     let thread = service.thread(1, "server");
-    service.runs(thread, 4, "main compute", Told(5, 5, "/a", 0));
+    service.runs(thread, 4, "main compute", Context(5, 5, "/a", 0));
     for (span, ms) in [(5, 300), (6, 100), (0, 600)] {
         service.ms += ms;
-        let told = Told(span, span.into(), if span == 5 { "/a" } else { "" }, 0);
-        let sample = service.sample(told);
+        let context = Context(span, span.into(), if span == 5 { "/a" } else { "" }, 0);
+        let sample = service.sample(context);
         let sample = Sample {
             flags: WALL,
             weight: ms as u32 * 1000,
@@ -404,7 +409,7 @@ fn wall_clock_time_is_grouped_and_filtered_too() {
     assert!(text.contains("\n1 thread by span: 100.0 % of all, 1.000 s in 3 samples\n"), "{text}");
 }
 
-/// Hostile names and values: of tags that the metadata does not name, of texts that are not there.
+/// Hostile names and values: tags that the metadata does not name, and texts that do not exist.
 #[test]
 fn odd_tags_are_shown_and_cannot_move_the_cursor() {
     let mut maker = Maker::new();

@@ -1,4 +1,5 @@
-//! Traces that are cut, flipped or never closed: what verify says, recover saves and print shows.
+//! Traces that are truncated, have flipped bits or were never closed: `verify`, `recover` and
+//! `print`.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +9,11 @@ use serde_json::Value as Json;
 
 use crate::common::{Maker, Trace, maker, peak_kib, traceprof};
 
-/// Samples in each of the frames of [`frames`].
+/// Number of samples in each of the frames of [`frames`].
 const IN_FRAME: u64 = 100;
 
-/// A trace of so many frames with samples; one thread is in all of them, another in the even ones.
+/// Makes a trace of `count` frames with samples. One thread is in all of them, another in the even
+/// frames.
 fn frames(count: u64) -> Maker {
     let mut maker = Maker::new();
     let (one, two) = (maker.thread(100, "one"), maker.thread(101, "two"));
@@ -42,7 +44,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// What `verify` says, as text and as JSON, after checking that both agree.
+/// Returns what `verify` prints as text and as JSON, after checking that both agree.
 fn verify(trace: &Trace) -> (i32, String, Json) {
     let plain = run(&["verify"], &[&trace.path()]);
     let json = run(&["verify", "--json"], &[&trace.path()]);
@@ -56,13 +58,13 @@ fn verify(trace: &Trace) -> (i32, String, Json) {
     (code, text, json)
 }
 
-/// The counts that `export` writes, added up.
+/// Returns the sum of the counts that `export` writes.
 fn exported(trace: &Trace) -> u64 {
     trace.folded().total()
 }
 
 #[test]
-fn a_whole_trace_is_clean() {
+fn a_complete_trace_is_clean() {
     let trace = frames(3).finish();
     let (code, text, json) = verify(&trace);
     assert_eq!(code, 0, "{text}");
@@ -78,7 +80,7 @@ fn a_whole_trace_is_clean() {
 }
 
 #[test]
-fn a_trace_that_was_never_closed_is_whole_but_says_so() {
+fn a_trace_that_was_never_closed_is_sound_and_reported_as_open() {
     let maker = frames(3);
     let trace = maker.abandon();
     let (code, text, json) = verify(&trace);
@@ -107,7 +109,7 @@ fn a_trace_that_was_never_closed_is_whole_but_says_so() {
 fn a_lost_begin_lies_before_all_samples() {
     let trace = frames(3).finish();
     let mut bytes = fs::read(trace.path()).expect("the trace");
-    // Within the first frame, behind the header of the file.
+    // In the first frame, after the header of the file.
     bytes[24] ^= 4;
     fs::write(trace.path(), bytes).expect("a damaged trace");
     let (code, text, json) = verify(&trace);
@@ -144,7 +146,7 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     let magic = b"\xd7FRAME\x1a\n";
     let starts = whole.windows(8).enumerate().filter(|(_, window)| window == magic);
     let starts: Vec<usize> = starts.map(|(at, _)| at).collect();
-    // In the bytes of the third frame's samples: just before its trailer.
+    // Inside the samples of the third frame, just before its trailer.
     let mut flipped = whole.clone();
     flipped[starts[3] - 20] ^= 4;
     fs::write(trace.path(), flipped).expect("a flipped trace");
@@ -160,12 +162,16 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     assert!(text.contains("lost      50 samples of thread 2, from "), "{text}");
     let print = run(&["print"], &[&trace.path()]);
     assert_eq!(print.status.code(), Some(0), "{}", stderr(&print));
-    assert!(stdout(&print).contains("damage    100 samples cannot be read"), "{}", stdout(&print));
+    assert!(
+        stdout(&print).contains("damage    100 samples can no longer be read"),
+        "{}",
+        stdout(&print)
+    );
     assert_eq!(exported(&trace), left);
     let timeline = run(&["print", "--timeline", "--min-percent", "0"], &[&trace.path()]);
     assert!(stdout(&timeline).contains("... <lost 50 samples, "), "{}", stdout(&timeline));
     fs::remove_file(trace.index_path()).expect("no index");
-    // Now that all is read before anything is printed.
+    // The view reads everything before it prints anything.
     let timeline = run(&["print", "--timeline", "--min-percent", "0"], &[&trace.path()]);
     let summary = format!("samples   {left} for {left} periods in 2 threads\n");
     assert!(stdout(&timeline).contains(&summary), "{}", stdout(&timeline));
@@ -202,7 +208,7 @@ fn recover_never_writes_over_its_input_or_without_asking() {
 }
 
 #[test]
-fn a_lost_index_is_written_anew() {
+fn a_lost_index_is_rebuilt() {
     let trace = frames(3).finish();
     let print = || run(&["print"], &[&trace.path()]);
     let before = stdout(&print());
@@ -222,7 +228,7 @@ fn a_lost_index_is_written_anew() {
     fs::write(trace.index_path(), b"something else").expect("a broken index");
     let (code, text, json) = verify(&trace);
     assert_eq!((code, &json["index"]["state"]), (0, &Json::from("broken")), "{text}");
-    assert!(text.contains("clean: every byte is sound, but for the index, "), "{text}");
+    assert!(text.contains("clean: every byte is sound except the index, "), "{text}");
     assert_eq!(stdout(&print()), before);
 }
 
@@ -256,10 +262,10 @@ fn threads_and_times_are_selected() {
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
 
-/// Of a trace that is large enough for all that is limited to be at its limit.
+/// The number of samples of a trace that is large enough to reach every limit.
 const SAMPLES: u64 = 50_000;
 
-/// A call with a hundred thousand children, and samples without end.
+/// A call with a hundred thousand children, and a very large number of samples.
 #[test]
 fn memory_of_a_view_does_not_grow_with_the_trace() {
     let made = |samples: u64| {
@@ -290,7 +296,7 @@ fn memory_of_a_view_does_not_grow_with_the_trace() {
         };
         let (few, all) = (peak(&small), peak(&large));
         assert!(few > 1 << 10, "{args:?}: {few} KiB");
-        // Half of what a timeline keeps for each sample where it must.
+        // Half of the memory that a timeline would need if it kept every sample.
         let most = few + (many - SAMPLES) * 12 / 1024;
         assert!(all < most, "{args:?}: {few} KiB of {SAMPLES} samples, {all} KiB of {many}");
     }

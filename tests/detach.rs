@@ -1,4 +1,4 @@
-//! `traceprof detach`: what it removes, what it refuses, and how it ends.
+//! `traceprof detach`: what it removes, what it refuses, and its exit codes.
 
 use std::process::Output;
 use std::time::Duration;
@@ -12,12 +12,12 @@ fn detach(pid: i32) -> Output {
     traceprof(&["detach", "--pid", &pid.to_string()]).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Records until recorder and guardian are killed, in the midst of sampling.
-fn leave_a_rest(mut command: std::process::Command, pid: i32) {
+/// Records until the test kills recorder and guardian in the middle of sampling.
+fn leave_residue(mut command: std::process::Command, pid: i32) {
     let dir = scratch_dir();
     command.args(["record", "-q", "--pid", &pid.to_string(), "--output"]);
     command.arg(dir.path().join("killed.trace")).env("TRACEPROF_FAULT", "RecordLooped=both");
@@ -25,40 +25,40 @@ fn leave_a_rest(mut command: std::process::Command, pid: i32) {
 }
 
 #[test]
-fn a_process_without_a_rest_is_left_alone() {
+fn a_process_without_residue_is_left_alone() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("prey", &["spin"]);
     let before = Snapshot::take(target.pid());
     let output = detach(target.pid());
     let text = format!("nothing of a recording is left in process {}\n", target.pid());
-    assert_eq!((output.status.code(), said(&output)), (Some(0), text));
+    assert_eq!((output.status.code(), message(&output)), (Some(0), text));
     assert_eq!(before, Snapshot::take(target.pid()));
     target.goes_on_and_ends_by_itself();
 }
 
 #[test]
-fn a_rest_is_removed_and_told_of() {
+fn residue_is_removed_and_reported() {
     needs_recording!();
     needs_fault_points!();
     let _machine = together();
     let mut target = Target::start("prey", &["crowd"]);
     let before = Snapshot::take(target.pid());
-    leave_a_rest(traceprof(&[]), target.pid());
+    leave_residue(traceprof(&[]), target.pid());
     assert!(!before.differences(&Snapshot::take(target.pid())).is_empty());
     let output = detach(target.pid());
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", message(&output));
     let text = format!("removed from process {}: the agent of a killed recording", target.pid());
-    assert!(said(&output).starts_with(&text), "{}", said(&output));
+    assert!(message(&output).starts_with(&text), "{}", message(&output));
     let differences = || before.differences(&Snapshot::take(target.pid()));
     let clean = wait_until(Duration::from_secs(10), || differences().is_empty());
     assert!(clean, "{:#?}", differences());
-    assert!(said(&detach(target.pid())).starts_with("nothing"));
+    assert!(message(&detach(target.pid())).starts_with("nothing"));
     target.goes_on_and_ends_by_itself();
 }
 
 #[test]
-fn the_user_of_the_target_may_remove_a_rest() {
+fn the_user_of_the_target_may_remove_residue() {
     needs_recording!();
     needs_fault_points!();
     let dir = scratch_dir();
@@ -69,11 +69,11 @@ fn the_user_of_the_target_may_remove_a_rest() {
     let _machine = together();
     let mut target = Target::spawn(command);
     let before = Snapshot::take(target.pid());
-    leave_a_rest(traceprof(&[]), target.pid());
+    leave_residue(traceprof(&[]), target.pid());
     let mut command = as_nobody(&own).unwrap();
     let output = command.args(["detach", "--pid", &target.pid().to_string()]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).starts_with("removed"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", message(&output));
+    assert!(message(&output).starts_with("removed"), "{}", message(&output));
     let clean = wait_until(Duration::from_secs(10), || {
         before.differences(&Snapshot::take(target.pid())).is_empty()
     });
@@ -89,9 +89,9 @@ fn a_process_that_is_being_recorded_is_refused_by_name_of_the_recorder() {
     let mut recorder = Recorder::start(&["--pid", &target.pid().to_string()]);
     recorder.wait_until_attached(target.pid());
     let output = detach(target.pid());
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    let name = format!("another traceprof (pid {}) records the target", recorder.pid());
-    assert!(said(&output).contains(&name), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", message(&output));
+    let name = format!("another traceprof (pid {}) already records the target", recorder.pid());
+    assert!(message(&output).contains(&name), "{}", message(&output));
     recorder.send(nix::sys::signal::Signal::SIGINT);
     recorder.finish();
     target.goes_on_and_ends_by_itself();
@@ -100,6 +100,6 @@ fn a_process_that_is_being_recorded_is_refused_by_name_of_the_recorder() {
 #[test]
 fn a_process_that_is_not_there_has_its_code() {
     let output = detach(i32::MAX);
-    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", message(&output));
     assert_eq!(traceprof(&["detach"]).output().unwrap().status.code(), Some(2));
 }

@@ -1,4 +1,5 @@
-//! What changed between two traces: those made by hand, and those of a program that knows it.
+//! `diff`: changes between two synthetic traces, and between two recordings of a program with known
+//! times.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::snapshot;
 
 use maker::BEGIN_NS;
 
-/// A program that goes from one stack to another by chance, the same in every run.
+/// A program that moves between stacks at random, equally in every run.
 struct Program {
     maker: Maker,
     random: u64,
@@ -31,11 +32,11 @@ impl Program {
         (self.random >> 33) % below
     }
 
-    /// So many seconds at 1000 Hz; of each stack its share in percent.
+    /// Adds `seconds` at 1000 Hz. Each stack comes with its share in percent.
     fn runs(&mut self, thread: ThreadId, seconds: u64, stacks: &[(u64, &str)]) {
         let mut stack = stacks[0].1;
         for _ in 0..seconds * 1000 {
-            // Each goes on for three samples, on the average.
+            // A stack stays for three samples on average.
             if self.draw(3) == 0 {
                 let mut left = self.draw(100);
                 let drawn = stacks.iter().find(|(share, _)| {
@@ -84,11 +85,11 @@ fn run(traces: &[&Trace], options: &[&str]) -> Output {
     command.output().expect("traceprof")
 }
 
-/// What it prints, with no more in it of where the traces are than which they are.
+/// Returns the output, with the paths of the traces replaced by their names.
 fn shown(traces: &[&Trace], options: &[&str]) -> String {
     let output = run(traces, options);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{options:?}: {said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{options:?}: {message}");
     let mut text = String::from_utf8(output.stdout).unwrap();
     for (trace, name) in traces.iter().zip(["one", "other"]) {
         text = text.replace(trace.dir().to_str().unwrap(), name);
@@ -122,21 +123,21 @@ fn changes_are_ranked_and_noise_is_one_line() {
     snapshot::check("tests/snapshots/diff.txt", text.as_bytes());
     for options in [&["--paths", "--top", "2"][..], &["--top", "0"]] {
         let short = shown(&[&before, &after], options);
-        assert!(short.contains(" more changed, by up to "), "{short}");
+        assert!(short.contains(" also changed, by up to "), "{short}");
         assert!(short.lines().count() < text.lines().count());
     }
 }
 
 #[test]
 fn two_recordings_of_the_same_have_no_changes() {
-    let mut told = Vec::new();
+    let mut false_alarms = Vec::new();
     for seed in 10..30 {
         let text = shown(&[&made(seed, BEFORE), &made(seed + 100, BEFORE)], &[]);
-        if !text.contains("\nno change is more than noise: 7 functions within noise, ") {
-            told.push(text);
+        if !text.contains("\nno change beyond noise: 7 functions within noise, ") {
+            false_alarms.push(text);
         }
     }
-    assert!(told.len() <= 3, "{told:?}");
+    assert!(false_alarms.len() <= 3, "{false_alarms:?}");
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn json_has_noise_too_and_every_interval() {
     assert_eq!(json["seconds_per_second"]["noise"], true);
 }
 
-/// The columns add up to what the export of each side says.
+/// The columns add up to the counts that each side exports.
 #[test]
 fn folded_columns_are_the_stacks_of_both_sides() {
     let (before, after) = (made(3, BEFORE), made(4, AFTER));
@@ -213,7 +214,7 @@ fn windows_threads_and_tags_of_one_trace_are_compared() {
     assert_eq!(number(&function(&tags, "failed")["self"]["change"]), 100.0);
     let text = shown(&[&made], &["--base-tag", "status=200", "--thread", "other"]);
     assert!(text.starts_with("before    one/out.trace, "), "{text}");
-    // Of all of that thread half is one and half the other: `main` has all of it on both sides.
+    // Half of the thread is one stack and half the other, and `main` is on both.
     let failed = text.lines().find(|line| line.ends_with("  failed (demo)")).expect("a line");
     assert!(failed.starts_with("   0.00   50.00  +50.00 "), "{text}");
 }
@@ -231,8 +232,8 @@ fn everything_slower_is_seen_in_the_head_alone() {
     };
     let text = shown(&[&slower(1), &slower(2)], &[]);
     assert!(text.contains(" samples in 1 thread\n") && text.contains(" samples in 2 threads\n"));
-    assert!(text.contains("\ncpu time  1.000 -> 2.000 s a second: +1.000 ± 0."), "{text}");
-    assert!(text.contains("\nno change is more than noise"), "{text}");
+    assert!(text.contains("\ncpu time  1.000 -> 2.000 s per second: +1.000 ± 0."), "{text}");
+    assert!(text.contains("\nno change beyond noise"), "{text}");
 }
 
 #[test]
@@ -261,13 +262,13 @@ fn wall_clock_time_is_compared_in_seconds() {
     assert!(sleeping.starts_with("  20.00   70.00  +50.00 "), "{text}");
     assert!(shown(&[&before, &after], &["--mode", "cpu"]).contains("4000 samples in 1 thread"));
     let cpu_only = self::made(1, BEFORE);
-    let said = refused(&[&cpu_only, &after], &[]);
-    assert!(said.contains("compare CPU time with --mode cpu"), "{said}");
+    let message = refused(&[&cpu_only, &after], &[]);
+    assert!(message.contains("compare CPU time with --mode cpu"), "{message}");
     shown(&[&cpu_only, &after], &["--mode", "cpu"]);
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn traces_that_cannot_be_compared_are_refused() {
     let (before, after) = (made(3, BEFORE), made(4, AFTER));
     for (traces, options, part) in [
         (&[&before][..], &[][..], "<AFTER>"),
@@ -278,8 +279,8 @@ fn what_cannot_be_compared_is_refused() {
         (&[&before], &["--base-from", "60%", "--base-to", "50%"], "the first is later"),
         (&[&before], &["--base-from", "100%"], "no sample that matches the selection"),
     ] {
-        let said = refused(traces, options);
-        assert!(said.contains(part), "{options:?}: {said}");
+        let message = refused(traces, options);
+        assert!(message.contains(part), "{options:?}: {message}");
     }
 }
 
@@ -304,9 +305,9 @@ fn hostile_names_stay_in_their_line() {
     assert!(folded.lines().all(|line| line.matches(';').count() == 1), "{folded}");
 }
 
-/// Widths are of what is now; what has a colour is what the table tells, and noise has none.
+/// Widths show the second trace. Changes in the table have a colour, and noise has none.
 #[test]
-fn a_picture_is_of_what_is_now_coloured_by_what_changed() {
+fn a_picture_shows_the_second_trace_coloured_by_changes() {
     let (before, after) = (made(3, BEFORE), made(4, AFTER));
     let svg = shown(&[&before, &after], &["--format", "flamegraph"]);
     let frames: Vec<(&str, &str)> = svg
@@ -336,10 +337,10 @@ fn a_picture_is_of_what_is_now_coloured_by_what_changed() {
         assert_eq!(color, "rgb(250,250,250)", "{title}");
         assert!(title.ends_with("; 0.00%)"), "{title}");
     }
-    assert!(svg.contains("red has more in itself, blue less: "), "{svg}");
-    // Nothing but noise, and names that are no markup.
+    assert!(svg.contains("red: more self time, blue: less; "), "{svg}");
+    // A picture with only noise, and with names that look like markup.
     let same = shown(&[&before, &made(5, BEFORE)], &["--format", "svg"]);
-    assert!(same.contains("no path changed in itself by more than noise"), "{same}");
+    assert!(same.contains("no path changed its self time by more than noise"), "{same}");
     if !has_command("xmllint") {
         skip!("xmllint, which reads the pictures");
     }
@@ -349,7 +350,7 @@ fn a_picture_is_of_what_is_now_coloured_by_what_changed() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// `ratios` tells by its own clocks how much time each function took.
+/// `ratios` measures with its own clocks how much time each function took.
 #[test]
 fn a_slower_function_of_a_real_program_is_found_with_its_size() {
     needs_recording!();
@@ -372,7 +373,8 @@ fn a_slower_function_of_a_real_program_is_found_with_its_size() {
         let (low, high) = (number(&total["low"]), number(&total["high"]));
         let margin = (high - low) / 2.0;
         assert!(margin < 5.0, "{name}: {total}");
-        // One in twenty is outside of its interval, and nearly none outside of twice of it.
+        // One function in twenty is outside its interval, and nearly none is outside twice the
+        // interval.
         assert!((low - margin..high + margin).contains(&truth), "{name}, {truth}: {total}");
     }
     let slower = function(&json, "kernel_8");

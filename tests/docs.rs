@@ -1,4 +1,4 @@
-//! Manual pages and completions are what the command line's definition says.
+//! Manual pages and completions match the definition of the command line.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ const COLUMNS_MAX: usize = 100;
 const README_LINES_MAX: usize = 250;
 const README: &str = include_str!("../README.md");
 
-/// A generated page.
+/// Returns a generated page.
 fn page(name: &str) -> String {
     let path = format!("man/{name}.1");
     let found = documents().unwrap().into_iter().find(|document| document.path == path);
@@ -35,7 +35,7 @@ fn no_page_or_completion_is_left_over() {
     for folder in ["man", "completions"] {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            // The sections 5 and 7 are written by hand; pictures are of real recordings.
+            // Sections 5 and 7 are hand-written; pictures come from real recordings.
             let path = format!("{folder}/{name}");
             let is_made = [".5", ".7", ".png"].iter().any(|end| name.ends_with(end));
             assert!(is_made || generated.contains(&path), "{path} is not generated");
@@ -47,7 +47,7 @@ fn no_page_or_completion_is_left_over() {
 fn every_long_option_is_in_its_page_and_the_reverse() {
     for (name, options) in long_options() {
         let page = page(&name).replace("\\-", "-");
-        // The groups of the help are sections; examples may name options as well.
+        // The groups of the help are sections of the page. Examples may also name options.
         let (_, section) = page.split_once(".SH DESCRIPTION").unwrap();
         let section = section.split(".SH EXAMPLES").next().unwrap();
         let section = section.split(".SH \"EXIT STATUS\"").next().unwrap();
@@ -59,7 +59,7 @@ fn every_long_option_is_in_its_page_and_the_reverse() {
 }
 
 #[test]
-fn what_was_never_tried_is_named() {
+fn untested_features_are_named() {
     let names =
         ["yama", "SELinux", "AppArmor", "shadow stacks", "AMX", "kernels but", "32-bit hardware"];
     for action in ["record", "detach"] {
@@ -73,7 +73,7 @@ fn what_was_never_tried_is_named() {
 }
 
 #[test]
-fn every_page_tells_the_exit_codes() {
+fn every_page_lists_the_exit_codes() {
     let actions = long_options().into_iter().map(|(name, _)| name);
     for name in actions.chain(["traceprof".to_owned()]) {
         let page = page(&name).replace("\\-", "-");
@@ -84,7 +84,7 @@ fn every_page_tells_the_exit_codes() {
     }
 }
 
-/// The name of each page that is written by hand, such as `traceprof-data.5`, with its text.
+/// Returns the name of each hand-written page, such as `traceprof-data.5`, with its text.
 fn written_pages() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
     let mut pages = Vec::new();
@@ -99,7 +99,7 @@ fn written_pages() -> Vec<(String, String)> {
     pages
 }
 
-/// Text of a page as a reader sees it, as far as single lines are concerned.
+/// Returns the text of a page as a reader sees it, line by line.
 fn plain(roff: &str) -> String {
     let escapes = [
         ("\\-", "-"),
@@ -113,7 +113,7 @@ fn plain(roff: &str) -> String {
     escapes.iter().fold(roff.to_owned(), |text, (escape, shown)| text.replace(escape, shown))
 }
 
-/// The pages of this program that a text refers to, such as `traceprof-data.5`.
+/// Returns the pages of this program that a text refers to, such as `traceprof-data.5`.
 fn references(text: &str) -> BTreeSet<String> {
     let text = plain(text).replace(" (", "(");
     let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
@@ -153,13 +153,13 @@ fn written_pages_refer_to_pages_that_are_there() {
     assert!(seen > 50, "{seen} references");
 }
 
-/// What a page names in bold letters, as it is typed.
+/// Returns the words that a page prints in bold, as a user types them.
 fn bold(text: &str) -> Vec<String> {
     let pieces = text.split("\\fB").skip(1);
     pieces.map(|piece| plain(piece.split("\\fR").next().unwrap())).collect()
 }
 
-/// All source files below a folder, one after the other.
+/// Appends all source files below a folder.
 fn sources(folder: &Path, into: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -171,7 +171,7 @@ fn sources(folder: &Path, into: &mut String) {
     }
 }
 
-/// Figures without the test that shows them are worth nothing.
+/// Figures need a test that shows them.
 #[test]
 fn files_and_tests_that_written_pages_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -248,21 +248,21 @@ fn links_of_the_readme_lead_somewhere() {
     assert!(seen > 20, "{seen} links");
 }
 
-/// The command lines in blocks of code, without their prompts and comments.
-/// `a/{b,c}/d` stands for two paths.
+/// The command lines in code blocks, without prompts and comments. `a/{b,c}/d` stands for two
+/// paths.
 #[test]
 fn folders_that_the_readme_names_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     let named: Vec<&str> =
         readme.split('`').filter(|text| text.starts_with("src/") && !text.contains(' ')).collect();
-    assert!(named.len() > 10, "the map of the sources is gone: {named:?}");
+    assert!(named.len() > 10, "the source map is missing: {named:?}");
     for name in named {
         let (stem, group) = name.split_once('{').unwrap_or((name, ""));
         let (group, rest) = group.split_once('}').unwrap_or(("", ""));
         for part in group.split(',') {
             let path = format!("{stem}{part}{rest}");
-            assert!(root.join(&path).exists(), "{path} of {name} is not there");
+            assert!(root.join(&path).exists(), "{path} of {name} does not exist");
         }
     }
 }
@@ -312,12 +312,12 @@ fn every_command_line_of_a_written_page_is_valid() {
     assert!(seen > 25, "{seen} command lines");
 }
 
-/// An option that is no more must not live on in the texts.
+/// A removed option must not remain in the texts.
 #[test]
 fn no_text_names_an_option_that_is_not_there() {
     let known: BTreeSet<String> = long_options().into_iter().flat_map(|(_, all)| all).collect();
     let written = written_pages().into_iter().map(|(name, text)| {
-        // What begins with dashes in bold letters is an option of ours.
+        // Bold text that begins with dashes is an option of this program.
         (name, text.replace("\\fB\\-\\-", "`--").replace("\\-", "-"))
     });
     for (name, text) in written.chain([("README.md".to_owned(), README.to_owned())]) {

@@ -1,4 +1,4 @@
-//! `doctor`: what stands in the way, that `record` says the same, and that nothing is touched.
+//! `doctor`: its findings, that `record` agrees with them, and that it touches nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::common::{
     record_cpu, scratch_dir, skip, together, traceprof, without_perf,
 };
 
-/// What `doctor --json` says, with its exit code, which it must name itself.
+/// Returns the findings of `doctor --json` with its exit code, which the JSON must also contain.
 pub(crate) fn examined(mut command: Command) -> (Value, i32) {
     let output = command.output().expect("traceprof");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -34,7 +34,7 @@ pub(crate) fn doctor(pid: i32) -> Command {
     command
 }
 
-/// The finding of this subject in the list of the target, or of the host.
+/// Returns the finding about this subject, in the list of the target or of the host.
 pub(crate) fn finding<'a>(all: &'a Value, list: &str, subject: &str) -> &'a Value {
     let list = if list == "host" { &all["host"] } else { &all["target"]["findings"] };
     let mut findings = list.as_array().expect("a list").iter();
@@ -42,7 +42,7 @@ pub(crate) fn finding<'a>(all: &'a Value, list: &str, subject: &str) -> &'a Valu
     found.unwrap_or_else(|| panic!("no {subject} in {list}"))
 }
 
-/// What `record` says when it refuses, without its name.
+/// Returns the message with which `record` refuses, without the program's name.
 pub(crate) fn refusal_of_record(pid: i32, code: i32, mut command: Command) -> String {
     command.args(["record", "--duration", "1", "--pid"]).arg(pid.to_string());
     let outcome = Recorder::spawn(command, Trace::new()).finish().expect_code(code);
@@ -51,7 +51,7 @@ pub(crate) fn refusal_of_record(pid: i32, code: i32, mut command: Command) -> St
     text.trim_end().strip_prefix("traceprof: ").expect("the name").to_owned()
 }
 
-/// `doctor` and `record` refuse a process in the same words and with the same code.
+/// Checks that `doctor` and `record` refuse a process in the same words and with the same code.
 pub(crate) fn assert_refused(pid: i32, code: i32, subject: &str) -> Value {
     let before = Snapshot::take(pid);
     let (all, found) = examined(doctor(pid));
@@ -64,13 +64,13 @@ pub(crate) fn assert_refused(pid: i32, code: i32, subject: &str) -> Value {
     finding.clone()
 }
 
-/// `record` takes the engine that `doctor` names, for the reason that it names.
+/// Checks that `record` uses the engine that `doctor` names, for the same reason.
 fn assert_engine(target: &mut Target, engine: &str) {
     let pid = target.pid();
     let (all, code) = examined(doctor(pid));
     assert_eq!(code, 0, "{all}");
-    let said = |key: &str| all["prospect"][key].as_str().expect(key).to_owned();
-    assert_eq!(said("engine"), engine, "{all}");
+    let prospect = |key: &str| all["prospect"][key].as_str().expect(key).to_owned();
+    assert_eq!(prospect("engine"), engine, "{all}");
     let outcome = record_cpu(pid, Duration::from_millis(200), &[]);
     let dump = outcome.trace.view(&["dump", "--json"]);
     let in_trace = |key: &str| {
@@ -78,14 +78,14 @@ fn assert_engine(target: &mut Target, engine: &str) {
         let fields = objects.map(|mut object| object["fields"].take());
         fields.into_iter().find(|fields| fields["key"] == key).expect(key)["value"].clone()
     };
-    assert_eq!(in_trace("engine"), said("engine"));
-    assert_eq!(in_trace("engine_why"), said("why"));
+    assert_eq!(in_trace("engine"), prospect("engine"));
+    assert_eq!(in_trace("engine_why"), prospect("why"));
     let kernel = all["prospect"]["kernel_included"].as_bool().expect("a bool");
     assert_eq!(in_trace("kernel_included"), u64::from(kernel));
 }
 
 #[test]
-fn host_alone_is_told_in_text_and_json() {
+fn host_alone_is_described_in_text_and_json() {
     needs_recording!();
     let (all, code) = examined(traceprof(&["doctor", "--json"]));
     assert_eq!((code, &all["target"]), (0, &Value::Null), "{all}");
@@ -97,8 +97,8 @@ fn host_alone_is_told_in_text_and_json() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     let engine = all["prospect"]["engine"].as_str().expect("an engine");
     assert!(text.starts_with("host\n") && text.contains(engine), "{text}");
-    // What cannot be prevented is told, and what prevents it.
-    assert!(text.contains("--engine timer is the absolute guarantee"), "{text}");
+    // The text says what cannot be prevented, and what prevents it.
+    assert!(text.contains("--engine timer is always safe"), "{text}");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn process_that_is_being_recorded_names_the_recorder() {
     let pid = target.pid().to_string();
     let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "600"]);
     recorder.wait_until_attached(target.pid());
-    // The attach goes on after its first step is seen.
+    // The first visible step is not the end of the attach.
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(200));
     let found = assert_refused(target.pid(), 3, "other recorder");
     assert_eq!(found["remedy"], format!("kill -INT {}", recorder.pid()));
@@ -180,7 +180,7 @@ fn limits_that_leave_no_room_are_found_before_the_target_is_touched() {
     let changed = Command::new("sh").args(["-c", &remedy]).status().expect("sh");
     assert!(changed.success(), "{remedy}");
     let (all, code) = examined(doctor(target.pid()));
-    assert_eq!(code, 0, "what it says helps: {all}");
+    assert_eq!(code, 0, "the advice helps: {all}");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -201,7 +201,7 @@ fn doctor_is_no_target_of_its_own_and_a_missing_process_has_no_findings() {
 }
 
 #[test]
-fn user_without_privileges_is_told_of_own_processes_and_of_others() {
+fn user_without_privileges_gets_findings_for_own_and_other_processes() {
     needs_recording!();
     let _machine = together();
     let place = scratch_dir();

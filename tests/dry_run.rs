@@ -1,4 +1,5 @@
-//! `record --dry-run`: what would be done, that it is not, and the refusals of the recording.
+//! `record --dry-run`: the steps of a recording, that none is taken, and the refusals of a
+//! recording.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +13,8 @@ use crate::common::{
     record_cpu, scratch_dir, skip, together, traceprof,
 };
 
-/// What a dry run prints, label by label; the target and the files are as before.
+/// Returns what a dry run prints, by label, after checking that the target and the files did not
+/// change.
 fn steps(target: &Target, options: &[&str]) -> Vec<(String, String)> {
     let trace = Trace::new();
     let before = Snapshot::take(target.pid());
@@ -22,7 +24,7 @@ fn steps(target: &Target, options: &[&str]) -> Vec<(String, String)> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""));
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
-    let left = std::fs::read_dir(trace.dir()).expect("the place of the trace").count();
+    let left = std::fs::read_dir(trace.dir()).expect("the directory of the trace").count();
     assert_eq!(left, 0, "a file of a dry run");
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains(&trace.path().display().to_string()), "{text}");
@@ -30,30 +32,30 @@ fn steps(target: &Target, options: &[&str]) -> Vec<(String, String)> {
     lines.map(|(label, text)| (label.trim().to_owned(), text.trim().to_owned())).collect()
 }
 
-fn of<'a>(steps: &'a [(String, String)], label: &str) -> &'a str {
+fn text_of<'a>(steps: &'a [(String, String)], label: &str) -> &'a str {
     let found = steps.iter().find(|(it, _)| it == label);
     &found.unwrap_or_else(|| panic!("no {label} in {steps:?}")).1
 }
 
 #[test]
-fn steps_are_told_and_none_is_taken() {
+fn steps_are_listed_and_none_is_taken() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
-    let told = steps(&target, &["--duration", "2"]);
-    assert!(of(&told, "stop").contains(&format!("thread {}", target.pid())), "{told:?}");
-    assert!(of(&told, "signals").contains("SIGTRAP"), "{told:?}");
-    assert!(of(&told, "end").contains("2.000 s"), "{told:?}");
+    let listed = steps(&target, &["--duration", "2"]);
+    assert!(text_of(&listed, "stop").contains(&format!("thread {}", target.pid())), "{listed:?}");
+    assert!(text_of(&listed, "signals").contains("SIGTRAP"), "{listed:?}");
+    assert!(text_of(&listed, "end").contains("2.000 s"), "{listed:?}");
     for part in ["code 0x", "tables 0x", "data 0x"] {
-        assert!(of(&told, "map").contains(part), "{told:?}");
+        assert!(text_of(&listed, "map").contains(part), "{listed:?}");
     }
-    // The recording itself does so.
+    // The recording takes the same steps.
     let outcome = record_cpu(target.pid(), Duration::from_millis(200), &[]);
-    let engine = of(&told, "engine").split(':').next().expect("a name");
+    let engine = text_of(&listed, "engine").split(':').next().expect("a name");
     assert!(outcome.text().contains(engine), "{engine}: {}", outcome.text());
     let timers = steps(&target, &["--engine", "timer"]);
-    assert!(of(&timers, "engine").contains("asked for"), "{timers:?}");
-    assert!(of(&timers, "signals").contains("SIGURG"), "{timers:?}");
+    assert!(text_of(&timers, "engine").contains("requested"), "{timers:?}");
+    assert!(text_of(&timers, "signals").contains("SIGURG"), "{timers:?}");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -89,7 +91,7 @@ fn refusals_are_those_of_the_recording() {
 }
 
 #[test]
-fn program_is_looked_for_and_not_started() {
+fn program_is_searched_and_not_started() {
     needs_recording!();
     let trace = Trace::new();
     let made = trace.dir().join("made");
@@ -109,7 +111,7 @@ fn program_is_looked_for_and_not_started() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-program"));
 }
 
-/// The steps of a dry run of a program, in a directory; `{dir}` stands for it.
+/// Returns the steps of a dry run of a program in a directory, with `{dir}` for the directory.
 fn steps_in(dir: &Path, options: &[&str]) -> Vec<(String, String)> {
     let mut command = traceprof(&[&["record", "--dry-run"], options].concat());
     let output = command.args(["--", "true"]).current_dir(dir).output().expect("traceprof");
@@ -121,7 +123,7 @@ fn steps_in(dir: &Path, options: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_place_that_nothing_can_be_below_is_refused_before_the_program_is_started() {
+fn an_impossible_output_directory_is_refused_before_the_program_is_started() {
     let run = |directory: &str| {
         let output = format!("{directory}/%p/x.trace");
         let output = traceprof(&["record", "--dry-run", "-o", &output, "--", "true"]).output();
@@ -136,11 +138,11 @@ fn a_place_that_nothing_can_be_below_is_refused_before_the_program_is_started() 
 }
 
 #[test]
-fn what_waiting_and_a_name_add_to_the_steps() {
+fn waiting_and_names_add_to_the_steps() {
     needs_recording!();
     let _machine = together();
     let folder = scratch_dir();
-    // A name that no other process has.
+    // No other process has this name.
     let name = format!("dry{}", std::process::id());
     let path = folder.path().join(&name);
     std::fs::copy(program("prey"), &path).expect("a copy");
@@ -162,13 +164,13 @@ fn what_waiting_and_a_name_add_to_the_steps() {
 }
 
 #[test]
-fn names_of_all_files_and_what_is_kept_of_them_are_told() {
+fn names_of_all_files_and_their_limits_are_listed() {
     needs_recording!();
     let dir = scratch_dir();
     let check = |options: &[&str], expected: &[(&str, &str)]| {
-        let told = steps_in(dir.path(), options);
+        let listed = steps_in(dir.path(), options);
         for (label, text) in expected {
-            assert_eq!(of(&told, label), *text, "{options:?}");
+            assert_eq!(text_of(&listed, label), *text, "{options:?}");
         }
     };
     let pair = "{dir}/x-1.trace and {dir}/x-1.trace.idx, written while it is recorded";
@@ -182,7 +184,7 @@ fn names_of_all_files_and_what_is_kept_of_them_are_told() {
         &["-o", "y%p.trace", "--max-size", "3M"],
         &[
             ("files", "{dir}/y%p.trace and {dir}/y%p.trace.idx, written while it is recorded"),
-            ("limit", "the recording ends when they have 3.0 MiB together"),
+            ("limit", "the recording ends when both together reach 3.0 MiB"),
             ("name", "%p is the program's process id"),
         ],
     );
@@ -193,7 +195,7 @@ fn names_of_all_files_and_what_is_kept_of_them_are_told() {
                 "files",
                 "{dir}/y-0001.trace, {dir}/y-0002.trace and so on, each with its index, .idx",
             ),
-            ("parts", "the next one starts when one has 64.0 KiB; the last 2 are kept"),
+            ("parts", "the next one starts at 64.0 KiB; the last 2 are kept"),
         ],
     );
     let age = "the next one starts after 90.000 s; all are kept";
@@ -211,7 +213,7 @@ fn names_of_all_files_and_what_is_kept_of_them_are_told() {
     check(&["-o", "y.trace", "--ring", "1m", "--ring-save", "trigger"], &[("files", saved)]);
 }
 
-/// Of a dry run and of a recording, in one directory.
+/// A dry run and a recording, in one directory.
 #[test]
 fn outputs_that_a_recording_would_refuse_are_refused() {
     needs_recording!();
@@ -260,7 +262,7 @@ fn outputs_that_a_recording_would_refuse_are_refused() {
 }
 
 #[test]
-fn a_pair_of_ones_own_is_replaced_in_a_directory_of_others() {
+fn own_files_are_replaced_in_the_directory_of_another_user() {
     const NOBODY: u32 = 65534;
     needs_recording!();
     let dir = scratch_dir();
@@ -284,10 +286,10 @@ fn a_pair_of_ones_own_is_replaced_in_a_directory_of_others() {
         skip!("root: needed to act as two users");
     }
     let Some(text) = check(6) else { skip!("root: needed to act as two users") };
-    assert!(text.contains("a directory of your own"), "its index is to be made: {text}");
+    assert!(text.contains("a directory of your own"), "its index would be made: {text}");
     own(&index, NOBODY).expect("root");
     check(0);
     own(&index, 0).expect("root");
     let text = check(6).expect("root");
-    assert!(text.contains("x.trace.idx may not be written to"), "{text}");
+    assert!(text.contains("x.trace.idx cannot be written"), "{text}");
 }

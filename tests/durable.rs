@@ -1,4 +1,4 @@
-//! What is forced to the disk, and in which order: seen from within the command.
+//! What the command syncs to the disk, and in which order, as seen from inside the command.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn trace() -> Trace {
     maker.finish()
 }
 
-/// What a command makes durable and renames, by the names of the files; `/` is their directory.
+/// Returns what a command syncs and renames, by file name; `/` stands for the files' directory.
 fn synced(dir: &Path, words: &[&str]) -> Vec<String> {
     let log = tempfile::tempdir().expect("a directory");
     let log = log.path().join("log");

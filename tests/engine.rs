@@ -1,4 +1,5 @@
-//! Both engines: which one is taken and why, what happens when it cannot go on, and what it leaves.
+//! Both engines: which engine the recorder chooses and why, what happens when it cannot go on, and
+//! what it leaves behind.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -59,11 +60,11 @@ fn where_perf_events_are_refused_timers_sample() {
 }
 
 #[test]
-fn the_engine_and_its_reason_are_told_and_kept() {
+fn the_engine_and_its_reason_are_reported_and_kept() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
-    let told = |outcome: &Outcome, engine: &str, why: &str| {
+    let check_reports = |outcome: &Outcome, engine: &str, why: &str| {
         let text = outcome.text();
         let lines = text.lines().filter(|line| line.contains(engine) && line.contains(why));
         assert_eq!(lines.count(), 2, "at the start and at the end: {text}");
@@ -73,14 +74,14 @@ fn the_engine_and_its_reason_are_told_and_kept() {
     let short = Duration::from_millis(200);
     for (options, engine, why) in [
         (&[][..], PERF, "best that works"),
-        (&["--engine", "timer"], TIMER, "asked for"),
-        (&["--engine", "perf"], PERF, "asked for"),
+        (&["--engine", "timer"], TIMER, "requested"),
+        (&["--engine", "perf"], PERF, "requested"),
     ] {
-        told(&record_cpu(target.pid(), short, options), engine, why);
+        check_reports(&record_cpu(target.pid(), short, options), engine, why);
     }
     target.goes_on_and_ends_by_itself();
     let mut target = Target::start("sigtrap_user", &[]);
-    told(&record_cpu(target.pid(), short, &[]), TIMER, "handles SIGTRAP");
+    check_reports(&record_cpu(target.pid(), short, &[]), TIMER, "handles SIGTRAP");
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
 }
@@ -100,7 +101,7 @@ fn started_programs_have_timers_from_their_first_instruction() {
 }
 
 #[test]
-fn an_option_that_timers_cannot_follow_is_told_once() {
+fn an_option_that_timers_cannot_follow_is_reported_once() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
@@ -144,19 +145,19 @@ fn timers_end_when_recorder_and_guardian_are_killed() {
     recorder.wait_for_cpu(target.pid(), SECOND / 2);
     assert!(timers(target.pid()) > 0, "no timers");
     let guardian = child_named(recorder.pid(), "traceprof-guard").expect("a guardian");
-    // Stopped, so that it does not notice the guardian's end before its own.
+    // Stopped, so that it does not notice the guardian's exit before its own.
     recorder.send(Signal::SIGSTOP);
     let kill = |pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
     kill(guardian).expect("a signal");
     recorder.send(Signal::SIGKILL);
     drop(recorder);
-    // The lease is a time on the wall, the last hit is the thread's own.
+    // The lease runs by the clock, and the last expiry runs by the thread's CPU time.
     std::thread::sleep(2 * SECOND);
     let killed = cpu_clock(target.pid());
     let ended = wait_until(Duration::from_secs(120), || timers(target.pid()) == 0);
     let used = cpu_clock(target.pid()) - killed;
     assert!(ended && used < 2 * SECOND, "{} timers after {used:?}", timers(target.pid()));
-    // What is left is removed by the next one.
+    // The next recording removes what is left.
     record_cpu(target.pid(), SECOND / 2, &["--engine", "timer"]);
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
     target.goes_on_and_ends_by_itself();
@@ -171,7 +172,7 @@ fn a_recorder_that_was_stopped_goes_on_sampling() {
     recorder.wait_for_cpu(target.pid(), SECOND / 2);
     recorder.send(Signal::SIGSTOP);
     let ended = wait_until(Duration::from_secs(120), || timers(target.pid()) == 0);
-    assert!(ended, "timers of a recorder that does not move");
+    assert!(ended, "timers of a stopped recorder");
     recorder.send(Signal::SIGCONT);
     let armed = wait_until(Duration::from_secs(60), || timers(target.pid()) >= 4);
     assert!(armed, "{} timers after it goes on", timers(target.pid()));
@@ -185,7 +186,7 @@ fn a_recorder_that_was_stopped_goes_on_sampling() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// On timers it may do what it likes at any time, and as often.
+/// Timers let a program change its signal handlers at any time, as often as it likes.
 #[test]
 fn a_program_that_resets_its_signals_lives_on_timers() {
     needs_recording!();
@@ -196,10 +197,10 @@ fn a_program_that_resets_its_signals_lives_on_timers() {
         recorder.wait_for_cpu(target.pid(), SECOND / 2);
         target.send(Signal::SIGUSR1);
         let before = cpu_clock(target.pid());
-        // A recording of a program that takes all signals back ends by itself.
+        // The recording ends by itself when the program resets all signals.
         let used = || cpu_clock(target.pid()) - before > SECOND;
         assert!(wait_until(Duration::from_secs(120), used), "{what}: it does not run");
-        let outcome = match recorder.has_ended() {
+        let outcome = match recorder.has_exited() {
             true => recorder.finish().expect_code(0),
             false => end(recorder),
         };
@@ -209,7 +210,7 @@ fn a_program_that_resets_its_signals_lives_on_timers() {
             assert!(folded.count_of("after_the_reset") > 1000, "{what}: {}", outcome.text());
         }
         target.goes_on_and_ends_by_itself();
-        assert_eq!(target.fact("hits"), 0, "{what}: our signals in its handler");
+        assert_eq!(target.fact("handled"), 0, "{what}: our signals in its handler");
     }
 }
 
@@ -222,19 +223,19 @@ fn a_reset_of_the_signal_is_followed_by_timers() {
         let mut recorder = start(&target, &["--engine", "perf", "--freq", "499"]);
         recorder.wait_for_cpu(target.pid(), SECOND / 2);
         target.send(Signal::SIGUSR1);
-        // Twice the time that it takes to be sure that no hit arrives.
+        // Twice the time after which the recorder is sure that no signal arrives.
         recorder.wait_for_cpu(target.pid(), 3 * SECOND);
         let outcome = end(recorder);
         let text = outcome.text();
-        let told = text.lines().any(|line| line.starts_with("note:") && line.contains(why));
-        assert!(told, "{what}: {text}");
+        let is_reported = text.lines().any(|line| line.starts_with("note:") && line.contains(why));
+        assert!(is_reported, "{what}: {text}");
         let engine = text.lines().find(|line| line.starts_with("engine")).expect("a line");
         assert!(engine.contains(TIMER) && engine.contains(why), "{engine}");
         let folded = outcome.trace.folded();
         assert!(folded.count_of("before_the_reset") > 100, "{what}");
         assert!(folded.count_of("after_the_reset") > 100, "{what}: {text}");
         target.goes_on_and_ends_by_itself();
-        assert_eq!(target.fact("hits") > 0, what == "own", "{what}");
+        assert_eq!(target.fact("handled") > 0, what == "own", "{what}");
     }
 }
 
@@ -249,15 +250,18 @@ fn a_handler_in_place_of_the_timers_is_followed_by_another_signal() {
     recorder.wait_for_cpu(target.pid(), 3 * SECOND);
     let outcome = end(recorder);
     let text = outcome.text();
-    let told = |line: &&str| line.starts_with("note:") && line.contains("handler for SIGURG");
-    let line = text.lines().find(told).unwrap_or_else(|| panic!("not noticed: {text}"));
+    let is_notice = |line: &&str| line.starts_with("note:") && line.contains("handler for SIGURG");
+    let line = text.lines().find(is_notice).unwrap_or_else(|| panic!("not noticed: {text}"));
     assert!(line.contains("SIGWINCH"), "{line}");
     let folded = outcome.trace.folded();
     assert!(folded.count_of("before_the_reset") > 100, "{text}");
     assert!(folded.count_of("after_the_reset") > 500, "{text}");
     assert_eq!(timers(target.pid()), 0, "timers are left");
     target.goes_on_and_ends_by_itself();
-    assert!(target.fact("hits") > 0, "it has none of our signals, so nothing was to be noticed");
+    assert!(
+        target.fact("handled") > 0,
+        "the program got none of our signals, so there was nothing to notice"
+    );
 }
 
 #[test]
@@ -274,7 +278,8 @@ fn sleepers_get_no_eintr_from_timers() {
     }
 }
 
-/// Threads come all the time, each sleeps every other millisecond, and some have to be helped.
+/// Threads start all the time, each sleeps every other millisecond, and the recorder must arm the
+/// timers of some.
 #[test]
 fn threads_that_nap_get_timers_and_no_eintr() {
     needs_recording!();
@@ -313,8 +318,8 @@ fn a_user_without_privileges_records_with_timers() {
     assert!(folded.total() > 800 && folded.percent_of("timed") > 90.0, "{}", folded.total());
 }
 
-/// Four threads, of which the limit of pending signals leaves some without a timer. The limit is
-/// the user's, and timers count.
+/// Records four threads, some of which get no timer because of the limit of pending signals. The
+/// limit belongs to the user, and timers count against it.
 fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
     let ms = each.as_millis().to_string();
     let mut target = Target::start("busy_named", &["4", &ms, "2"]);
@@ -330,9 +335,9 @@ fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
     (target, outcome)
 }
 
-/// The standard error of a thread's periods, where hits in user mode and in the kernel are drawn
-/// apart: those in the kernel by their weights, and as many periods of the others as the kernel
-/// took.
+/// Returns the standard error of a thread's periods. Samples in user mode and in the kernel are
+/// drawn separately: those in the kernel count with their weights, and the others vary by as many
+/// periods as the kernel took.
 fn error_of(trace: &Trace, name: &str) -> f64 {
     let loaded = load(&trace.path()).expect("a trace");
     let (mut squares, mut in_kernel, mut heaviest) = (0.0, 0.0, 0.0f64);
@@ -346,20 +351,20 @@ fn error_of(trace: &Trace, name: &str) -> f64 {
             }
         });
     }
-    // And one of each that was begun.
+    // Plus one period of each kind that had begun.
     (squares + in_kernel).sqrt() + heaviest
 }
 
 #[test]
 fn threads_that_can_have_no_timer_have_events() {
     needs_recording!();
-    // Others of the same user would use up what is left of the limit, or give it back.
+    // Other processes of the same user would use up the remainder of the limit, or free some of it.
     let _machine = alone();
     for (engine, each) in [("timer", 5 * SECOND), ("auto", SECOND)] {
         let mut command = traceprof(&["record", "--engine", engine]);
         if engine == "auto" {
-            // Too few descriptors for an event a thread, that is what `auto` would not take perf
-            // events with.
+            // Too few descriptors for one event a thread. Only because of that, `auto` does not
+            // choose perf events.
             command = with_descriptors(68, command);
         }
         let (target, outcome) = record_limited(command, each);
@@ -368,8 +373,9 @@ fn threads_that_can_have_no_timer_have_events() {
         let (events, armed) = (trace.number("threads_by_events"), trace.number("timers_armed"));
         assert!(events >= 2 && events + armed == 5, "{events} of 5, {armed} armed: {text}");
         assert_eq!(trace.number("threads_without_timer"), 0, "{text}");
-        let told = format!("{events} threads sampled by perf events, as they could have no timer");
-        assert_eq!(text.matches(&told).count(), 1, "in the report: {text}");
+        let reported =
+            format!("{events} threads sampled by perf events because they could not get a timer");
+        assert_eq!(text.matches(&reported).count(), 1, "in the report: {text}");
         for thread in 0..4 {
             let name = format!("busy-{thread}");
             let own = target.fact(&format!("used_{thread}")) as f64 * 999.0 / 1e9;
@@ -380,13 +386,13 @@ fn threads_that_can_have_no_timer_have_events() {
     }
 }
 
-/// The command with so many descriptors at most.
+/// Returns the command with at most this many descriptors.
 fn with_descriptors(most: u64, mut command: Command) -> Command {
     let limit = move || {
         use nix::sys::resource::{Resource, setrlimit};
         Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
     };
-    // SAFETY: the closure makes a system call only.
+    // SAFETY: the closure only makes a system call.
     unsafe { command.pre_exec(limit) };
     command
 }
@@ -400,25 +406,25 @@ fn threads_that_can_have_neither_timer_nor_event_are_named() {
     let (text, trace) = (outcome.text(), &outcome.trace);
     let (without, armed) = (trace.number("threads_without_timer"), trace.number("timers_armed"));
     assert!(without >= 2 && without + armed == 5, "{without} of 5, {armed} armed: {text}");
-    assert!(text.contains("could have no timer") && text.contains("refused here"), "{text}");
+    assert!(text.contains("threads without a timer") && text.contains("refused here"), "{text}");
     assert_eq!(trace.number("threads_by_events"), 0, "{text}");
     let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
-    assert!(line.contains("in threads that could have no timer"), "{line}");
+    assert!(line.contains("in threads without a timer"), "{line}");
 }
 
-/// From now on the target can have no more timers than it has.
+/// Sets a limit with which the target can create no more timers.
 fn leave_no_timer(target: &Target) {
     // Less than is in use already, whatever other processes of the user do.
     let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call reads the limit, and writes no old one.
+    // SAFETY: the call reads the new limit and gets no pointer for the old one.
     let set = unsafe {
         libc::prlimit(target.pid(), libc::RLIMIT_SIGPENDING, &raw const limit, std::ptr::null_mut())
     };
     assert_eq!(set, 0);
 }
 
-/// The events of threads without a timer go when SIGTRAP is not ours any more, and nothing takes
-/// their place.
+/// The events of threads without a timer end when another handler owns SIGTRAP. Nothing replaces
+/// them.
 #[test]
 fn a_reset_of_the_signal_ends_the_events_of_threads_without_a_timer() {
     needs_recording!();
@@ -432,27 +438,28 @@ fn a_reset_of_the_signal_ends_the_events_of_threads_without_a_timer() {
         recorder.wait_for_cpu(target.pid(), 3 * SECOND);
         let outcome = end(recorder);
         let text = outcome.text();
-        let told =
+        let is_reported =
             text.lines().any(|line| line.contains("no longer sampled") && line.contains(why));
-        assert!(told, "{what}: {text}");
+        assert!(is_reported, "{what}: {text}");
         let folded = outcome.trace.folded();
         assert!(folded.count_of("before_the_reset") > 300, "{what}: {text}");
         assert!(folded.count_of("after_the_reset") < 50, "{what}: {text}");
         assert_eq!(outcome.trace.number("threads_by_events"), 1, "{text}");
         assert_eq!(outcome.trace.number("threads_without_timer"), 1, "{text}");
         let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
-        assert!(line.contains("in threads that could have no timer"), "{line}");
+        assert!(line.contains("in threads without a timer"), "{line}");
         if what == "own" {
             assert!(text.contains("may still call ours"), "{text}");
         }
         target.goes_on_and_ends_by_itself();
-        assert_eq!(target.fact("hits") > 0, what == "own", "{what}");
+        assert_eq!(target.fact("handled") > 0, what == "own", "{what}");
     }
 }
 
-/// It may reset SIGTRAP at any time: no event, not even for a thread that would need it.
+/// The program may reset SIGTRAP at any time, so no thread has an event, not even one that needs
+/// it.
 #[test]
-fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
+fn a_program_that_handles_sigtrap_has_no_event_even_without_timers() {
     needs_recording!();
     let _machine = alone();
     let mut target = Target::start("sigtrap_user", &[]);
@@ -462,9 +469,15 @@ fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(4);
     let text = outcome.text();
-    let why = "s in threads that could have no timer;";
-    assert!(text.lines().last().is_some_and(|line| line.contains(why)), "not what is true: {text}");
-    assert!(text.contains("no perf events instead: the application handles SIGTRAP"), "{text}");
+    let why = "s in threads without a timer;";
+    assert!(
+        text.lines().last().is_some_and(|line| line.contains(why)),
+        "a wrong statement: {text}"
+    );
+    assert!(
+        text.contains("no perf events in their place: the application handles SIGTRAP"),
+        "{text}"
+    );
     assert_eq!(outcome.trace.number("threads_by_events"), 0, "{text}");
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("raised"), target.fact("handled"), "traps");

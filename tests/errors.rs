@@ -1,4 +1,4 @@
-//! Errors: one clear message, the documented code, nothing half-done.
+//! Errors: each has one clear message and the documented exit code, and leaves nothing half done.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn a_proc_of_another_pid_namespace_is_noticed() {
         skip!("root: needed for a pid namespace");
     }
     let trace = Trace::new();
-    // /proc is not mounted anew, so it stays that of the outer namespace.
+    // /proc is not mounted again, so it still shows the outer namespace.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_traceprof"), "record", "--pid", "2"]);
     let output = command.arg("--output").arg(trace.path()).output().expect("unshare");
@@ -78,7 +78,7 @@ fn no_such_process() {
 }
 
 #[test]
-fn zombie_is_a_process_that_is_gone() {
+fn zombie_is_a_process_that_has_exited() {
     let mut child = Command::new("true").spawn().expect("true");
     let pid = child.id().to_string();
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -112,7 +112,7 @@ fn a_name_that_only_another_users_process_has_is_waited_for() {
     let _machine = together();
     let trace = Trace::new();
     let ours = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), trace.dir());
-    // A name that no other process has.
+    // No other process has this name.
     let name = format!("oth{}", std::process::id());
     let theirs = trace.dir().join(&name);
     fs::copy(program("prey"), &theirs).expect("a copy");
@@ -124,7 +124,7 @@ fn a_name_that_only_another_users_process_has_is_waited_for() {
     let outcome = Recorder::spawn(command, trace).finish().expect_code(3);
     let text = outcome.text();
     assert!(text.contains("may not be recorded: waiting for another one"), "{text}");
-    assert!(text.contains("uid 0"), "in the end that one says why: {text}");
+    assert!(text.contains("uid 0"), "the last line gives the reason: {text}");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn process_traced_by_another_names_the_tracer() {
     ptrace::seize(pid, ptrace::Options::empty()).expect("a tracer before the recorder");
     let raw_pid = target.pid().to_string();
     let outcome = Recorder::start(&["--pid", &raw_pid, "--duration", "1"]).finish().expect_code(3);
-    // The tracer is this test's thread; status names its process or its thread.
+    // The tracer is this test's thread. The status file names its process or its thread.
     let tracer = fs::read_to_string(format!("/proc/{raw_pid}/status")).expect("status");
     let tracer = tracer.lines().find_map(|line| line.strip_prefix("TracerPid:")).expect("tracer");
     assert!(outcome.text().contains(tracer.trim()), "{} in {}", tracer.trim(), outcome.text());
@@ -158,7 +158,7 @@ fn existing_output_is_not_overwritten_without_force() {
     let pid = target.pid().to_string();
     let args = ["record", "--pid", &pid, "--duration", "1"];
     let outcome = Recorder::spawn(traceprof(&args), trace).finish().expect_code(6);
-    assert!(outcome.text().contains("--force"), "the way out: {}", outcome.text());
+    assert!(outcome.text().contains("--force"), "the remedy: {}", outcome.text());
     let trace = outcome.trace;
     assert_eq!(fs::read(trace.path()).expect("the file"), b"precious");
 
@@ -215,7 +215,7 @@ fn foreign_and_damaged_files() {
     check(&["print", "/no-such-file.trace"], 1, "/no-such-file.trace");
 }
 
-/// Every prefix of a trace is readable or refused with a message.
+/// Every prefix of a trace is readable, or is refused with a message.
 #[test]
 fn truncated_and_damaged_traces() {
     needs_recording!();

@@ -12,12 +12,12 @@ use crate::common::{
     traceprof, variant, wait_until,
 };
 
-fn told(outcome: &Outcome) -> serde_json::Value {
+fn summary(outcome: &Outcome) -> serde_json::Value {
     serde_json::from_slice(&outcome.output.stdout).expect("one object")
 }
 
 #[test]
-fn stacks_that_end_early_are_a_quality_below_what_was_asked_for() {
+fn stacks_that_end_early_are_a_quality_below_the_requested_one() {
     needs_recording!();
     let _machine = together();
     // The program has no unwind tables and no debug file.
@@ -31,17 +31,17 @@ fn stacks_that_end_early_are_a_quality_below_what_was_asked_for() {
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(5);
-    let told = told(&outcome);
-    assert_eq!(told["exit_code"], 5);
-    assert!(told["quality_percent"].as_f64() < Some(100.0), "{told}");
-    let reason = told["reason"].as_str().expect("a reason");
+    let summary = summary(&outcome);
+    assert_eq!(summary["exit_code"], 5);
+    assert!(summary["quality_percent"].as_f64() < Some(100.0), "{summary}");
+    let reason = summary["reason"].as_str().expect("a reason");
     assert!(reason.contains("--fail-under") && reason.contains("is written"), "{reason}");
     assert!(outcome.trace.path().exists());
 }
 
 /// A debugger that attaches during the recording prevents the detach.
 #[test]
-fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
+fn residue_in_the_target_has_a_code_and_can_be_removed() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
@@ -54,22 +54,22 @@ fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
     ptrace::seize(pid, ptrace::Options::empty()).expect("a tracer during the recording");
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(11);
-    // A sample's signal or this one stops it.
+    // The target stops at a sample's signal or at this signal.
     target.send(Signal::SIGSTOP);
     waitpid(pid, Some(WaitPidFlag::__WALL)).expect("a stop");
     ptrace::detach(pid, None).expect("detach");
     target.send(Signal::SIGCONT);
-    let told = told(&outcome);
-    assert_ne!(told["left_in_target"], serde_json::json!([]), "{told}");
+    let summary = summary(&outcome);
+    assert_ne!(summary["left_in_target"], serde_json::json!([]), "{summary}");
     let advice = format!("traceprof detach --pid {raw_pid}");
-    assert!(told["reason"].as_str().expect("a reason").contains(&advice), "{told}");
+    assert!(summary["reason"].as_str().expect("a reason").contains(&advice), "{summary}");
     let removed = traceprof(&["detach", "--pid", &raw_pid]).output().expect("traceprof");
     assert_eq!(removed.status.code(), Some(0), "{}", String::from_utf8_lossy(&removed.stderr));
     expect_as_before(&before, &target);
     target.goes_on_and_ends_by_itself();
 }
 
-/// Checks that nothing of the recording stays in the target.
+/// Checks that nothing of the recording remains in the target.
 fn expect_as_before(before: &Snapshot, target: &Target) {
     let differences = || before.differences(&Snapshot::take(target.pid()));
     let is_over = wait_until(Duration::from_secs(10), || differences().is_empty());
@@ -90,7 +90,7 @@ fn a_second_signal_does_not_wait_for_anything() {
     recorder.send(Signal::SIGINT);
     // A second signal within half a second counts as the same request.
     std::thread::sleep(Duration::from_millis(600));
-    assert!(!recorder.has_ended());
+    assert!(!recorder.has_exited());
     recorder.send(Signal::SIGINT);
     recorder.finish().expect_code(130);
     expect_as_before(&before, &target);

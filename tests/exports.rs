@@ -1,4 +1,4 @@
-//! What all export formats have in common: their numbers.
+//! Totals that all export formats must agree on.
 
 use std::io::Read;
 
@@ -15,8 +15,8 @@ use crate::common::{Maker, Page, Trace, maker, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Both kinds of time in one recording, of threads that run, wait, or do nothing but wait for work;
-/// stacks that are cut and one without a frame.
+/// A recording of both kinds of time: threads that run, wait, or only wait for work; truncated
+/// stacks, and one without a frame.
 pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn demo() -> Trace {
     maker.finish()
 }
 
-/// What the command writes.
+/// Returns what the command writes.
 pub(crate) fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> {
     let mut command = traceprof(&["export", "--format", format]);
     let output = command.arg(made.path()).args(options).output().expect("traceprof");
@@ -51,7 +51,7 @@ pub(crate) fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> 
     output.stdout
 }
 
-/// The part of a profile of pprof that has numbers.
+/// The numeric part of a pprof profile.
 #[derive(Clone, PartialEq, Message)]
 struct Pprof {
     #[prost(message, repeated, tag = "2")]
@@ -64,8 +64,8 @@ struct PprofSample {
     values: Vec<i64>,
 }
 
-/// All numbers of an export together; of CPU time in periods, which are of a millisecond, of wall
-/// clock time in microseconds.
+/// Returns the sum of all numbers of an export: CPU time in periods of a millisecond, wall clock
+/// time in microseconds.
 fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
     let text = || std::str::from_utf8(bytes).unwrap();
     let json = || serde_json::from_slice::<Json>(bytes).unwrap();
@@ -88,7 +88,7 @@ fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
         Format::Otlp => {
             let profiles = ProfilesData::decode(bytes).unwrap().resource_profiles;
             let scopes = profiles.iter().flat_map(|of_process| &of_process.scope_profiles);
-            // The first of each is of time.
+            // The first profile of each scope is that of time.
             let samples = scopes.flat_map(|scope| &scope.profiles[0].samples);
             samples.map(|sample| sample.values[0] as f64).sum::<f64>() / ns
         }
@@ -114,12 +114,12 @@ fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
     }
 }
 
-/// Whether a sample is of wall clock time.
+/// Whether a sample is one of wall clock time.
 pub(crate) fn is_wall(sample: &Sample) -> bool {
     sample.flags & WALL != 0
 }
 
-/// What the samples weigh that are meant, from the trace.
+/// Returns the weight of the samples for which `is_meant` holds, from the trace.
 pub(crate) fn weight(made: &Trace, is_meant: impl Fn(u32, &Sample) -> bool) -> f64 {
     let mut total = 0;
     for thread in &traceprof::trace::load(&made.path()).unwrap().threads {
@@ -163,9 +163,10 @@ fn the_numbers_of_every_format_add_up_to_those_of_the_trace() {
     }
 }
 
-/// Of every format: two windows side by side, and two halves of the threads, are all there is.
+/// In every format, two adjacent windows add up to the complete trace, and so do two halves of the
+/// threads.
 #[test]
-fn windows_side_by_side_add_up_to_the_whole() {
+fn adjacent_windows_add_up_to_the_complete_trace() {
     let made = demo();
     for mode in ["cpu", "wall"] {
         let of_mode = weight(&made, |_, it| is_wall(it) == (mode == "wall"));
@@ -205,7 +206,7 @@ fn stacks_with_a_function_and_those_without_it_are_all() {
             [of(&[]), of(&["--include", "^serve$"]), of(&["--ignore", "^serve$"])];
         assert!(with > 0.0 && without > 0.0, "{format}");
         assert!((with + without - whole).abs() < 1e-6, "{format}: {with} + {without}, not {whole}");
-        // Of a stack that has both: it is included by one and excluded by the other.
+        // A stack that contains both functions is included by one filter and excluded by the other.
         assert_eq!(
             of(&["-I", "main", "-I", "_start", "-X", "e$"]),
             of(&["-X", "e$", "-I", "^main$"])
@@ -221,16 +222,16 @@ fn print_says_which_stacks_it_shows_and_a_timeline_has_none() {
         command.arg(made.path()).args(options).output().expect("traceprof")
     };
     let output = print(&["--include", "serve", "--exclude", "_start"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("stacks with /serve/, stacks without /_start/"), "{said}");
-    assert!(said.contains("serve") && !said.contains("memcpy"), "{said}");
+    let message = String::from_utf8(output.stdout).unwrap();
+    assert!(message.contains("stacks with /serve/, stacks without /_start/"), "{message}");
+    assert!(message.contains("serve") && !message.contains("memcpy"), "{message}");
     let output = print(&["--timeline", "--include", "serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("leave out --timeline"));
 }
 
 #[test]
-fn nothing_is_exported_of_nothing() {
+fn an_empty_selection_is_not_exported() {
     let made = demo();
     for format in Format::ALL {
         let bytes = exported(&made, format.name(), &["--mode", "cpu", "--thread", "idle"]);
@@ -242,9 +243,9 @@ fn nothing_is_exported_of_nothing() {
     }
 }
 
-/// The period of wall clock time is how often threads were looked at.
+/// The period of wall clock time is the interval between scans of the threads.
 #[test]
-fn a_profile_of_all_time_says_how_often_threads_were_looked_at() {
+fn a_profile_of_all_time_has_the_scan_interval_as_its_period() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("wall".to_owned())).unwrap();
     maker.writer.set_metadata("wall_interval_ns", Value::Unsigned(20_000_000)).unwrap();
@@ -262,16 +263,16 @@ fn formats_are_named_in_full() {
     let mut command = traceprof(&["export", "--format", "png"]);
     let output = command.arg(made.path()).output().expect("traceprof");
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp, html";
-    assert!(said.contains(&format!("the formats are: {all}")), "{said}");
+    assert!(message.contains(&format!("the formats are: {all}")), "{message}");
     for format in Format::ALL {
         assert_eq!(format.name().parse(), Ok(format));
     }
 }
 
 #[test]
-fn a_name_tells_the_format() {
+fn the_file_name_selects_the_format() {
     for (name, format) in [
         ("a.folded", Format::Folded),
         ("a.svg", Format::Flamegraph),

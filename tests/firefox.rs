@@ -1,4 +1,4 @@
-//! Profiles of the Firefox Profiler, against the rules of their format.
+//! Profiles of the Firefox Profiler, checked against the rules of the format.
 
 use serde_json::Value;
 
@@ -19,12 +19,12 @@ fn tagged(maker: &mut Maker) -> u32 {
     maker.writer.text("/check\u{1b}out").unwrap().0 + 1
 }
 
-/// Two lives of one thread id; spans one after another, an inlined function, a stack that is cut.
+/// Two threads with the same id, successive spans, an inlined function, and a truncated stack.
 pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     let route = tagged(&mut maker);
     let front = maker.thread(100, "front");
-    let told = Sample {
+    let base = Sample {
         span: 0x11,
         root_span: ROOT as u64,
         root_high: (ROOT >> 64) as u64,
@@ -33,7 +33,7 @@ pub(crate) fn demo() -> Trace {
     };
     for ms in 1..=20 {
         let span = if ms <= 10 { 0x11 } else { 0x22 };
-        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, span, ..told.clone() };
+        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, span, ..base.clone() };
         maker.full_sample(front, &sample, "_start main:10 serve:20");
     }
     maker.inlined_sample(front);
@@ -54,14 +54,14 @@ fn exported(made: &Trace, options: &[&str]) -> Value {
     profile
 }
 
-/// A column of a table, which is as long as the table says.
+/// Returns a column of a table and checks that it has the table's length.
 fn column<'a>(table: &'a Value, name: &str) -> &'a [Value] {
     let values = table[name].as_array().unwrap_or_else(|| panic!("no {name} in {table}"));
     assert_eq!(values.len() as u64, table["length"].as_u64().unwrap(), "{name}");
     values
 }
 
-/// Indices into a table; none is `null` or -1.
+/// Returns indices into a table and checks that none is -1.
 fn indices<'a>(table: &'a Value, name: &str) -> impl Iterator<Item = Option<usize>> + use<'a> {
     column(table, name).iter().map(|value| match value.as_i64() {
         Some(-1) => None,
@@ -73,14 +73,14 @@ fn indices<'a>(table: &'a Value, name: &str) -> impl Iterator<Item = Option<usiz
     })
 }
 
-/// Every column has its length and every index leads somewhere.
+/// Checks that every column has its length and that every index is in range.
 fn check(profile: &Value) {
     assert_eq!(profile["meta"]["preprocessedProfileVersion"], 55);
     let categories = profile["meta"]["categories"].as_array().unwrap().len();
     let libs = profile["libs"].as_array().unwrap().len();
     let mut tids = std::collections::BTreeSet::new();
     for thread in profile["threads"].as_array().unwrap() {
-        assert!(tids.insert(thread["tid"].as_str().unwrap().to_owned()), "two of one id");
+        assert!(tids.insert(thread["tid"].as_str().unwrap().to_owned()), "two threads with one id");
         assert!(thread["pid"].is_string());
         let length = |name: &str| thread[name]["length"].as_u64().unwrap() as usize;
         let strings = thread["stringArray"].as_array().unwrap().len();
@@ -145,7 +145,7 @@ fn check(profile: &Value) {
     }
 }
 
-/// The names of a stack of a thread, root first, with file and line.
+/// Returns the names of a sample's stack, root first, with file and line.
 fn stack_of(thread: &Value, sample: usize) -> Vec<String> {
     let at = |table: &str, name: &str, index: usize| thread[table][name][index].as_u64();
     let text = |index: u64| thread["stringArray"][index as usize].as_str().unwrap();
@@ -166,11 +166,11 @@ fn stack_of(thread: &Value, sample: usize) -> Vec<String> {
 }
 
 #[test]
-fn every_sample_is_there_with_its_stack_and_its_weight() {
+fn every_sample_has_its_stack_and_its_weight() {
     let made = demo();
     let profile = exported(&made, &[]);
     let threads = profile["threads"].as_array().unwrap();
-    assert_eq!(threads.len(), 2, "one without samples is left out");
+    assert_eq!(threads.len(), 2, "a thread without samples is left out");
     let ids: Vec<_> = threads.iter().map(|thread| thread["tid"].as_str().unwrap()).collect();
     assert_eq!(ids, ["100", "100.1"]);
     let weights: f64 = threads
@@ -193,7 +193,7 @@ fn every_sample_is_there_with_its_stack_and_its_weight() {
     let samples = &front["samples"];
     assert_eq!(samples["weightType"], "samples");
     assert_eq!(samples["timeDeltas"][0], 1.0, "milliseconds since the begin");
-    assert_eq!(samples["timeDeltas"][1], 1.0, "since the sample before");
+    assert_eq!(samples["timeDeltas"][1], 1.0, "since the previous sample");
     assert_eq!(
         (&samples["weight"][20], &samples["threadCPUDelta"][20]),
         (&3.0.into(), &3000.0.into())
@@ -213,13 +213,13 @@ fn spans_are_markers_with_their_root_and_tags() {
             [&markers["startTime"][at], &markers["endTime"][at]].map(|time| time.as_f64().unwrap()),
         )
     };
-    let told = |span: &str| {
+    let texts_of = |span: &str| {
         let texts = [span, "4bf92f3577b34da6a3ce929d0e0e4736", "/check\\u{1b}out", "503"];
         texts.map(str::to_owned)
     };
-    // Each sample stands for the millisecond before it.
-    assert_eq!(row(0), (told("0000000000000011"), [0.0, 10.0]));
-    assert_eq!(row(1), (told("0000000000000022"), [10.0, 20.0]));
+    // Each sample covers the millisecond before it.
+    assert_eq!(row(0), (texts_of("0000000000000011"), [0.0, 10.0]));
+    assert_eq!(row(1), (texts_of("0000000000000022"), [10.0, 20.0]));
     let fields = profile["meta"]["markerSchema"][0]["fields"].as_array().unwrap();
     let labels: Vec<_> = fields.iter().map(|field| field["label"].as_str().unwrap()).collect();
     assert_eq!(labels[..5], ["Span", "Root span", "route", "status", "tag 2"]);
@@ -262,7 +262,7 @@ fn wall_clock_time_is_in_milliseconds_and_sleepers_use_no_processor() {
     assert_eq!(thread["markers"]["endTime"][0], 310.0);
 }
 
-/// Modules have the ids that symbol servers know them by.
+/// Modules have the ids by which symbol servers know them.
 #[test]
 fn modules_are_libraries() {
     let profile = exported(&demo(), &[]);

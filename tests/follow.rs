@@ -1,4 +1,4 @@
-//! `print --follow`: what a reader sees of a trace that is still being written.
+//! `print --follow`: what a reader sees of a trace while it is being written.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,10 +12,10 @@ use crate::common::{
     Maker, Recorder, Target, Trace, maker, needs_recording, together, traceprof, wait_until,
 };
 
-/// How long a line may take on a busy machine.
+/// Timeout of a line, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `print --follow` in a pipe.
+/// A `print --follow` that writes into a pipe.
 struct Follower {
     child: Child,
     lines: Receiver<String>,
@@ -31,15 +31,15 @@ impl Follower {
         let (send, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
-                // The test that asked may be over.
+                // The test that receives may have ended.
                 let _ = send.send(line.expect("a line"));
             }
         });
         Self { child, lines, seen: Vec::new() }
     }
 
-    /// Waits for a line with this in it.
-    fn sees(&mut self, part: &str) {
+    /// Waits for a line that contains this text.
+    fn wait_for(&mut self, part: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -57,7 +57,7 @@ impl Follower {
         }
     }
 
-    /// The exit code, all lines, and what was said on the standard error.
+    /// Returns the exit code, all lines, and the standard error.
     fn end(mut self) -> (i32, Vec<String>, String) {
         let ended = wait_until(PATIENCE, || self.child.try_wait().expect("state").is_some());
         assert!(ended, "it does not end after:\n{}", self.seen.join("\n"));
@@ -75,22 +75,22 @@ fn every_window_shows_what_is_new_until_the_end() {
     maker.sample(thread, 10, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &[]);
-    follower.sees("first");
+    follower.wait_for("first");
     maker.sample(thread, 500, "main second");
     maker.sample(thread, 501, "main second");
     maker.flush();
-    follower.sees("== 0.010 s to 0.501 s");
-    follower.sees("2 periods in 2 samples");
-    follower.sees("second");
+    follower.wait_for("== 0.010 s to 0.501 s");
+    follower.wait_for("2 periods in 2 samples");
+    follower.wait_for("second");
     let later = maker.thread(2, "later");
     maker.sample(later, 900, "start third");
     maker.flush();
-    follower.sees("== 0.900 s to 0.900 s");
-    follower.sees("thread 2 \"later\"");
-    follower.sees("third");
+    follower.wait_for("== 0.900 s to 0.900 s");
+    follower.wait_for("thread 2 \"later\"");
+    follower.wait_for("third");
     maker.sample(later, 950, "start fourth");
     maker.finish();
-    follower.sees("fourth");
+    follower.wait_for("fourth");
     let (code, lines, notes) = follower.end();
     assert_eq!(code, 0, "{notes}");
     assert!(notes.contains("note: the recording has ended"), "{notes}");
@@ -107,10 +107,10 @@ fn the_objects_of_a_timeline_can_be_followed() {
     maker.sample(thread, 10, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &["--timeline", "--json", "--verbose"]);
-    follower.sees("\"name\":\"first\"");
+    follower.wait_for("\"name\":\"first\"");
     maker.sample(thread, 11, "main second");
     maker.flush();
-    follower.sees("\"name\":\"second\"");
+    follower.wait_for("\"name\":\"second\"");
     maker.finish();
     let (code, lines, notes) = follower.end();
     assert_eq!(code, 0, "{notes}");
@@ -120,7 +120,7 @@ fn the_objects_of_a_timeline_can_be_followed() {
     assert_eq!(of_kind("recording").count(), 1, "{lines:?}");
     let times: Vec<_> = of_kind("sample").map(|object| &object["time_ns"]).collect();
     assert_eq!(times, [10_000_000, 11_000_000], "{lines:?}");
-    // Where what came since begins, and what of it was told of before.
+    // Finds where each window begins, and which of its lines an earlier window had already.
     let windows: Vec<usize> =
         (0..objects.len()).filter(|place| objects[*place]["kind"] == "window").collect();
     let [window] = windows[..] else { panic!("{windows:?} in {lines:?}") };
@@ -145,16 +145,16 @@ fn a_timeline_can_be_followed_for_one_thread() {
     maker.flush();
     let mut follower =
         Follower::start(maker.trace(), &["--timeline", "--min-percent", "0", "--thread", "two"]);
-    follower.sees("samples");
+    follower.wait_for("samples");
     maker.sample(one, 20, "main second");
     maker.sample(two, 21, "start third");
     maker.flush();
-    follower.sees("== 0.021 s to 0.021 s");
-    follower.sees("# Thread 2 (two, tid 2)");
-    follower.sees("third");
+    follower.wait_for("== 0.021 s to 0.021 s");
+    follower.wait_for("# Thread 2 (two, tid 2)");
+    follower.wait_for("third");
     maker.sample(two, 22, "start fourth");
     maker.flush();
-    follower.sees("fourth");
+    follower.wait_for("fourth");
     maker.finish();
     let (code, lines, notes) = follower.end();
     assert_eq!(code, 0, "{notes}");
@@ -164,17 +164,17 @@ fn a_timeline_can_be_followed_for_one_thread() {
 }
 
 #[test]
-fn a_recorder_that_is_gone_ends_it() {
+fn a_recorder_that_has_exited_ends_it() {
     let mut maker = Maker::new();
     let thread = maker.thread(1, "x");
     maker.sample(thread, 10, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &[]);
-    follower.sees("first");
+    follower.wait_for("first");
     let _trace = maker.abandon();
     let (code, _, notes) = follower.end();
     assert_eq!(code, 8, "{notes}");
-    assert!(notes.contains("recorder is gone"), "{notes}");
+    assert!(notes.contains("recorder exited without closing"), "{notes}");
 }
 
 #[test]
@@ -184,29 +184,30 @@ fn an_interrupt_ends_it_as_it_ends_any_command() {
     maker.sample(thread, 10, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &[]);
-    follower.sees("first");
+    follower.wait_for("first");
     let pid = nix::unistd::Pid::from_raw(follower.child.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("an interrupt");
     let status = follower.child.wait().expect("its end");
     assert_eq!(status.signal(), Some(nix::libc::SIGINT), "{status}");
 }
 
-/// A recorder that has only just begun has written nothing yet.
+/// A recorder that has just started has written nothing yet.
 #[test]
 fn a_recording_without_a_frame_is_waited_for() {
     let mut maker = Maker::new();
     let mut follower = Follower::start(maker.trace(), &[]);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(follower.child.try_wait().expect("state").is_none(), "it did not wait");
+    assert!(follower.child.try_wait().expect("state").is_none(), "the follower did not wait");
     let thread = maker.thread(1, "x");
     maker.sample(thread, 10, "main first");
     maker.flush();
-    follower.sees("first");
+    follower.wait_for("first");
     maker.finish();
     assert_eq!(follower.end().0, 0);
 }
 
-/// Blocks of a thread's complete stacks are written when they are full, before the others.
+/// The recorder writes blocks of complete stacks of a thread when they are full, before the other
+/// blocks.
 #[test]
 fn samples_that_come_late_are_counted() {
     let mut maker = Maker::new();
@@ -214,7 +215,7 @@ fn samples_that_come_late_are_counted() {
     maker.sample(thread, 1, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &[]);
-    follower.sees("first");
+    follower.wait_for("first");
     maker.sample_ending(thread, 2, "lost", maker::GAP);
     let mut ms = 3;
     let (before, _) = maker.writer.bytes_written();
@@ -223,7 +224,7 @@ fn samples_that_come_late_are_counted() {
         ms += 1;
         assert!(ms < 1_000_000, "nothing is written");
     }
-    follower.sees("second");
+    follower.wait_for("second");
     maker.finish();
     let (code, _, notes) = follower.end();
     assert_eq!(code, 0, "{notes}");
@@ -238,7 +239,7 @@ fn a_trace_that_is_complete_is_printed_once() {
     let trace = maker.finish();
     let (code, lines, notes) = Follower::start(&trace, &[]).end();
     assert_eq!(code, 0, "{notes}");
-    // The summary names it too.
+    // The summary names it, too.
     let tree = lines.iter().skip_while(|line| !line.starts_with(" total %  self %"));
     assert_eq!(tree.filter(|line| line.contains("first")).count(), 1);
 }
@@ -250,7 +251,7 @@ fn it_ends_when_no_more_is_wanted() {
     maker.sample(thread, 10, "main first");
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &["--to", "100ms"]);
-    follower.sees("first");
+    follower.wait_for("first");
     maker.sample(thread, 90, "main second");
     maker.sample(thread, 200, "main third");
     maker.flush();
@@ -268,8 +269,8 @@ fn spans_and_tags_may_come_while_it_is_followed() {
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &["--by", "tag:route"]);
     let mut narrow = Follower::start(maker.trace(), &["--tag", "route=/late"]);
-    follower.sees("early");
-    narrow.sees("samples   0");
+    follower.wait_for("early");
+    narrow.wait_for("samples   0");
     let route = TagKey { name: "route".to_owned(), kind: TagKind::Text };
     let (key, value) = TagKey::metadata(&[route]);
     maker.writer.set_metadata(key, value).unwrap();
@@ -280,8 +281,8 @@ fn spans_and_tags_may_come_while_it_is_followed() {
         maker.full_sample(thread, &Sample { time_ns, tags, ..Sample::default() }, "main served");
     }
     maker.flush();
-    follower.sees("route=/late");
-    narrow.sees("served");
+    follower.wait_for("route=/late");
+    narrow.wait_for("served");
     maker.finish();
     let (code, lines, notes) = narrow.end();
     assert_eq!((code, notes.contains("the recording has ended")), (0, true), "{notes}");
@@ -299,9 +300,9 @@ fn a_real_recording_is_followed_to_its_end() {
     let mut recorder = Recorder::start(&["--pid", &pid, "--freq", "997"]);
     recorder.wait_until_attached(target.pid());
     let mut follower = Follower::start(recorder.trace(), &["--min-percent", "5"]);
-    follower.sees("kernel_alpha");
-    follower.sees("== ");
-    follower.sees("kernel_alpha");
+    follower.wait_for("kernel_alpha");
+    follower.wait_for("== ");
+    follower.wait_for("kernel_alpha");
     recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
     recorder.send(nix::sys::signal::Signal::SIGINT);
     recorder.finish().expect_code(0);
@@ -310,7 +311,7 @@ fn a_real_recording_is_followed_to_its_end() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// What a recorder leaves that was killed is readable by every view.
+/// Every view reads the trace that a killed recorder left.
 #[test]
 fn a_killed_recorders_trace_is_printed() {
     needs_recording!();
@@ -321,7 +322,7 @@ fn a_killed_recorders_trace_is_printed() {
     recorder.wait_until_attached(target.pid());
     recorder.wait_for_cpu(target.pid(), Duration::from_secs(3));
     let mut follower = Follower::start(recorder.trace(), &["--timeline", "--min-percent", "0"]);
-    follower.sees("kernel_alpha");
+    follower.wait_for("kernel_alpha");
     recorder.send(nix::sys::signal::Signal::SIGKILL);
     let outcome = recorder.finish();
     let (code, _, notes) = follower.end();

@@ -1,5 +1,5 @@
-//! Children that use their parent's memory for long: nobody waits for them, and what became of them
-//! is told.
+//! Children that use their parent's memory for long: the recorder does not wait for them, and
+//! reports what became of them.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use traceprof::trace::{self, Value};
 
 use crate::common::{Outcome, Recorder, Target, Trace, needs_recording, scratch_dir, together};
 
-/// The shell opens the descriptor and becomes the recorder, which tells its begin there.
+/// The shell opens the descriptor and becomes the recorder, which writes its readiness there.
 fn start(pid: i32, fifo: &Path) -> Recorder {
     mkfifo(fifo, Mode::from_bits_truncate(0o600)).expect("a fifo");
     let mut command = Command::new("/bin/sh");
@@ -24,17 +24,18 @@ fn start(pid: i32, fifo: &Path) -> Recorder {
     Recorder::spawn(command, Trace::new())
 }
 
-/// The target and its child in its memory, which has been waited for long enough.
+/// Starts the target and a child in its memory, and a recorder that has stopped waiting for the
+/// child.
 fn start_beside_a_guest() -> (Target, i32, Recorder) {
     let target = Target::start("guest", &[]);
     let guest = target.fact("guest") as i32;
     let dir = scratch_dir();
     let fifo = dir.path().join("fifo");
     let recorder = start(target.pid(), &fifo);
-    let (tell, told) = channel();
-    // It is the end of the file after the line, or there would be no end.
-    std::thread::spawn(move || tell.send(fs::read_to_string(fifo)));
-    let line = told.recv_timeout(Duration::from_secs(60)).expect("the child is waited for");
+    let (sender, receiver) = channel();
+    // Reads up to the end of the file, which must come after the line, or the test would hang.
+    std::thread::spawn(move || sender.send(fs::read_to_string(fifo)));
+    let line = receiver.recv_timeout(Duration::from_secs(60)).expect("the child is waited for");
     assert_eq!(line.expect("the fifo"), "READY=1\n");
     (target, guest, recorder)
 }
@@ -44,7 +45,7 @@ fn end(mut recorder: Recorder) -> Outcome {
     recorder.finish().expect_code(0)
 }
 
-/// Whether there are samples of a process in this function.
+/// Whether a process has samples in this function.
 fn is_sampled(outcome: &Outcome, pid: i32, function: &str) -> bool {
     let trace = trace::load(&outcome.trace.path()).expect("a trace");
     let mut is_there = false;
@@ -60,19 +61,19 @@ fn is_sampled(outcome: &Outcome, pid: i32, function: &str) -> bool {
 }
 
 #[test]
-fn a_child_that_stays_in_its_parents_memory_is_left_out_and_told_of() {
+fn a_child_that_stays_in_its_parents_memory_is_left_out_and_reported() {
     needs_recording!();
     let _machine = together();
     let (mut target, guest, mut recorder) = start_beside_a_guest();
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(100));
     let outcome = end(recorder);
     let text = outcome.text();
-    let told = format!("{guest} (guest)");
-    let is_told = |label: &str, what: &str| {
-        text.lines().any(|it| it.contains(label) && it.contains(&told) && it.contains(what))
+    let child = format!("{guest} (guest)");
+    let is_reported = |label: &str, what: &str| {
+        text.lines().any(|it| it.contains(label) && it.contains(&child) && it.contains(what))
     };
-    assert!(is_told("", "is not recorded yet: it uses the memory of process"), "{text}");
-    assert!(is_told("not recorded", "until the recording ended"), "{text}");
+    assert!(is_reported("", "is not recorded yet: it shares the memory of process"), "{text}");
+    assert!(is_reported("not recorded", "until the recording ended"), "{text}");
     assert!(is_sampled(&outcome, target.pid(), "burn_beside"), "{text}");
     let refused = trace::load(&outcome.trace.path()).expect("a trace").metadata;
     let refused = refused.get("process_refused.1").expect("it is in the trace");
@@ -84,7 +85,7 @@ fn a_child_that_stays_in_its_parents_memory_is_left_out_and_told_of() {
 }
 
 #[test]
-fn a_child_that_leaves_its_parents_memory_late_is_taken_up_and_told_of() {
+fn a_child_that_leaves_its_parents_memory_late_is_recorded_and_reported() {
     needs_recording!();
     let _machine = together();
     let (mut target, guest, mut recorder) = start_beside_a_guest();

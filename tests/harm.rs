@@ -1,5 +1,5 @@
-//! What a target must never notice, looked at from outside before and after, and told by targets
-//! that check themselves.
+//! What a target must never notice: compared from outside before and after, and checked by targets
+//! that test themselves.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use crate::common::{
     together, traceprof, wait_until,
 };
 
-/// A target that takes signals of its own looks different while it does: it is looked at again.
+/// Checks that the target is as before. A target that handles its own signals looks different while
+/// it does so, so the check retries.
 fn assert_restored(before: &Snapshot, target: &Target) {
     let differences = || before.differences(&Snapshot::take(target.pid()));
     let restored = wait_until(Duration::from_secs(2), || differences().is_empty());
@@ -54,7 +55,7 @@ fn ten_recordings_of_one_target_leave_nothing() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// The calls that the kernel does not restart by itself after a stop or a handler.
+/// The system calls that the kernel does not restart by itself after a stop or a handler.
 #[test]
 fn sleeping_thread_gets_no_eintr() {
     needs_recording!();
@@ -95,12 +96,12 @@ fn killed_recorder_leaves_nothing() {
         recorder.wait_until_attached(target.pid());
         std::thread::sleep(Duration::from_millis(delay_ms));
         recorder.send(Signal::SIGKILL);
-        assert_cured(&before, &target, &format!("{name} after {delay_ms} ms"));
+        assert_restored_soon(&before, &target, &format!("{name} after {delay_ms} ms"));
         target.goes_on_and_ends_by_itself();
     }
 }
 
-/// How long it takes here from the start of a recorder to its first change of the target.
+/// Returns the time from the start of a recorder to its first change of the target.
 fn time_to_attach(target: &Target, before: &Snapshot) -> Duration {
     let pid = target.pid().to_string();
     let started = Instant::now();
@@ -108,18 +109,18 @@ fn time_to_attach(target: &Target, before: &Snapshot) -> Duration {
     recorder.wait_until_attached(target.pid());
     let taken = started.elapsed();
     drop(recorder);
-    assert_cured(before, target, "killed once attached");
+    assert_restored_soon(before, target, "killed once attached");
     taken
 }
 
-fn assert_cured(before: &Snapshot, target: &Target, when: &str) {
+fn assert_restored_soon(before: &Snapshot, target: &Target, when: &str) {
     let differences = || before.differences(&Snapshot::take(target.pid()));
-    let cured = wait_until(Duration::from_secs(20), || differences().is_empty());
-    assert!(cured, "{when}: {:#?}", differences());
+    let restored = wait_until(Duration::from_secs(20), || differences().is_empty());
+    assert!(restored, "{when}: {:#?}", differences());
 }
 
-/// Kills at many instants of the attach, where most of the changes are made: one half of them
-/// spread over all of it, the other over what follows the first change.
+/// Kills the recorder at many moments of the attach, when most changes are made. Half of the kills
+/// are spread over the complete attach, the other half over the time after the first change.
 #[test]
 fn recorder_killed_while_attaching_leaves_nothing() {
     needs_recording!();
@@ -141,15 +142,15 @@ fn recorder_killed_while_attaching_leaves_nothing() {
             attach.mul_f64(1.2 * part)
         };
         std::thread::sleep(delay);
-        if recorder.has_ended() {
-            panic!("it ended before it was killed: {}", recorder.finish().text());
+        if recorder.has_exited() {
+            panic!("the recorder exited before the kill: {}", recorder.finish().text());
         }
         recorder.send(Signal::SIGKILL);
         let untouched = before.differences(&Snapshot::take(target.pid())).is_empty();
         found_attached += u32::from(after_the_first_change || !untouched);
         found_untouched += u32::from(!after_the_first_change && untouched);
         drop(recorder);
-        assert_cured(&before, &target, &format!("killed after {delay:?}"));
+        assert_restored_soon(&before, &target, &format!("killed after {delay:?}"));
     }
     assert!(found_untouched > 0, "no kill came before the first change to the target");
     assert!(found_attached >= kills / 2, "{found_attached} kills came after the first change");
@@ -171,12 +172,12 @@ fn data_written_before_the_recorder_was_killed_is_readable() {
     );
     recorder.wait_until_attached(target.pid());
     recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
-    // Written at least once a second.
+    // The recorder writes at least once a second.
     std::thread::sleep(Duration::from_secs(3));
     recorder.send(Signal::SIGKILL);
     drop(recorder);
     target.goes_on_and_ends_by_itself();
-    // The data may still be under the name of an unfinished file.
+    // The data may still be in an unfinished file with another name.
     let files = std::fs::read_dir(dir.path()).expect("directory").filter_map(Result::ok);
     let mut files: Vec<_> = files.map(|entry| entry.path()).collect();
     files.retain(|path| !path.to_string_lossy().contains(".idx"));
@@ -193,7 +194,7 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     let mut target = Target::start("sigtrap_user", &[]);
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
-    // Refusing such a target with a message is as good as sampling it; harming it is not.
+    // A refusal of such a target with a message is as good as a recording. Harm is not.
     let outcome = Recorder::start(&["--pid", &pid, "--duration", "3", "--freq", "1999"]).finish();
     match outcome.code() {
         Some(0) => assert!(outcome.trace.folded().total() > 100, "samples"),
@@ -206,9 +207,9 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     assert_eq!(target.fact("own_handler"), 1);
 }
 
-/// A thread that is stopped with a trap of its own pending must get it after the cure. This target
-/// does nothing but raise traps, so it is hardly ever outside of our handler: the agent may have to
-/// stay behind, inert, but then the report says so, and no trap is lost all the same.
+/// A thread that is stopped while its own trap is pending must get the trap after the restore. This
+/// target only raises traps, so it is nearly always inside our handler. The agent may have to stay,
+/// inert, but then the report says so, and still no trap is lost.
 #[test]
 fn trap_that_is_pending_at_a_stop_is_not_lost() {
     needs_recording!();
@@ -221,14 +222,14 @@ fn trap_that_is_pending_at_a_stop_is_not_lost() {
         let text = outcome.text();
         is_clean = match outcome.code() {
             Some(0 | 4) => !text.contains("left behind"),
-            // An earlier recording's agent is still there: not recorded on top of it.
+            // The agent of an earlier recording is still there, which this recorder refuses.
             Some(1) => !text.contains("left in the target"),
             other => panic!("{other:?}: {text}"),
         };
     }
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
-    assert_eq!(target.fact("own_handler"), u64::from(is_clean), "what the report says");
+    assert_eq!(target.fact("own_handler"), u64::from(is_clean), "not what the report says");
 }
 
 #[test]
@@ -261,7 +262,7 @@ fn second_recorder_is_refused_and_leaves_the_first_alone() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// The process that traces, a child of the recorder.
+/// Returns the process that traces the target, a child of the recorder.
 fn guardian_of(recorder: i32) -> i32 {
     let children = format!("/proc/{recorder}/task/{recorder}/children");
     let children = std::fs::read_to_string(children).expect("children of the recorder");
@@ -275,7 +276,7 @@ fn kill(pid: i32, signal: Signal) {
 }
 
 #[test]
-fn recorder_whose_guardian_was_killed_cures_the_target_itself() {
+fn recorder_whose_guardian_was_killed_restores_the_target_itself() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("threads", &[]);
@@ -301,14 +302,14 @@ fn next_recording_removes_what_a_killed_pair_left() {
     recorder.wait_until_attached(target.pid());
     std::thread::sleep(Duration::from_millis(500));
     let guardian = guardian_of(recorder.pid());
-    // Stopped, so that it does not notice the guardian's end before its own.
+    // Stopped, so that it does not notice the guardian's exit before its own.
     recorder.send(Signal::SIGSTOP);
     kill(guardian, Signal::SIGKILL);
     recorder.send(Signal::SIGKILL);
     drop(recorder);
     std::thread::sleep(Duration::from_millis(200));
     let left = before.differences(&Snapshot::take(target.pid()));
-    assert!(!left.is_empty(), "nothing was left: this test shows nothing");
+    assert!(!left.is_empty(), "nothing was left behind, so this test shows nothing");
     record(target.pid(), 1, &[]);
     assert_restored(&before, &target);
     target.goes_on_and_ends_by_itself();

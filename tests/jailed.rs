@@ -1,5 +1,5 @@
-//! Targets under seccomp filters: evaluated by root, tried out by others, refused before anything
-//! is touched.
+//! Targets under seccomp filters. Root evaluates the filters, other users try the calls out, and a
+//! refusal comes before any change.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::doctor::{assert_refused, doctor, examined, finding, refusal_of_record
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The numbers of all calls that are made in a target.
-fn made() -> BTreeSet<u64> {
+/// Returns the numbers of all system calls that the recorder makes in a target.
+fn calls_of_recorder() -> BTreeSet<u64> {
     let led = [libc::SYS_shmat, libc::SYS_shmdt, libc::SYS_restart_syscall];
     AGENT.iter().map(|call| call.number).chain(led.map(|number| number as u64)).collect()
 }
@@ -29,7 +29,7 @@ fn jailed(how: &str, rest: &[u64]) -> Target {
     Target::start("jailed", &words)
 }
 
-/// Records with an engine, and finds the target as it was.
+/// Records with this engine and checks that the target is as before.
 fn assert_recorded(target: &Target, engine: &str, command: Command) {
     let before = Snapshot::take(target.pid());
     let mut command = command;
@@ -40,7 +40,7 @@ fn assert_recorded(target: &Target, engine: &str, command: Command) {
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
 }
 
-/// Any call that is made and not in the list would end the target.
+/// Any call that the recorder makes and that is not in the list would kill the target.
 #[test]
 fn target_that_permits_only_what_is_listed_is_recorded() {
     needs_recording!();
@@ -48,12 +48,12 @@ fn target_that_permits_only_what_is_listed_is_recorded() {
         skip!("root: needed to read filters");
     }
     let _machine = together();
-    let all: Vec<u64> = made().into_iter().collect();
+    let all: Vec<u64> = calls_of_recorder().into_iter().collect();
     let mut target = jailed("only", &all);
-    let (told, code) = examined(doctor(target.pid()));
-    let filters = finding(&told, "target", "seccomp filters");
-    assert_eq!((code, &filters["state"]), (0, &"fine".into()), "{told}");
-    assert!(filters["seen"].as_str().is_some_and(|seen| seen.contains("2 threads")), "{told}");
+    let (findings, code) = examined(doctor(target.pid()));
+    let filters = finding(&findings, "target", "seccomp filters");
+    assert_eq!((code, &filters["state"]), (0, &"fine".into()), "{findings}");
+    assert!(filters["seen"].as_str().is_some_and(|seen| seen.contains("2 threads")), "{findings}");
     for engine in ["perf", "timer"] {
         assert_recorded(&target, engine, traceprof(&[]));
     }
@@ -67,18 +67,19 @@ fn each_listed_call_that_would_end_the_target_is_a_refusal_that_names_it() {
         skip!("root: needed to read filters");
     }
     let _machine = together();
-    for missing in made() {
-        let others: Vec<u64> = made().into_iter().filter(|number| *number != missing).collect();
-        // Its own: what it needs to end.
+    for missing in calls_of_recorder() {
+        let others: Vec<u64> =
+            calls_of_recorder().into_iter().filter(|number| *number != missing).collect();
+        // The target itself needs this call to exit.
         let is_own = missing == libc::SYS_rt_sigreturn as u64;
         let mut target = jailed("only", &others);
-        let (told, code) = examined(doctor(target.pid()));
-        assert_eq!(code, 3, "{missing}: {told}");
-        let seen = finding(&told, "target", "seccomp filters")["seen"].clone();
-        assert_eq!(told["refusal"], seen, "{missing}");
+        let (findings, code) = examined(doctor(target.pid()));
+        assert_eq!(code, 3, "{missing}: {findings}");
+        let seen = finding(&findings, "target", "seccomp filters")["seen"].clone();
+        assert_eq!(findings["refusal"], seen, "{missing}");
         let refusal = refusal_of_record(target.pid(), 3, traceprof(&[]));
-        assert_eq!(told["refusal"], refusal, "{missing}");
-        assert!(refusal.contains("the end of the process"), "{refusal}");
+        assert_eq!(findings["refusal"], refusal, "{missing}");
+        assert!(refusal.contains("it kills the process"), "{refusal}");
         let name = AGENT.iter().find(|call| call.number == missing).map(|call| call.name);
         let name = name.unwrap_or(match missing as i64 {
             libc::SYS_shmat => "shmat",
@@ -93,7 +94,7 @@ fn each_listed_call_that_would_end_the_target_is_a_refusal_that_names_it() {
 }
 
 #[test]
-fn answers_of_all_kinds_are_told_apart() {
+fn answers_of_all_kinds_are_distinguished() {
     needs_recording!();
     if !is_root() {
         skip!("root: needed to read filters");
@@ -101,8 +102,8 @@ fn answers_of_all_kinds_are_told_apart() {
     let _machine = together();
     let number = libc::SYS_shmat as u64;
     for (action, words) in [
-        (KILL, "the end of the process"),
-        (0, "the end of the thread"),
+        (KILL, "it kills the process"),
+        (0, "it kills the thread"),
         (0x0003_0000, "SIGSYS"),
         (ERRNO | libc::EACCES as u32, "Permission denied"),
         (0x7ff0_0000, "its tracer"),
@@ -116,8 +117,8 @@ fn answers_of_all_kinds_are_told_apart() {
     }
     const LOG: u32 = 0x7ffc_0000;
     let mut target = jailed("but", &[number, LOG.into()]);
-    let (told, code) = examined(doctor(target.pid()));
-    assert_eq!(code, 0, "{told}");
+    let (findings, code) = examined(doctor(target.pid()));
+    assert_eq!(code, 0, "{findings}");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -147,10 +148,14 @@ fn filter_without_timers_leaves_perf() {
     let _machine = together();
     let refused = u64::from(ERRNO | libc::EPERM as u32);
     let mut target = jailed("but", &[libc::SYS_timer_create as u64, refused]);
-    let (told, code) = examined(doctor(target.pid()));
-    assert_eq!((code, &told["prospect"]["engine"]), (0, &"perf task clock".into()), "{told}");
-    let filters = finding(&told, "target", "seccomp filters");
-    assert_eq!(filters["state"], "limit", "{told}");
+    let (findings, code) = examined(doctor(target.pid()));
+    assert_eq!(
+        (code, &findings["prospect"]["engine"]),
+        (0, &"perf task clock".into()),
+        "{findings}"
+    );
+    let filters = finding(&findings, "target", "seccomp filters");
+    assert_eq!(filters["state"], "limit", "{findings}");
     assert_recorded(&target, "auto", traceprof(&[]));
     let mut command = traceprof(&["record", "--engine", "timer", "--pid"]);
     command.arg(target.pid().to_string());
@@ -160,16 +165,16 @@ fn filter_without_timers_leaves_perf() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// Root under a filter of its own may not read those of others either.
+/// Root under a filter of its own cannot read the filters of others either.
 #[test]
-fn who_may_not_read_tries_the_calls_out_under_as_many_filters() {
+fn without_permission_to_read_filters_the_calls_are_tried_out() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::spawn(without_perf(Command::new(program("split"))));
-    let (told, code) = examined(without_perf(doctor(target.pid())));
-    let filters = finding(&told, "target", "seccomp filters");
-    assert_eq!((code, &filters["state"]), (0, &"fine".into()), "{told}");
-    assert!(filters["seen"].as_str().is_some_and(|seen| seen.contains("tried out")), "{told}");
+    let (findings, code) = examined(without_perf(doctor(target.pid())));
+    let filters = finding(&findings, "target", "seccomp filters");
+    assert_eq!((code, &filters["state"]), (0, &"fine".into()), "{findings}");
+    assert!(filters["seen"].as_str().is_some_and(|seen| seen.contains("tried out")), "{findings}");
     assert_recorded(&target, "auto", without_perf(traceprof(&[])));
     target.goes_on_and_ends_by_itself();
 
@@ -178,15 +183,15 @@ fn who_may_not_read_tries_the_calls_out_under_as_many_filters() {
         (libc::SYS_timer_delete, ERRNO | libc::EPERM as u32, "timer_delete"),
     ] {
         let mut target = Target::spawn(without(Command::new(program("split")), number, action));
-        let (told, code) = examined(without(doctor(target.pid()), number, action));
-        assert_eq!(code, 3, "{told}");
-        assert!(told["refusal"].as_str().is_some_and(|text| text.contains(name)), "{told}");
+        let (findings, code) = examined(without(doctor(target.pid()), number, action));
+        assert_eq!(code, 3, "{findings}");
+        assert!(findings["refusal"].as_str().is_some_and(|text| text.contains(name)), "{findings}");
         target.goes_on_and_ends_by_itself();
     }
 }
 
 #[test]
-fn who_can_neither_read_nor_try_refuses_unless_told_otherwise() {
+fn filters_that_can_be_neither_read_nor_tried_are_refused_unless_forced() {
     needs_recording!();
     let _machine = together();
     let place = scratch_dir();
@@ -197,12 +202,12 @@ fn who_can_neither_read_nor_try_refuses_unless_told_otherwise() {
     let before = Snapshot::take(target.pid());
     let mut command = as_nobody(&ours).expect("root");
     command.args(["doctor", "--json", "--pid"]).arg(target.pid().to_string());
-    let (told, code) = examined(command);
-    assert_eq!(code, 3, "{told}");
-    let filters = finding(&told, "target", "seccomp filters");
+    let (findings, code) = examined(command);
+    assert_eq!(code, 3, "{findings}");
+    let filters = finding(&findings, "target", "seccomp filters");
     assert_eq!(filters["remedy"], format!("sudo traceprof record --pid {}", target.pid()));
     let refusal = refusal_of_record(target.pid(), 3, as_nobody(&ours).expect("root"));
-    assert_eq!(told["refusal"], refusal);
+    assert_eq!(findings["refusal"], refusal);
     assert!(refusal.contains("--allow-seccomp"), "{refusal}");
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
     let mut command = as_nobody(&ours).expect("root");

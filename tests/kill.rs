@@ -1,4 +1,5 @@
-//! A recorder that is killed at any moment: what was written before is there, and nothing else.
+//! A recorder that is killed at any moment: everything that it wrote before is readable, and
+//! nothing else.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::common::{
     wait_until,
 };
 
-/// Kills in a run; many in a long run, or as many as `scripts/kill-recorder` asks for.
+/// Returns the number of kills: few in a normal run, many in a long run, or the number that
+/// `scripts/kill-recorder` sets.
 fn rounds(usual: u64, long: u64) -> u64 {
     let asked = std::env::var("TRACEPROF_TEST_KILLS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(if is_long_run() { long } else { usual })
@@ -25,7 +27,8 @@ fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     bytes[at..at + width].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The whole frames of a data file, by the specification alone: their ends, and their samples.
+/// Returns the end and the sample count of each complete frame of a data file, parsed by the
+/// specification alone.
 fn whole_frames(data: &[u8]) -> Vec<(usize, u64)> {
     const HEADER: usize = 104;
     let mut frames = Vec::new();
@@ -60,7 +63,7 @@ fn whole_frames(data: &[u8]) -> Vec<(usize, u64)> {
     frames
 }
 
-/// What must hold of the files of a writer that was killed. Gives the samples of each thread.
+/// Checks the files of a writer that was killed, and returns the samples of each thread.
 fn check_files(path: &Path, round: &str) -> Vec<Vec<(Sample, Vec<LocationId>)>> {
     let data = std::fs::read(path).expect("data file");
     let frames = whole_frames(&data);
@@ -74,7 +77,7 @@ fn check_files(path: &Path, round: &str) -> Vec<Vec<(Sample, Vec<LocationId>)>> 
     }
     let loaded: usize = threads.iter().map(Vec::len).sum();
     let in_frames: u64 = frames.iter().map(|(_, samples)| samples).sum();
-    assert_eq!(loaded as u64, in_frames, "{round}: samples of whole frames");
+    assert_eq!(loaded as u64, in_frames, "{round}: samples of complete frames");
     let end = frames.last().map_or(16, |(end, _)| *end);
     assert!(trace.closed || data.len() == end || !trace.notices.is_empty(), "{round}");
     check_index(path, &frames, round);
@@ -82,7 +85,7 @@ fn check_files(path: &Path, round: &str) -> Vec<Vec<(Sample, Vec<LocationId>)>> 
     threads
 }
 
-/// The reader that goes by the index says the same.
+/// Checks that the reader that uses the index returns the same samples.
 fn check_lazily(path: &Path, threads: &[Vec<(Sample, Vec<LocationId>)>], round: &str) {
     let lazy = LazyTrace::open(path).unwrap_or_else(|error| panic!("{round}: lazily: {error}"));
     assert!(!lazy.closed() && lazy.losses().is_empty(), "{round}: {:?}", lazy.losses());
@@ -97,7 +100,7 @@ fn check_lazily(path: &Path, threads: &[Vec<(Sample, Vec<LocationId>)>], round: 
     assert!(read == threads, "{round}: other samples lazily");
 }
 
-/// The index is sound or torn at its end, and names no frame that is not there.
+/// Checks that the index is sound or torn at its end, and that it names no missing frame.
 fn check_index(path: &Path, frames: &[(usize, u64)], round: &str) {
     let mut index = path.as_os_str().to_owned();
     index.push(".idx");
@@ -116,7 +119,7 @@ fn check_index(path: &Path, frames: &[(usize, u64)], round: &str) {
             }
             Ok(_) => {}
             Err(error) => {
-                // In a write that was cut off: at the end, where else.
+                // Torn by an unfinished write, which can only be at the end.
                 let text = error.to_string();
                 assert!(text.contains("the index ends within"), "{round}: {text}");
             }
@@ -124,7 +127,7 @@ fn check_index(path: &Path, frames: &[(usize, u64)], round: &str) {
     }
 }
 
-/// Set in the process that [`a_writer_to_be_killed`] is.
+/// Environment variable that is set in the process that runs [`a_writer_to_be_killed`].
 const WRITER: &str = "TRACEPROF_TEST_WRITER";
 const THREADS: usize = 3;
 
@@ -132,13 +135,14 @@ fn time_of(thread: usize, n: u64) -> u64 {
     n * 1000 + thread as u64
 }
 
-/// Stack of a thread's sample: of places 0 to 9 at each depth.
+/// Returns the stack of a thread's sample, with one of the locations 0 to 9 at each depth.
 fn stack_of(thread: usize, n: u64, places: &[LocationId]) -> Vec<LocationId> {
     (0..1 + n % 7).map(|depth| places[(n / (3 + depth) + thread as u64) as usize % 10]).collect()
 }
 
-/// No test but the other process of [`acknowledged_samples_survive_the_death_of_the_writer`]: it
-/// writes until it is killed, and says after each flush what has been flushed.
+/// Not a test by itself: the child process of
+/// [`acknowledged_samples_survive_the_death_of_the_writer`]. It writes until it is killed, and
+/// prints after each flush what has been flushed.
 #[test]
 fn a_writer_to_be_killed() {
     let Some(path) = std::env::var_os(WRITER) else { return };
@@ -170,7 +174,7 @@ fn a_writer_to_be_killed() {
         }
         writer.flush().unwrap();
         let [a, b, c] = written;
-        // In one piece, and past the harness.
+        // In one write, and not through the harness.
         std::io::stdout().write_all(format!("\nflushed {a} {b} {c} .\n").as_bytes()).unwrap();
     }
 }
@@ -188,11 +192,11 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
             .env("TRACEPROF_TEST_SEED", random.below(u64::MAX).to_string())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("this test once more");
+            .expect("this test again");
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
         let started = output.find(|line| line.as_ref().is_ok_and(|line| line.ends_with('.')));
         let delay = Duration::from_micros(random.below(30_000));
-        // The pipe must not fill up: the writer would wait.
+        // The pipe must not fill up, or the writer would block.
         let reader = std::thread::spawn(move || {
             started
                 .into_iter()
@@ -222,7 +226,7 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
         most = most.max(flushed[0]);
         std::fs::remove_file(&path).expect("done with it");
     }
-    // It was killed in the midst of work, not before it.
+    // It was killed in the middle of its work, not before.
     assert!(most > 500 && beyond > 0, "{most} {beyond}");
 }
 
@@ -230,7 +234,8 @@ fn is_whole(line: &str) -> bool {
     line.starts_with("flushed ") && line.ends_with(" .")
 }
 
-/// One worker of several: kills recorders of its own target. Gives how many left samples.
+/// One of several workers: kills recorders of its own target and returns how many of them left
+/// samples.
 fn kill_recorders(target: &mut Target, rounds: u64, mut random: Random) -> u64 {
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
@@ -243,8 +248,8 @@ fn kill_recorders(target: &mut Target, rounds: u64, mut random: Random) -> u64 {
         let mut command = traceprof(&args);
         command.args(["--durability", durability, "--output"]).arg(&path);
         let mut recorder = command.stderr(Stdio::null()).spawn().expect("traceprof");
-        // Some die on the way to their first frame, some between it and the first samples, some
-        // with a few flushes behind them.
+        // Some die before their first frame, some between that and the first samples, and some
+        // after a few flushes.
         let frames = random.below(3) as usize;
         wait_until(Duration::from_secs(30), || {
             frames == 0
@@ -255,15 +260,15 @@ fn kill_recorders(target: &mut Target, rounds: u64, mut random: Random) -> u64 {
         recorder.kill().expect("a kill");
         recorder.wait().expect("its end");
         let round = format!("round {round}, killed {delay:?} after frame {frames}, {durability}");
-        assert!(!target.has_ended(), "{round}: the target is dead");
+        assert!(!target.has_exited(), "{round}: the target is dead");
         if path.exists() && std::fs::metadata(&path).is_ok_and(|meta| meta.len() >= 16) {
             let threads = check_files(&path, &round);
             with_samples += u64::from(threads.iter().any(|samples| !samples.is_empty()));
         }
-        let cured = wait_until(Duration::from_secs(20), || {
+        let restored = wait_until(Duration::from_secs(20), || {
             before.differences(&Snapshot::take(target.pid())).is_empty()
         });
-        assert!(cured, "{round}: {:#?}", before.differences(&Snapshot::take(target.pid())));
+        assert!(restored, "{round}: {:#?}", before.differences(&Snapshot::take(target.pid())));
     }
     with_samples
 }
@@ -303,17 +308,17 @@ fn a_recorder_of_three_processes_killed_at_any_moment_harms_none_and_the_next_on
         let mut command = traceprof(&["record", "--pid", &pids, "--freq", "999", "--output"]);
         command.arg(&killed).stderr(Stdio::null()).stdout(Stdio::null());
         let mut recorder = command.spawn().expect("traceprof");
-        // In the midst of the attaches, or of the sampling.
+        // In the middle of the attaches, or of the sampling.
         let delay = Duration::from_micros(random.below(1_500_000));
         std::thread::sleep(delay);
         recorder.kill().expect("a kill");
         recorder.wait().expect("its end");
         let round = format!("round {round}, killed after {delay:?}");
         for (before, target) in before.iter().zip(&mut targets) {
-            assert!(!target.has_ended(), "{round}: process {} is dead", target.pid());
+            assert!(!target.has_exited(), "{round}: process {} is dead", target.pid());
             let differences = || before.differences(&Snapshot::take(target.pid()));
-            let cured = wait_until(Duration::from_secs(60), || differences().is_empty());
-            assert!(cured, "{round}: in process {}: {:#?}", target.pid(), differences());
+            let restored = wait_until(Duration::from_secs(60), || differences().is_empty());
+            assert!(restored, "{round}: in process {}: {:#?}", target.pid(), differences());
         }
         let mut command = traceprof(&["record", "-q", "-d", "200ms", "--pid", &pids, "--output"]);
         let output = command.arg(&whole).output().expect("traceprof");

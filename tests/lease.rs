@@ -1,4 +1,4 @@
-//! The lease of the timers, while the recorder's loop stands still.
+//! The lease of the timers, while the recorder's loop is stopped.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,14 @@ use crate::common::{
     wait_until,
 };
 
-/// A recording on timers whose loop stands still, and has begun to; how many timers there are.
+/// Starts a recording on timers and waits until its loop stops. Returns the recorder and the number
+/// of timers.
 fn still(target: &Target, deed: &str) -> (Recorder, usize) {
     let trace = Trace::new();
     let log = trace.dir().join("faults");
     let mut command = traceprof(&["record", "--engine", "timer", "--freq", "997", "--pid"]);
     command.arg(target.pid().to_string());
-    // Not in the first turns: the threads have their timers by then.
+    // Not in the first rounds: by then the threads have their timers.
     command.env("TRACEPROF_FAULT", format!("RecordDrained={deed}"));
     command.env("TRACEPROF_FAULT_LOG", &log);
     let recorder = Recorder::spawn(command, trace);
@@ -23,7 +24,7 @@ fn still(target: &Target, deed: &str) -> (Recorder, usize) {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         log.contains(&format!("RecordDrained={deed}"))
     };
-    assert!(wait_until(Duration::from_secs(60), begun), "it never stands still");
+    assert!(wait_until(Duration::from_secs(60), begun), "the loop never stops");
     let count = timers(target.pid());
     assert!(count > 0, "no timers");
     (recorder, count)
@@ -37,7 +38,7 @@ fn timers_go_on_while_the_recorder_is_late_by_seconds() {
     let mut target = Target::start("threads", &[]);
     let (mut recorder, count) = still(&target, "stall");
     let start = Instant::now();
-    // It stands still for five.
+    // The loop is stopped for five seconds.
     while start.elapsed() < Duration::from_secs(4) {
         let now = timers(target.pid());
         assert!(now >= count, "{now} of {count} timers after {:?}", start.elapsed());
@@ -59,7 +60,7 @@ fn timers_end_when_the_recorder_hangs() {
     let (recorder, _) = still(&target, "hang");
     let ended = wait_until(Duration::from_secs(120), || timers(target.pid()) == 0);
     assert!(ended, "{} timers of a recorder that hangs", timers(target.pid()));
-    // Killed; its guardian does the rest.
+    // Kills the recorder; its guardian restores the target.
     drop(recorder);
     target.goes_on_and_ends_by_itself();
 }

@@ -1,5 +1,5 @@
-//! Programs of newer versions of Go than distributions have: those of `esbuild`, stripped, as npm
-//! ships them (`scripts/test` installs them).
+//! Programs built with newer Go versions than distributions have: releases of `esbuild`, stripped,
+//! as npm ships them. `scripts/test` installs them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::common::{
 };
 
 const PACKAGES: &str = "github.com/evanw/esbuild/internal/";
-/// Functions of these packages that take time, and their callers for what is bundled. The little
-/// that the program brings along itself comes to them from elsewhere, too.
+/// Functions of these packages that take time, with their callers while bundling. The few lines of
+/// the program's own runtime come to them through other callers, too.
 const CALLERS: [(&str, &str); 5] = [
     ("cache.(*JSCache).Parse", "bundler.parseFile"),
     ("js_parser.Parse", "cache.(*JSCache).Parse"),
@@ -24,19 +24,19 @@ const CALLERS: [(&str, &str); 5] = [
     ("js_printer.Print", "linker.(*linkerContext).generateCodeForFileInChunkJS"),
 ];
 
-/// The one that was built by this version.
+/// Returns the esbuild that was built with this version of Go.
 fn esbuild_of(version: &str) -> PathBuf {
     let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("npm/node_modules");
     programs.join(version).join("bin/esbuild")
 }
 
-/// CPU time that a bundle takes: the rarest of the functions has a fortieth of it.
+/// CPU time of a bundle. The rarest of the functions has a fortieth of it.
 const WORK: Duration = Duration::from_secs(2);
-/// Modules for a first try, and at most.
+/// Number of modules for the first attempt, and the maximum.
 const MODULES: u32 = 4;
 const MODULES_MAX: u32 = 100;
 
-/// Modules of two thousand functions.
+/// Writes modules of two thousand functions each.
 fn write_modules(folder: &Path, count: u32) {
     let mut all = String::new();
     for module in 0..count {
@@ -55,24 +55,24 @@ fn write_modules(folder: &Path, count: u32) {
     fs::write(folder.join("all.js"), all).expect("the modules' list");
 }
 
-/// What the program is to do in a folder of modules.
+/// Makes the command bundle a folder of modules.
 fn bundle(folder: &Path, command: &mut Command) {
     command.current_dir(folder);
     command.args(["all.js", "--bundle", "--minify", "--sourcemap", "--outfile=out.js"]);
     command.arg("--log-level=error");
 }
 
-/// As many modules as keep this processor busy for long enough.
+/// Returns the number of modules that keeps this processor busy for long enough.
 fn modules_for_the_work(program: &Path, folder: &Path) -> u32 {
     write_modules(folder, MODULES);
     let mut command = Command::new(program);
     bundle(folder, &mut command);
     let mut child = command.spawn().expect("esbuild");
     let pid = Pid::from_raw(child.id() as i32);
-    // Its clock shows all that it has used, as long as nobody has waited for it.
+    // Until the process is reaped, its clock shows all the CPU time that it used.
     waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).expect("its end");
     let used = cpu_clock(pid.as_raw()).max(Duration::from_millis(1));
-    assert!(child.wait().expect("its end").success(), "it bundles nothing");
+    assert!(child.wait().expect("its end").success(), "esbuild bundles nothing");
     let needed = f64::from(MODULES) * WORK.as_secs_f64() / used.as_secs_f64();
     (needed.ceil() as u32).clamp(MODULES, MODULES_MAX)
 }
@@ -100,7 +100,8 @@ fn check(version: &str) {
         assert!(others * 20 <= count, "{function}: {others} of {count} not by {caller}\n{text}");
     }
     let (rooted, samples) = (outcome.trace.number("rooted"), outcome.trace.number("samples"));
-    // Of hits in the kernel on the system's stack only that stack is known; a few of two hundred.
+    // When an expiry comes in the kernel while Go's system stack is in use, only that stack is
+    // known. These are a few of two hundred samples.
     assert!(rooted * 100 >= samples * 95, "{text}");
     let inlined = outcome.trace.objects("CODE_LOCATION");
     let inlined = inlined.iter().filter(|location| location["inline_parent"].as_i64() >= Some(0));
@@ -119,7 +120,8 @@ fn go_1_23_is_followed_and_named() {
     check("go-1.23");
 }
 
-/// Without the note of a build id, and with an empty field where tables had their address before.
+/// This version has no build id note, and has an empty field where tables used to have their
+/// address.
 #[test]
 fn go_1_26_is_followed_and_named() {
     check("go-1.26");

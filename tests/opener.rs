@@ -1,4 +1,4 @@
-//! `view --open`, with openers that are made for it.
+//! `view --open` with openers made for the tests.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,10 +11,10 @@ use nix::unistd::{Pid, getpgid};
 use crate::common::{traceprof, wait_until};
 use crate::page::demo;
 
-/// How long anything may take on a busy machine.
+/// Timeout of each step, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes it the only opener that is found.
+/// Makes the script the only opener in the search path.
 fn install(dir: &Path, script: &str) {
     let opener = dir.join("xdg-open");
     std::fs::write(&opener, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -26,12 +26,12 @@ fn open(trace: &Path, dir: &Path) -> Output {
     command.arg(trace).env("PATH", dir).output().expect("traceprof")
 }
 
-fn told(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[test]
-fn a_desktop_that_opens_no_page_is_told_of() {
+fn a_desktop_that_opens_no_page_is_reported() {
     let made = demo();
     let dir = made.dir().join("bin");
     std::fs::create_dir(&dir).unwrap();
@@ -39,11 +39,11 @@ fn a_desktop_that_opens_no_page_is_told_of() {
     let check = |reason: &str| {
         let _ = std::fs::remove_file(&page);
         let output = open(&made.path(), &dir);
-        let said = told(&output);
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let message = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{message}");
         let page = page.to_str().unwrap();
         for part in ["which is written", page, reason] {
-            assert!(said.contains(part), "no {part:?} in {said}");
+            assert!(message.contains(part), "no {part:?} in {message}");
         }
         assert!(Path::new(page).exists());
     };
@@ -59,11 +59,11 @@ fn a_desktop_that_opens_no_page_is_told_of() {
     }
     install(&dir, "printf %s \"$1\" >\"${0%/*}/opened\"");
     let output = open(&made.path(), &dir);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
     assert_eq!(std::fs::read_to_string(dir.join("opened")).unwrap(), page.display().to_string());
 }
 
-/// Its descriptors would keep the pipes of a script open, and an interrupt would end it.
+/// The browser's descriptors would keep the pipes of a script open, and an interrupt would end it.
 #[test]
 fn a_browser_that_stays_is_left_to_itself() {
     let made = demo();
@@ -72,14 +72,14 @@ fn a_browser_that_stays_is_left_to_itself() {
     let script = "echo noise; echo noise >&2; echo $$ >\"${0%/*}/pid.new\"\n\
         /bin/mv \"${0%/*}/pid.new\" \"${0%/*}/pid\"; exec /bin/sleep 600";
     install(&dir, script);
-    // This reads what it says up to the end: of all that have the pipe.
+    // This reads until every process that holds the pipe has closed it.
     let output = open(&made.path(), &dir);
-    let said = told(&output);
-    assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+    let message = stderr_of(&output);
+    assert_eq!((output.status.code(), message.as_str()), (Some(0), ""));
     assert!(wait_until(PATIENCE, || dir.join("pid").exists()));
     let pid: i32 = std::fs::read_to_string(dir.join("pid")).unwrap().trim().parse().unwrap();
     let pid = Pid::from_raw(pid);
     let group = getpgid(Some(pid));
-    assert_eq!(group, Ok(pid), "it is still there, in a group of its own");
+    assert_eq!(group, Ok(pid), "the browser still runs, in its own process group");
     kill(pid, Signal::SIGKILL).unwrap();
 }

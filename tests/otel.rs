@@ -1,5 +1,5 @@
-//! Contexts of programs that publish them as OpenTelemetry has it, however their variable is
-//! reached.
+//! Contexts of programs that publish them in OpenTelemetry's format, by every way of access to the
+//! thread-local variable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,13 +9,13 @@ use traceprof_abi::storage::log::flags::{KERNEL, WALL};
 
 use crate::common::{Outcome, Target, alone, needs_recording, record, variant};
 
-/// What one sample says: trace id (upper and lower half), span id, attributes by name.
-type Said = (u64, u64, u64, Vec<(String, String)>);
+/// The context of one sample: trace id (upper and lower half), span id, attributes by name.
+type SampleContext = (u64, u64, u64, Vec<(String, String)>);
 
-/// What the samples of each function say, and how often.
-type Spans = BTreeMap<&'static str, BTreeMap<Said, u64>>;
+/// The contexts of each function's samples, with their counts.
+type Spans = BTreeMap<&'static str, BTreeMap<SampleContext, u64>>;
 
-/// The functions of `otel.c`, one of which is on each stack that matters.
+/// The functions of `otel.c`. One of them is on every stack that matters.
 const FUNCTIONS: [&str; 9] = [
     "in_first",
     "in_second",
@@ -27,10 +27,10 @@ const FUNCTIONS: [&str; 9] = [
     "in_baseless",
     "in_raw",
 ];
-/// How a program exports its own variable.
+/// The flag with which a program exports its own variable.
 const EXPORT: &str = "-Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
 
-fn said((high, low, span): (u64, u64, u64), attributes: &[(&str, &str)]) -> Said {
+fn context((high, low, span): (u64, u64, u64), attributes: &[(&str, &str)]) -> SampleContext {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     (high, low, span, attributes.iter().map(own).collect())
 }
@@ -47,7 +47,7 @@ fn names(loaded: &LoadedTrace) -> Vec<String> {
     tags.iter().map(name).collect()
 }
 
-fn said_by(sample: &Sample, loaded: &LoadedTrace, names: &[String]) -> Said {
+fn context_of(sample: &Sample, loaded: &LoadedTrace, names: &[String]) -> SampleContext {
     let tags = sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0);
     let text = |tag: u32| loaded.texts[&TextId(tag - 1)].clone();
     let mut tags: Vec<_> = tags.map(|(place, tag)| (names[place].clone(), text(*tag))).collect();
@@ -67,36 +67,38 @@ fn spans(loaded: &LoadedTrace, is_meant: impl Fn(u32) -> bool) -> Spans {
             };
             let Some(function) = stack.iter().find_map(function) else { return };
             if is_meant(sample.flags) {
-                let said = said_by(sample, loaded, &names);
-                *spans.entry(function).or_default().entry(said).or_default() += 1;
+                let found_context = context_of(sample, loaded, &names);
+                *spans.entry(function).or_default().entry(found_context).or_default() += 1;
             }
         });
     }
     spans
 }
 
-/// The samples of a function say this and nothing else; or nothing at all, where some may.
-fn expect(spans: &Spans, function: &str, expected: &[Said], may_lack: bool) {
-    let found = spans.get(function).unwrap_or_else(|| panic!("nothing of {function}: {spans:?}"));
+/// Checks that the samples of a function have one of these contexts, or, where `may_lack`, none.
+fn expect(spans: &Spans, function: &str, expected: &[SampleContext], may_lack: bool) {
+    let found =
+        spans.get(function).unwrap_or_else(|| panic!("no samples of {function}: {spans:?}"));
     let mut others = found.keys().filter(|it| !expected.contains(it));
-    let nothing = Said::default();
+    let nothing = SampleContext::default();
     assert!(others.all(|it| may_lack && *it == nothing), "{function}: {found:?}");
-    for said in expected {
-        let count = found.get(said).copied().unwrap_or(0);
-        assert!(count >= 10, "{function}: {count} of {said:?}: {found:?}");
+    for found_context in expected {
+        let count = found.get(found_context).copied().unwrap_or(0);
+        assert!(count >= 10, "{function}: {count} of {found_context:?}: {found:?}");
     }
 }
 
-/// What the samples say that handlers took.
+/// Checks the contexts of the samples that handlers took.
 fn expect_contexts(spans: &Spans, may_lack: bool) {
-    let nothing = Said::default();
+    let nothing = SampleContext::default();
     let trace = (0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10, 0x1111);
-    let first = said(trace, &[("http_route", "/checkout"), ("user", "7")]);
+    let first = context(trace, &[("http_route", "/checkout"), ("user", "7")]);
     expect(spans, "in_first", &[first], may_lack);
-    expect(spans, "in_second", &[said((0, 0x42, 0x2222), &[])], may_lack);
-    let third = |turn: u64, name| said((0x10 + turn, 0x20 + turn, 0x30 + turn), &[("user", name)]);
+    expect(spans, "in_second", &[context((0, 0x42, 0x2222), &[])], may_lack);
+    let third =
+        |turn: u64, name| context((0x10 + turn, 0x20 + turn, 0x30 + turn), &[("user", name)]);
     expect(spans, "in_third", &[third(0, "/0"), third(1, "/1"), third(2, "/2")], may_lack);
-    let later = |attributes: &[_]| said((1, 2, 0x4444), attributes);
+    let later = |attributes: &[_]| context((1, 2, 0x4444), attributes);
     expect(spans, "in_later", &[later(&[]), later(&[("late", "yes")])], may_lack);
     for function in ["in_none", "in_invalid", "in_garbage", "in_baseless", "in_raw"] {
         expect(spans, function, std::slice::from_ref(&nothing), false);
@@ -110,15 +112,16 @@ fn recorded(target: Command, seconds: u32, args: &[&str]) -> (LoadedTrace, Outco
     (load(&outcome.trace.path()).expect("a trace"), outcome)
 }
 
-/// Records a variant, whose handlers' samples know their contexts; hits in the kernel have those or
-/// none.
+/// Records a variant. Samples of handlers must have their contexts; samples from the kernel have
+/// the right context or none.
 fn check(command: Command, may_lack: bool) -> Outcome {
     let (loaded, outcome) = recorded(command, 6, &[]);
     let handled = spans(&loaded, |flags| flags & (WALL | KERNEL) == 0);
     expect_contexts(&handled, may_lack);
     for (function, found) in spans(&loaded, |flags| flags & KERNEL != 0) {
-        let is_known = |said: &Said| {
-            *said == Said::default() || handled.get(function).is_none_or(|it| it.contains_key(said))
+        let is_known = |found_context: &SampleContext| {
+            *found_context == SampleContext::default()
+                || handled.get(function).is_none_or(|it| it.contains_key(found_context))
         };
         assert!(found.keys().all(is_known), "{function}: {found:?}");
     }
@@ -137,19 +140,19 @@ fn otel(name: &str, compiler: &str, flags: &[&str]) -> Command {
     Command::new(variant(name, "otel.c", compiler, &[&linked, flags].concat()))
 }
 
-/// A library with the variable.
+/// Builds a library that contains the variable.
 fn library(name: &str, compiler: &str, flags: &[&str]) -> String {
     let flags = [&["-shared", "-fPIC"], flags].concat();
     variant(name, "otel_variable.c", compiler, &flags).to_str().expect("a path").to_owned()
 }
 
-/// The program linked to such a library.
+/// Returns the program linked with such a library.
 fn linked(name: &str, compiler: &str, library: &str) -> Command {
     let flags = ["-pthread", "-DLINKED", "-Wl,--no-as-needed", library];
     Command::new(variant(name, "otel.c", compiler, &flags))
 }
 
-/// The program that loads it, when it has been recorded for a moment.
+/// Returns the program that loads the library some time after the recording began.
 fn loads(name: &str, compiler: &str, library: &str) -> Command {
     let mut command = Command::new(variant(name, "otel.c", compiler, &["-pthread"]));
     command.args(["1", library]);
@@ -157,14 +160,14 @@ fn loads(name: &str, compiler: &str, library: &str) -> Command {
 }
 
 #[test]
-fn a_program_tells_by_its_own_variable() {
+fn a_program_publishes_with_its_own_variable() {
     needs_recording!();
     let _machine = alone();
     check(otel("otel", "cc", &[EXPORT]), false);
 }
 
 #[test]
-fn hits_of_timers_have_the_context_too() {
+fn timer_samples_have_the_context_too() {
     needs_recording!();
     let _machine = alone();
     let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), 6, &["--engine", "timer"]);
@@ -172,14 +175,14 @@ fn hits_of_timers_have_the_context_too() {
 }
 
 #[test]
-fn a_static_program_tells_by_its_own_variable() {
+fn a_static_program_publishes_with_its_own_variable() {
     needs_recording!();
     let _machine = alone();
     check(otel("otel_static", "cc", &["-static"]), false);
 }
 
 #[test]
-fn libraries_tell_by_each_model_of_access() {
+fn libraries_publish_with_each_tls_model() {
     needs_recording!();
     let _machine = alone();
     let dynamic = library("otel_general.so", "cc", &[]);
@@ -191,7 +194,7 @@ fn libraries_tell_by_each_model_of_access() {
 }
 
 #[test]
-fn libraries_that_are_loaded_later_tell_from_then_on() {
+fn libraries_that_are_loaded_later_publish_from_then_on() {
     needs_recording!();
     let _machine = alone();
     let dynamic = library("otel_general.so", "cc", &[]);
@@ -204,7 +207,7 @@ fn libraries_that_are_loaded_later_tell_from_then_on() {
 }
 
 #[test]
-fn programs_of_another_c_library_tell_as_well() {
+fn programs_of_another_c_library_publish_as_well() {
     needs_recording!();
     let _machine = alone();
     check(otel("otel_musl", "musl-gcc", &[EXPORT]), false);
@@ -214,24 +217,24 @@ fn programs_of_another_c_library_tell_as_well() {
     check(loads("otel_musl_loads", "musl-gcc", &dynamic), true);
 }
 
-/// What `sleeper` says while it sleeps: this, and nothing else; and how many of how many samples say
-/// nothing at all.
+/// Checks that the samples of `sleeper` while it sleeps have its context or none. Returns the
+/// number without context and the number of all.
 fn slept(command: Command) -> (u64, u64) {
     let (loaded, _) = recorded(command, 6, &["--mode", "cpu,wall"]);
     let names = names(&loaded);
-    let mut slept: BTreeMap<Said, u64> = BTreeMap::new();
+    let mut slept: BTreeMap<SampleContext, u64> = BTreeMap::new();
     let sleeper = loaded.threads.iter().find(|it| it.thread().name == "sleeper");
     sleeper.expect("a thread that sleeps").for_each_sample(&mut |sample, _| {
         if sample.flags & WALL != 0 && sample.state == RunState::Sleeping as u8 {
-            *slept.entry(said_by(sample, &loaded, &names)).or_default() += 1;
+            *slept.entry(context_of(sample, &loaded, &names)).or_default() += 1;
         }
     });
     let (one, other) =
-        (said((5, 6, 0x5555), &[("http_route", "/wait")]), said((5, 6, 0x6666), &[]));
-    let known = BTreeSet::from([one.clone(), other.clone(), Said::default()]);
-    assert!(slept.keys().all(|said| known.contains(said)), "{slept:?}");
+        (context((5, 6, 0x5555), &[("http_route", "/wait")]), context((5, 6, 0x6666), &[]));
+    let known = BTreeSet::from([one.clone(), other.clone(), SampleContext::default()]);
+    assert!(slept.keys().all(|found_context| known.contains(found_context)), "{slept:?}");
     assert!(slept[&one] >= 20 && slept[&other] >= 20, "{slept:?}");
-    (slept.get(&Said::default()).copied().unwrap_or(0), slept.values().sum())
+    (slept.get(&SampleContext::default()).copied().unwrap_or(0), slept.values().sum())
 }
 
 #[test]
@@ -239,13 +242,13 @@ fn threads_that_sleep_have_the_context_that_they_sleep_in() {
     needs_recording!();
     let _machine = alone();
     let (unknown, all) = slept(otel("otel", "cc", &[EXPORT]));
-    // A thread that wakes and goes on to its next span while its record is read has neither of
-    // them. It does so every 53 ms, and reading takes some 50 us, or longer if it is interrupted.
+    // A thread that wakes and changes its span while the recorder reads its record has neither
+    // span. It does so every 53 ms, and a read takes some 50 us, or longer if it is interrupted.
     assert!(unknown * 20 <= all, "{unknown} of {all}");
 }
 
-/// The C library does not tell the kernel of a thread's block: a handler has to have seen it
-/// before.
+/// This C library does not give the kernel the address of a thread's block, so a handler must have
+/// seen the block before.
 #[test]
 fn threads_of_another_c_library_have_it_too_once_they_were_sampled() {
     needs_recording!();

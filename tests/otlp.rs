@@ -1,4 +1,4 @@
-//! Profiles for OpenTelemetry, as the messages that it publishes for Python read them.
+//! Profiles for OpenTelemetry, read with the Python messages that OpenTelemetry publishes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use maker::{BEGIN_NS, GAP, SPAN, SPAN_ROOT};
 
 const REALTIME_NS: u64 = 1_700_000_000_000_000_000;
 
-/// Reads a request, checks what the format demands of each, and says what is in it.
+/// Reads a request, checks what the format demands of each message, and prints the contents.
 const READER: &str = r#"
 import json, sys
 from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
 request = service.ExportProfilesServiceRequest()
 request.ParseFromString(open(sys.argv[1], "rb").read())
-words, said = request.dictionary, {}
+words, contents = request.dictionary, {}
 def unknown(message):
     from google.protobuf.unknown_fields import UnknownFieldSet
     assert len(UnknownFieldSet(message)) == 0, "fields that the format does not have"
@@ -65,25 +65,25 @@ def resource_pid(of):
     return next(one.value.int_value for one in of.resource.attributes if one.key == "process.pid")
 for of in request.resource_profiles:
     def value(one):
-        said = getattr(one.value, one.value.WhichOneof("value"))
-        return [it.string_value for it in said.values] if one.value.HasField("array_value") else said
+        value = getattr(one.value, one.value.WhichOneof("value"))
+        return [it.string_value for it in value.values] if one.value.HasField("array_value") else value
     assert len({one.key for one in of.resource.attributes}) == len(of.resource.attributes)
-    assert resource_pid(of) not in said, "two resources of one process"
+    assert resource_pid(of) not in contents, "two resources of one process"
     resource = {one.key: value(one) for one in of.resource.attributes}
     (scope,) = of.scope_profiles
-    said[resource["process.pid"]] = {"resource": resource, "scope": scope.scope.name,
+    contents[resource["process.pid"]] = {"resource": resource, "scope": scope.scope.name,
         "profiles": [profile(one) for one in scope.profiles]}
-said["modules"] = [[words.string_table[one.filename_strindex], attributes(one)]
+contents["modules"] = [[words.string_table[one.filename_strindex], attributes(one)]
                    for one in words.mapping_table[1:]]
-print(json.dumps(said))
+print(json.dumps(contents))
 "#;
 
-/// Two threads; a span with its trace, one without, tags that are called as attributes of ours, an
-/// inlined function, a stack that is cut, names that must be escaped.
+/// Two threads; a span with a trace and one without; tags with the names of our attributes; an
+/// inlined function; a truncated stack; names that must be escaped.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     maker.writer.set_metadata("start_realtime_ns", Value::Unsigned(REALTIME_NS)).unwrap();
-    let front = maker.told_thread("thread.id");
+    let front = maker.thread_with_tags("thread.id");
     let inlined = maker.inlined_stack();
     let time_ns = BEGIN_NS + 11_000_000;
     let sample = Sample { time_ns, span: 7, ..Sample::default() };
@@ -97,7 +97,7 @@ fn tools() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("tools")
 }
 
-/// What the reader makes of an export.
+/// Returns what the reader prints for an export.
 fn read(made: &Trace, options: &[&str]) -> Json {
     let path = made.path().with_extension("otlp");
     let mut command = traceprof(&["export", "--force", "--output"]);
@@ -110,8 +110,8 @@ fn read(made: &Trace, options: &[&str]) -> Json {
         .arg(&path)
         .env("PYTHONPATH", std::env::join_paths(modules).unwrap());
     let output = python.output().expect("python3");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{options:?}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{options:?}: {message}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -131,11 +131,13 @@ fn total(profile: &Json) -> i64 {
 #[test]
 fn a_request_holds_stacks_threads_and_times() {
     needs_messages!();
-    let said = read(&demo(), &[]);
-    let process = &said["100"];
+    let contents = read(&demo(), &[]);
+    let process = &contents["100"];
     assert_eq!(process["scope"], "traceprof");
     assert_eq!(process["resource"]["os.type"], "linux");
-    let [time, samples] = &process["profiles"].as_array().unwrap()[..] else { panic!("{said}") };
+    let [time, samples] = &process["profiles"].as_array().unwrap()[..] else {
+        panic!("{contents}")
+    };
     assert_eq!(time["type"], serde_json::json!(["cpu", "nanoseconds"]));
     assert_eq!((time["period"].as_i64(), total(time)), (Some(1_000_000), 22_000_000));
     assert_eq!(samples["type"], serde_json::json!(["samples", "count"]));
@@ -150,15 +152,16 @@ fn a_request_holds_stacks_threads_and_times() {
     assert_eq!(serde_json::json!(stacks), expected);
     let back = &time["samples"][2]["attributes"];
     assert_eq!(*back, serde_json::json!({ "thread.name": "back", "thread.id": 101 }));
-    let libc = said["modules"].as_array().unwrap().iter().find(|it| it[0] == "/usr/lib/libc.so.6");
-    assert!(libc.is_some(), "{}", said["modules"]);
+    let libc =
+        contents["modules"].as_array().unwrap().iter().find(|it| it[0] == "/usr/lib/libc.so.6");
+    assert!(libc.is_some(), "{}", contents["modules"]);
 }
 
 #[test]
 fn spans_are_links_and_tags_are_attributes() {
     needs_messages!();
-    let said = read(&demo(), &[]);
-    let samples = said["100"]["profiles"][0]["samples"].as_array().unwrap();
+    let contents = read(&demo(), &[]);
+    let samples = contents["100"]["profiles"][0]["samples"].as_array().unwrap();
     assert_eq!(samples[0]["trace"], format!("{SPAN_ROOT:032x}"));
     assert_eq!(samples[0]["span"], format!("{SPAN:016x}"));
     let expected = serde_json::json!({
@@ -172,24 +175,24 @@ fn spans_are_links_and_tags_are_attributes() {
 #[test]
 fn each_process_has_a_resource_and_its_own_samples() {
     needs_messages!();
-    let said = read(&three(), &["--mode", "cpu"]);
+    let contents = read(&three(), &["--mode", "cpu"]);
     for (pid, name, words) in [
         ("100", "front", ["/usr/bin/front", "--all"]),
         ("200", "front", ["/usr/bin/front", "--none"]),
     ] {
-        let resource = &said[pid]["resource"];
+        let resource = &contents[pid]["resource"];
         assert_eq!(resource["process.executable.name"], name);
         assert_eq!(resource["service.name"], "unknown_service:front");
         assert_eq!(resource["process.command"], words[0]);
         assert_eq!(resource["process.command_args"], serde_json::json!(words));
         assert_eq!(resource["process.command_line"], words.join(" "));
     }
-    let server = &said["300"]["resource"];
+    let server = &contents["300"]["resource"];
     let name = "a-long-named-server";
     assert_eq!(server["process.executable.name"], name, "the kernel has but its begin");
     assert_eq!(server["process.command_line"], format!("/opt/{name} -p 8\\u{{1b}}0"));
-    // A thread's name is told with it; the process is in no attribute of a sample.
-    let samples = said["300"]["profiles"][0]["samples"].as_array().unwrap();
+    // A sample carries the name of its thread, and no attribute of a sample has the process.
+    let samples = contents["300"]["profiles"][0]["samples"].as_array().unwrap();
     let threads = samples.iter().map(|it| &it["attributes"]);
     let threads: Vec<String> = threads.map(Json::to_string).collect();
     let expected = ["a-long-named-se", "sh", "worker"].map(|thread| {
@@ -199,7 +202,7 @@ fn each_process_has_a_resource_and_its_own_samples() {
     let distinct: std::collections::BTreeSet<String> = threads.into_iter().collect();
     assert_eq!(distinct, expected.into());
     let total_ns: i64 =
-        ["100", "200", "300"].map(|pid| total(&said[pid]["profiles"][0])).iter().sum();
+        ["100", "200", "300"].map(|pid| total(&contents[pid]["profiles"][0])).iter().sum();
     let all = crate::exports::weight(&three(), |_, sample| !crate::exports::is_wall(sample));
     assert_eq!(total_ns as f64, all * 1e6);
 }
@@ -251,7 +254,7 @@ fn an_executable_is_the_program_that_runs_whatever_its_thread_is_called() {
         read(&maker.finish(), &[])["100"]["resource"]["process.executable.name"].clone()
     };
     assert_eq!(name("/usr/bin/python3", &[]), "python3");
-    assert_eq!(name("server: master process", &[]), "MainThread", "that is a title");
+    assert_eq!(name("server: master process", &[]), "MainThread", "that is only a title");
     let executed = [("/bin/env", true), ("/usr/bin/ruby (deleted)", true), ("/bin/true", false)];
     assert_eq!(name("/bin/sh", &executed), "ruby");
 }
@@ -261,10 +264,10 @@ fn a_window_has_its_own_times() {
     needs_messages!();
     let made = demo();
     let parts = [["--to", "4.5ms"], ["--from", "4.5ms"]].map(|options| read(&made, &options));
-    let times = parts.each_ref().map(|said| total(&said["100"]["profiles"][0]));
+    let times = parts.each_ref().map(|contents| total(&contents["100"]["profiles"][0]));
     assert_eq!(times.iter().sum::<i64>(), 22_000_000);
     assert!(times.iter().all(|time| *time > 0), "{times:?}");
-    let of = |said: &Json, what: &str| said["100"]["profiles"][0][what].as_u64().unwrap();
+    let of = |contents: &Json, what: &str| contents["100"]["profiles"][0][what].as_u64().unwrap();
     let [first, second] = &parts;
     assert_eq!((of(first, "time"), of(first, "duration")), (REALTIME_NS, 4_000_000));
     assert_eq!((of(second, "time"), of(second, "duration")), (REALTIME_NS + 5_000_000, 6_000_000));
@@ -280,7 +283,7 @@ fn a_terminal_is_not_filled_with_it() {
         made.path().display()
     );
     let output = command.args(["-qec", &line, "/dev/null"]).output().expect("script");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("otlp is binary and cannot go to a terminal"), "{said}");
+    let message = String::from_utf8_lossy(&output.stdout);
+    assert!(message.contains("otlp is binary and cannot go to a terminal"), "{message}");
     assert_eq!(output.status.code(), Some(2));
 }

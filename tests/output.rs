@@ -1,4 +1,4 @@
-//! Where a trace is written to: full disks, limits, a file that is taken, and when it is readable.
+//! Where a trace is written: full disks, limits, an existing file, and when the trace is readable.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn samples(trace: &LoadedTrace) -> usize {
     trace.threads.iter().map(ThreadTrace::sample_count).sum()
 }
 
-/// A disk of a few pages of memory, unmounted with the value.
+/// A disk of a few pages of memory, which is unmounted when the value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -33,12 +33,13 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: it is gone as soon as nobody uses it any more.
+        // A lazy unmount: the disk disappears as soon as nobody uses it.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 
-/// A recording that ends because no more fits: what a complete trace and a good message are.
+/// Checks a recording that ended because no more data fits: the trace is complete and the message
+/// is good.
 fn assert_cut_short(outcome: &Outcome, path: &Path, code: i32, words: &str) {
     let text = outcome.text();
     assert_eq!(outcome.code(), Some(6), "{text}");
@@ -51,12 +52,12 @@ fn assert_cut_short(outcome: &Outcome, path: &Path, code: i32, words: &str) {
         panic!("no reason in {:?}", trace.metadata.keys())
     };
     assert!(reason.contains(&format!("os error {code}")), "{reason}");
-    // The closing metadata found room too.
+    // There was room for the closing metadata, too.
     assert!(trace.metadata.contains_key("cpu_time_ns"), "{:?}", trace.metadata.keys());
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_and_keeps_what_fitted() {
+fn a_full_disk_ends_the_recording_and_keeps_the_data_before() {
     needs_recording!();
     if !is_root() {
         skip!("root: needed to mount a disk");
@@ -105,7 +106,8 @@ fn a_disk_without_any_room_is_left_as_it_was() {
     assert_eq!(names.collect::<Vec<_>>(), ["filler"]);
 }
 
-/// A shell sets the limit, in blocks of 512 or 1024 bytes, and becomes the recorder.
+/// Returns a command in which a shell sets the limit, in blocks of 512 or 1024 bytes, and becomes
+/// the recorder.
 fn limited(blocks: u32, args: &[&str]) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "ulimit -f \"$0\" && exec \"$@\"", &blocks.to_string()]);
@@ -175,7 +177,7 @@ fn samples_are_readable_a_second_later_also_when_no_more_come() {
     let dir = scratch_dir();
     let (go, done) = (dir.path().join("go"), dir.path().join("done"));
     let mut shell = Command::new("/bin/sh");
-    // Half a second of work, and then nothing for long.
+    // Half a second of work and then a long time without any.
     let script = "echo ready; while [ ! -e \"$0\" ]; do sleep 0.02; done; i=0; \
         while [ $i -lt 300000 ]; do i=$((i+1)); done; : > \"$1\"; while :; do sleep 0.2; done";
     shell.args(["-c", script]).arg(&go).arg(&done);
@@ -193,7 +195,7 @@ fn samples_are_readable_a_second_later_also_when_no_more_come() {
     let all = wait_until(Duration::from_secs(10), || readable() >= used_s * 1999.0 * 0.8);
     let took = worked.elapsed();
     assert!(all, "{} samples of {used_s:.2} s", readable());
-    // One second, and some for a machine that has other things to do.
+    // One second, plus some for a busy machine.
     assert!(took < Duration::from_secs(3), "readable after {took:?} only");
     recorder.send(Signal::SIGINT);
     recorder.finish().expect_code(0);

@@ -1,4 +1,4 @@
-//! How the output of a recording is named, limited and told of.
+//! How the output of a recording is named, limited and reported.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `traceprof record ARGS -- exitcode 0 MS`, in a directory.
+/// Runs `traceprof record ARGS -- exitcode 0 MS` in a directory.
 pub(crate) fn record_in(dir: &Path, args: &[&str]) -> Output {
     let mut command = traceprof(&[&["record"], args].concat());
     command.arg("--").arg(program("exitcode")).args(["0", "50", "50"]);
@@ -34,7 +34,7 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn names_have_places_for_what_is_recorded() {
+fn names_have_placeholders_for_the_target() {
     needs_recording!();
     let _machine = together();
     let dir = scratch_dir();
@@ -47,14 +47,14 @@ fn names_have_places_for_what_is_recorded() {
     let dir = scratch_dir();
     let output = record_in(dir.path(), &["-o", "%p-%t-100%%.trace", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
     let names = names_in(dir.path());
     let [pid, time, rest] = names[0].split('-').collect::<Vec<_>>()[..] else {
         panic!("{names:?}")
     };
-    assert_eq!((told["pid"].to_string().as_str(), rest), (pid, "100%.trace"), "{names:?}");
+    assert_eq!((summary["pid"].to_string().as_str(), rest), (pid, "100%.trace"), "{names:?}");
     assert!(time.len() == 16 && time.starts_with("20") && time.ends_with('Z'), "{time}");
-    assert_eq!(told["output"], names[0].as_str());
+    assert_eq!(summary["output"], names[0].as_str());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_program_whose_trace_cannot_be_named_never_runs() {
     needs_recording!();
     let _machine = together();
     let dir = scratch_dir();
-    // The id is known when the program is started, and the directory is looked for then.
+    // The id is known when the program is started, and the directory is searched then.
     let marker = dir.path().join("ran");
     let mut command = traceprof(&["record", "-o", "no-such-directory/%p.trace", "--", "touch"]);
     let output = command.arg(&marker).current_dir(dir.path()).output().expect("traceprof");
@@ -94,33 +94,33 @@ fn the_summary_for_scripts_is_one_object_also_when_quiet() {
     let output = command.output().expect("traceprof");
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     let stdout = text(&output.stdout);
-    let told: serde_json::Value =
+    let summary: serde_json::Value =
         serde_json::from_str(stdout.lines().last().expect("a line")).expect("one object");
-    assert_eq!((&told["exit_code"], &told["reason"]), (&0.into(), &serde_json::Value::Null));
-    assert_eq!(told["command_status"]["code"], 3);
+    assert_eq!((&summary["exit_code"], &summary["reason"]), (&0.into(), &serde_json::Value::Null));
+    assert_eq!(summary["command_status"]["code"], 3);
     for (key, path) in [("data_bytes", trace.path()), ("index_bytes", trace.index_path())] {
-        assert_eq!(told[key], fs::metadata(path).expect("a file").len(), "{key}");
+        assert_eq!(summary[key], fs::metadata(path).expect("a file").len(), "{key}");
     }
     for key in ["samples", "weight_sum", "cpu_time_ns", "rooted", "elapsed_ns", "puts"] {
-        assert_eq!(told["figures"][key], trace.number(key), "{key}");
+        assert_eq!(summary["figures"][key], trace.number(key), "{key}");
     }
-    assert_eq!(told["samples_in_file"], trace.number("samples"));
+    assert_eq!(summary["samples_in_file"], trace.number("samples"));
 }
 
 #[test]
-fn a_refused_recording_is_told_of_for_scripts() {
+fn a_refused_recording_is_reported_to_scripts() {
     let mut child = Command::new("true").spawn().expect("true");
     let pid = child.id().to_string();
     child.wait().expect("end of true");
     let output = traceprof(&["record", "--json", "-d", "1", "-p", &pid, "-o", "/tmp/%p-none"]);
     let output = { output }.output().expect("traceprof");
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
-    assert_eq!(told["exit_code"], 7);
-    assert!(text(&output.stderr).contains(told["reason"].as_str().expect("a reason")));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(summary["exit_code"], 7);
+    assert!(text(&output.stderr).contains(summary["reason"].as_str().expect("a reason")));
 }
 
-/// The shell opens the descriptor and becomes the recorder.
+/// Returns a command in which the shell opens the descriptor and becomes the recorder.
 fn with_descriptor(number: u32, path: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("exec \"$@\" {number}>\"$0\"")]).arg(path);
@@ -129,7 +129,7 @@ fn with_descriptor(number: u32, path: &Path, args: &[&str]) -> Command {
 }
 
 #[test]
-fn who_waits_for_the_begin_is_told_and_sees_the_end_of_the_file() {
+fn readiness_is_written_and_the_descriptor_is_closed() {
     needs_recording!();
     let _machine = together();
     let dir = scratch_dir();
@@ -144,10 +144,10 @@ fn who_waits_for_the_begin_is_told_and_sees_the_end_of_the_file() {
     // Returns at the end of the file, while the recording goes on.
     assert_eq!(fs::read_to_string(&fifo).expect("the fifo"), "READY=1\n");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
-    assert!(maps.contains("/SYSV") || maps.contains("memfd:"), "told before the attach");
-    assert!(!recorder.has_ended());
-    let told = fs::read_to_string(&pidfile).expect("a pid file");
-    assert_eq!(told.trim(), recorder.pid().to_string());
+    assert!(maps.contains("/SYSV") || maps.contains("memfd:"), "reported before the attach");
+    assert!(!recorder.has_exited());
+    let pid_text = fs::read_to_string(&pidfile).expect("a pid file");
+    assert_eq!(pid_text.trim(), recorder.pid().to_string());
     let mut second = traceprof(&["record", "-d", "1", "--pidfile", &pidfile_name, "-p", &pid]);
     let second = second.arg("-o").arg(dir.path().join("x")).output().expect("traceprof");
     assert_eq!(second.status.code(), Some(6), "{}", text(&second.stderr));
@@ -166,9 +166,12 @@ fn a_pid_file_that_cannot_be_written_is_not_left_empty() {
     command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_traceprof"), "record", "-p", "1"]);
     let output = command.args(["--pidfile", "pid"]).current_dir(dir.path()).output();
     let output = output.expect("a shell");
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(6), "{told}");
-    assert!(told.contains("choose another --pidfile") && told.contains("too large"), "{told}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{message}");
+    assert!(
+        message.contains("choose another --pidfile") && message.contains("too large"),
+        "{message}"
+    );
     assert_eq!(names_in(dir.path()), [""; 0]);
 }
 
@@ -180,16 +183,16 @@ fn a_pid_file_with_a_name_of_the_trace_is_refused_before_the_trace_is_touched() 
         fs::write(&empty, "").expect("a file");
         let args = ["record", "--force", "-o", "x.trace", "--pidfile", pidfile, "-p", "1"];
         let output = traceprof(&args).current_dir(dir.path()).output().expect("traceprof");
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains("x.trace.pid"), "the way out: {told}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("x.trace.pid"), "the remedy: {message}");
         assert!(empty.exists());
         empty.set_extension("trace.idx");
     }
 }
 
 #[test]
-fn descriptors_that_cannot_be_told_anything_are_refused() {
+fn descriptors_that_cannot_be_written_are_refused() {
     for (number, opened, words) in
         [(7, "", "the descriptor is not open:"), (8, "8</dev/null", "for writing")]
     {
@@ -202,7 +205,7 @@ fn descriptors_that_cannot_be_told_anything_are_refused() {
 }
 
 #[test]
-fn words_of_other_profilers_do_what_they_say() {
+fn arguments_of_other_profilers_work_as_expected() {
     needs_recording!();
     let _machine = together();
     let check = |args: &[&str], expected: &[(&str, &str)]| {
@@ -238,8 +241,8 @@ fn a_sleep_behind_a_process_says_for_how_long() {
     command.args(["--", "sleep", "0.5"]).current_dir(dir.path());
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("traceprof");
-    let has_ended = || child.try_wait().expect("a child").is_some();
-    let ends = wait_until(Duration::from_secs(120), has_ended);
+    let has_exited = || child.try_wait().expect("a child").is_some();
+    let ends = wait_until(Duration::from_secs(120), has_exited);
     if !ends {
         child.kill().expect("a kill");
     }
@@ -258,7 +261,7 @@ fn a_sleep_behind_a_process_says_for_how_long() {
 }
 
 #[test]
-fn words_without_a_meaning_here_are_refused_with_what_has_one() {
+fn arguments_without_a_meaning_here_are_refused_with_an_alternative() {
     let check = |args: &[&str], words: &str| {
         let output = traceprof(&[&["record"], args].concat()).output().expect("traceprof");
         let text = text(&output.stderr);
@@ -273,7 +276,7 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
     check(&["-F", "99", "-f", "x.svg", "-p", "1"], "traceprof export");
     check(&["-t", "-p", "1"], "print --thread");
     check(&["-c", "1000", "-p", "1"], "--freq 999");
-    // With a line to paste, where that can be had.
+    // The message offers a line to paste where there is one.
     check(&["-F", "99", "-g", "-p", "1"], "`traceprof record -F 99 -p 1`");
     check(&["--call-graph", "dwarf", "-F99", "-v", "1"], "`traceprof record -F99 1`");
     check(&["--overwrite", "-p", "1"], "--overwrite: to keep the last minutes only give --ring 5m");
@@ -287,7 +290,7 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
     assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
 }
 
-/// Weights and samples of a data file.
+/// Returns the weight and the number of samples of a data file.
 pub(crate) fn weight_of(path: &Path) -> (u64, u64) {
     let trace = trace::load(path).expect("a trace");
     assert!(trace.closed && trace.notices.is_empty(), "{path:?}: {:?}", trace.notices);
@@ -301,16 +304,16 @@ pub(crate) fn weight_of(path: &Path) -> (u64, u64) {
     (weight, samples)
 }
 
-/// Runs a recorder of the program `threads` to its own end.
+/// Runs a recorder of the program `threads` until the recorder exits.
 fn record_threads(dir: &Path, args: &[&str]) -> (Output, serde_json::Value) {
     let mut target = Target::start("threads", &[]);
     let pid = target.pid().to_string();
     let mut command = traceprof(&["record", "--json", "--compress", "none", "--pid", &pid]);
     let output = command.args(args).current_dir(dir).output().expect("traceprof");
     target.goes_on_and_ends_by_itself();
-    let told = serde_json::from_slice(&output.stdout);
-    let told = told.unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
-    (output, told)
+    let summary = serde_json::from_slice(&output.stdout);
+    let summary = summary.unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    (output, summary)
 }
 
 #[test]
@@ -319,10 +322,10 @@ fn a_recording_ends_in_good_order_at_its_size_limit() {
     let _machine = together();
     let dir = scratch_dir();
     let args = ["--max-size", "1M", "-F", "20000", "-d", "120", "-o", "x.trace"];
-    let (output, told) = record_threads(dir.path(), &args);
+    let (output, summary) = record_threads(dir.path(), &args);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("--max-size"), "{}", text(&output.stderr));
-    assert!(told["ended"].as_str().expect("a reason").contains("--max-size"), "{told}");
+    assert!(summary["ended"].as_str().expect("a reason").contains("--max-size"), "{summary}");
     let path = dir.path().join("x.trace");
     let bytes: u64 = names_in(dir.path())
         .iter()
@@ -330,12 +333,12 @@ fn a_recording_ends_in_good_order_at_its_size_limit() {
         .sum();
     assert!((500_000..=1 << 20).contains(&bytes), "{bytes} bytes");
     let (_, samples) = weight_of(&path);
-    assert_eq!(told["samples_in_file"], samples);
-    assert_eq!(told["figures"]["samples"], samples, "{told}");
+    assert_eq!(summary["samples_in_file"], samples);
+    assert_eq!(summary["figures"]["samples"], samples, "{summary}");
 }
 
-/// Records the program `threads` until `is_enough` of the recording's directory, and gives what was
-/// told.
+/// Records the program `threads` until `is_enough` holds for the names in the recording's
+/// directory. Returns the directory and the report.
 fn record_until(
     args: &[&str],
     is_enough: impl Fn(&[String]) -> bool,
@@ -345,14 +348,14 @@ fn record_until(
     let options = ["--json", "--compress", "none", "--pid", &pid];
     let mut recorder = Recorder::start(&[&options, args].concat());
     let dir = recorder.trace().dir().to_owned();
-    // On a busy machine it takes its time.
+    // This takes long on a busy machine.
     let enough = wait_until(Duration::from_secs(180), || is_enough(&names_in(&dir)));
-    assert!(enough && !recorder.has_ended(), "{:?}", names_in(&dir));
+    assert!(enough && !recorder.has_exited(), "{:?}", names_in(&dir));
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
-    let told = serde_json::from_slice(&outcome.output.stdout).expect("one object");
-    (outcome.trace, told)
+    let summary = serde_json::from_slice(&outcome.output.stdout).expect("one object");
+    (outcome.trace, summary)
 }
 
 #[test]
@@ -360,10 +363,10 @@ fn parts_of_a_recording_add_up_to_what_was_sampled() {
     needs_recording!();
     let _machine = together();
     let args = ["--rotate", "64K", "-F", "20000"];
-    let (trace, told) = record_until(&args, |names| names.len() >= 6);
-    let parts = told["parts"].as_array().expect("parts");
-    assert!(parts.len() >= 3, "{told}");
-    assert_eq!(told["parts_written"], parts.len());
+    let (trace, summary) = record_until(&args, |names| names.len() >= 6);
+    let parts = summary["parts"].as_array().expect("parts");
+    assert!(parts.len() >= 3, "{summary}");
+    assert_eq!(summary["parts_written"], parts.len());
     assert_eq!(names_in(trace.dir()).len(), 2 * parts.len());
     let (mut weight, mut samples) = (0, 0);
     for (place, part) in parts.iter().enumerate() {
@@ -375,13 +378,13 @@ fn parts_of_a_recording_add_up_to_what_was_sampled() {
         assert!(verified.status.success(), "{part}: {}", text(&verified.stdout));
         let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
         let printed = text(&printed.stdout);
-        // The last one may have next to nothing.
+        // The last part may be nearly empty.
         let is_named = printed.contains("threads::crunch_zero") || count < 200;
-        assert!(is_named, "{part} is not whole: {printed}");
+        assert!(is_named, "{part} is incomplete: {printed}");
     }
-    let figures = &told["figures"];
+    let figures = &summary["figures"];
     assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
-    assert_eq!(told["samples_in_file"], samples);
+    assert_eq!(summary["samples_in_file"], samples);
 }
 
 #[test]
@@ -390,21 +393,21 @@ fn the_oldest_parts_make_room() {
     let _machine = together();
     let args = ["--rotate", "1s", "--rotate-keep", "2", "-F", "997"];
     let is_turned = |names: &[String]| names.iter().any(|name| name.contains("0003.trace"));
-    let (trace, told) = record_until(&args, is_turned);
-    let begun = told["parts_written"].as_u64().expect("a number");
+    let (trace, summary) = record_until(&args, is_turned);
+    let begun = summary["parts_written"].as_u64().expect("a number");
     let last = [begun - 1, begun].map(|number| format!("out-{number:04}.trace"));
     let expected = last.iter().flat_map(|it| [it.clone(), format!("{it}.idx")]);
     assert!(names_in(trace.dir()).into_iter().eq(expected), "{:?}", names_in(trace.dir()));
     let kept = last.iter().map(|name| weight_of(&trace.dir().join(name)).1);
-    assert!(kept.sum::<u64>() > 0, "nothing is in what is kept");
-    // What is left of it is in the way of another one.
+    assert!(kept.sum::<u64>() > 0, "the kept parts are empty");
+    // What is left of it prevents another recording with this name.
     let output = record_in(trace.dir(), &["--rotate", "1s", "-o", "out.trace"]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("a part of another recording"));
 }
 
 #[test]
-fn limits_that_contradict_each_other_are_refused_with_what_is_near() {
+fn limits_that_contradict_each_other_are_refused_with_a_suggestion() {
     let check = |args: &[&str], words: &str| {
         let output = traceprof(&[&["record", "-p", "1"], args].concat()).output();
         let output = output.expect("traceprof");
@@ -429,7 +432,7 @@ fn limits_that_contradict_each_other_are_refused_with_what_is_near() {
 }
 
 #[test]
-fn little_room_is_told_of_before_it_is_used_up() {
+fn little_room_is_reported_before_it_is_used_up() {
     needs_recording!();
     let _machine = together();
     let dir = scratch_dir();

@@ -1,4 +1,4 @@
-//! `--max-overhead`: rates that are lowered while it is recorded, and weights that stay right.
+//! `--max-overhead`: rates that are lowered during a recording, and weights that stay right.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::common::{
     Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team, skip,
 };
 
-/// As fast as no budget of a few percent allows.
+/// A rate that no budget of a few percent allows.
 const FAST: [&str; 2] = ["--freq", "10000"];
 const PERIOD_NS: f64 = 1e9 / 10_000.0;
 
-/// When the rate was changed, and the divisor from then on, as the trace has it.
+/// Returns the times at which the rate changed and the divisor from then on, from the trace.
 fn changes(outcome: &Outcome) -> Vec<(u64, u64)> {
     let metadata = outcome.trace.objects("METADATA");
     let changes = metadata.iter().find(|it| it["key"] == "rate_changes").expect("rate_changes");
@@ -24,32 +24,38 @@ fn changes(outcome: &Outcome) -> Vec<(u64, u64)> {
     list.iter().map(|pair| (number(pair, 0), number(pair, 1))).collect()
 }
 
-/// The line of the closing report that begins so.
+/// Returns the line of the closing report that begins with this label.
 fn line(outcome: &Outcome, label: &str) -> String {
     let text = outcome.text();
     let line = text.lines().find(|line| line.starts_with(label));
     line.unwrap_or_else(|| panic!("no line {label}\n{text}")).to_owned()
 }
 
-/// What a hit of each kind stands for together, in periods of the rate: one in user mode, and one
-/// in the kernel, which counts for more.
-const BOTH_HITS: f64 = 1.0 + 2.4;
+/// The weights of an expiry in user mode and of one in the kernel, which is greater, together, in
+/// periods of the rate.
+const BOTH_EXPIRIES: f64 = 1.0 + 2.4;
 
-/// The sum of the weights is the CPU time of the target to two percent, and a hit of each kind for
-/// each thread.
+/// Checks that the sum of the weights is the CPU time of the target within two percent, plus an
+/// expiry of each kind for each thread.
 fn check_sum(outcome: &Outcome, threads: u64) {
     let slowest = changes(outcome).iter().map(|(_, divisor)| *divisor).max().unwrap_or(1);
     let used_ns = outcome.trace.number("cpu_time_ns") as f64;
     let sampled_ns = outcome.trace.number("weight_sum") as f64 * PERIOD_NS;
-    let hits_ns = (threads * slowest) as f64 * BOTH_HITS * PERIOD_NS;
+    let expiries_ns = (threads * slowest) as f64 * BOTH_EXPIRIES * PERIOD_NS;
     let off_ns = (sampled_ns - used_ns).abs();
-    assert!(off_ns <= 0.02 * used_ns + hits_ns, "{sampled_ns} of {used_ns}\n{}", outcome.text());
+    assert!(
+        off_ns <= 0.02 * used_ns + expiries_ns,
+        "{sampled_ns} of {used_ns}\n{}",
+        outcome.text()
+    );
 }
 
-/// Standard deviations by which a number of samples may be off: one test in a million.
+/// Standard deviations by which a number of samples may differ: one test in a million fails by
+/// chance.
 const CHANCE: f64 = 5.0;
 
-/// Weights of the samples that are expiries. The others are estimates for threads that ended.
+/// Returns the weights of the samples that are expiries. The others are estimates for threads that
+/// exited.
 fn weights(outcome: &Outcome) -> Vec<f64> {
     let trace = trace::load(&outcome.trace.path()).expect("a trace");
     let mut weights = Vec::new();
@@ -62,8 +68,8 @@ fn weights(outcome: &Outcome) -> Vec<f64> {
     weights
 }
 
-/// Expiries that the rates allow, of so many threads at a time: all CPU time is spent while the
-/// rate is as fast as it can have been.
+/// Returns the greatest number of expiries that the rates allow with this many threads at a time.
+/// It assumes that all CPU time is spent while the rate is at its highest.
 fn most_expiries(outcome: &Outcome, threads: u64) -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let at_once = threads.min(cores) as f64;
@@ -85,8 +91,8 @@ fn most_expiries(outcome: &Outcome, threads: u64) -> f64 {
     spans.iter().map(in_span).sum()
 }
 
-/// Changes of the rate are reported and kept, and there are so many samples for it.
-fn check_told(outcome: &Outcome, threads: u64) {
+/// Checks that changes of the rate are reported and kept, and that the number of samples fits them.
+fn check_rate_changes(outcome: &Outcome, threads: u64) {
     let changes = changes(outcome);
     let (begin, end) = ("start_monotonic_ns", "end_monotonic_ns");
     let (begin, end) = (outcome.trace.number(begin), outcome.trace.number(end));
@@ -96,14 +102,14 @@ fn check_told(outcome: &Outcome, threads: u64) {
         assert!(divisor.is_power_of_two() && *divisor != before, "{changes:?}");
         before = *divisor;
     }
-    // What a processor with fast signals leaves room for is given back later.
+    // On a processor with fast signals the rate is raised again later.
     let is_lowered = changes.iter().any(|(_, divisor)| *divisor > 1);
     assert!(is_lowered, "the rate was not lowered: {changes:?}\n{}", outcome.text());
     assert!(line(outcome, "rate").contains("for --max-overhead"), "{}", outcome.text());
     assert!(line(outcome, "cost").contains(" of --max-overhead"), "{}", outcome.text());
     let printed = outcome.trace.view(&["print"]);
     assert!(printed.contains("for --max-overhead"), "{printed}");
-    // No thread had more expiries than the rates allow, and one that a change had begun.
+    // No thread has more expiries than the rates allow, plus one that had begun before a change.
     let (most, expiries) = (most_expiries(outcome, threads), weights(outcome).len() as f64);
     let begun = (threads * (changes.len() as u64 + 1)) as f64;
     assert!(
@@ -123,16 +129,16 @@ fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
     needs_recording!();
     let _machine = alone();
     let (target, outcome) = record_busy(&["--engine", "perf", "--max-overhead", "5%"]);
-    check_told(&outcome, 3);
+    check_rate_changes(&outcome, 3);
     check_sum(&outcome, 3);
-    // Each thread has its own.
+    // Each process has its own.
     let slowest = changes(&outcome).iter().map(|(_, divisor)| *divisor).max().unwrap_or(1);
     let by_label = outcome.trace.periods_by_label();
     for thread in 0..3 {
         let name = format!("busy-{thread}");
         let sampled_ns = crate::common::periods_of(&by_label, &name) as f64 * PERIOD_NS;
         let used_ns = target.fact(&format!("used_{thread}")) as f64;
-        let most_ns = 0.03 * used_ns + 2.0 * BOTH_HITS * slowest as f64 * PERIOD_NS;
+        let most_ns = 0.03 * used_ns + 2.0 * BOTH_EXPIRIES * slowest as f64 * PERIOD_NS;
         assert!((sampled_ns - used_ns).abs() < most_ns, "{name}: {sampled_ns} of {used_ns}");
     }
 }
@@ -141,13 +147,13 @@ fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
 fn timers_are_slowed_down_for_a_budget_and_weights_add_up() {
     needs_recording!();
     let _machine = alone();
-    // Less than a signal in each tick takes.
+    // Less than one signal a tick takes.
     let (_, outcome) = record_busy(&["--engine", "timer", "--max-overhead", "0.05%"]);
-    check_told(&outcome, 3);
+    check_rate_changes(&outcome, 3);
     check_sum(&outcome, 3);
-    let hits = outcome.trace.number("timer_hits") as f64;
+    let expiries = outcome.trace.number("timer_hits") as f64;
     let seconds = outcome.trace.number("cpu_time_ns") as f64 / 1e9;
-    assert!(hits / seconds < 60.0, "{hits} hits in {seconds} s\n{}", outcome.text());
+    assert!(expiries / seconds < 60.0, "{expiries} expiries in {seconds} s\n{}", outcome.text());
 }
 
 #[test]
@@ -158,10 +164,10 @@ fn shares_of_functions_are_right_at_a_rate_that_changes() {
     let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "8%"]].concat();
     let outcome = record_cpu(target.pid(), Duration::from_secs(5), &options);
     target.goes_on_and_ends_by_itself();
-    check_told(&outcome, 1);
+    check_rate_changes(&outcome, 1);
     check_sum(&outcome, 1);
     let (folded, weights) = (outcome.trace.folded(), weights(&outcome));
-    // Samples that were drawn, as if all had the same weight.
+    // The number of samples that would give the same precision if all had the same weight.
     let squares: f64 = weights.iter().map(|weight| weight * weight).sum();
     let draws = weights.iter().sum::<f64>().powi(2) / squares;
     let own = ["alpha", "beta", "gamma"].map(|name| target.fact(&format!("{name}_ns")) as f64);
@@ -175,7 +181,7 @@ fn shares_of_functions_are_right_at_a_rate_that_changes() {
 }
 
 #[test]
-fn a_huge_budget_changes_nothing_and_the_cost_is_told_without_one() {
+fn a_huge_budget_changes_nothing_and_the_cost_is_reported_without_one() {
     needs_recording!();
     let _machine = alone();
     for options in [&["--max-overhead", "100%"][..], &[]] {
@@ -188,10 +194,10 @@ fn a_huge_budget_changes_nothing_and_the_cost_is_told_without_one() {
         let due = outcome.trace.number("cpu_time_ns") as f64 / 1e9 * 999.0;
         let samples = outcome.trace.number("samples") as f64;
         assert!((0.9..1.05).contains(&(samples / due)), "{samples} of {due}\n{}", outcome.text());
-        let hits = outcome.trace.number("cost_hits") as f64;
-        assert!((0.95..1.1).contains(&(hits / samples)), "{hits} for {samples} samples");
+        let expiries = outcome.trace.number("cost_hits") as f64;
+        assert!((0.95..1.1).contains(&(expiries / samples)), "{expiries} for {samples} samples");
         let [handlers, delivery] = ["cost_handlers_ns", "cost_delivery_ns"]
-            .map(|key| outcome.trace.number(key) as f64 / hits);
+            .map(|key| outcome.trace.number(key) as f64 / expiries);
         assert!((50.0..200_000.0).contains(&handlers), "{handlers} ns in a handler");
         assert!((200.0..500_000.0).contains(&delivery), "{delivery} ns for a delivery");
         if options.contains(&"100%") {
@@ -208,7 +214,7 @@ fn time_in_the_kernel_adds_up_at_a_lower_rate() {
     let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "4%"]].concat();
     let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
     drop(target);
-    check_told(&outcome, 1);
+    check_rate_changes(&outcome, 1);
     if outcome.trace.number("kernel_included") == 0 {
         skip!("perf_event_paranoid: time in the kernel is not sampled here");
     }
@@ -230,7 +236,7 @@ fn threads_of_a_millisecond_have_their_cpu_time_at_a_lower_rate() {
     let outcome = recorder.finish().expect_code(0);
     let whole_ns = cpu_clock(target.pid()).as_nanos() as f64;
     target.goes_on_and_ends_by_itself();
-    check_told(&outcome, 1);
+    check_rate_changes(&outcome, 1);
     let in_threads = (target.fact("threads_ns") as f64 / whole_ns).min(1.0);
     let used_ns = outcome.trace.number("cpu_time_ns") as f64 * in_threads;
     let periods = outcome.trace.periods_by_label().get("short").copied().unwrap_or(0);
@@ -238,12 +244,11 @@ fn threads_of_a_millisecond_have_their_cpu_time_at_a_lower_rate() {
     assert!((0.9..1.1).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
 }
 
-/// What is told of each process: CPU time that signals took in it, and that the recorder was
-/// charged for it.
+/// Returns, for each process, the reported CPU time of the signals and of the recorder.
 fn charged(outcome: &Outcome) -> Vec<(u64, u64)> {
     let metadata = outcome.trace.objects("METADATA");
     let number = |key: &str| key.strip_prefix("process.")?.parse::<u32>().ok();
-    // An entry is made when its process is begun with, and again when that is over.
+    // The recorder writes an entry when it attaches to a process, and another at its end.
     let of = |it: &serde_json::Value| {
         let (key, fields) = (number(it["key"].as_str()?)?, it["value"].as_array()?);
         Some((key, (fields.get(9)?.as_u64()?, fields.get(10)?.as_u64()?)))
@@ -265,7 +270,7 @@ fn several_processes_are_charged_together_what_the_recorder_uses_at_most() {
         recorder.wait_for_cpu(target.pid(), Duration::from_millis(700));
     }
     recorder.send(nix::sys::signal::Signal::SIGINT);
-    // Its clock shows all that it has used, as long as nobody has waited for it.
+    // Until the process is reaped, its clock shows all the CPU time that it used.
     let pid = nix::unistd::Pid::from_raw(recorder.pid());
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     waitid(Id::Pid(pid), flags).expect("the end of the recorder");
@@ -278,10 +283,10 @@ fn several_processes_are_charged_together_what_the_recorder_uses_at_most() {
     assert_eq!(outcome.trace.number("cost_recorder_ns"), recorder_ns);
     let target_ns = ["cost_handlers_ns", "cost_delivery_ns"].map(|key| outcome.trace.number(key));
     assert_eq!(target_ns.iter().sum::<u64>(), signals_ns);
-    // The guardians are processes of their own: an attach and a cure each.
+    // The guardians are processes of their own, with an attach and a restore each.
     let guardians_ns = 3 * 50_000_000;
     assert!(recorder_ns <= used_ns + guardians_ns, "{charged:?} of {used_ns}");
-    // What is left is before the first attach and after the last cure.
+    // The difference is before the first attach and after the last restore.
     assert!(recorder_ns >= used_ns / 4, "{charged:?} of {used_ns}");
     assert!(line(&outcome, "cost").contains("of the targets' CPU time"), "{}", outcome.text());
 }

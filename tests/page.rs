@@ -1,4 +1,4 @@
-//! What a page for a browser holds, against the trace that it is of.
+//! The contents of a page for a browser, compared with its trace.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::common::{Maker, Page, PageSample, Trace, maker, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// A name that would be markup, were it taken for any.
+/// A name that would be markup if it were not escaped.
 pub(crate) const HOSTILE: &str = "</script><img/src=x/onerror=alert(1)>";
 const ROOT_SPAN: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 
 /// Four seconds of both kinds of time: a thread that works for two requests, a pool of three that
-/// sleeps and runs in turns, one that does nothing but wait for work, names that want to be markup.
+/// sleeps and runs in turns, a thread that only waits for work, and names that look like markup.
 pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     let writer = &mut maker.writer;
@@ -35,14 +35,14 @@ pub(crate) fn demo() -> Trace {
         let first = ms <= 1000;
         let stack = if first { "_start main:10 parse:20" } else { "_start main:11 render" };
         let stack = if ms % 100 == 0 { HOSTILE } else { stack };
-        let mut told = Sample { time_ns: BEGIN_NS + ms * 1_000_000, ..Sample::default() };
+        let mut sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, ..Sample::default() };
         if ms <= 1500 {
-            told.span = if first { 0x11 } else { 0x22 };
-            (told.root_span, told.root_high) = (ROOT_SPAN as u64, (ROOT_SPAN >> 64) as u64);
-            told.tags[0] = route;
-            told.tags[1] = if first { 200 } else { 500 };
+            sample.span = if first { 0x11 } else { 0x22 };
+            (sample.root_span, sample.root_high) = (ROOT_SPAN as u64, (ROOT_SPAN >> 64) as u64);
+            sample.tags[0] = route;
+            sample.tags[1] = if first { 200 } else { 500 };
         }
-        maker.full_sample(main, &told, stack);
+        maker.full_sample(main, &sample, stack);
     }
     for tid in 101..=103 {
         let worker = maker.thread(tid, &format!("worker-{}", tid - 100));
@@ -75,7 +75,7 @@ pub(crate) fn demo() -> Trace {
     maker.finish()
 }
 
-/// The text of its page.
+/// Returns the text of the trace's page.
 fn written(made: &Trace, options: &[&str]) -> String {
     let mut command = traceprof(&["view", "--output", "-"]);
     let output = command.arg(made.path()).args(options).output().expect("traceprof");
@@ -83,7 +83,7 @@ fn written(made: &Trace, options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The samples of the trace that are meant, as a page has them.
+/// Returns the selected samples of the trace, in the form of a page.
 fn expected(
     made: &Trace,
     is_wall: bool,
@@ -131,7 +131,7 @@ fn it_has_every_sample_with_its_time_weight_and_thread() {
 }
 
 #[test]
-fn it_has_the_stacks_with_their_places_and_states() {
+fn it_has_the_stacks_with_their_locations_and_states() {
     let page = Page::parse(&written(&demo(), &[]));
     let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
     for sample in page.samples("wall").iter().chain(&page.samples("cpu")) {
@@ -181,7 +181,7 @@ fn it_has_what_threads_worked_on() {
     }
     assert_eq!(weights, [(0, 501), (1, 1000), (2, 500)].into());
     let contexts = page.head["contexts"].as_array().unwrap();
-    assert_eq!(contexts.len(), 3, "and one for all others");
+    assert_eq!(contexts.len(), 3, "one context for all others");
     assert_eq!(contexts[0]["span"], "0000000000000011");
     assert_eq!(contexts[1]["root"], format!("{ROOT_SPAN:032x}"));
     let tags = serde_json::json!([["route", "/cart<script>"], ["<b>status", "500"]]);
@@ -197,7 +197,7 @@ fn selections_apply_to_both_kinds_of_time() {
     assert_eq!(found(&page, "cpu"), expected(&made, false, is_in));
     assert_eq!((&page.head["fromUs"], &page.head["toUs"]), (&1_000_000.into(), &2_000_000.into()));
     let page = Page::parse(&written(&made, &["--span", "22"]));
-    assert!(page.mode("wall").is_none(), "no sample of it is in that span");
+    assert!(page.mode("wall").is_none(), "the thread has no sample in that span");
     assert_eq!(page.weight("cpu"), 500);
     let page = Page::parse(&written(&made, &["--state", "disk"]));
     assert!(page.mode("cpu").is_none());
@@ -207,7 +207,7 @@ fn selections_apply_to_both_kinds_of_time() {
     assert_eq!((page.weight("cpu"), page.head["threads"].as_array().unwrap().len()), (0, 0));
 }
 
-/// The page of both kinds of time.
+/// Returns the page of both kinds of time.
 fn page_with(made: &Trace, options: PageOptions) -> Page {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let sides = [Mode::Wall, Mode::Cpu].map(|mode| {
@@ -221,14 +221,14 @@ fn page_with(made: &Trace, options: PageOptions) -> Page {
     let notes = html::write(&trace, &sides, &options, &mut text).unwrap();
     let page = Page::parse(&String::from_utf8(text).unwrap());
     let modes = page.head["modes"].as_array().unwrap().iter();
-    let told: Vec<String> = modes
+    let expected: Vec<String> = modes
         .filter_map(|mode| Some(format!("the page has {}", mode["large"].as_str()?)))
         .collect();
-    assert_eq!(notes, told, "what is told is on the page, too");
+    assert_eq!(notes, expected, "the page has the same notes");
     page
 }
 
-/// Whatever is merged, sums stay, by stack, thread and context, and times are near.
+/// Merging keeps the sums by stack, thread and context, and nearly keeps the times.
 #[test]
 fn samples_that_are_too_many_are_merged_and_their_sums_stay() {
     let made = demo();
@@ -252,7 +252,7 @@ fn samples_that_are_too_many_are_merged_and_their_sums_stay() {
     }
 }
 
-/// Nothing is merged of stacks that are there once, so nothing is gained by longer cells of time.
+/// Stacks that occur once cannot be merged, so longer time cells would gain nothing.
 #[test]
 fn a_page_of_too_many_stacks_keeps_their_times_and_says_so() {
     let mut maker = Maker::new();
@@ -267,14 +267,14 @@ fn a_page_of_too_many_stacks_keeps_their_times_and_says_so() {
     let large = page(100);
     let mode = large.mode("cpu").unwrap();
     assert_eq!((large.samples("cpu").len(), &mode["cellUs"]), (300, &1000.into()));
-    let told = mode["large"].as_str().unwrap();
-    assert!(told.starts_with("300 entries of cpu time instead of 100"), "{told}");
+    let large = mode["large"].as_str().unwrap();
+    assert!(large.starts_with("300 entries of cpu time instead of 100"), "{large}");
     assert!(page(200).mode("cpu").unwrap()["large"].is_null());
 }
 
-/// The heaviest of all contexts begins when there are too many already.
+/// The heaviest context begins when there are too many already.
 #[test]
-fn a_heavy_span_that_comes_late_is_told_apart() {
+fn a_heavy_span_that_comes_late_keeps_its_own_number() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
     let main = maker.thread(100, "main");
@@ -288,7 +288,7 @@ fn a_heavy_span_that_comes_late_is_told_apart() {
     let contexts = page.head["contexts"].as_array().unwrap();
     let mut weights: BTreeMap<String, u64> = BTreeMap::new();
     for it in page.samples("cpu") {
-        // Those that are not told apart have a number above all.
+        // Contexts that are merged have the highest number.
         let place = it.context.min(contexts.len() as u64) as usize - 1;
         let span = contexts[place]["span"].as_str().unwrap_or("others").to_owned();
         *weights.entry(span).or_default() += it.weight;
@@ -306,7 +306,7 @@ fn no_name_is_markup() {
     }
     assert_eq!(page.matches("<script").count(), 2, "the data, and what reads them");
     assert_eq!(page.matches("</title>").count(), 1);
-    // And nothing is asked of anybody else.
+    // The page loads nothing from elsewhere.
     for text in ["http:", "https:", "src=", "href=", "@import", "url("] {
         assert!(!page.contains(text), "{text}");
     }
@@ -315,7 +315,7 @@ fn no_name_is_markup() {
 }
 
 #[test]
-fn the_page_lies_beside_the_trace_and_is_never_replaced_unasked() {
+fn the_page_is_beside_the_trace_and_never_replaced_without_force() {
     let made = demo();
     let page = made.dir().join("out.html");
     let run =
@@ -325,14 +325,14 @@ fn the_page_lies_beside_the_trace_and_is_never_replaced_unasked() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", page.display()));
     let before = std::fs::read_to_string(&page).unwrap();
     let output = run(&["--from", "1s"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(6), "{said}");
-    assert!(said.contains("exists") && said.contains("--force"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{message}");
+    assert!(message.contains("exists") && message.contains("--force"), "{message}");
     assert_eq!(std::fs::read_to_string(&page).unwrap(), before);
     assert_eq!(run(&["--from", "1s", "--force"]).status.code(), Some(0));
     assert_ne!(std::fs::read_to_string(&page).unwrap(), before);
     let output = run(&["--open", "-o", "-"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
-    assert!(said.contains("--open needs a file"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{message}");
+    assert!(message.contains("--open needs a file"), "{message}");
 }

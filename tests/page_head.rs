@@ -1,4 +1,4 @@
-//! What the head of a page says of threads, times and what is looked at.
+//! The head of a page: its threads, its times and its selection.
 
 use traceprof::trace::{Sample, Value};
 use traceprof_abi::storage::log::flags::WALL;
@@ -27,7 +27,7 @@ fn two_lives_of_one_thread_id_have_ids_of_their_own() {
     assert_eq!(threads.map(|it| &it["id"]).collect::<Vec<_>>(), ["100", "100.1"]);
 }
 
-/// The end of a recording that is told may be before its last sample.
+/// The reported end of a recording may be before its last sample.
 #[test]
 fn all_samples_are_within_the_times_that_are_shown() {
     let mut maker = Maker::new();
@@ -41,7 +41,7 @@ fn all_samples_are_within_the_times_that_are_shown() {
 }
 
 #[test]
-fn what_is_looked_at_is_said_and_states_are_of_all_time() {
+fn the_selection_is_shown_and_states_cover_all_time() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
     let thread = maker.thread(100, "x");
@@ -61,7 +61,7 @@ fn what_is_looked_at_is_said_and_states_are_of_all_time() {
     );
     let some = page(&made, &["--state", "sleeping", "--from", "5ms"]);
     assert_eq!(modes(&some), ["wall"]);
-    let window = some.head["window"].as_str().expect("what is looked at");
+    let window = some.head["window"].as_str().expect("the selection");
     assert!(window.contains("sleeping"), "{window}");
     assert_eq!(some.head["fromUs"], 5000);
 }

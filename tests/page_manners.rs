@@ -1,4 +1,4 @@
-//! How a page looks and is handled: its colours, its keys, on paper, of several processes.
+//! How a page looks and is operated: colours, keys, print, and several processes.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::page::demo;
 use crate::page_shown::{LARGE, click, near, page_of, weight};
 use crate::process_exports::three;
 
-/// Red, green and blue of a property of the style.
+/// Returns red, green and blue of a style property.
 fn color(browser: &mut Browser, name: &str) -> [u64; 3] {
     let seen = browser.evaluate(&format!(
         "(pen => {{ pen.fillStyle = traceprof.colors.states[STATES.indexOf('{name}')];\
@@ -24,7 +24,7 @@ fn set_dark(browser: &mut Browser, is_dark: bool) {
     browser.wait_for(&format!("traceprof.colors.isDark === {is_dark}"));
 }
 
-/// What runs is green, what could run orange, what sleeps blue, what waits for a disk red.
+/// Running is green, runnable orange, sleeping blue, and waiting for a disk red.
 #[test]
 fn states_have_the_colours_and_words_that_are_expected_of_them() {
     if !has_command(BROWSER) {
@@ -63,7 +63,7 @@ fn escape_goes_one_step_back() {
     let made = demo();
     let mut browser = Browser::open(&page_of(&made), "#mode=cpu&from=0.5&to=1.5", LARGE);
     near(weight(&mut browser), 1000.0);
-    // By keys alone: into the graph, down, and in.
+    // With keys alone: into the graph, down, and zoom in.
     browser.evaluate("document.querySelector('#graph').focus()");
     for key in ["ArrowDown", "ArrowDown", "ArrowDown", "Enter"] {
         browser.key(key);
@@ -74,14 +74,14 @@ fn escape_goes_one_step_back() {
         browser.key(key);
     }
     browser.wait_for("document.querySelector('#matched').textContent !== ''");
-    // What is typed goes first; where it led to stays.
+    // The first Escape removes the typed text; the selection stays.
     browser.key("Escape");
     browser.wait_for("document.querySelector('#matched').textContent === ''");
     assert_eq!(browser.text("#crumbs"), "all›_start›main");
     near(weight(&mut browser), 1000.0);
     browser.key("Escape");
     browser.wait_for("document.querySelector('#crumbs').textContent === 'all›_start'");
-    // On the time line it is the window.
+    // On the time line, Escape removes the window.
     browser.evaluate("document.querySelector('#strip').focus()");
     browser.key("Escape");
     browser.wait_for("traceprof.choice.window === null");
@@ -97,7 +97,7 @@ fn escape_goes_one_step_back() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
-/// Everything at once is gone by a button only.
+/// Only a button resets everything at once.
 #[test]
 fn escape_takes_one_thing_at_a_time() {
     if !has_command(BROWSER) {
@@ -113,7 +113,7 @@ fn escape_takes_one_thing_at_a_time() {
         const it = traceprof.choice[name];\
         return Array.isArray(it) ? it.length : it; }).join(' ')";
     assert_eq!(browser.evaluate(chosen), "zoom window context threads");
-    // Nothing was searched for: what is left is the field.
+    // There is no search, so Escape leaves the field.
     browser.key("/");
     assert_eq!(browser.evaluate("document.activeElement.id"), "search");
     browser.key("Escape");
@@ -144,15 +144,15 @@ fn a_hint_is_read_from_its_begin_in_a_narrow_window() {
     let mut browser = Browser::open(&page_of(&made), "", (420, 900));
     let shown = "(it => [it.scrollLeft, it.scrollWidth <= it.clientWidth])(at('crumbs'))";
     assert_eq!(browser.evaluate(shown), json!([0, true]));
-    // The graph has the room that the hint leaves.
+    // The graph takes the room beside the hint.
     let fits = "traceprof.flame.canvas.clientHeight <= at('scroll').clientHeight";
     assert_eq!(browser.evaluate(fits), true);
     assert_eq!(browser.problems(), [""; 0]);
 }
 
-/// All rows, dark on white, whatever the screen is like and shows of them.
+/// All rows, dark on white, whatever the colours of the screen and the rows that it shows.
 #[test]
-fn a_page_is_printed_whole_and_in_the_colours_of_paper() {
+fn a_page_is_printed_completely_and_in_the_colours_of_paper() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
@@ -173,7 +173,7 @@ fn a_page_is_printed_whole_and_in_the_colours_of_paper() {
     let rows = printed[1].as_u64().unwrap();
     assert!(rows > 0 && printed[0].as_u64().unwrap() >= rows, "{printed}");
     assert_eq!((&printed[2], &printed[3]), (&json!(false), &json!("#ffffff")));
-    // And then it is as it was.
+    // Afterwards the page is as before.
     browser.wait_for("traceprof.colors.isDark");
     assert_eq!(browser.evaluate(height), shown);
     assert_eq!(browser.problems(), [""; 0]);

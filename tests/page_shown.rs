@@ -1,5 +1,4 @@
-//! What a browser makes of a page: its numbers, whatever is chosen, and that it asks nobody for
-//! anything.
+//! A page in a browser: its numbers after each selection, and that it makes no request.
 
 use std::path::PathBuf;
 
@@ -8,7 +7,7 @@ use crate::page::{HOSTILE, demo};
 
 pub(crate) const LARGE: (u32, u32) = (1400, 900);
 
-/// A page in a file, which is gone with the trace.
+/// Returns a page in a file, which is removed with the trace.
 pub(crate) fn page_of(made: &Trace) -> PathBuf {
     let path = made.dir().join("page.html");
     let output =
@@ -21,7 +20,7 @@ pub(crate) fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-3, "{found}, not {expected}");
 }
 
-/// Clicks into the middle of an element.
+/// Clicks in the middle of an element.
 pub(crate) fn click(browser: &mut Browser, selector: &str) {
     let [x, y, width, height] = browser.place(selector);
     let place = (x + width / 2.0, y + height / 2.0);
@@ -44,7 +43,7 @@ fn windows_threads_and_states_are_added_up_as_they_are_chosen() {
     }
     let made = demo();
     let mut browser = Browser::open(&page_of(&made), "", LARGE);
-    // Idle threads are left out at first, and said to be.
+    // The page leaves idle threads out at first, and says so.
     near(weight(&mut browser), 12_000_000.0);
     assert!(browser.text("#chips").contains("without 1 idle thread"));
     for (name, weight) in
@@ -54,7 +53,7 @@ fn windows_threads_and_states_are_added_up_as_they_are_chosen() {
     }
     click(&mut browser, "#chips button");
     near(weight(&mut browser), 15_900_000.0);
-    // A window by dragging: windows side by side add up.
+    // Selects windows by dragging: adjacent windows add up.
     let [left, top, width, _] = browser.place("#strip");
     let mut sum = 0.0;
     for (from, to) in [(0.0, 0.3), (0.3, 0.71), (0.71, 1.0)] {
@@ -66,7 +65,7 @@ fn windows_threads_and_states_are_added_up_as_they_are_chosen() {
         sum += part;
     }
     assert!((sum - 15_900_000.0).abs() < 60_000.0, "{sum}: a pixel is some milliseconds");
-    // The rows: a pool of three, unfolded by its button, and one of its threads.
+    // The rows: a pool of three, expanded with its button, and one of its threads.
     assert!(browser.text("#labels").contains("worker ×3"));
     click(&mut browser, "#labels .fold");
     assert!(browser.text("#labels").contains("worker-2"));
@@ -79,9 +78,9 @@ fn windows_threads_and_states_are_added_up_as_they_are_chosen() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
-/// All of a state is in the address: windows side by side add up exactly.
+/// The address holds the complete state: adjacent windows add up exactly.
 #[test]
-fn an_address_leads_back_to_what_it_says() {
+fn an_address_restores_its_selection() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
@@ -104,7 +103,7 @@ fn an_address_leads_back_to_what_it_says() {
         let whole = if mode == "cpu" { 2001.0 } else { 15_900_000.0 };
         near(sum, whole);
     }
-    // Spans and tags; what is none is a value too.
+    // Spans and tags. Having none is a value, too.
     for (fragment, weight) in [
         ("span=0000000000000022", 500.0),
         ("tag%3A%3Cb%3Estatus=200", 1000.0),
@@ -116,7 +115,7 @@ fn an_address_leads_back_to_what_it_says() {
             .wait_for(&format!("document.querySelector('#total').dataset.weight === '{weight}'"));
     }
     assert!(browser.text("#function-table").contains("parse"));
-    // What makes no sense is left out, and nothing breaks.
+    // Values that make no sense are ignored, and nothing breaks.
     browser.evaluate(
         "location.hash = '#mode=x&from=zz&to=-1&thread=9&zoom=99999.x&view=y&sort=z&search=(('",
     );
@@ -125,7 +124,7 @@ fn an_address_leads_back_to_what_it_says() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
-/// A time as the page writes it.
+/// Returns a time as the page writes it.
 fn time(seconds: &str) -> String {
     match seconds {
         "0.9997" => "1000 ms".to_owned(),
@@ -157,7 +156,7 @@ fn the_flame_graph_is_searched_zoomed_and_walked_by_keys() {
     for name in expected {
         assert!(drawn.as_array().unwrap().iter().any(|it| it == name), "{name}: {drawn}");
     }
-    // `/` searches, without a hand on the pointer.
+    // `/` searches, without the pointer.
     browser.key("/");
     for key in ["m", "e", "m"] {
         browser.key(key);
@@ -165,20 +164,20 @@ fn the_flame_graph_is_searched_zoomed_and_walked_by_keys() {
     browser.wait_for("document.querySelector('#matched').dataset.weight === '1'");
     browser.key("Escape");
     browser.wait_for("document.querySelector('#matched').textContent === ''");
-    // A click zooms; the crumbs lead back.
+    // A click zooms in; the breadcrumbs lead back.
     let [left, top, width, _] = browser.place("#graph");
     let third_row = (left + width / 4.0, top + 4.0 + 19.0 * 3.5);
     browser.mouse("mouseMoved", third_row);
-    let told = browser.text("#tooltip");
-    assert!(told.starts_with("parse") && told.contains("990 ms (49.5 %)"), "{told}");
-    assert!(told.contains("src/demo.c:20") && told.contains("demo"), "{told}");
+    let tooltip = browser.text("#tooltip");
+    assert!(tooltip.starts_with("parse") && tooltip.contains("990 ms (49.5 %)"), "{tooltip}");
+    assert!(tooltip.contains("src/demo.c:20") && tooltip.contains("demo"), "{tooltip}");
     browser.mouse("mousePressed", third_row);
     browser.mouse("mouseReleased", third_row);
     assert!(browser.text("#crumbs").ends_with("parse"));
     assert_eq!(browser.evaluate("location.hash.startsWith('#mode=cpu&zoom=')"), true);
     click(&mut browser, "#crumbs button");
     assert!(!browser.text("#crumbs").contains("parse"));
-    // Callees first: what ran, and who called it.
+    // Callees first: functions that ran, and their callers.
     click(&mut browser, "#inverted");
     let inverted = browser.evaluate(frames).to_string();
     for name in ["parse 990", "main 990", "_start 990", "[truncated] 1"] {
@@ -190,8 +189,8 @@ fn the_flame_graph_is_searched_zoomed_and_walked_by_keys() {
     for key in ["ArrowDown", "ArrowUp", "ArrowUp"] {
         browser.key(key);
     }
-    let told = browser.text("#focused");
-    assert!(told.contains("called") && told.starts_with("main"), "{told}");
+    let focused = browser.text("#focused");
+    assert!(focused.contains("called") && focused.starts_with("main"), "{focused}");
     browser.key("Enter");
     assert!(browser.text("#crumbs").ends_with("main"), "{}", browser.text("#crumbs"));
     assert_eq!(browser.problems(), [""; 0]);
@@ -224,7 +223,7 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
     assert_eq!(browser.evaluate(rows), "1.000 s50.0 %200|500 ms25.0 %500|501 ms25.0 %(none)");
     click(&mut browser, "#span-table tbody tr:nth-child(2) button");
     near(weight(&mut browser), 500.0);
-    // Nothing of the trace became an element, ran, or was asked for.
+    // Nothing in the trace became an element, ran, or caused a request.
     assert_eq!(
         browser.evaluate(
             "document.querySelectorAll('img, i:not(.states i), b:not(#tooltip b)').length"
@@ -236,7 +235,7 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
         "demo</title><script>alert(2)</script>".rsplit('/').next().unwrap()
     );
     assert_eq!(browser.problems(), [""; 0]);
-    // And if somebody found a way to put markup in, the policy still holds.
+    // If markup still got in, the policy would stop it.
     browser.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:9/x\" \
          onerror=\"window.ran = 1\">')",

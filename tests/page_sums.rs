@@ -1,5 +1,5 @@
-//! Sums that a page makes in the browser, where a sample lies across a window's edge, calls itself,
-//! or is one of many.
+//! Sums that a page computes in the browser, where a sample crosses a window's edge, has a
+//! recursive stack, or is one of many.
 
 use std::path::PathBuf;
 
@@ -48,10 +48,10 @@ fn waiting() -> Trace {
     maker.finish()
 }
 
-/// What the page shows for an address.
+/// Returns the weight that the page shows for an address.
 fn weight_at(browser: &mut Browser, fragment: &str) -> f64 {
     browser.evaluate(&format!("location.hash = '#{fragment}'"));
-    // It is read when the browser tells of it.
+    // The page reads the address when the browser sends its event.
     browser.wait_for(&format!("traceprof.choice.write() === '{fragment}'"));
     browser.number("#total", "weight")
 }
@@ -62,7 +62,8 @@ fn windows_of_a_page_that_begins_in_the_middle_of_a_wait_add_up() {
     let made = waiting();
     let mut browser = Browser::open(&page_of(&made, &["--from", "1500ms"]), "#idle=shown", SIZE);
     let whole = browser.number("#total", "weight");
-    // What was told in the window is in it, however long it was, as in every other view.
+    // A wait that was reported in the window belongs to it, however long it was, as in every other
+    // view.
     assert!((whole - 3_000_000.0).abs() < 1e-3, "{whole}");
     let parts =
         ["from=1.5&to=1.75&idle=shown", "from=1.75&to=2.5&idle=shown", "from=2.5&to=3&idle=shown"];
@@ -91,7 +92,7 @@ fn a_sample_at_the_very_end_is_in_the_last_window() {
     assert_eq!(parts, [4.0, 6.0]);
 }
 
-/// A merged sample is longer than the others and ends later than one that begins after it.
+/// A merged sample is longer than the others and ends after one that begins later.
 #[test]
 fn a_long_sample_counts_in_a_window_that_a_short_one_ends_behind() {
     needs_browser!();
@@ -117,7 +118,7 @@ fn a_function_that_calls_itself_counts_once_and_a_match_counts_with_its_callees(
     }
     let mut browser =
         Browser::open(&page_of(&maker.finish(), &[]), "#view=functions&search=fib", SIZE);
-    // `leaf` has no such name, but is called by one that has.
+    // `leaf` does not match, but its caller does.
     assert_eq!(browser.number("#matched", "weight"), 8.0);
     let rows =
         "[...document.querySelectorAll('#function-table tbody tr')].map(row => row.textContent)";
@@ -129,16 +130,17 @@ fn a_function_that_calls_itself_counts_once_and_a_match_counts_with_its_callees(
         .find_map(|row| row.as_str()?.contains("fib").then(|| row.to_string()));
     let fib = fib.unwrap_or_else(|| panic!("{rows}"));
     assert!(fib.contains("80.0 %") && !fib.contains("240"), "{fib}");
-    // A text that is no expression is looked for as it stands, and nothing is called so.
+    // A text that is not a valid expression is searched for literally, and no name contains it.
     browser.evaluate("location.hash = '#search=((' ");
     browser.wait_for("document.querySelector('#matched').textContent.includes('as plain text')");
     assert_eq!(browser.number("#matched", "weight"), 0.0);
     assert_eq!(browser.problems(), [""; 0]);
 }
 
-/// Threads of a pool and pools are heaviest first, and what has no row is in the last one.
+/// Pools and their threads are sorted by weight, and those without a row of their own share the
+/// last row.
 #[test]
-fn of_a_large_pool_the_heaviest_have_rows_and_the_others_share_one() {
+fn the_heaviest_threads_of_a_large_pool_have_rows_and_the_others_share_one() {
     needs_browser!();
     let mut maker = Maker::new();
     let lone = maker.thread(1000, "light");

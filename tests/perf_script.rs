@@ -1,4 +1,4 @@
-//! Text as `perf script` writes it, as a reader of that folds it.
+//! Text in the format of `perf script`, read by a tool that folds it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::common::{Maker, Trace, maker, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Two threads, an inlined function, a stack that is cut, and one without a frame.
+/// Two threads, an inlined function, a truncated stack, and one without a frame.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let front = maker.thread(100, "pool 12");
@@ -31,7 +31,7 @@ fn exported(made: &Trace, format: &str, options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Stacks with their counts.
+/// Parses stacks with their counts.
 fn lines(text: &str) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     for (stack, count) in text.lines().map(|line| line.rsplit_once(' ').unwrap()) {
@@ -40,7 +40,7 @@ fn lines(text: &str) -> BTreeMap<String, u64> {
     lines
 }
 
-/// What inferno, which reads it as stackcollapse-perf.pl does, folds it to.
+/// Folds the text with inferno, which reads it like stackcollapse-perf.pl.
 fn collapsed(script: &str) -> BTreeMap<String, u64> {
     let mut folded = Vec::new();
     perf::Folder::default().collapse(script.as_bytes(), &mut folded).unwrap();
@@ -48,7 +48,7 @@ fn collapsed(script: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn what_is_folded_of_it_are_the_folded_stacks() {
+fn folding_it_gives_the_folded_stacks() {
     let made = demo();
     for options in [&[][..], &["--thread", "back"], &["--from", "3ms", "--to", "10ms"]] {
         let script = exported(&made, "perf-script", options);
@@ -86,7 +86,7 @@ fn events_have_thread_time_weight_addresses_and_modules() {
     );
 }
 
-/// What names and modules hold is never read as the end of a stack, a comment or nothing.
+/// Names and modules are never read as the end of a stack, as a comment or as nothing.
 #[test]
 fn odd_names_lose_no_sample() {
     let mut maker = Maker::new();
@@ -121,7 +121,7 @@ fn odd_names_lose_no_sample() {
 }
 
 #[test]
-fn wall_clock_time_is_in_microseconds_and_says_what_is_waited_for() {
+fn wall_clock_time_is_in_microseconds_with_the_wait_reason() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("wall".to_owned())).unwrap();
     let thread = maker.thread(1, "sleeper");

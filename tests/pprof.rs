@@ -1,4 +1,4 @@
-//! Profiles of pprof, as `go tool pprof` reads them.
+//! Profiles of pprof, read with `go tool pprof`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,10 +9,11 @@ use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
 use maker::{BEGIN_NS, GAP, SPAN};
 
-/// Two threads; spans, tags, an inlined function, a stack that is cut, names that must be escaped.
+/// Two threads; spans, tags, an inlined function, a truncated stack, and names that must be
+/// escaped.
 fn demo() -> Trace {
     let mut maker = Maker::new();
-    let front = maker.told_thread("status");
+    let front = maker.thread_with_tags("status");
     let inlined = maker.inlined_stack();
     let sample = Sample { time_ns: BEGIN_NS + 11_000_000, ..Sample::default() };
     maker.writer.sample(front, &sample, &inlined).unwrap();
@@ -21,7 +22,7 @@ fn demo() -> Trace {
     maker.finish()
 }
 
-/// Exports it; the file is gone with the trace.
+/// Exports the trace. The file is removed with the trace.
 fn exported(made: &Trace, options: &[&str]) -> PathBuf {
     let path = made.path().with_extension("pb.gz");
     let mut command = traceprof(&["export", "--force", "--output"]);
@@ -30,14 +31,14 @@ fn exported(made: &Trace, options: &[&str]) -> PathBuf {
     path
 }
 
-/// What pprof makes of it.
+/// Returns what pprof prints for it.
 fn pprof(path: &PathBuf, options: &[&str]) -> String {
     let mut command = Command::new("go");
     command.args(["tool", "pprof"]).args(options).arg(path);
     let output = command.env("PPROF_TMPDIR", path.parent().unwrap()).output().expect("go");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{options:?}: {said}");
-    assert!(!said.contains("ocal symbolization failed"), "it looks for names: {said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{options:?}: {message}");
+    assert!(!message.contains("ocal symbolization failed"), "pprof searches for names: {message}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -58,7 +59,7 @@ fn totals_are_those_of_the_trace() {
     assert!(top.contains("Type: samples\n"), "{top}");
     assert!(top.contains("Showing nodes accounting for 12, 100% of 12 total"), "{top}");
     let cpu = pprof(&path, &["-top", "-unit=ms"]);
-    assert!(cpu.contains("Type: cpu\n"), "it is what is shown if nothing is said: {cpu}");
+    assert!(cpu.contains("Type: cpu\n"), "CPU time is shown by default: {cpu}");
     assert!(cpu.contains("accounting for 22ms, 100% of 22ms total"), "{cpu}");
     for line in ["20ms 90.91% 90.91%       20ms 90.91%  serve", "21ms 95.45%  main"] {
         assert!(cpu.contains(line), "no {line:?} in {cpu}");
@@ -91,7 +92,7 @@ fn threads_spans_and_tags_are_labels() {
 }
 
 #[test]
-fn tags_that_are_called_as_labels_are_and_empty_texts_are_told() {
+fn tags_named_like_labels_and_empty_texts_are_kept() {
     needs_pprof!();
     let mut maker = Maker::new();
     let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
@@ -140,7 +141,7 @@ fn functions_have_files_lines_modules_and_what_is_inlined() {
 }
 
 #[test]
-fn wall_clock_time_is_in_nanoseconds_and_says_what_is_waited_for() {
+fn wall_clock_time_is_in_nanoseconds_with_the_wait_reason() {
     needs_pprof!();
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", traceprof::trace::Value::Text("wall".to_owned())).unwrap();
@@ -165,8 +166,8 @@ fn frames_that_stand_for_labels_are_refused() {
     for option in [&["--threads"][..], &["--by", "span"]] {
         let mut command = traceprof(&["export", "--format", "pprof"]);
         let output = command.arg(made.path()).args(option).output().expect("traceprof");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("is for folded stacks"), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("is for folded stacks"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! The four tests of the thread priming document, in the setting of a recorder that is outside.
+//! The four tests of the thread priming document, for a recorder outside of the process.
 
 use std::process::Command;
 use std::time::Duration;
@@ -24,8 +24,9 @@ fn start(target: &Target, extra: &[&str]) -> Recorder {
     recorder
 }
 
-/// The document asks whether a real-time signal was found and lies in its range. Here one signal
-/// more is caught while the target is recorded, one that it did not use, and none afterwards.
+/// The document asks whether a real-time signal was found in the right range. Here one more signal
+/// is caught while the target is recorded, a signal that the target did not use, and none is caught
+/// afterwards.
 #[test]
 fn signal_handler_installation() {
     needs_recording!();
@@ -37,8 +38,8 @@ fn signal_handler_installation() {
     let added = caught(target.pid()) & !before;
     assert_eq!(added.count_ones(), 1, "{added:#x}");
     let signal = added.trailing_zeros() + 1;
-    // Not one whose default action ends or stops the program, if it can be helped; never those of
-    // the C library (32 to 34), nor the one that perf events are bound to.
+    // If possible, the signal is none whose default action kills or stops the program. It is never
+    // one of the C library (32 to 34), nor the one that perf events are bound to.
     let is_harmless = [Signal::SIGURG, Signal::SIGWINCH].map(|s| s as u32).contains(&signal);
     assert!(is_harmless || (35..=64).contains(&signal), "signal {signal}");
     recorder.send(Signal::SIGINT);
@@ -47,8 +48,8 @@ fn signal_handler_installation() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// The document lists its own threads. Here those of another process are all found, also those that
-/// are asleep and have no samples.
+/// The document lists its own threads. Here the recorder finds all threads of another process,
+/// including those that sleep and have no samples.
 #[test]
 fn thread_enumeration() {
     needs_recording!();
@@ -71,24 +72,24 @@ fn thread_enumeration() {
     let threads = objects.filter(|object: &serde_json::Value| {
         object["kind"] == "THREAD" && object["file"] == "data"
     });
-    let mut told: Vec<u64> =
+    let mut reported: Vec<u64> =
         threads.map(|thread| thread["fields"]["tid"].as_u64().expect("a thread id")).collect();
-    told.sort_unstable();
-    told.dedup();
-    assert_eq!(told, tids);
+    reported.sort_unstable();
+    reported.dedup();
+    assert_eq!(reported, tids);
 }
 
-/// The document signals a thread and looks whether its handler ran. Here a thread starts to work
-/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged. A
-/// thread that does not get its processor is reached by a stop instead, so on a busy machine it
-/// takes more than one try.
+/// The document signals a thread and checks whether its handler ran. Here a thread starts to work
+/// when no other thread of ours runs, so only the signal can reach it, and the thread acknowledges
+/// it. A thread that gets no processor is reached by a stop instead, so a busy machine needs more
+/// than one attempt.
 #[test]
 fn signal_delivery() {
     const TRIES: usize = 10;
     needs_recording!();
     let _machine = alone();
     for _ in 0..TRIES {
-        // So that it computes without a pause, if it may.
+        // With a low nice value, if permitted, it computes without a pause.
         let mut command = Command::new("nice");
         command.args(["-n", "-20"]).arg(program("rename"));
         let mut target = Target::spawn(command);
@@ -110,8 +111,8 @@ fn signal_delivery() {
     panic!("no signal in {TRIES} tries");
 }
 
-/// The document waits for inotify to tell of threads. It never does: the kernel makes no events for
-/// /proc. What watches here instead notices them all.
+/// The document waits for inotify events about threads. There are none: the kernel makes no inotify
+/// events for /proc. The recorder's own watcher notices all threads.
 #[test]
 fn file_system_watcher() {
     needs_recording!();
@@ -127,10 +128,10 @@ fn file_system_watcher() {
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     let mut buffer = [0; 4096];
-    let nothing = inotify.read_events(&mut buffer).expect_err("the kernel told of a thread");
+    let nothing = inotify.read_events(&mut buffer).expect_err("the kernel reported a thread");
     assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
     target.goes_on_and_ends_by_itself();
     let (seen, started) = (outcome.trace.number("threads"), target.fact("threads"));
-    // Threads of one millisecond each, in more than a second.
+    // Threads of one millisecond each, for more than a second.
     assert!(seen > 300 && seen <= started + 1, "{seen} seen of {started}\n{}", outcome.text());
 }

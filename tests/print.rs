@@ -1,12 +1,12 @@
-//! The summary, the trees and the tables of `print` as whole texts and as JSON, from traces made by
-//! hand.
+//! Complete texts and JSON of `print`: the summary, the trees and the tables, from synthetic
+//! traces.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample, ThreadId, Value};
 use traceprof::view::print::tree::{self, TreeOptions};
-use traceprof::view::{self, Limits, Selection, TextStyle};
+use traceprof::view::{self, PrintLimits, Selection, TextStyle};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::maker::{BEGIN_NS, GAP};
@@ -15,11 +15,11 @@ use crate::snapshot;
 
 const MAIN: &str = "_start __libc_start_main@libc main:10";
 const WORK: &str = "clone3@libc start_thread@libc work:70";
-/// Longer than any terminal's column.
+/// Longer than the column of any terminal.
 const LONG: &str = "std::collections::hash::map::HashMap<alloc::string::String,alloc::vec::Vec<u8>>::\
                     insert_unique_and_grow_if_there_is_no_room:90";
 
-/// A server of 0.4 s, whose pool works in the second half of it.
+/// A server of 0.4 s, whose pool works in the second half.
 fn demo() -> Trace {
     let mut made = Maker::new();
     let words = ["/usr/bin/server", "--listen", "0.0.0.0:8080", "--config", "/etc/server/a.conf"];
@@ -69,8 +69,7 @@ fn demo() -> Trace {
     made.finish()
 }
 
-/// Half a second of three threads: one runs, waits and is idle no more than that; two wait for
-/// work.
+/// Half a second of three threads. One runs, waits and is idle; two only wait for work.
 fn wall() -> Trace {
     let mut made = Maker::new();
     made.writer.set_metadata("mode", Value::Text("wall".to_owned())).expect("metadata");
@@ -104,12 +103,12 @@ fn run(made: &Trace, options: &[&str]) -> Output {
 
 fn shown(made: &Trace, options: &[&str]) -> String {
     let output = run(made, options);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), &*said), (Some(0), ""), "{options:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), &*message), (Some(0), ""), "{options:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What follows the summary.
+/// Returns the text after the summary.
 fn below(text: &str) -> &str {
     let (_, below) = text.split_once("\ntotal %").unwrap_or(("", text));
     below.split_once("\n\n").expect("an empty line").1
@@ -132,7 +131,7 @@ fn list(json: &Json) -> &Vec<Json> {
 }
 
 #[test]
-fn the_summary_is_one_screen_and_can_be_had_alone() {
+fn the_summary_is_one_screen_and_can_be_printed_alone() {
     let made = demo();
     let summary = shown(&made, &["--summary"]);
     snapshot::check("tests/snapshots/print-summary.txt", summary.as_bytes());
@@ -142,12 +141,12 @@ fn the_summary_is_one_screen_and_can_be_had_alone() {
     snapshot::check("tests/snapshots/print-summary-wall.txt", wall.as_bytes());
 }
 
-/// As it is seen on a terminal, with the control sequences of its colours.
+/// Returns the text for a terminal, with the control sequences of its colours.
 fn on_terminal(made: &Trace, style: TextStyle) -> String {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let selected = Selection::default().resolve(&trace).unwrap();
     let profile = view::load(&trace, &selected).unwrap();
-    let limits = Limits { min_percent: 0.5, depth: None };
+    let limits = PrintLimits { min_percent: 0.5, depth: None };
     let options = TreeOptions { limits, style, ..TreeOptions::default() };
     let mut out = Vec::new();
     tree::write(&profile, &options, &mut out).unwrap();
@@ -223,7 +222,7 @@ fn trees_are_of_callers_modules_lines_or_threads() {
 }
 
 #[test]
-fn the_first_level_of_an_inverted_tree_is_what_functions_used_themselves() {
+fn the_first_level_of_an_inverted_tree_is_self_time() {
     for made in [demo(), wall()] {
         let options = ["--min-percent", "0", "--idle"];
         let tree = json(&made, &[&["--inverted"], &options[..]].concat());
@@ -238,7 +237,7 @@ fn the_first_level_of_an_inverted_tree_is_what_functions_used_themselves() {
         level.sort();
         rows.sort();
         assert_eq!(level, rows);
-        // A line and those below it: callers add up to what they called.
+        // For a line and those below it, the callers add up to the callee.
         for (place, call) in calls.iter().enumerate() {
             let below: Vec<_> = calls.iter().filter(|other| other["caller"] == place).collect();
             assert!(below.is_empty() || sum(below, "total") == weight(&call["total"]), "{call}");
@@ -247,7 +246,7 @@ fn the_first_level_of_an_inverted_tree_is_what_functions_used_themselves() {
 }
 
 #[test]
-fn a_table_has_the_heaviest_and_sums_up_the_rest() {
+fn a_table_has_the_heaviest_rows_and_sums_up_the_others() {
     let made = demo();
     let mut text = shown(&made, &["--top", "3"]);
     for options in [
@@ -263,7 +262,7 @@ fn a_table_has_the_heaviest_and_sums_up_the_rest() {
 }
 
 #[test]
-fn rows_of_tables_and_the_rest_add_up_to_all() {
+fn rows_of_tables_and_the_other_row_add_up_to_all() {
     for made in [demo(), wall()] {
         for by in ["function", "module", "line", "thread"] {
             for idle in [&["--idle"][..], &[]] {
@@ -280,7 +279,7 @@ fn rows_of_tables_and_the_rest_add_up_to_all() {
 }
 
 #[test]
-fn light_rows_are_left_out_of_tables_and_counted_if_a_share_is_given() {
+fn light_rows_are_left_out_of_tables_and_counted_with_a_minimum_share() {
     for made in [demo(), wall()] {
         for by in ["function", "module", "thread"] {
             let all = json(&made, &["--by", by, "--top", "99", "--idle"]);
@@ -305,7 +304,7 @@ fn light_rows_are_left_out_of_tables_and_counted_if_a_share_is_given() {
     let (_, functions) = summary.split_once("\n\n").unwrap();
     snapshot::check("tests/snapshots/print-summary-percent.txt", functions.as_bytes());
     assert!(shown(&made, &["--min-percent", "20"]).starts_with(&summary));
-    // Both kinds of what is left out have room beside each other.
+    // There is room for both kinds of omitted rows on one line.
     let both = [("NO_COLOR", "1"), ("COLUMNS", "80")];
     let text = typed(&wall(), &both, "--summary --min-percent 50");
     let heads = "\n self %  function (2 idle left out)     total %  function (1 < 50 % left out)";
@@ -319,14 +318,14 @@ fn a_trace_without_a_sample_says_why_and_has_no_empty_table() {
     let made = made.finish();
     for options in [&["--top", "3"][..], &["--summary"], &["--top", "3", "--by", "process"]] {
         let text = shown(&made, options);
-        assert!(text.contains("\nsamples   none; what threads wait for is"), "{text}");
-        assert!(text.contains("--mode wall\n") && !text.contains("function"), "{text}");
+        assert!(text.contains("\nsamples   none; --mode wall records what"), "{text}");
+        assert!(text.contains("threads wait for\n") && !text.contains("function"), "{text}");
         assert!(!text.contains("total %"), "{text}");
     }
 }
 
 #[test]
-fn the_object_says_what_the_text_says_and_adds_up() {
+fn the_object_equals_the_text_and_adds_up() {
     let object = json(&demo(), &[]);
     let pretty = format!("{}\n", serde_json::to_string_pretty(&object).unwrap());
     snapshot::check("tests/snapshots/print.json", pretty.as_bytes());
@@ -356,7 +355,7 @@ fn the_object_says_what_the_text_says_and_adds_up() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_with_what_does() {
+fn conflicting_options_are_refused_with_a_suggestion() {
     let made = demo();
     for (options, hint) in [
         (&["--timeline", "--top", "3"][..], "leave out --timeline"),
@@ -378,10 +377,10 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         (&["--verbose", "--by", "module"], "leave out --verbose"),
     ] {
         let output = run(&made, options);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
-        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{options:?}: {said}");
-        assert!(said.contains(hint) && said.contains(options[0]), "{options:?}: {said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {message}");
+        assert!(output.stdout.is_empty() && message.lines().count() == 1, "{options:?}: {message}");
+        assert!(message.contains(hint) && message.contains(options[0]), "{options:?}: {message}");
     }
     for options in [&["--top", "0"][..], &["--color", "sometimes"], &["--by", "functions"]] {
         assert_eq!(run(&made, options).status.code(), Some(2), "{options:?}");
@@ -395,10 +394,10 @@ fn a_finished_trace_that_is_followed_has_a_table_too() {
     assert!(output.status.success() && text.contains("... 15 other functions, "), "{text}");
 }
 
-/// What a terminal of 60 columns gets.
+/// Returns what a terminal of 60 columns shows.
 fn typed(made: &Trace, environment: &[(&str, &str)], options: &str) -> String {
     let (binary, path) = (env!("CARGO_BIN_EXE_traceprof"), made.path());
-    // After the shell, which may set COLUMNS itself.
+    // After the shell started, because it may set COLUMNS itself.
     let set: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let (set, path) = (set.join(" "), path.display());
     let line = format!("stty cols 60 rows 24; env {set} '{binary}' print {options} '{path}'");
@@ -431,6 +430,6 @@ fn a_terminal_gets_colours_and_a_pipe_does_not() {
     assert!(c.is_ascii(), "{c}");
     let piped = shown(&made, &[]);
     assert!(!piped.contains(ESCAPE) && !piped.contains('…'), "{piped}");
-    assert!(piped.contains(LONG.trim_end_matches(":90")), "no name is cut");
+    assert!(piped.contains(LONG.trim_end_matches(":90")), "no name is shortened");
     assert!(shown(&made, &["--color", "always"]).contains(ESCAPE));
 }

@@ -1,4 +1,4 @@
-//! Whose priority is raised, and whose is not.
+//! Which threads and processes run with a raised priority, and which do not.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::common::{
     wait_until,
 };
 
-/// That of the test's recorders, which those that they start are to have.
+/// The nice value of the test's recorders, which their child processes must keep.
 const GIVEN: &str = "3";
 
 fn recorder(options: &[&str]) -> Command {
@@ -17,7 +17,7 @@ fn recorder(options: &[&str]) -> Command {
     command
 }
 
-/// The priority in a `stat` file.
+/// Returns the priority in a `stat` file.
 fn priority(path: &str) -> Option<i32> {
     let stat = std::fs::read_to_string(path).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
@@ -42,7 +42,7 @@ fn a_program_that_is_recorded_has_the_priority_it_would_have() {
 }
 
 #[test]
-fn only_what_empties_the_tables_is_raised() {
+fn only_threads_that_drain_tables_are_raised() {
     needs_recording!();
     if !is_root() {
         skip!("root: needed to raise a priority");
@@ -78,7 +78,7 @@ fn raises(engine: &str, raised: &[&str]) {
     let found = wait_until(Duration::from_secs(10), || others().len() > raised.len());
     assert!(found, "those and a symbolizer: {:?}", others());
     for (name, found) in others() {
-        // What empties the tables must not wait for its turn either, nor what keeps timers going.
+        // The threads that drain the tables or keep timers running must not wait for a processor.
         let wanted = if raised.contains(&name.as_str()) { -20 } else { given };
         assert_eq!(found, Some(wanted), "{name}");
     }

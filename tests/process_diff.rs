@@ -1,4 +1,4 @@
-//! Comparisons of recordings of several processes, from traces made by hand.
+//! `diff` of recordings of several processes, from synthetic traces.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ use traceprof::trace::Value;
 
 use crate::common::{Maker, Trace, traceprof};
 
-/// A process of a recording: its name, id, when it began, and how many samples it has of each of
+/// A process of a recording: its name, its id, when it began, and its number of samples of each of
 /// two stacks.
 type Process = (&'static str, u32, u64, [u64; 2]);
 
@@ -22,7 +22,7 @@ fn made(processes: &[Process]) -> Trace {
         let thread = maker.thread_of(*pid, *pid, name);
         let mut left = *counts;
         for ms in 0..left.iter().sum() {
-            // In turns, as long as there are any: all of the time is alike.
+            // The stacks alternate in their proportion, so every part of the time is alike.
             let at = (left[0] * counts[1] < left[1] * counts[0]) as usize;
             left[at] -= 1;
             maker.sample(thread, ms, STACKS[at]);
@@ -44,7 +44,7 @@ fn lines(traces: &[&Trace], options: &[&str]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// `front` goes on, `back` is started anew, and there is another `worker`.
+/// `front` goes on, `back` is restarted, and one of the traces has another `worker`.
 fn two() -> [Trace; 2] {
     let before =
         [("front", 7, 1, [400, 200]), ("back", 8, 2, [100, 300]), ("worker", 9, 3, [10, 0])];
@@ -72,7 +72,7 @@ fn stacks_of_several_processes_are_kept_apart() {
     for title in ["<title>front/7 (600 ", "<title>back (400 ", "<title>worker/* (30 "] {
         assert!(svg.contains(title), "no {title} in {svg}");
     }
-    // That of one process is what has changed, though the other's is of the same functions.
+    // Only the function of one process changed, although the other process has the same functions.
     let colors = svg.split("<title>").filter(|part| part.starts_with("parse (")).map(|part| {
         let title = part.split_once("</title>").unwrap().0;
         (title.split(' ').nth(1).unwrap(), title.ends_with("; 0.00%)"))
@@ -92,7 +92,7 @@ fn parts_of_one_recording_have_the_processes_of_its_export() {
     assert_eq!(both, expected.collect::<Vec<_>>());
 }
 
-/// What a process was before it executed another program has the same first thread.
+/// A program that the process ran before an exec has the same first thread.
 #[test]
 fn a_process_that_is_not_listed_has_the_name_of_its_last_program_every_time() {
     let mut maker = Maker::new();
@@ -113,13 +113,13 @@ fn one_process_against_another_meets_it_by_its_functions() {
     let options = ["--base-process", "front", "--process", "back"];
     let expected = ["_start;main;parse 400 300", "_start;main;render 200 100"];
     assert_eq!(lines(&[before, after], &options), expected);
-    // One against several is told apart on both sides.
+    // One process against several: both sides name the process.
     let options = ["--base-process", "front"];
     assert!(lines(&[before, after], &options).contains(&"back;_start;main;parse 0 300".to_owned()));
 }
 
 #[test]
-fn tables_tell_of_processes_and_functions_stay_what_they_are() {
+fn tables_name_processes_and_functions_keep_their_names() {
     let [before, after] = &two();
     let json: Json = serde_json::from_str(&run(&[before, after], &["--json", "--paths"])).unwrap();
     assert_eq!([&json["before"]["processes"], &json["after"]["processes"]], [3, 4]);

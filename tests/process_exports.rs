@@ -1,4 +1,4 @@
-//! Exports of several processes that were recorded together: none is taken for another one.
+//! Exports of several processes that were recorded together: no process is confused with another.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,8 +18,8 @@ use crate::exports::{exported, is_wall};
 
 use maker::BEGIN_NS;
 
-/// Three processes, each with a worker that works and waits: two of one name, and a shell that
-/// executed a server in between.
+/// Three processes, each with a worker that works and waits: two of the same name, and a shell that
+/// executed a server during the recording.
 pub(crate) fn three() -> Trace {
     let mut maker = Maker::new();
     let text = |text: &str| Value::Text(text.to_owned());
@@ -70,7 +70,7 @@ pub(crate) fn three() -> Trace {
     maker.finish()
 }
 
-/// What its processes weigh, from the trace.
+/// Returns the weight of each process, from the trace.
 fn weights(made: &Trace, wall: bool) -> BTreeMap<u32, f64> {
     let mut weights = BTreeMap::new();
     for thread in &traceprof::trace::load(&made.path()).unwrap().threads {
@@ -122,7 +122,7 @@ impl Pprof {
     }
 }
 
-/// The id at the end of `front/100`.
+/// Returns the id at the end of `front/100`.
 fn pid_of(label: &str) -> u32 {
     label.rsplit_once('/').unwrap().1.parse().unwrap()
 }
@@ -150,8 +150,8 @@ fn of_perf_script(text: &str) -> Vec<(u32, f64)> {
     heads.map(part).collect()
 }
 
-/// What an export says that each process weighs; of CPU time in periods, which are of a
-/// millisecond, of wall clock time in microseconds.
+/// Returns the weight of each process in an export: CPU time in periods of a millisecond, wall
+/// clock time in microseconds.
 fn of_processes(format: Format, bytes: &[u8], wall: bool) -> BTreeMap<u32, f64> {
     let text = || std::str::from_utf8(bytes).unwrap();
     let json = || serde_json::from_slice::<Json>(bytes).unwrap();
@@ -257,7 +257,7 @@ fn processes_have_names_and_threads_of_one_name_stay_apart() {
     assert!(threads.iter().all(|it| it["isMainThread"] == (it["name"] != "worker")));
 }
 
-/// One process of several is as if it had been recorded alone.
+/// One of several processes is exported as if it had been recorded alone.
 #[test]
 fn one_of_them_alone_has_no_frame_of_its_own() {
     let made = three();

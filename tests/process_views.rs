@@ -1,4 +1,4 @@
-//! Views of several processes that were recorded together, from traces made by hand.
+//! Views of several processes that were recorded together, from synthetic traces.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::snapshot;
 
 use maker::BEGIN_NS;
 
-/// Two processes, each of two workers of the same names; the second process hangs: all of its
+/// Two processes with two workers of the same names each. The second process hangs: all of its
 /// threads wait for work.
 fn demo() -> Trace {
     let mut maker = Maker::new();
@@ -54,14 +54,14 @@ fn demo() -> Trace {
     maker.finish()
 }
 
-/// A second of it.
+/// Adds a second of waiting.
 fn waits(maker: &mut Maker, thread: ThreadId, stack: &str) {
     let time_ns = BEGIN_NS + 1_000_000_000;
     let sample = Sample { flags: WALL, weight: 1_000_000, time_ns, state: 2, ..Sample::default() };
     maker.full_sample(thread, &Sample { syscall: Some(232), ..sample }, stack);
 }
 
-/// A hundredth of a second, of both kinds of time.
+/// Adds a hundredth of a second in both kinds of time.
 fn runs(maker: &mut Maker, thread: ThreadId) {
     for ms in 1..=10 {
         let time_ns = BEGIN_NS + ms * 100_000_000;
@@ -92,7 +92,7 @@ fn a_process_that_hangs_beside_a_busy_one_keeps_its_trees() {
     let text = run(&made, &["print"], &[]);
     assert!(text.contains("thread 200 \"back\""), "{text}");
     assert!(text.contains("pool \"worker-*\" (2 threads) of process 200"), "{text}");
-    // Those of the busy one are idle.
+    // The threads of the busy process are idle.
     assert!(text.contains("\n3 idle threads: "), "{text}");
     assert!(
         !text.contains("thread 100 ") && !text.contains("\"worker-*\" (2 threads) of process 100"),
@@ -107,7 +107,7 @@ fn a_process_that_hangs_beside_a_busy_one_keeps_its_trees() {
 }
 
 #[test]
-fn threads_of_one_name_are_told_apart_by_their_processes() {
+fn threads_of_one_name_are_distinguished_by_their_processes() {
     let made = demo();
     let folded = run(&made, &["export", "--format", "folded", "--threads"], &[]);
     let firsts: BTreeSet<String> = folded
@@ -182,7 +182,7 @@ fn one_process_is_one_row() {
 }
 
 #[test]
-fn titles_say_which_processes_they_are_of() {
+fn titles_name_their_processes() {
     let made = demo();
     let all = "2 processes: front (100), ba\\u{1b}ck (200)";
     assert_eq!(page(&made).head["title"], all);
@@ -200,7 +200,7 @@ fn titles_say_which_processes_they_are_of() {
 }
 
 #[test]
-fn shares_of_processes_say_what_they_are_of() {
+fn shares_of_processes_name_their_total() {
     let made = demo();
     let line = |options: &[&str]| {
         let text = run(&made, &["print", "--summary"], options);
@@ -219,12 +219,12 @@ fn shares_of_processes_say_what_they_are_of() {
     maker.sample(main, 1, "_start main");
     let text = run(&maker.finish(), &["print", "--summary"], &[]);
     let tail =
-        "100.0 % of CPU time; 3 could not be recorded; 2 ended before they could be recorded\n";
+        "100.0 % of CPU time; 3 could not be recorded; 2 exited before they could be recorded\n";
     assert!(text.contains(tail), "{text}");
 }
 
 #[test]
-fn what_happened_in_a_recording_is_in_its_json() {
+fn events_of_a_recording_are_in_its_json() {
     let mut maker = Maker::new();
     let number = Value::Unsigned;
     let text = |text: &str| Value::Text(text.to_owned());
@@ -233,7 +233,7 @@ fn what_happened_in_a_recording_is_in_its_json() {
         ("executed.1", vec![text("helper"), since(500), number(7)]),
         ("executed.2", vec![text("brief"), since(900), text("too short")]),
         ("process.1.executed.1", vec![text("own\u{9b}"), since(700), number(8)]),
-        // Of a process that is not listed, and of none.
+        // For a process that is not listed, and for none.
         ("process.2.executed.1", vec![text("late"), since(1_000)]),
         ("process.x.executed.1", vec![text("odd"), since(1), number(2)]),
         ("process.1", vec![number(100), number(1), text("front"), text("front")]),
@@ -295,7 +295,7 @@ fn rows_of_a_page_are_of_one_process_each() {
     for label in [
         "back, pid 200",
         "worker ×2, pid 200",
-        // The digit is of no number that counts them.
+        // The digit is part of the name and not a thread number.
         "http2 ×2, pid 100",
         "http2 ×2, pid 200",
         "3 idle",

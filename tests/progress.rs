@@ -1,4 +1,4 @@
-//! How far long work is: on terminals, and nowhere else.
+//! The progress of long work: on terminals, and nowhere else.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use traceprof::trace::meter::{self, Unit};
+use traceprof::trace::meter::{self, PassUnit};
 use traceprof::trace::{LazyTrace, Sample, WriterOptions, recover};
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::html::{self, PageOptions};
@@ -15,7 +15,7 @@ use traceprof::view::{Selection, load};
 
 use crate::common::{Maker, Tmux, Trace, maker, needs_recording, traceprof, wait_until};
 
-/// A trace that takes some seconds to read, beside something else.
+/// A trace that takes some seconds to read on a shared processor.
 fn large() -> Trace {
     traced(SAMPLES)
 }
@@ -25,7 +25,7 @@ fn traced(samples: u64) -> Trace {
     let thread = maker.thread(1, "x");
     let places: Vec<_> = (0..64).map(|n| maker.location(&format!("f{n}"))).collect();
     for n in 0..samples {
-        // Stacks that have little in common with those before and after them.
+        // Each stack shares little with the stacks before and after it.
         let depth = 8 + (n * 7 % 48) as usize;
         let stack: Vec<_> = (0..depth).map(|at| places[(at * 5 + n as usize) % 64]).collect();
         let time_ns = maker::BEGIN_NS + n * 1_000_000;
@@ -37,18 +37,18 @@ fn traced(samples: u64) -> Trace {
 
 const SAMPLES: u64 = 100_000;
 
-/// Something else that uses the processor: beside it the work takes long on any machine.
+/// Another process on the same processor, which makes the work slow on any machine.
 struct Hog(Pid);
 
 impl Hog {
-    /// In the same terminal, whose processes share their part of the machine.
+    /// Starts in the same terminal, whose processes share a scheduling group.
     fn start(tmux: &Tmux, trace: &Trace) -> Self {
-        tmux.types("taskset -c 0 sh -c 'echo $$ >hog; while :; do :; done' &");
+        tmux.type_line("taskset -c 0 sh -c 'echo $$ >hog; while :; do :; done' &");
         Self(written_pid(&trace.dir().join("hog")))
     }
 }
 
-/// Waits for a process to write its pid there, and removes the file.
+/// Waits until a process has written its pid to the file, and removes the file.
 fn written_pid(path: &Path) -> Pid {
     let mut pid = String::new();
     let is_there = wait_until(Duration::from_secs(60), || {
@@ -66,44 +66,44 @@ impl Drop for Hog {
     }
 }
 
-/// Has the command run beside it.
+/// Prefix that runs the command on the hog's processor.
 const BESIDE: &str = "taskset -c 0 nice -n 12";
 
-/// Goes to where the trace is, and waits until the shell is there.
+/// Changes to the directory of the trace, and waits until the shell is there.
 fn enter(tmux: &Tmux, trace: &Trace) {
-    tmux.types(&format!("cd {}; echo is''-there", trace.dir().display()));
-    tmux.sees("is-there");
+    tmux.type_line(&format!("cd {}; echo is''-there", trace.dir().display()));
+    tmux.wait_for("is-there");
 }
 
-/// Runs the command in a terminal; the line is seen, always with a share of no more than all, and
-/// gone at the end.
+/// Runs the command in a terminal. The line must appear, with a share of at most 100 %, and must be
+/// erased at the end.
 fn shows(trace: &Trace, words: &str, line: &str) {
     let tmux = Tmux::start(100, 20);
     enter(&tmux, trace);
     let mut hog = Some(Hog::start(&tmux, trace));
-    tmux.types(&format!("{BESIDE} {} {words}; echo code-$?", env!("CARGO_BIN_EXE_traceprof")));
-    let has_ended = |screen: &str| {
+    tmux.type_line(&format!("{BESIDE} {} {words}; echo code-$?", env!("CARGO_BIN_EXE_traceprof")));
+    let has_exited = |screen: &str| {
         let codes = screen.split("code-").skip(1);
         codes.into_iter().any(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
     };
     let ended = wait_until(Duration::from_secs(120), || {
         let screen = tmux.screen();
         let shown = screen.lines().find_map(|it| it.split_once(line).map(|it| it.1));
-        // It may be seen before it is whole.
+        // The test may read it before it is complete.
         if let Some(rest) = shown.filter(|rest| rest.contains(" of ")) {
             let percent = rest.split_once(" %").and_then(|(text, _)| text.parse::<u32>().ok());
             assert!(percent.is_some_and(|it| it <= 100), "no share:\n{screen}");
             hog = None;
         }
-        has_ended(&screen)
+        has_exited(&screen)
     });
     let screen = tmux.screen();
     assert!(ended && screen.contains("code-0"), "{screen}");
-    assert!(hog.is_none(), "it was not seen:\n{screen}");
-    assert!(!screen.contains(line), "it stays:\n{screen}");
+    assert!(hog.is_none(), "the line was not seen:\n{screen}");
+    assert!(!screen.contains(line), "the line stays:\n{screen}");
 }
 
-/// The account is the process's, and other tests read traces too.
+/// The meter is global to the process, and other tests also read traces.
 #[test]
 fn every_pass_over_a_trace_has_an_end_that_is_known() {
     const ALONE: &str = "TRACEPROF_TEST_PASSES";
@@ -121,7 +121,7 @@ fn every_pass_over_a_trace_has_an_end_that_is_known() {
     let trace = LazyTrace::open(&file.path()).expect("a trace");
     let is_done = |doing: &str, turn: u32, samples: u64| {
         let pass = meter::current().expect("a pass");
-        assert_eq!((pass.doing, pass.turn, pass.unit), (doing, turn, Unit::Samples));
+        assert_eq!((pass.doing, pass.turn, pass.unit), (doing, turn, PassUnit::Samples));
         assert_eq!((pass.done, pass.whole), (samples, samples), "{doing}");
     };
     let selected = Selection::default().resolve(&trace).expect("all");
@@ -139,93 +139,95 @@ fn every_pass_over_a_trace_has_an_end_that_is_known() {
     let saved = file.dir().join("saved.trace");
     recover(&file.path(), &saved, WriterOptions::default()).expect("saved");
     let pass = meter::current().expect("a pass");
-    assert_eq!((pass.doing, pass.turn, pass.unit), ("recovering", 3, Unit::Bytes));
+    assert_eq!((pass.doing, pass.turn, pass.unit), ("recovering", 3, PassUnit::Bytes));
     assert!(pass.done > pass.whole / 2 && pass.done <= pass.whole, "{pass:?}");
 }
 
 #[test]
-fn checking_tells_how_far_it_is() {
+fn verify_shows_its_progress() {
     shows(&large(), "verify out.trace", "checking out.trace: ");
 }
 
 #[test]
-fn making_a_page_tells_how_far_it_is() {
+fn view_shows_its_progress() {
     shows(&large(), "view --force out.trace", "reading out.trace: ");
 }
 
 #[test]
-fn exporting_tells_how_far_it_is() {
+fn export_shows_its_progress() {
     shows(&large(), "export out.trace --format folded --force -o x.folded", "reading out.trace: ");
 }
 
 #[test]
-fn the_line_is_gone_before_what_is_printed() {
+fn the_line_is_erased_before_the_output() {
     let (tmux, trace) = (Tmux::start(100, 40), large());
     enter(&tmux, &trace);
     let ours = format!("{BESIDE} {}", env!("CARGO_BIN_EXE_traceprof"));
     let hog = Hog::start(&tmux, &trace);
-    tmux.types(&format!("{ours} export out.trace --format perf-script | head -5; echo code-$?"));
-    tmux.sees("reading out.trace: ");
+    tmux.type_line(&format!(
+        "{ours} export out.trace --format perf-script | head -5; echo code-$?"
+    ));
+    tmux.wait_for("reading out.trace: ");
     drop(hog);
-    tmux.sees("code-0");
+    tmux.wait_for("code-0");
     assert!(!tmux.screen().contains("reading out"), "{}", tmux.screen());
 }
 
 #[test]
-fn recovering_and_indexing_tell_how_far_they_are() {
+fn recover_and_reindex_show_their_progress() {
     let trace = large();
     shows(&trace, "recover --force out.trace saved.trace", "recovering out.trace: ");
     shows(&trace, "reindex out.trace", "indexing out.trace: ");
 }
 
-/// Runs the recorder for moments, and keeps it stopped for longer, in which the screen is read: the
-/// line is due in each moment, and seen, however fast the machine is.
+/// Alternately runs the recorder for a moment and stops it for longer while the screen is read. The
+/// line is due in each moment, so it is seen however fast the machine is.
 fn step_to(tmux: &Tmux, recorder: Pid, is_there: impl Fn(&str) -> bool) {
     let mut screen = String::new();
     wait_until(Duration::from_secs(120), || {
         let _ = kill(recorder, Signal::SIGSTOP);
         screen = tmux.screen();
         std::thread::sleep(Duration::from_millis(95));
-        // It may have ended.
+        // The recorder may have exited.
         let _ = kill(recorder, Signal::SIGCONT);
         is_there(&screen) || screen.contains("code-0")
     });
     assert!(is_there(&screen), "{screen}");
 }
 
-/// Stops the recorder until what it started has ended.
+/// Stops the recorder until the program that it started has exited.
 fn fall_behind(recorder: Pid) {
     let children = format!("/proc/{recorder}/task/{recorder}/children");
     let children = std::fs::read_to_string(children).expect("the recorder's children");
     kill(recorder, Signal::SIGSTOP).expect("a recorder");
-    let has_ended = |pid: &str| {
+    let has_exited = |pid: &str| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|it| it.1.starts_with('Z'))
     };
-    let is_over = || children.split_whitespace().any(has_ended);
+    let is_over = || children.split_whitespace().any(has_exited);
     assert!(wait_until(Duration::from_secs(60), is_over), "{children}");
 }
 
-/// The function names of a large program are read at the end: here most of its samples come while
-/// the recorder is stopped.
+/// The recorder reads the function names of a large program at the end. Most samples come while the
+/// recorder is stopped.
 #[test]
-fn the_end_of_a_recording_tells_how_many_names_are_missing() {
+fn the_end_of_a_recording_shows_how_many_names_are_missing() {
     needs_recording!();
     let (tmux, trace) = (Tmux::start(100, 20), large());
     enter(&tmux, &trace);
     let ours = env!("CARGO_BIN_EXE_traceprof");
-    tmux.types(&format!(
+    tmux.type_line(&format!(
         "sh -c \"sh -c 'echo \\$\\$ >recorder; exec {ours} record -F 9973 -o x.trace -- {ours} \
          export out.trace --format firefox --force -o x.json'; echo code-\\$?\""
     ));
     let recorder = written_pid(&trace.dir().join("recorder"));
-    tmux.sees(" lost  ");
+    tmux.wait_for(" lost  ");
     fall_behind(recorder);
     step_to(&tmux, recorder, |screen| {
         let line = screen.lines().find_map(|it| it.split_once("naming functions: "));
         line.is_some_and(|(_, rest)| rest.contains(" %, ") && rest.contains(" addresses"))
     });
-    tmux.sees("code-0");
+    tmux.wait_for("code-0");
     assert!(!tmux.screen().contains("naming functions: "), "{}", tmux.screen());
 }
 

@@ -1,4 +1,4 @@
-//! What a recording of a running process says, against what the process itself knows.
+//! A recording of a running process, compared with what the process itself measures.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::{
     program, program_for_everyone, record_cpu, skip, together, unprivileged_obstacle, variant,
 };
 
-/// Prints a measurement where a passing test's output is not hidden.
+/// Prints a measurement to stderr, which the harness does not hide for a passing test.
 fn report(line: &str) {
     // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "measured: {line}");
@@ -23,18 +23,18 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A recording with the CPU time that the target used meanwhile.
 struct Measured {
     folded: Folded,
-    /// By the trace's own account, which the process's clock confirms.
+    /// CPU time by the trace, which the process's clock confirms.
     cpu: Duration,
 }
 
 impl Measured {
-    /// CPU time that these counts stand for, relative to what the target used.
+    /// Returns the CPU time that these counts cover, relative to what the target used.
     fn share(&self, count: u64, freq_hz: f64) -> f64 {
         count as f64 / freq_hz / self.cpu.as_secs_f64()
     }
 }
 
-/// Records until the target has used so much CPU time, and looks at its clock from outside.
+/// Records until the target has used this much CPU time, and reads its clock from outside.
 fn record_measured(pid: i32, cpu: Duration, extra: &[&str]) -> Measured {
     let before = cpu_clock(pid);
     let pid_text = pid.to_string();
@@ -44,11 +44,14 @@ fn record_measured(pid: i32, cpu: Duration, extra: &[&str]) -> Measured {
     recorder.send(Signal::SIGINT);
     let trace = recorder.finish().expect_code(0).trace;
     let at_most = cpu_clock(pid) - before;
-    let told = Duration::from_nanos(trace.number("cpu_time_ns"));
-    // The mapping that shows the attach comes a little before the first sample.
+    let reported = Duration::from_nanos(trace.number("cpu_time_ns"));
+    // The mapping that shows the attach exists a little before the first sample.
     let at_least = cpu.mul_f64(0.9);
-    assert!((at_least..=at_most).contains(&told), "{told:?} is not {at_least:?} to {at_most:?}");
-    Measured { folded: trace.folded(), cpu: told }
+    assert!(
+        (at_least..=at_most).contains(&reported),
+        "{reported:?} is not {at_least:?} to {at_most:?}"
+    );
+    Measured { folded: trace.folded(), cpu: reported }
 }
 
 #[test]
@@ -76,7 +79,8 @@ fn shares_of_a_program_without_frame_pointers_are_exact() {
         assert_eq!(folded.count_with_other_caller(&kernel, &caller), 0, "callers of {kernel}");
         assert_eq!(folded.count_with_other_caller(&caller, "timed"), 0, "callers of {caller}");
     }
-    // The compiler may inline it; the source has it between the two, and so must the stacks.
+    // The compiler may inline `timed`. The source has it between the two functions, and so must the
+    // stacks.
     assert_eq!(folded.count_with_other_caller("timed", "main"), 0, "callers of timed");
 }
 
@@ -96,7 +100,7 @@ fn every_thread_of_a_rust_program_is_sampled_with_demangled_names() {
     {
         let function = format!("threads::{name}");
         let (sampled, done) = (folded.percent_of(&function), 100.0 * rounds[index] / all);
-        // The rounds cover the program's whole life, the samples a part of it.
+        // The rounds cover the program's complete life, and the samples only a part of it.
         assert!((sampled - done).abs() < 8.0, "{function}: {sampled:.1} %, rounds {done:.1} %");
     }
     assert!(folded.count_containing("threads::Two as threads::Work") > 0, "trait method");
@@ -159,7 +163,7 @@ fn root_records_the_process_of_another_user() {
     check_split(&outcome.trace.folded());
 }
 
-/// Looser than the test of shares: it is about permissions.
+/// Less strict than the test of shares, because it is about permissions.
 fn check_split(folded: &Folded) {
     assert!(folded.total() > 1500, "{} samples", folded.total());
     for (name, share) in [("alpha", 50.0), ("beta", 30.0), ("gamma", 20.0)] {
@@ -168,7 +172,7 @@ fn check_split(folded: &Folded) {
     }
 }
 
-/// A thread inside a system call uses CPU time that belongs to the call's caller.
+/// The CPU time of a thread inside a system call belongs to the caller of the call.
 #[test]
 fn kernel_time_of_a_reader_is_attributed() {
     needs_recording!();
@@ -220,7 +224,8 @@ fn library_loaded_during_the_recording_is_symbolized() {
     assert!(folded.count_of("own_work") > 100, "before the load");
     assert!(folded.count_of("plugin_work") > 100, "after the load");
     let wrong = folded.count_with_other_caller("plugin_work", "plugin_entry");
-    // Samples between the load and its discovery find no table; they are followed afterwards.
+    // Until the recorder finds a new library there is no table for it. The recorder unwinds samples
+    // from that time itself.
     let followed = trace.number("followed_outside");
     report(&format!("{followed} samples of a library that was loaded were followed outside"));
     assert_eq!(wrong, 0, "plugin_work without its caller, {followed} followed");
@@ -229,7 +234,7 @@ fn library_loaded_during_the_recording_is_symbolized() {
 
 /// Each plugin's function is only ever called through the program's own function for it.
 #[test]
-fn plugins_that_take_turns_at_one_address_are_told_apart() {
+fn plugins_that_alternate_at_one_address_are_distinguished() {
     needs_recording!();
     let _machine = together();
     let plugin = |name: &str| {
@@ -244,10 +249,7 @@ fn plugins_that_take_turns_at_one_address_are_told_apart() {
     let corrected = trace.number("corrected_for_remaps");
     report(&format!("{corrected} samples between a mapping and its discovery"));
     assert_eq!(target.fact("other_places"), 0, "they were not mapped at one address");
-    assert!(
-        corrected > 0,
-        "the kernel tells of mappings, so what was sampled after one is corrected"
-    );
+    assert!(corrected > 0, "the kernel reports mappings, so samples after one are corrected");
     let folded = trace.folded();
     for (own, other) in [("alpha", "beta"), ("beta", "alpha")] {
         let (work, run) = (format!("work_{own}"), format!("run_{own}"));
@@ -257,7 +259,8 @@ fn plugins_that_take_turns_at_one_address_are_told_apart() {
         let wrong = folded.count_with_other_caller(&work, "plugin_entry");
         let all = folded.count_of(&work);
         report(&format!("{wrong} of {all} of {work} without their callers"));
-        // Those of the first milliseconds of a turn, before it is known: 5 of 60 as measured.
+        // Samples from the first milliseconds of a turn, before the recorder notices the change: 5
+        // of 60 as measured.
         assert!(wrong * 5 <= all, "{wrong} of {all} of {work} without their callers");
     }
 }
@@ -267,12 +270,12 @@ fn thread_that_blocks_the_signal_is_named() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("blocked", &[]);
-    // Half of it is the deaf thread's.
+    // Half of it is used by the signal-blocked thread.
     let outcome = record_cpu(target.pid(), 2 * SECOND, &["--freq", "499"]);
-    let deaf = target.fact("deaf_tid").to_string();
+    let blocked = target.fact("blocked_tid").to_string();
     let text = outcome.text();
-    let named = text.lines().any(|line| line.contains(&deaf) && line.contains("block"));
-    assert!(named, "thread {deaf} is not listed as blocking:\n{text}");
+    let named = text.lines().any(|line| line.contains(&blocked) && line.contains("block"));
+    assert!(named, "thread {blocked} is not listed as blocking:\n{text}");
     assert!(outcome.trace.folded().count_of("open_work") > 100);
     target.goes_on_and_ends_by_itself();
 }

@@ -39,7 +39,7 @@ fn tree_shows_the_split_under_its_thread() {
 }
 
 #[test]
-fn verbose_tree_has_a_place_on_every_line() {
+fn verbose_tree_has_a_location_on_every_line() {
     needs_recording!();
     let _machine = together();
     let text = SPLIT.view(&["print", "--verbose"]);

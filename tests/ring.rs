@@ -1,4 +1,4 @@
-//! `record --ring`: the last minutes, what has them saved, and what becomes of them.
+//! `record --ring`: the last minutes, what makes the recorder save them, and what becomes of them.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::{
 };
 use crate::output_side::{names_in, record_in, text, weight_of};
 
-/// Whether there is a whole trace.
+/// Whether the file is a complete trace.
 fn is_closed(path: &Path) -> bool {
     trace::load(path).is_ok_and(|trace| trace.closed)
 }
@@ -34,24 +34,27 @@ fn a_ring_is_bounded_and_saved_by_a_signal_and_at_the_end() {
     recorder.send(Signal::SIGUSR2);
     let saved = dir.join("out-1.trace");
     assert!(wait_until(Duration::from_secs(60), || is_closed(&saved)), "not saved");
-    assert!(!recorder.has_ended());
+    assert!(!recorder.has_exited());
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(200));
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
-    assert!(outcome.text().contains("asked for by a signal"), "{}", outcome.text());
-    assert!(!ring.exists(), "the parts are left");
-    let told: serde_json::Value =
+    assert!(outcome.text().contains("requested by SIGUSR2"), "{}", outcome.text());
+    assert!(!ring.exists(), "the parts remain");
+    let summary: serde_json::Value =
         serde_json::from_slice(&outcome.output.stdout).expect("one object");
     for (place, path) in [saved, dir.join("out.trace")].iter().enumerate() {
         let (_, samples) = weight_of(path);
         assert!(samples > 0);
-        assert_eq!(told["saved"][place]["samples"], samples, "{told}");
-        assert_eq!(told["saved"][place]["output"], path.to_string_lossy().as_ref());
+        assert_eq!(summary["saved"][place]["samples"], samples, "{summary}");
+        assert_eq!(summary["saved"][place]["output"], path.to_string_lossy().as_ref());
         let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
         assert!(text(&printed.stdout).contains("threads::crunch_zero"));
     }
-    assert!(told["figures"]["samples"].as_u64() > told["samples_in_file"].as_u64(), "{told}");
+    assert!(
+        summary["figures"]["samples"].as_u64() > summary["samples_in_file"].as_u64(),
+        "{summary}"
+    );
 }
 
 #[test]
@@ -63,12 +66,12 @@ fn the_ring_of_a_program_that_ends_is_all_of_it() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(names_in(dir.path()), ["x.ring", "x.ring.idx"]);
     let line = text(&output.stdout);
-    let told: serde_json::Value =
+    let summary: serde_json::Value =
         serde_json::from_str(line.lines().last().expect("a line")).expect("one object");
     let (weight, samples) = weight_of(&dir.path().join("x.ring"));
     let head = traceprof(&["print"]).arg(dir.path().join("x.ring")).output().expect("traceprof");
     assert!(text(&head.stdout).contains("\ncpu time "), "{}", text(&head.stdout));
-    let figures = &told["figures"];
+    let figures = &summary["figures"];
     assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
 }
 
@@ -91,8 +94,8 @@ fn the_parts_of_a_ring_outlive_a_killed_recorder() {
         assert!(print.status.success(), "{name}: {}", text(&print.stderr));
         printed += usize::from(text(&print.stdout).contains("threads::"));
     }
-    assert!(printed >= 2, "{printed} parts with something in them");
-    // They are not written over by the next one.
+    assert!(printed >= 2, "{printed} parts with samples");
+    // The next recording does not overwrite them.
     let output = record_in(outcome.trace.dir(), &["--ring", "2s", "-o", "out.trace"]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("its parts are traces"), "{}", text(&output.stderr));
@@ -114,7 +117,8 @@ fn a_file_that_appears_has_the_ring_saved() {
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
     let saved = recorder.trace().dir().join("out-1.trace");
     assert!(!saved.exists());
-    // One that is written to once the recorder looks: before that it is there already.
+    // A file that is written again once the recorder polls. Before its first poll the file exists
+    // already.
     let is_saved = || {
         fs::write(&file, format!("{:?}", std::time::Instant::now())).expect("a file");
         std::thread::sleep(Duration::from_millis(100));
@@ -126,7 +130,7 @@ fn a_file_that_appears_has_the_ring_saved() {
     let outcome = recorder.finish().expect_code(0);
     assert!(outcome.text().contains("was written"), "{}", outcome.text());
     let others = names_in(outcome.trace.dir());
-    assert!(!others.contains(&"out-2.trace".to_owned()), "saved twice in the time: {others:?}");
+    assert!(!others.contains(&"out-2.trace".to_owned()), "saved twice: {others:?}");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -146,7 +150,7 @@ fn a_request_to_save_without_a_ring_is_answered() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// Records the program `threads` in a ring until its sixth part, with these signals in the end.
+/// Records the program `threads` in a ring until its sixth part, and then sends these signals.
 fn ring_until_signals(args: &[&str], signals: &[Signal]) -> (Outcome, serde_json::Value) {
     let mut target = Target::start("threads", &[]);
     let pid = target.pid().to_string();
@@ -158,21 +162,24 @@ fn ring_until_signals(args: &[&str], signals: &[Signal]) -> (Outcome, serde_json
     signals.iter().for_each(|signal| recorder.send(*signal));
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
-    let told = serde_json::from_slice(&outcome.output.stdout).expect("one object");
-    (outcome, told)
+    let summary = serde_json::from_slice(&outcome.output.stdout).expect("one object");
+    (outcome, summary)
 }
 
 #[test]
 fn a_ring_that_nobody_asked_for_is_dropped_if_it_is_not_to_be_saved_at_the_end() {
     needs_recording!();
     let _machine = together();
-    let (outcome, told) = ring_until_signals(&["--ring-save", "trigger"], &[Signal::SIGINT]);
+    let (outcome, summary) = ring_until_signals(&["--ring-save", "trigger"], &[Signal::SIGINT]);
     assert_eq!(names_in(outcome.trace.dir()), [""; 0]);
-    assert!(told["output"].is_null() && told["index"].is_null(), "{told}");
-    assert_eq!((&told["saved"], &told["samples_in_file"]), (&serde_json::json!([]), &0.into()));
-    assert!(told["figures"]["samples"].as_u64() > Some(0), "{told}");
+    assert!(summary["output"].is_null() && summary["index"].is_null(), "{summary}");
+    assert_eq!(
+        (&summary["saved"], &summary["samples_in_file"]),
+        (&serde_json::json!([]), &0.into())
+    );
+    assert!(summary["figures"]["samples"].as_u64() > Some(0), "{summary}");
     let report = outcome.text();
-    assert!(report.contains("dropped at the end: nothing asked for a save"), "{report}");
+    assert!(report.contains("dropped at the end: no save was requested"), "{report}");
     assert!(!report.contains("traceprof print"), "{report}");
 }
 
@@ -181,15 +188,15 @@ fn a_save_that_is_asked_for_just_before_the_end_is_made() {
     needs_recording!();
     let _machine = together();
     let signals = [Signal::SIGUSR2, Signal::SIGINT];
-    let (outcome, told) = ring_until_signals(&["--ring-save", "trigger"], &signals);
+    let (outcome, summary) = ring_until_signals(&["--ring-save", "trigger"], &signals);
     let names = names_in(outcome.trace.dir());
-    // By the end, or just before it.
-    let saved = told["output"].as_str().expect("a name").to_owned();
+    // At the end, or just before it.
+    let saved = summary["output"].as_str().expect("a name").to_owned();
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(saved.ends_with(&names[0]), "{saved}, {names:?}");
     let (_, samples) = weight_of(Path::new(&saved));
     assert!(samples > 0);
-    assert_eq!(told["samples_in_file"], samples);
+    assert_eq!(summary["samples_in_file"], samples);
     assert!(outcome.text().contains("traceprof print"), "{}", outcome.text());
 }
 
@@ -205,8 +212,8 @@ fn a_file_that_a_program_writes_as_it_dies_has_the_ring_saved() {
     let output = output.expect("traceprof");
     let report = text(&output.stderr);
     assert!(output.status.success(), "{report}");
-    assert!(!report.contains("nothing asked for a save"), "{report}");
-    // By the end, or by a look just before it.
+    assert!(!report.contains("no save was requested"), "{report}");
+    // At the end, or by a poll just before it.
     let names = names_in(dir.path());
     let saved = names.iter().find(|name| name.ends_with(".trace")).expect("a trace");
     assert_eq!(names.len(), 3, "with its index and the flag: {names:?}");
@@ -214,7 +221,7 @@ fn a_file_that_a_program_writes_as_it_dies_has_the_ring_saved() {
 }
 
 #[test]
-fn call_traces_of_a_ring_are_those_of_what_is_saved() {
+fn call_traces_of_a_ring_are_those_of_the_saved_samples() {
     needs_recording!();
     let _machine = together();
     {

@@ -1,4 +1,4 @@
-//! The runbooks in `scripts/runbooks`, run as they are, against real processes.
+//! The runbooks in `scripts/runbooks`, run unchanged against real processes.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ fn runbooks() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/runbooks")
 }
 
-/// A runbook with the command under test, not yet started.
+/// Returns a runbook with the command under test, not yet started.
 fn runbook(name: &str, args: &[&str], place: &TempDir) -> Command {
     let mut command = Command::new(runbooks().join(name));
     command.args(args).current_dir(place.path()).stdin(Stdio::null());
@@ -27,7 +27,7 @@ fn texts(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Runs it; what it printed, if it ended well.
+/// Runs a command that must succeed and returns its output.
 fn run(mut command: Command) -> String {
     let (code, out, err) = texts(&command.output().expect("bash"));
     assert_eq!(code, Some(0), "{out}\n{err}");
@@ -38,7 +38,7 @@ fn scripts() -> Vec<PathBuf> {
     let entries = fs::read_dir(runbooks()).expect("the runbooks");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
-    assert_eq!(paths.len(), 4, "each has a test of its own here: {paths:?}");
+    assert_eq!(paths.len(), 4, "each has its own test here: {paths:?}");
     paths
 }
 
@@ -69,7 +69,7 @@ fn shellcheck_has_nothing_to_say() {
     assert!(output.status.success(), "{}", texts(&output).1);
 }
 
-/// A command line in a runbook that the definition does not know would only fail when it is needed.
+/// A runbook with an invalid command line would only fail in an emergency.
 #[test]
 fn every_command_line_of_a_runbook_is_valid() {
     let mut seen = 0;
@@ -81,7 +81,7 @@ fn every_command_line_of_a_runbook_is_valid() {
             let words = words.replace("\"$@\"", "");
             let matches = definition()
                 .try_get_matches_from(["traceprof"].into_iter().chain(words.split_whitespace()));
-            // The pid of the one in a container follows in another line.
+            // The pid in the container follows in another line.
             let is_part = line.starts_with("record=(");
             assert!(matches.is_ok() || is_part, "{line}: {}", matches.unwrap_err());
             seen += 1;
@@ -91,7 +91,7 @@ fn every_command_line_of_a_runbook_is_valid() {
 }
 
 #[test]
-fn what_changed_between_two_recordings_is_said() {
+fn before_after_prints_the_changes() {
     needs_recording!();
     let _machine = together();
     let (mut before, mut after) = (Target::start("split", &[]), Target::start("steady", &["2"]));
@@ -101,9 +101,9 @@ fn what_changed_between_two_recordings_is_said() {
     let args = ["-p", &pid, "-n", "service.pid", "-d", "3", "-o", "out"];
     let out = run(runbook("before-after.sh", &[&args[..], &deploy].concat(), &place));
     let row = |name: &str| out.lines().find(|line| line.contains(name)).unwrap_or(&out).to_owned();
-    assert!(row("kernel_alpha").contains('-'), "it went: {out}");
+    assert!(row("kernel_alpha").contains('-'), "the process exited: {out}");
     assert_eq!(fs::read_to_string(place.path().join("out/diff.txt")).unwrap(), out);
-    // The first recording is not lost to another try, whichever of them it would be.
+    // A second run does not overwrite the first recording, whichever of the two it is.
     fs::remove_file(place.path().join("out/before.trace")).unwrap();
     let mut again = runbook("before-after.sh", &args, &place);
     let (code, _, err) = texts(&again.output().unwrap());
@@ -132,7 +132,7 @@ fn without_a_command_the_change_is_waited_for() {
 }
 
 #[test]
-fn a_hung_service_is_taken_down_whole() {
+fn a_hung_service_is_documented_completely() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("sleeper", &["futex"]);
@@ -151,9 +151,9 @@ fn a_hung_service_is_taken_down_whole() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// Each step is tried, and what failed is told.
+/// The runbook tries each step and reports which failed.
 #[test]
-fn a_service_that_is_gone_leaves_the_reasons() {
+fn a_service_that_has_exited_leaves_the_reasons() {
     let place = tempfile::tempdir().unwrap();
     let mut command = runbook("hung-service.sh", &["-p", "999999999", "-o", "hung"], &place);
     let (code, _, err) = texts(&command.output().unwrap());
@@ -167,16 +167,16 @@ fn a_service_that_is_gone_leaves_the_reasons() {
     }
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(place.path().join("hung")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o077, 0, "others may look into it");
+    assert_eq!(mode & 0o077, 0, "others may read it");
     assert!(!place.path().join("hung/print.txt").exists(), "there is nothing to print");
-    // What is there is another incident's.
+    // The directory belongs to an earlier incident.
     let again = runbook("hung-service.sh", &["-p", "999999999", "-o", "hung"], &place).output();
     let (code, _, err) = texts(&again.unwrap());
     assert_eq!(code, Some(6), "{err}");
     assert_eq!(fs::read_to_string(place.path().join("hung/errors.txt")).unwrap(), errors);
 }
 
-/// Why no namespaces can be made here, if so.
+/// Returns the reason why no namespaces can be made here, if there is one.
 fn namespace_obstacle() -> Option<&'static str> {
     if !is_root() {
         return Some("unshare: needs root");
@@ -187,7 +187,7 @@ fn namespace_obstacle() -> Option<&'static str> {
     (!is_made).then_some("unshare: namespaces cannot be made")
 }
 
-/// In a namespace of its own, where nothing else is busy.
+/// In its own namespace, where nothing else is busy.
 #[test]
 fn the_busiest_process_is_found_and_printed() {
     needs_recording!();
@@ -218,7 +218,7 @@ fn a_container_is_recorded_from_outside_and_from_inside() {
     }
     let _machine = together();
     let place = tempfile::tempdir().unwrap();
-    // Process 1 of this namespace is nobody's container.
+    // Process 1 of this namespace is in no container.
     let own = std::process::id().to_string();
     let refused = runbook("container.sh", &["-i", "-p", &own], &place).output().unwrap();
     let (code, _, err) = texts(&refused);

@@ -1,5 +1,5 @@
-//! Runtimes that make their own code and their own stacks: callers, names and roots, each on the
-//! real thing.
+//! Runtimes with generated code and their own stacks: callers, names and roots, each with the real
+//! runtime.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,15 +11,16 @@ use crate::common::{
     traceprof,
 };
 
-/// Of a thousand samples as many as this must reach a root.
+/// Least number of samples, of a thousand, that must reach a root.
 const ROOTED: u64 = 999;
-/// Standard deviations that chance may add to the others: one test in a million.
+/// Standard deviations of chance that a test permits: one test in a million fails by chance.
 const CHANCE: f64 = 5.0;
-/// Of the samples of a function that makes and removes its frame, so many may be where it has none.
-/// How many are is the processor's affair: it decides which instruction a signal meets.
+/// A function that makes and removes its frame has no frame for some instructions. At most this
+/// share of its samples may be there. The share depends on the processor, which decides at which
+/// instruction a signal arrives.
 const FRAMELESS_PERCENT: f64 = 10.0;
 
-/// Every caller that the source tells, and nothing else.
+/// Every caller that is in the source, and no other.
 const GO_CALLERS: [(&str, &str); 14] = [
     ("main.leafShort", "main.parentShort"),
     ("main.parentShort", "main.rootShort"),
@@ -41,7 +42,7 @@ fn rooted_per_mille(outcome: &Outcome) -> u64 {
     1000 * outcome.trace.number("rooted") / outcome.trace.number("samples").max(1)
 }
 
-/// As many samples reach a root as should, by chance.
+/// Checks that enough samples reach a root, with room for chance.
 fn assert_rooted(outcome: &Outcome) {
     let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
     let expected = (samples * (1000 - ROOTED)) as f64 / 1000.0;
@@ -50,7 +51,7 @@ fn assert_rooted(outcome: &Outcome) {
     assert!(others as f64 <= most, "{others} of {samples} end early\n{}", outcome.text());
 }
 
-/// Twenty thousand samples without one wrong caller.
+/// Checks the callers of twenty thousand samples, none of which may be wrong.
 fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     needs_recording!();
     let Some(go) = go else {
@@ -59,17 +60,16 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     let _machine = together();
     let program = go_program_by(go, name, "unique.go", options);
     let target = Target::spawn(Command::new(program));
-    // Of hits in the kernel only the stack that the system call was made on is known.
+    // For an expiry in the kernel, only the stack on which the system call was made is known.
     let options = ["--freq", "10000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_millis(2500), &options);
     let folded = outcome.trace.folded();
     for (function, caller) in GO_CALLERS {
         assert!(folded.count_of(function) > 10, "{function} is rare\n{}", outcome.text());
         let wrong = folded.count_with_other_caller(function, caller);
-        assert_eq!(wrong, 0, "{function} is called by {caller} only\n{}", outcome.text());
+        assert_eq!(wrong, 0, "{function} is called only by {caller}\n{}", outcome.text());
     }
-    // What runs on the system's stack are functions in functions: f.func1 in f, or g.f.func1 where
-    // f is inlined into g.
+    // Closures run on the system stack: f.func1 in f, or g.f.func1 where f is inlined into g.
     let (right, all) = folded.count_around("runtime.systemstack", |caller, called| {
         let outer = called.rsplit_once(".func")?.0;
         let short = caller.strip_prefix("runtime").unwrap_or(caller);
@@ -77,7 +77,7 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     });
     assert!(
         all > 10 && right == all,
-        "{right} of {all} are called by their own\n{}",
+        "{right} of {all} are called by their own function\n{}",
         outcome.text()
     );
     assert!(folded.count_of("clock_gettime") > 10, "the vDSO is called from the system's stack");
@@ -100,7 +100,7 @@ fn go_at_any_address_callers_are_exact() {
     go_callers_are_exact(usual_go(), "unique-pie", &["-buildmode=pie", "-ldflags=-s -w"]);
 }
 
-/// Its tables are laid out otherwise than those of the one that Debian has.
+/// The layout of its tables differs from that of Debian's Go.
 #[test]
 fn newest_go_callers_are_exact() {
     let go = newest_go();
@@ -108,12 +108,12 @@ fn newest_go_callers_are_exact() {
     go_callers_are_exact(go.as_deref(), "unique-newest-pie", &["-buildmode=pie"]);
 }
 
-/// A file that a target made outside of its own directory, removed with the value.
+/// A file that a target made outside its own directory, which is removed when the value is dropped.
 struct Litter(PathBuf);
 
 impl Drop for Litter {
     fn drop(&mut self) {
-        // It may never have been made.
+        // The file may never have been made.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -122,8 +122,8 @@ fn perf_map_of(target: &Target) -> Litter {
     Litter(PathBuf::from(format!("/tmp/perf-{}.map", target.pid())))
 }
 
-/// Of all stacks with this function, the share in percent in which another one calls it that has a
-/// name.
+/// Returns the share of the stacks with `function`, in percent, in which another function with a
+/// name calls it.
 fn percent_called_otherwise(folded: &Folded, function: &str, caller: &str) -> f64 {
     let all = folded.count_containing(function);
     let by = |caller| folded.count_of_call(function, caller);
@@ -131,7 +131,7 @@ fn percent_called_otherwise(folded: &Folded, function: &str, caller: &str) -> f6
     100.0 * all.saturating_sub(by(caller) + by("[unknown]")) as f64 / all as f64
 }
 
-/// Stacks through V8's own code, whose names are told by a file that it is asked for.
+/// Checks stacks through V8's own code, whose names V8 writes to a file because of this option.
 fn node_names_come_from(option: &str, arguments: &[&str]) {
     needs_recording!();
     if !has_command("node") {
@@ -150,7 +150,7 @@ fn node_names_come_from(option: &str, arguments: &[&str]) {
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
     assert!(unknown < 2.0, "{unknown} % have code without a name");
-    // A frame that is about to be made, or was just taken away, hides its caller.
+    // A sample before a frame is made, or after it is removed, has no caller.
     for (function, caller) in [("leafHot", "parentHot"), ("parentHot", "rootHot")] {
         let wrong = percent_called_otherwise(&folded, function, caller);
         assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
@@ -168,11 +168,12 @@ fn node_names_come_from_its_perf_map() {
 
 #[test]
 fn node_names_come_from_its_dump() {
-    // It writes two megabytes at a time, so there have to be as many behind what is looked for.
-    node_names_come_from("--perf-prof", &["told"]);
+    // V8 writes two megabytes at a time, so at least that much must follow the names that are
+    // checked.
+    node_names_come_from("--perf-prof", &["names"]);
 }
 
-/// A Java machine with these options, which compiles but does not inline.
+/// Starts a Java machine with these options, which compiles but does not inline.
 fn java_chain(options: &[&str]) -> Target {
     let classes = java_classes("Chain");
     let mut java = Command::new("java");
@@ -198,12 +199,13 @@ fn java_names_are_asked_for_and_nothing_is_left() {
     let attach_file = PathBuf::from(format!("/tmp/.attach_pid{}", target.pid()));
     let options = ["--freq", "1000", "--no-kernel", "--jvm-names"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
-    assert!(!map.0.exists() && !attach_file.exists(), "what was not there before is removed");
+    assert!(!map.0.exists() && !attach_file.exists(), "a map that did not exist before is removed");
     assert_rooted(&outcome);
     assert!(!outcome.text().contains("Java"), "nothing is missing: {}", outcome.text());
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
-    // Compilers replace what they made after a part of a second: samples wait for its names.
+    // Compilers replace code after a fraction of a second. The samples wait for the names of that
+    // code.
     assert!(unknown < 1.0, "{unknown} % have code without a name");
     for (function, caller) in
         [("Chain.leafChain", "Chain.parentChain"), ("parentChain", "rootChain")]
@@ -215,7 +217,7 @@ fn java_names_are_asked_for_and_nothing_is_left() {
 }
 
 #[test]
-fn java_without_names_is_told_of() {
+fn java_without_names_is_reported() {
     needs_recording!();
     if !has_java() {
         skip!("java: not installed");
@@ -223,17 +225,16 @@ fn java_without_names_is_told_of() {
     let _machine = together();
     let target = java_chain(&[]);
     let outcome = record_cpu(target.pid(), Duration::from_secs(1), &[]);
-    assert!(!perf_map_of(&target).0.exists(), "nobody has asked for it");
+    assert!(!perf_map_of(&target).0.exists(), "no map was requested");
     let text = outcome.text();
     for option in ["--jvm-names", "-XX:+PreserveFramePointer"] {
         assert!(text.contains(option), "{option} in: {text}");
     }
-    // Compiled code without frame pointers hides its callers, and the report does not say
-    // otherwise.
+    // Compiled code without frame pointers hides its callers, and the report says so.
     assert!(rooted_per_mille(&outcome) < 500, "{text}");
 }
 
-/// SIGQUIT would end it, and it is not asked.
+/// SIGQUIT would kill this process, and the recorder does not send it.
 #[test]
 fn java_that_leaves_signals_alone_lives() {
     needs_recording!();
@@ -242,17 +243,17 @@ fn java_that_leaves_signals_alone_lives() {
     }
     let _machine = together();
     let target = java_chain(&["-Xrs"]);
-    // Such a machine has its socket from the beginning on.
+    // Such a machine has its socket from the start.
     let socket = Litter(PathBuf::from(format!("/tmp/.java_pid{}", target.pid())));
     drop(socket);
     let outcome = record_cpu(target.pid(), Duration::from_millis(500), &["--jvm-names"]);
     assert!(outcome.text().contains("it was started with -Xrs"), "{}", outcome.text());
-    assert!(target.state() != '?' && target.state() != 'Z', "it lives");
+    assert!(target.state() != '?' && target.state() != 'Z', "the machine runs");
 }
 
-/// It is not there yet when its program starts.
+/// The machine does not exist yet when its program starts.
 #[test]
-fn java_that_is_started_is_asked_as_soon_as_it_is_there() {
+fn java_that_is_started_is_asked_as_soon_as_it_exists() {
     needs_recording!();
     if !has_java() {
         skip!("java: not installed");
@@ -271,9 +272,9 @@ fn java_that_is_started_is_asked_as_soon_as_it_is_there() {
     assert!(total > 20 && named > total / 2, "{named} of {total} stacks have names\n{text}");
 }
 
-/// A signal that is meant for a Java machine ends whatever else gets it.
+/// A signal for a Java machine would kill any other program that gets it.
 #[test]
-fn program_that_takes_a_machines_place_gets_no_signal_of_its() {
+fn program_that_replaces_a_machine_does_not_get_its_signal() {
     needs_recording!();
     let _machine = together();
     let folder = scratch_dir();
@@ -284,14 +285,14 @@ fn program_that_takes_a_machines_place_gets_no_signal_of_its() {
         let pid = target.pid().to_string();
         let arguments = ["--pid", &pid, "--jvm-names", "--duration", "200ms"];
         let outcome = Recorder::start(&arguments).finish();
-        // It may be gone in the moment of the attach, or be the next program.
+        // The target may exit during the attach, or run the next program by then.
         assert!(!outcome.text().contains("panicked"), "{}", outcome.text());
         target.goes_on_and_ends_by_itself();
         assert_eq!(target.fact("executed"), 1);
     }
 }
 
-/// Each function is at the same place, and has the name that it had then.
+/// Every function is at the same address. A sample has the name that the address had at its time.
 #[test]
 fn code_that_is_written_over_has_the_name_of_its_time() {
     needs_recording!();
@@ -317,8 +318,8 @@ fn code_that_is_written_over_has_the_name_of_its_time() {
     assert_rooted(&outcome);
 }
 
-/// A Python that gives each of its functions a trampoline, if there is one: of the system, or one
-/// of those that pyenv keeps.
+/// Returns a Python that gives each of its functions a trampoline, if there is one: the system's,
+/// or one that pyenv installed.
 fn python_with_trampolines() -> Option<PathBuf> {
     let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
     let root = root.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".pyenv")));
@@ -352,8 +353,8 @@ fn python_functions_have_names_and_callers() {
     assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
 }
 
-/// Code of two stacks: functions of the machine's own run on the thread's, all else on its
-/// process's.
+/// Code on two stacks: the machine's own functions run on the thread's stack, and all other code on
+/// that of the Erlang process.
 #[test]
 fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     needs_recording!();
@@ -373,8 +374,8 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     let options = ["--freq", "2000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
     let folded = outcome.trace.folded();
-    // What its scheduler does between two processes has no frame to go on from. Of a process whose
-    // stack was just moved the root is overwritten.
+    // The scheduler's work between two processes has no frame to start from. The root of a process
+    // whose stack has just moved is overwritten.
     let scheduler = folded.count_of_both("[truncated]", "global::process_main");
     let lost = folded.count_of("[truncated]") - scheduler;
     assert!(lost * 10 < folded.total(), "{lost} end early\n{}", outcome.text());
@@ -390,13 +391,13 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
         ("global::call_light_bif_shared", "chain:parent_turn/2"),
     ] {
         let wrong = percent_called_otherwise(&folded, function, caller);
-        // Before its first instruction and behind its last a function has no frame record: its
-        // caller's caller is found then.
+        // Before its first instruction and after its last a function has no frame record. The stack
+        // then has its caller's caller.
         assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
     }
 }
 
-/// A program of LuaJIT's: nothing reaches a root that is none.
+/// Records a program of LuaJIT and checks that no stack ends at a false root.
 fn luajit_stacks_are_honest(option: &str) -> (Outcome, Folded) {
     let _machine = together();
     let mut luajit = Command::new("luajit");
@@ -416,7 +417,7 @@ fn luajit_stacks_of_its_interpreter_reach_the_root() {
     if !has_command("luajit") {
         skip!("luajit: not installed");
     }
-    // Half of them begin in its arithmetic, on which its unwind information is wrong.
+    // Half of the stacks start in LuaJIT's arithmetic, whose unwind information is wrong.
     let (outcome, _) = luajit_stacks_are_honest("-joff");
     assert_rooted(&outcome);
 }

@@ -1,4 +1,4 @@
-//! Whole outputs against files; `UPDATE=1` writes the files anew.
+//! Compares complete outputs with files. `UPDATE=1` rewrites the files.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Storms of everything that a recording could disturb, under fast sampling, with attach and detach
-//! again and again: ten seconds in the suite, as long as wanted by `scripts/soak`.
+//! Storms of everything that a recording could disturb, with fast sampling and repeated attach and
+//! detach: ten seconds in the test suite, any time with `scripts/soak`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const STORMS: [&str; 9] = [
     "computing",
 ];
 
-/// What the recordings came to.
+/// The results of the recordings.
 #[derive(Debug, Default)]
 struct Found {
     recordings: u64,
@@ -88,7 +88,7 @@ fn target_full_of_storms_survives() {
     for (engine, length) in
         ["perf", "timer"].into_iter().cycle().zip(["0.1", "1", "0.5"].into_iter().cycle())
     {
-        // A busy machine may take seconds for each.
+        // On a busy machine each may take seconds.
         if started.elapsed() >= Duration::from_secs(seconds) && found.recordings >= 4 {
             break;
         }

@@ -1,5 +1,5 @@
-//! Profiles of speedscope, against the schema that it publishes and the rules that a schema cannot
-//! say.
+//! Profiles of speedscope, against its published schema and against rules that a schema cannot
+//! express.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +13,8 @@ use crate::common::{Maker, Trace, maker, skip, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Two threads; two lines of one function, an inlined one, a stack that is cut, a name to be
-/// escaped.
+/// Two threads; two lines of one function, an inlined function, a truncated stack, and a name that
+/// must be escaped.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let front = maker.thread(100, "fro\u{1b}nt");
@@ -30,7 +30,7 @@ fn demo() -> Trace {
     maker.finish()
 }
 
-/// Exports it; the file is gone with the trace.
+/// Exports the trace. The file is removed with the trace.
 fn exported(made: &Trace, options: &[&str]) -> (PathBuf, Value) {
     let path = made.path().with_extension("speedscope.json");
     let mut command = traceprof(&["export", "--force", "--output"]);
@@ -43,7 +43,8 @@ fn exported(made: &Trace, options: &[&str]) -> (PathBuf, Value) {
     (path, profile)
 }
 
-/// Every frame is there, samples and weights are as many, and these add up to the end.
+/// Checks that every frame exists, that there are as many weights as samples, and that the weights
+/// add up to the end.
 fn check(file: &Value) {
     let frames = file["shared"]["frames"].as_array().unwrap().len() as u64;
     for profile in file["profiles"].as_array().unwrap() {
@@ -59,7 +60,7 @@ fn check(file: &Value) {
     }
 }
 
-/// The stacks of a profile in their order, as `function file:line` with what they weigh.
+/// Returns the stacks of a profile in their order, as `function file:line` with their weights.
 fn stacks(file: &Value, profile: usize) -> Vec<(String, f64)> {
     let name = |frame: &Value| {
         let frame = &file["shared"]["frames"][frame.as_u64().unwrap() as usize];
@@ -96,7 +97,7 @@ fn every_thread_is_a_profile_in_the_order_of_time() {
         (both, 1e6),
         (format!("{main};inlined_part src/part.h:7"), 3e6),
     ];
-    assert_eq!(stacks(&file, 0), expected, "equal ones in a row are one");
+    assert_eq!(stacks(&file, 0), expected, "equal adjacent stacks are one");
     assert_eq!(stacks(&file, 1), [("[truncated];memcpy /usr/lib/libc.so.6".to_owned(), 1e6)]);
     let mut periods = 0;
     for thread in &trace::load(&made.path()).unwrap().threads {
@@ -109,7 +110,7 @@ fn every_thread_is_a_profile_in_the_order_of_time() {
 }
 
 #[test]
-fn wall_clock_time_is_in_microseconds_and_says_what_is_waited_for() {
+fn wall_clock_time_is_in_microseconds_with_the_wait_reason() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", trace::Value::Text("wall".to_owned())).unwrap();
     let thread = maker.thread(1, "sleeper");
@@ -141,15 +142,15 @@ fn the_schema_of_speedscope_holds() {
         let mut node = Command::new("node");
         node.args(["-e", check]).arg(modules.join("ajv")).arg(&schema).arg(path);
         let output = node.output().expect("node");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.is_empty(), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.is_empty(), "{message}");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     for options in [&[][..], &["--thread", "back"], &["--thread", "back", "--to", "1ms"]] {
         let (path, mut file) = exported(&made, options);
-        let (is_valid, said) = holds(&path);
-        assert!(is_valid, "{options:?}: {said}");
-        // And it finds what is wrong.
+        let (is_valid, message) = holds(&path);
+        assert!(is_valid, "{options:?}: {message}");
+        // The validator also finds an error.
         file["shared"]["frames"] = json!([{ "file": "nameless" }]);
         std::fs::write(&path, file.to_string()).unwrap();
         assert!(!holds(&path).0);
@@ -157,7 +158,7 @@ fn the_schema_of_speedscope_holds() {
 }
 
 #[test]
-fn frames_that_the_format_has_no_place_for_are_refused() {
+fn frames_that_the_format_cannot_hold_are_refused() {
     let made = demo();
     for (option, why) in [
         (&["--threads"][..], "separates threads anyway"),
@@ -165,8 +166,8 @@ fn frames_that_the_format_has_no_place_for_are_refused() {
     ] {
         let mut command = traceprof(&["export", "--format", "speedscope"]);
         let output = command.arg(made.path()).args(option).output().expect("traceprof");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(why), "{message}");
     }
 }

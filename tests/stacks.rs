@@ -1,5 +1,5 @@
-//! The stacks of all threads at once: against what the target itself and gdb know, and what the
-//! target must not notice of it.
+//! `stacks`, the stacks of all threads at once: compared with the target's own account and with
+//! gdb. The target must not notice.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn text_of(output: &Output) -> String {
     )
 }
 
-/// The stacks of a process as `--json` gives them.
+/// The stacks of a process as `--json` prints them.
 struct Stacks(Value);
 
 impl Stacks {
@@ -59,20 +59,21 @@ impl Stacks {
     }
 }
 
-/// Names of the functions, innermost first.
+/// Returns the names of the functions, innermost first.
 fn functions(thread: &Value) -> Vec<&str> {
     let frames = thread["frames"].as_array().expect("frames");
     frames.iter().map(|frame| frame["function"].as_str().expect("a name")).collect()
 }
 
-/// These functions call each other in this order, innermost first, and the stack has its root.
+/// Checks that these functions call each other in this order, innermost first, and that the stack
+/// reaches its root.
 fn assert_calls(thread: &Value, expected: &[&str]) {
     let found = functions(thread);
     assert!(found.windows(expected.len()).any(|part| part == expected), "{expected:?}: {thread}");
     assert_eq!(thread["end"], "root", "{thread}");
 }
 
-/// The states of a process's threads.
+/// Returns the states of a process's threads.
 fn states(pid: i32) -> Vec<char> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads of the target");
     let stats =
@@ -80,7 +81,7 @@ fn states(pid: i32) -> Vec<char> {
     stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).collect()
 }
 
-/// Thread, state, system call of `tests/targets/asleep.c`.
+/// Thread, state and system call in `tests/targets/asleep.c`.
 const ASLEEP: [(&str, &str, Option<&str>); 8] = [
     ("on_mutex", "S", Some("futex")),
     ("in_read", "S", Some("read")),
@@ -92,7 +93,7 @@ const ASLEEP: [(&str, &str, Option<&str>); 8] = [
     ("runs", "R", None),
 ];
 
-/// `tests/targets/asleep.c`, all of whose threads but one have come to rest.
+/// Starts `tests/targets/asleep.c` and waits until all threads but one sleep.
 fn asleep() -> Target {
     let target = Target::start("asleep", &[]);
     let rests = || {
@@ -118,7 +119,7 @@ fn every_thread_is_shown_in_its_call_and_none_notices() {
             assert_calls(thread, &[&inner, &outer, name, "start_thread"]);
             assert_eq!(thread["state"], state, "{thread}");
             let found = thread["call"]["name"].as_str();
-            // The kernel goes on with a sleep that a stop interrupted by another call.
+            // After a stop the kernel continues an interrupted sleep with another system call.
             let goes_on = name == "in_sleep" && found == Some("restart_syscall") && round > 0;
             assert!(found == call || goes_on, "{thread}");
             assert!(thread["stopped_ns"].as_u64().is_some_and(|ns| ns > 0), "{thread}");
@@ -132,7 +133,7 @@ fn every_thread_is_shown_in_its_call_and_none_notices() {
     assert_eq!((target.fact("eintr"), target.fact("other")), (0, 0));
 }
 
-/// What lies beyond the copy is read from the thread that goes on.
+/// The part of the stack beyond the copy is read from the running thread.
 #[test]
 fn stack_that_is_longer_than_its_copy_is_followed_to_its_root() {
     let _machine = together();
@@ -184,7 +185,7 @@ fn stopped_process_is_shown_and_stays_stopped() {
     let mut target = asleep();
     target.send(Signal::SIGSTOP);
     let is_stopped = || states(target.pid()).iter().all(|state| *state == 'T');
-    assert!(wait_until(Duration::from_secs(20), is_stopped), "it does not stop");
+    assert!(wait_until(Duration::from_secs(20), is_stopped), "the target does not stop");
     for _ in 0..5 {
         let stacks = Stacks::of(target.pid());
         for (name, _, _) in ASLEEP {
@@ -247,7 +248,8 @@ fn thread_that_no_stop_reaches_is_shown_without_its_stack() {
     assert_eq!(target.wait().code(), Some(17));
 }
 
-/// The addresses of each thread's frames, by gdb: frames that are inlined have none of their own.
+/// Returns the addresses of each thread's frames as gdb reports them. Inlined frames have no
+/// address of their own.
 fn by_gdb(pid: i32) -> Option<Vec<(i32, Vec<u64>)>> {
     let mut gdb = Command::new("gdb");
     gdb.args(["-batch", "-nx", "-ex", "set print address on", "-ex", "set debuginfod enabled off"]);
@@ -274,7 +276,7 @@ fn by_gdb(pid: i32) -> Option<Vec<(i32, Vec<u64>)>> {
 fn gdb_sees_the_same_frames() {
     let _machine = together();
     let target = asleep();
-    // Before gdb, which ends some of the calls with EINTR.
+    // Before gdb, which makes some of the calls end with EINTR.
     let stacks = Stacks::of(target.pid());
     let Some(expected) = by_gdb(target.pid()) else { skip!("gdb is not installed") };
     let mut compared = 0;
@@ -286,7 +288,8 @@ fn gdb_sees_the_same_frames() {
         let own = thread["frames"].as_array().expect("frames").iter();
         let own = own.filter(|frame| frame["inlined"] == false);
         let mut own: Vec<u64> = own.filter_map(|frame| frame["address"].as_u64()).collect();
-        // The first has its address only where it is not at the begin of a line, or is inlined.
+        // gdb prints the address of the first frame only if it is not at the start of a line, or is
+        // inlined.
         let leaf = own.remove(0);
         let frames = frames.strip_prefix(&[leaf]).unwrap_or(&frames);
         assert_eq!(own, frames, "{thread}");
@@ -295,7 +298,7 @@ fn gdb_sees_the_same_frames() {
     assert_eq!(compared, ASLEEP.len(), "threads that gdb knows");
 }
 
-/// A thread that is inside our own handler is shown with what the signal interrupted.
+/// A thread inside our own handler is shown with the code that the signal interrupted.
 #[test]
 fn recorded_process_is_shown_through_the_signal_frame() {
     needs_recording!();
@@ -323,7 +326,7 @@ fn recorded_process_is_shown_through_the_signal_frame() {
 #[test]
 fn killed_in_the_middle_it_leaves_nothing() {
     let _machine = together();
-    // A thread whose sleep ends early is gone.
+    // A thread whose sleep ends early exits.
     let mut target = Target::start("many_threads", &["100"]);
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
@@ -331,7 +334,7 @@ fn killed_in_the_middle_it_leaves_nothing() {
     for kill in 0..kills {
         let mut command = traceprof(&["stacks", "--pid", &pid]);
         let mut child = command.stdout(Stdio::null()).spawn().expect("traceprof");
-        // The first thread to be stopped is the leader.
+        // The leader is the first thread that is stopped.
         let is_traced = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
             !status.expect("status").contains("TracerPid:\t0\n")

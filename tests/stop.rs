@@ -54,7 +54,7 @@ fn a_signal_that_is_sent_twice_at_once_keeps_the_data() {
     let mut recorder = start(&target);
     recorder.send(Signal::SIGTERM);
     std::thread::sleep(Duration::from_millis(1));
-    // Unless it is gone: as `timeout` does, which does not look either.
+    // Sent even if the recorder may have exited, like `timeout`, which does not check either.
     recorder.send(Signal::SIGTERM);
     let outcome = recorder.finish().expect_code(0);
     assert!(outcome.trace.folded().count_of("kernel_alpha") > 100);
@@ -63,26 +63,26 @@ fn a_signal_that_is_sent_twice_at_once_keeps_the_data() {
 }
 
 #[test]
-fn second_ctrl_c_leaves_at_once_and_the_target_is_unharmed() {
+fn second_ctrl_c_exits_at_once_and_the_target_is_unharmed() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
     let before = Snapshot::take(target.pid());
     let mut recorder = start(&target);
     recorder.send(Signal::SIGINT);
-    // Sooner it would be the same request.
+    // Any sooner it would count as the same request.
     std::thread::sleep(Duration::from_millis(600));
-    if !recorder.has_ended() {
+    if !recorder.has_exited() {
         recorder.send(Signal::SIGINT);
     }
-    assert!(wait_until(Duration::from_secs(3), || recorder.has_ended()), "still there");
+    assert!(wait_until(Duration::from_secs(3), || recorder.has_exited()), "still there");
     let code = recorder.finish().code();
-    // On a machine that has nothing else to do it has ended well by then.
+    // On an idle machine the recorder has ended well by then.
     assert!(matches!(code, Some(0 | 130)), "{code:?}");
-    let cured = wait_until(Duration::from_secs(5), || {
+    let restored = wait_until(Duration::from_secs(5), || {
         before.differences(&Snapshot::take(target.pid())).is_empty()
     });
-    assert!(cured, "left: {:#?}", before.differences(&Snapshot::take(target.pid())));
+    assert!(restored, "left: {:#?}", before.differences(&Snapshot::take(target.pid())));
     target.goes_on_and_ends_by_itself();
 }
 
@@ -127,5 +127,5 @@ fn target_that_executes_another_program_is_no_crash() {
     std::fs::write(&go, "").expect("a file to wait for");
     assert_eq!(target.wait().code(), Some(0), "the executed program ended by itself");
     let outcome = recorder.finish().expect_code(0);
-    assert!(outcome.trace.folded().total() > 200, "samples of the shell before it went");
+    assert!(outcome.trace.folded().total() > 200, "samples of the shell before the exec");
 }

@@ -1,4 +1,4 @@
-//! Threads of a target that stop or die in the middle of our handler, while they are inside a
+//! Threads of a target that stop or die in the middle of our handler, while they use a call-trace
 //! table.
 
 use std::collections::HashMap;
@@ -15,16 +15,16 @@ use traceprof_abi::storage::hazard;
 
 use crate::common::{Recorder, Target, Trace, needs_recording, together};
 
-/// A thread of a target that is being recorded, stopped while it holds a hazard.
+/// A thread of a recorded target that is stopped while it holds a hazard.
 struct Inside {
     pid: i32,
     tid: Pid,
 }
 
 impl Inside {
-    /// Stops the thread at one moment after the other, until one of them finds it inside. Single
-    /// steps would not do: in a handler that blocks all signals, the trap of a step takes the
-    /// disposition of SIGTRAP away.
+    /// Stops the thread at many moments, until one of them finds it inside. Single steps would not
+    /// work: in a handler that blocks all signals, the trap of a step resets the disposition of
+    /// SIGTRAP.
     fn catch(pid: i32, tid: i32) -> Self {
         let memory = File::open(format!("/proc/{pid}/mem")).expect("memory of the target");
         let base = agent_base(pid);
@@ -41,7 +41,7 @@ impl Inside {
             tries += 1;
             std::thread::sleep(Duration::from_micros(tries * 137 % 1000));
         }
-        panic!("thread {tid} was not inside at any of {tries} moments");
+        panic!("thread {tid} held no hazard at any of {tries} moments");
     }
 
     fn stop(pid: i32, tid: i32) -> Self {
@@ -65,12 +65,12 @@ impl Inside {
         waitpid(self.tid, Some(flags)).expect("a thread to wait for")
     }
 
-    /// Lets it go on.
+    /// Lets the thread go on.
     fn release(self) {
         drop(self);
     }
 
-    /// Makes it end where it is, by the system call `exit`; the other threads go on.
+    /// Makes the thread exit where it is, with the system call `exit`. The other threads go on.
     fn die(self) {
         const EXIT: u64 = 60;
         let mut registers = ptrace::getregs(self.tid).expect("registers");
@@ -82,8 +82,8 @@ impl Inside {
 }
 
 impl Drop for Inside {
-    /// A traced thread that has died stays until its tracer has waited for it, and the process with
-    /// it.
+    /// A traced thread that has died stays until its tracer has waited for it, and so does its
+    /// process.
     fn drop(&mut self) {
         // Fails for a thread that runs, or that is dead.
         if ptrace::detach(self.tid, None).is_err() {
@@ -101,14 +101,14 @@ fn start_of(line: &str) -> u64 {
     u64::from_str_radix(line.split('-').next().unwrap(), 16).expect("an address")
 }
 
-/// Start of the agent's code in the target.
+/// Returns the start of the agent's code in the target.
 fn agent_base(pid: i32) -> u64 {
     let maps = maps(pid);
     let shared = |line: &&str| line.contains(" r-xs ");
     start_of(maps.lines().find(shared).expect("the agent's code"))
 }
 
-/// The address of a system call instruction in the target.
+/// Returns the address of a system call instruction in the target.
 fn system_call(pid: i32) -> u64 {
     let maps = maps(pid);
     let start = start_of(maps.lines().find(|line| line.ends_with("[vdso]")).expect("the vdso"));
@@ -119,7 +119,7 @@ fn system_call(pid: i32) -> u64 {
     start + found.expect("a system call in the vdso") as u64
 }
 
-/// Whether a hazard slot names the life of the thread slot that this thread has.
+/// Whether a hazard slot names the thread slot of this thread, with its generation.
 fn holds_hazard(memory: &File, data: u64, tid: i32) -> bool {
     let mut hazards = vec![0; layout::HAZARD_SLOTS * 8];
     memory.read_exact_at(&mut hazards, data + layout::HAZARD_OFFSET).expect("hazards");
@@ -134,19 +134,19 @@ fn holds_hazard(memory: &File, data: u64, tid: i32) -> bool {
     })
 }
 
-/// A thread that is not the first one.
+/// Returns a thread other than the first.
 fn other_thread(pid: i32) -> i32 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads of the target");
     let tids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
     tids.max().expect("a thread")
 }
 
-/// A recording of a program with four busy threads.
+/// Starts a recording of a program with four busy threads.
 fn start() -> (Target, Recorder, i32) {
     let target = Target::start("threads", &[]);
     let pid = target.pid();
     let pid_text = pid.to_string();
-    // What the handlers store is all that there is.
+    // All samples come from the handlers.
     let args = ["--pid", &pid_text, "--freq", "9973", "--no-kernel"];
     let mut recorder = Recorder::start(&args);
     recorder.wait_until_attached(pid);
@@ -154,7 +154,7 @@ fn start() -> (Target, Recorder, i32) {
     (target, recorder, pid)
 }
 
-/// The numbers that the trace has in its metadata, read once: there are many samples beside them.
+/// The numbers in the trace's metadata, read once because the trace has many samples.
 struct Numbers(HashMap<String, u64>);
 
 impl Numbers {
@@ -178,7 +178,8 @@ fn lost(trace: &Numbers, reasons: &[&str]) -> u64 {
     reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
 }
 
-/// A machine that does not let the recorder run for long makes logs overflow; nothing else may be.
+/// Checks that only logs overflowed. They do so on a machine that does not run the recorder for
+/// long.
 fn nothing_else_is_lost(trace: &Numbers) {
     let reasons = [
         "no thread slot",
@@ -193,7 +194,7 @@ fn nothing_else_is_lost(trace: &Numbers) {
     assert_eq!(trace.number("samples_without_stack"), 0);
 }
 
-/// The others' samples are all there, and went on being collected.
+/// Checks that the samples of the other threads are complete and were collected all the time.
 fn others_went_on(trace: &Numbers, rotations: u64) {
     nothing_else_is_lost(trace);
     assert!(trace.number("rotations") >= rotations, "{} rotations", trace.number("rotations"));
@@ -201,7 +202,7 @@ fn others_went_on(trace: &Numbers, rotations: u64) {
     let cpu = trace.number("cpu_time_ns");
     let periods = trace.number("weight_sum") + lost(trace, &["log full"]);
     let share = (periods * trace.number("period_ns")) as f64 / cpu as f64;
-    // The rest is time in the kernel, most of it for the signals themselves at this rate.
+    // The remainder is time in the kernel. At this rate most of it is the signals themselves.
     assert!((0.8..1.07).contains(&share), "{periods} periods of {cpu} ns are sampled");
 }
 
@@ -220,12 +221,12 @@ fn a_thread_that_is_stopped_inside_holds_up_nobody_and_loses_nothing() {
     let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
     target.goes_on_and_ends_by_itself();
 
-    // Ten a second at most, and a busy machine is no reason to fail.
+    // At most ten a second, and a busy machine is no reason to fail.
     others_went_on(&trace, (held.as_millis() as u64 / 1000).min(5));
-    // A thread that was looked at only briefly may have held one as well.
+    // A thread that was stopped only briefly may also have held a hazard.
     let quarantined = trace.number("quarantined_tables");
-    assert!(quarantined >= 1, "the table that it was inside of");
-    assert_eq!(trace.number("released_tables"), quarantined, "and that came back");
+    assert!(quarantined >= 1, "the table that the thread used");
+    assert_eq!(trace.number("released_tables"), quarantined, "and the table came back");
     assert_eq!(trace.number("samples"), trace.number("samples_stored"));
     assert_eq!((trace.number("lost.log holes"), trace.number("hazards_reclaimed")), (0, 0));
 }
@@ -238,13 +239,13 @@ fn a_thread_that_dies_inside_leaves_its_table_to_the_others() {
     let tid = other_thread(pid);
     Inside::catch(pid, tid).die();
     recorder.wait_for_cpu(pid, Duration::from_secs(1));
-    assert_ne!(other_thread(pid), tid, "it is dead");
+    assert_ne!(other_thread(pid), tid, "the thread is dead");
     recorder.send(Signal::SIGINT);
     let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
     others_went_on(&trace, 2);
     assert_eq!(trace.number("hazards_reclaimed"), 1);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
-    // Its last sample may have been stored and not counted, or begun and not stored.
+    // Its last sample may be stored but not counted, or started but not stored.
     let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));
     assert!(
         read.abs_diff(stored) <= 1 && trace.number("lost.log holes") <= 1,

@@ -1,4 +1,4 @@
-//! Where the names of a recording come from, and what is said of it.
+//! Where the names of a recording come from, and what the report says about it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ fn run(program: &str, args: &[&str], dir: &std::path::Path) {
     assert!(status.unwrap_or_else(|error| panic!("{program}: {error}")).success(), "{args:?}");
 }
 
-/// A fetcher that has one file stands for the servers.
+/// A fetcher with one file replaces the servers.
 #[test]
 fn debug_information_is_fetched_when_that_is_asked_for() {
     needs_recording!();
@@ -40,7 +40,7 @@ fn debug_information_is_fetched_when_that_is_asked_for() {
         Recorder::spawn(command, Trace::new()).record_cpu(target.pid(), Duration::from_millis(800))
     };
     let without = record(&[]);
-    assert!(!path("asked").exists(), "nobody asked for it");
+    assert!(!path("asked").exists(), "nothing was requested");
     assert_eq!(without.trace.folded().count_of("kernel_alpha"), 0);
     let info = without.trace.view(&["info"]);
     assert!(info.contains("its exported names only") && info.contains("--debuginfod"), "{info}");
@@ -58,7 +58,7 @@ fn debug_information_is_fetched_when_that_is_asked_for() {
 }
 
 #[test]
-fn fetching_without_servers_is_told_of() {
+fn fetching_without_servers_is_reported() {
     needs_recording!();
     let _machine = together();
     let target = Target::start("split", &[]);
@@ -69,10 +69,10 @@ fn fetching_without_servers_is_told_of() {
     assert!(outcome.text().contains("DEBUGINFOD_URLS names no servers"), "{}", outcome.text());
 }
 
-/// A program that was built without unwind tables, stripped: what its debug file says of frames is
-/// all that there is.
+/// A stripped program that was built without unwind tables. Its debug file is the only source of
+/// frames.
 #[test]
-fn callers_are_those_that_the_debug_file_tells_of() {
+fn callers_are_those_of_the_debug_file() {
     needs_recording!();
     let _machine = together();
     let folder = scratch_dir();
@@ -94,7 +94,7 @@ fn callers_are_those_that_the_debug_file_tells_of() {
     };
     let chain =
         [("innermost", "inner"), ("inner", "middle"), ("middle", "outer"), ("outer", "main")];
-    // A name that begins with another one's is not that one.
+    // A name must not match another name that begins with it.
     let exact = |folded: &Folded| {
         let samples = folded.count_of("innermost");
         let wrong: u64 = chain
@@ -104,16 +104,19 @@ fn callers_are_those_that_the_debug_file_tells_of() {
         (samples, wrong + samples.saturating_sub(folded.count_of_both("innermost", "main")))
     };
     let (samples, wrong) = exact(&record("frameless"));
-    assert!(samples > 100 && wrong == 0, "{wrong} wrong ones of {samples}");
+    assert!(samples > 100 && wrong == 0, "{wrong} wrong callers of {samples}");
 
     fs::rename(path("names.debug"), path("frameless.debug")).unwrap();
     run("objcopy", &["--remove-section", ".gnu_debuglink", "frameless"], folder.path());
     run("objcopy", &["--add-gnu-debuglink=frameless.debug", "frameless"], folder.path());
     let (samples, wrong) = exact(&record("frameless"));
-    assert!(samples > 100 && wrong > samples / 2, "the premise: {wrong} wrong ones of {samples}");
+    assert!(
+        samples > 100 && wrong > samples / 2,
+        "the premise: {wrong} wrong callers of {samples}"
+    );
 }
 
-/// Servers that never answer, when the recorder is killed.
+/// The recorder is killed while it waits for servers that never answer.
 #[test]
 fn no_fetcher_outlives_its_recorder() {
     needs_recording!();
@@ -134,8 +137,8 @@ fn no_fetcher_outlives_its_recorder() {
     let recorder = Recorder::spawn(command, Trace::new());
     let fetchers = || fs::read_to_string(path("asked")).unwrap_or_default();
     let minute = Duration::from_secs(60);
-    assert!(wait_until(minute, || fetchers().ends_with('\n')), "nobody was asked");
-    // It is killed with the value.
+    assert!(wait_until(minute, || fetchers().ends_with('\n')), "no server was asked");
+    // Dropping the value kills the recorder.
     drop(recorder);
     let is_there = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
     let are_gone = || !fetchers().lines().any(is_there);

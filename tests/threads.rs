@@ -1,5 +1,4 @@
-//! Which thread a sample belongs to: many of them, ids that are used again, names that change,
-//! namespaces.
+//! Which thread a sample belongs to: many threads, reused ids, changing names, namespaces.
 
 use std::io::Write;
 use std::process::Command;
@@ -16,12 +15,12 @@ use crate::common::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Starts a recording of a process; sampling is on when it returns.
+/// Starts a recording of a process and returns once it samples.
 fn start(pid: i32, extra: &[&str]) -> Recorder {
     let pid_text = pid.to_string();
     let mut recorder = Recorder::start(&[&["--pid", &pid_text][..], extra].concat());
     recorder.wait_until_attached(pid);
-    // The mappings come a little before the first sample.
+    // The mappings exist a little before the first sample.
     std::thread::sleep(SECOND / 2);
     recorder
 }
@@ -31,7 +30,7 @@ fn finish(mut recorder: Recorder) -> Outcome {
     recorder.finish().expect_code(0)
 }
 
-/// Objects of a kind in the data file, with their fields.
+/// Returns the objects of a kind in the data file, with their fields.
 fn objects(trace: &Trace, kind: &str) -> Vec<serde_json::Value> {
     let dump = trace.view(&["dump", "--json"]);
     let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
@@ -40,7 +39,7 @@ fn objects(trace: &Trace, kind: &str) -> Vec<serde_json::Value> {
     objects.map(|mut object| object["fields"].take()).collect()
 }
 
-/// "N seen, M with samples" of the closing report.
+/// Returns M of "N seen, M with samples" in the closing report.
 fn threads_with_samples(outcome: &Outcome) -> u64 {
     let text = outcome.text();
     let line =
@@ -56,12 +55,12 @@ fn resident_kib(pid: i32, key: &str) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The kernel's tick: 1, 4 or 10 ms.
+/// Returns the length of the kernel's tick: 1, 4 or 10 ms.
 fn tick() -> Duration {
     ClockId::CLOCK_MONOTONIC_COARSE.res().expect("a clock").into()
 }
 
-/// Threads that start while they are recorded, all of which have samples.
+/// Records threads that start during the recording. All of them must have samples.
 fn crowd(engine: &str, count: u64, micros: u64) {
     let mut target = Target::start("crowd", &[&count.to_string(), &micros.to_string()]);
     let pid = target.pid();
@@ -70,14 +69,14 @@ fn crowd(engine: &str, count: u64, micros: u64) {
     target.send(Signal::SIGUSR1);
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let worked = wait_until(Duration::from_secs(400), || name().trim() == "crowd-done");
-    assert!(worked, "the threads do not get to work");
+    assert!(worked, "the threads get no CPU time");
     let after = (resident_kib(recorder.pid(), "VmRSS:"), resident_kib(pid, "VmRSS:"));
     let outcome = finish(recorder);
     target.goes_on_and_ends_by_itself();
     assert_eq!((target.fact("failed"), target.fact("done")), (0, count));
     let text = outcome.text();
     let sampled = threads_with_samples(&outcome);
-    // On a machine with a hundred runnable threads besides, the recorder comes too late for some.
+    // On a machine with a hundred other runnable threads, the recorder is too late for some.
     let metadata = objects(&outcome.trace, "METADATA");
     let losses =
         metadata.iter().filter(|it| it["key"].as_str().is_some_and(|k| k.starts_with("lost.")));
@@ -90,16 +89,16 @@ fn crowd(engine: &str, count: u64, micros: u64) {
         after.0.saturating_sub(before.0) / 1024,
         after.1.saturating_sub(before.1) / 1024,
     );
-    // The kernel exchanges the events of threads that descend from one, instead of stopping and
-    // starting them, when it switches between these; a thread that runs for parts of a period at a
-    // time may so go without a hit for several periods (measured: 1 of 150 for four).
+    // When the kernel switches between threads with inherited events, it exchanges the events
+    // instead of stopping and starting them. A thread that runs for parts of a period may therefore
+    // see no expiry for several periods (measured: 1 of 150 for four).
     let unlucky = count / 200;
     let text_of = || format!("{sampled} of {count} threads have samples\n{text}");
     assert!(sampled + lost + unlucky >= count, "{}", text_of());
     let slots = outcome.trace.number("thread_slots_held_max");
     assert!((sampled..count + 64).contains(&slots), "{slots} slots");
     assert_eq!(outcome.trace.number("lost.no thread slot"), 0, "{text}");
-    // The threads' buffers of 8 KiB, twice, and what is kept of each.
+    // The threads' buffers of 8 KiB, twice, and what the recorder keeps for each.
     let limit = (count * 32).max(200 << 10);
     assert!(after.0 < before.0 + limit, "{} KiB", after.0 - before.0);
 }
@@ -116,12 +115,12 @@ fn thousands_of_threads_that_start_while_recorded_all_have_samples() {
 fn thousands_of_threads_have_their_timers_armed() {
     needs_recording!();
     let _machine = alone();
-    // A timer is armed when some thread is sampled, and expires at a tick.
+    // The recorder arms a timer when some thread is sampled, and the timer expires at a tick.
     let count = if is_long_run() { 10_000 } else { 500 };
     crowd("timer", count, 15 * tick().as_micros() as u64);
 }
 
-/// Every sample in a function of one kind of thread belongs to a thread of that name.
+/// Checks that every sample in a function of one kind of thread belongs to a thread of that name.
 fn assert_apart(trace: &Trace, least: u64) {
     let folded = trace.view(&["export", "--format", "folded", "--threads", "--output", "-"]);
     let (mut right, mut wrong) = (0u64, Vec::new());
@@ -140,7 +139,7 @@ fn assert_apart(trace: &Trace, least: u64) {
     assert!(wrong.is_empty() && right >= least, "{right} right, wrong:\n{}", wrong.join("\n"));
 }
 
-/// A thread that ends in the middle of a rotation, and the next one has its id at once.
+/// Records threads that exit in the middle of a rotation, whose ids are reused at once.
 fn reuse(command: Command, engine: &str) {
     let name = "reuse".to_owned();
     let mut target = Target::spawn(command);
@@ -166,13 +165,13 @@ fn a_reused_thread_id_inherits_nothing() {
     }
     let _machine = alone();
     for engine in ["perf", "timer"] {
-        // A short thread may end before its timer is armed.
+        // A short thread may exit before its timer is armed.
         let budget_ms = if engine == "perf" { 15 } else { 15 * tick().as_millis() };
         let budget_ms = budget_ms.to_string();
         let mut outside = Command::new(program("reuse"));
         outside.arg(&budget_ms);
         reuse(outside, engine);
-        // The ids inside are reused, those outside are not.
+        // Ids inside the namespace are reused, and ids outside are not.
         let mut inside = Command::new("unshare");
         inside.args(["--pid", "--fork", "--kill-child"]).arg(program("reuse")).arg(&budget_ms);
         reuse(inside, engine);
@@ -191,22 +190,25 @@ fn names_starts_and_ends_are_those_of_the_thread() {
     let outcome = finish(recorder);
     target.goes_on_and_ends_by_itself();
     let tid = target.fact("tid");
-    let told = objects(&outcome.trace, "THREAD");
-    let told: Vec<_> = told.iter().filter(|thread| thread["tid"].as_u64() == Some(tid)).collect();
-    let last = told.last().unwrap_or_else(|| panic!("no thread {tid}\n{}", outcome.text()));
+    let listed = objects(&outcome.trace, "THREAD");
+    let listed: Vec<_> =
+        listed.iter().filter(|thread| thread["tid"].as_u64() == Some(tid)).collect();
+    let last = listed.last().unwrap_or_else(|| panic!("no thread {tid}\n{}", outcome.text()));
     let tree = outcome.trace.view(&["print"]);
     assert!(tree.contains("second"), "{tree}");
-    let apart = |told: &serde_json::Value, own: &str| {
-        told.as_u64().map_or(u64::MAX, |told| told.abs_diff(target.fact(own)))
+    let difference_ns = |time: &serde_json::Value, own: &str| {
+        time.as_u64().map_or(u64::MAX, |time| time.abs_diff(target.fact(own)))
     };
-    // By the kernel's report; without it, by clock ticks and looks at the list.
-    let (start, end) =
-        (apart(&last["first_seen_ns"], "start_ns"), apart(&last["ended_ns"], "end_ns"));
+    // From the kernel's report, or else from clock ticks and scans of the thread list.
+    let (start, end) = (
+        difference_ns(&last["first_seen_ns"], "start_ns"),
+        difference_ns(&last["ended_ns"], "end_ns"),
+    );
     assert!(start < 20_000_000, "start off by {start} ns: {last}");
     assert!(end < 200_000_000, "end off by {end} ns: {last}");
 }
 
-/// The last of them end when the recording does, after its last turn.
+/// The last threads exit when the recording ends, after its last rotation.
 #[test]
 fn threads_of_a_program_that_ended_have_ended() {
     needs_recording!();
@@ -251,7 +253,7 @@ fn threads_in_a_pid_namespace_have_both_ids() {
         let key = format!("inner_ids.{id}");
         let ids = metadata.iter().find(|entry| entry["key"] == key.as_str());
         let ids = ids.unwrap_or_else(|| panic!("no {key} in {metadata:?}"));
-        // The first process of the namespace is 1 in it.
+        // The first process of the namespace has id 1 in it.
         assert_eq!(ids["value"][0], 1, "{ids}");
         let inner = ids["value"][1].as_u64().expect("a thread id");
         assert_eq!(inner == 1, number == main, "{ids}");

@@ -1,9 +1,9 @@
-//! The timeline as whole texts, from traces made by hand.
+//! The complete text of timelines, from synthetic traces.
 
 use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample, Value};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{Limits, Mode, Selection, TextStyle};
+use traceprof::view::{Mode, PrintLimits, Selection, TextStyle};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
@@ -24,11 +24,15 @@ fn all(made: &Trace, verbose: bool) -> String {
 }
 
 fn options(verbose: bool, min_percent: f64, depth: Option<usize>) -> TimelineOptions {
-    TimelineOptions { verbose, limits: Limits { min_percent, depth }, ..TimelineOptions::default() }
+    TimelineOptions {
+        verbose,
+        limits: PrintLimits { min_percent, depth },
+        ..TimelineOptions::default()
+    }
 }
 
-/// A server that waits for requests, another thread with everything that a sample can have, a
-/// third one without any.
+/// A server that waits for requests, a thread with everything that a sample can have, and a thread
+/// without samples.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let server = maker.thread(100, "server");
@@ -72,18 +76,18 @@ fn timeline_is_a_summary_and_the_calls_in_order() {
 }
 
 #[test]
-fn verbose_timeline_has_places_and_samples() {
+fn verbose_timeline_has_locations_and_samples() {
     snapshot::check("tests/snapshots/timeline-verbose.txt", all(&demo(), true).as_bytes());
 }
 
 #[test]
-fn what_is_light_or_deep_is_counted() {
+fn light_and_deep_calls_are_counted() {
     let text = print(&demo(), &Selection::default(), &options(false, 12.0, Some(4)));
     snapshot::check("tests/snapshots/timeline-folded.txt", text.as_bytes());
 }
 
 #[test]
-fn only_what_is_selected_is_shown() {
+fn only_the_selection_is_shown() {
     let moment = |text: &str| Some(text.parse().unwrap());
     let (from, to) = (moment("120ms"), moment("200ms"));
     let selection =
@@ -92,7 +96,7 @@ fn only_what_is_selected_is_shown() {
     snapshot::check("tests/snapshots/timeline-window.txt", text.as_bytes());
 }
 
-/// The same as JSON Lines.
+/// Returns the same timeline as JSON Lines.
 fn objects(made: &Trace, options: &TimelineOptions) -> Vec<Json> {
     let text = print(made, &Selection::default(), &TimelineOptions { json: true, ..*options });
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
@@ -107,7 +111,7 @@ fn of_kind<'a>(objects: &'a [Json], kind: &str) -> impl Iterator<Item = &'a Json
 }
 
 #[test]
-fn objects_of_a_timeline_say_what_its_text_says() {
+fn objects_of_a_timeline_equal_its_text() {
     for (verbose, path) in [
         (false, "tests/snapshots/timeline.jsonl"),
         (true, "tests/snapshots/timeline-verbose.jsonl"),
@@ -118,7 +122,7 @@ fn objects_of_a_timeline_say_what_its_text_says() {
     }
 }
 
-/// CPU time whose rate was halved and halved again, and wall clock time; some stacks are truncated.
+/// CPU time whose rate was halved twice, and wall clock time, with some truncated stacks.
 fn thinned() -> Trace {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
@@ -135,7 +139,8 @@ fn thinned() -> Trace {
     maker.finish()
 }
 
-/// Calls, threads and all are what is in them, in samples and in weight.
+/// Checks that calls, threads and the total equal the sum of their contents, in samples and in
+/// weight.
 fn weights_add_up(made: &Trace, selection: &Selection) {
     for (min_percent, depth) in [(0.0, None), (12.0, Some(2)), (0.0, Some(1)), (30.0, None)] {
         let options = TimelineOptions { json: true, ..options(false, min_percent, depth) };
@@ -144,9 +149,9 @@ fn weights_add_up(made: &Trace, selection: &Selection) {
         let is_wall = all[0]["mode"] == "wall";
         for key in ["samples", "weight"] {
             let sum = |objects: &mut dyn Iterator<Item = &Json>| -> u64 {
-                let told =
+                let rows =
                     objects.filter(|it| ["self", "others"].contains(&it["kind"].as_str().unwrap()));
-                told.map(|object| number(object, key)).sum()
+                rows.map(|object| number(object, key)).sum()
             };
             let threads: u64 = of_kind(&all, "thread").map(|object| number(object, key)).sum();
             assert!(threads > 0 && threads == number(&all[0]["all"], key), "{key} {text}");
@@ -163,10 +168,10 @@ fn weights_add_up(made: &Trace, selection: &Selection) {
             assert!(is_wall && object["wall_us"] == object["weight"], "{object}");
         }
         for kind in ["self", "others", "call"] {
-            let is_told = |object: &Json| object["wall_us"].is_u64() == is_wall;
-            assert!(of_kind(&all, kind).all(is_told), "{text}");
+            let has_right_unit = |object: &Json| object["wall_us"].is_u64() == is_wall;
+            assert!(of_kind(&all, kind).all(has_right_unit), "{text}");
         }
-        // Shares of what is left out are of the thread, in whatever window.
+        // Shares of omitted rows are shares of the thread, in any window.
         for others in of_kind(&all, "others") {
             let of_thread = |it: &&Json| it["thread"] == others["thread"];
             let thread = of_kind(&all, "thread").find(of_thread).unwrap();
@@ -183,8 +188,8 @@ fn weights_add_up(made: &Trace, selection: &Selection) {
 fn objects_of_a_timeline_add_up_to_its_samples() {
     for (min_percent, depth) in [(0.0, None), (12.0, Some(4)), (0.0, Some(1)), (60.0, None)] {
         let all = objects(&demo(), &options(false, min_percent, depth));
-        let told = of_kind(&all, "self").chain(of_kind(&all, "others"));
-        let sum: u64 = told.map(|object| number(object, "samples")).sum();
+        let rows = of_kind(&all, "self").chain(of_kind(&all, "others"));
+        let sum: u64 = rows.map(|object| number(object, "samples")).sum();
         assert_eq!(sum, number(&all[0]["all"], "samples"), "{min_percent} {depth:?}");
         let threads = of_kind(&all, "thread").map(|object| number(object, "samples"));
         assert_eq!(threads.sum::<u64>(), sum);
@@ -199,7 +204,7 @@ fn objects_of_a_timeline_add_up_to_its_samples() {
     }
     let all = objects(&demo(), &options(true, 0.0, None));
     assert_eq!((of_kind(&all, "sample").count(), of_kind(&all, "self").count()), (68, 0));
-    // A call has its samples and those of the calls below it, which follow it and are deeper.
+    // A call has its own samples and those of the deeper calls that follow it.
     for (place, call) in all.iter().enumerate().filter(|(_, object)| object["kind"] == "call") {
         let deeper = |object: &&Json| number(object, "depth") > number(call, "depth");
         let below = all[place + 1..].iter().take_while(|it| it["kind"] != "thread");
@@ -265,7 +270,7 @@ fn deep_calls_keep_their_names_on_a_terminal() {
             let lines = text.lines().filter(|line| line.contains(&name) && line.ends_with("():"));
             assert_eq!(lines.count(), 1, "{what} in {text}");
         }
-        // What fits beside its numbers stays there, without the module.
+        // The part of the name that fits beside the numbers stays, without the module.
         assert!(text.contains("[39] _PyObject_Vectorcall(): 41 samples, ~42.0 ms <"), "{text}");
         assert_eq!(text.contains("at src/demo.c:1200\n"), verbose, "{text}");
         if verbose {

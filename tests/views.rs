@@ -1,4 +1,4 @@
-//! The views as whole texts, from profiles made by hand.
+//! The complete text of the views, from synthetic profiles.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use traceprof::trace::{
 };
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::print::tree::{self, TreeOptions};
-use traceprof::view::{Limits, Profile, RecordingInfo, Split, ThreadProfileBuilder};
+use traceprof::view::{PrintLimits, Profile, RecordingInfo, Split, ThreadProfileBuilder};
 
 use crate::snapshot;
 
-/// Reached the root.
+/// End reason of an unwind that reached the root.
 const ROOT: u16 = 0;
-/// Stopped in a gap of the unwind information.
+/// End reason of an unwind at code without unwind information.
 const GAP: u16 = 1;
 
 /// Makes a profile from stacks that are written as text.
@@ -51,7 +51,7 @@ impl Maker {
         self.metadata(key, Value::List(words))
     }
 
-    /// The location of `name`, `name:line` or `name@libc`.
+    /// Returns the location of `name`, `name:line` or `name@libc`.
     fn location(&mut self, place: &str) -> LocationId {
         let (name, module) = match place.strip_suffix("@libc") {
             Some(name) => (name, 1),
@@ -74,7 +74,7 @@ impl Maker {
         LocationId(index(&mut self.profile.locations, location))
     }
 
-    /// A thread with samples: stack, weight, end reason.
+    /// Adds a thread with samples: stack, weight, end reason.
     fn thread(mut self, tid: u32, name: &str, samples: &[(&str, u32, u16)]) -> Self {
         let mut grower = ThreadProfileBuilder::default();
         for (stack, weight, end_reason) in samples {
@@ -102,7 +102,7 @@ fn sample(time_ns: u64, weight: u32, end_reason: u16) -> Sample {
     Sample { time_ns, trace_id: 1 << 32, weight, end_reason, ..Sample::default() }
 }
 
-/// A program as one meets them: a chain to main, forks, small fry, another thread, idle ones.
+/// A typical program: a chain to main, branches, light calls, another thread, idle threads.
 fn demo() -> Profile {
     let start = "_start __libc_start_main@libc main:10";
     let under = |rest: &str| format!("{start} {rest}");
@@ -155,7 +155,7 @@ fn demo() -> Profile {
 }
 
 fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize>) -> String {
-    let limits = Limits { min_percent, depth };
+    let limits = PrintLimits { min_percent, depth };
     let options = TreeOptions { verbose, limits, split: Split::Threads, ..TreeOptions::default() };
     let mut out = Vec::new();
     tree::write(profile, &options, &mut out).unwrap();
@@ -200,7 +200,7 @@ fn a_trace_without_metadata_or_samples_prints_what_there_is() {
     let bare = Maker::new().thread(7, "", &[]).profile;
     assert_eq!(
         print(&bare, false, 0.5, None),
-        "samples   none; what threads wait for is recorded with --mode wall\n\n\
+        "samples   none; --mode wall records what threads wait for\n\n\
          1 thread without a sample: \"\"\n"
     );
     assert_eq!(folded(&bare, true), "");
@@ -221,7 +221,7 @@ fn names_from_the_target_cannot_move_the_cursor_or_break_a_line() {
 }
 
 #[test]
-fn siblings_of_one_name_are_told_apart() {
+fn siblings_of_one_name_are_distinguished() {
     let stacks = [("main init", 3, ROOT), ("main init@libc", 2, ROOT)];
     let profile = Maker::new().thread(1, "x", &stacks).profile;
     let text = print(&profile, false, 0.0, None);
@@ -230,7 +230,7 @@ fn siblings_of_one_name_are_told_apart() {
 }
 
 #[test]
-fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
+fn an_inlined_copy_is_the_function_itself_with_its_own_location() {
     let mut maker = Maker::new().thread(1, "x", &[("main:1", 1, ROOT)]);
     let main = maker.location("main:1");
     let inlined = Method { module: Some(ModuleId(0)), name: "get".to_owned(), start_svma: 0 };
@@ -277,7 +277,7 @@ fn a_stack_of_many_thousand_frames_is_a_straight_column() {
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
     let text = print(&maker.profile, false, 0.0, None);
     assert_eq!(text.lines().filter(|line| line.ends_with("  f")).count(), 10_000);
-    // Of all frames the name begins at the same place.
+    // The names of all frames begin at the same column.
     let column =
         |line: &str| ["  f", "  g"].iter().find_map(|end| line.strip_suffix(end)).map(str::len);
     let columns: BTreeSet<usize> = text.lines().filter_map(column).collect();

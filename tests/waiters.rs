@@ -1,5 +1,5 @@
-//! Programs that wait for signals rather than handle them: a hit of ours must never be taken for
-//! one of theirs.
+//! Programs that wait for signals instead of handling them: a sampling signal must never be taken
+//! for one of theirs.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::doctor::{doctor, examined, finding};
 const SECOND: Duration = Duration::from_secs(1);
 const TIMER: &str = "thread CPU timer";
 
-/// What it was sent has come, and nothing else.
+/// Checks that the target got what it was sent, and nothing else.
 fn assert_undisturbed(mut target: Target, what: &str) {
-    // It is sent one now and then.
+    // Sends the target a signal now and then.
     let pid = target.pid();
     assert!(wait_until(60 * SECOND, || cpu_clock(pid) > SECOND), "{what}");
     target.goes_on_and_ends_by_itself();
@@ -24,7 +24,7 @@ fn assert_undisturbed(mut target: Target, what: &str) {
 }
 
 #[test]
-fn who_waits_for_sigtrap_is_sampled_by_timers() {
+fn a_program_that_waits_for_sigtrap_is_sampled_by_timers() {
     needs_recording!();
     let _machine = together();
     for (how, why) in [("sigwait", "waits for"), ("signalfd", "a signalfd of the")] {
@@ -53,21 +53,21 @@ fn perf_events_are_refused_where_sigtrap_is_waited_for() {
         let pid = target.pid().to_string();
         let args = ["--pid", &pid, "--engine", "perf", "--duration", "1"];
         let text = Recorder::start(&args).finish().expect_code(1).text();
-        let is_told = text.contains("waits for SIGTRAP and would receive sampling signals");
-        assert!(is_told && text.contains("--engine timer"), "{how}: {text}");
+        let is_reported = text.contains("waits for SIGTRAP and would receive sampling signals");
+        assert!(is_reported && text.contains("--engine timer"), "{how}: {text}");
         let (all, code) = examined(doctor(target.pid()));
         assert_eq!(code, 0, "{all}");
-        for said in [&finding(&all, "target", "waiting")["seen"], &all["prospect"]["why"]] {
-            assert!(said.as_str().is_some_and(|it| it.contains("SIGTRAP")), "{how}: {all}");
+        for text in [&finding(&all, "target", "waiting")["seen"], &all["prospect"]["why"]] {
+            assert!(text.as_str().is_some_and(|it| it.contains("SIGTRAP")), "{how}: {all}");
         }
         assert_eq!(all["prospect"]["engine"], TIMER, "{how}: {all}");
         assert_undisturbed(target, how);
     }
 }
 
-/// No signal is left that it does not wait for: it has no timer, and the others have.
+/// The target waits for every signal, so its thread has no timer. The other threads have one.
 #[test]
-fn who_waits_for_every_signal_is_left_out() {
+fn a_thread_that_waits_for_every_signal_is_left_out() {
     needs_recording!();
     let _machine = together();
     let target = Target::start("trap_waiter", &["all"]);
@@ -81,9 +81,9 @@ fn who_waits_for_every_signal_is_left_out() {
     assert_undisturbed(target, "all");
 }
 
-/// What it is given until that is noticed cannot be prevented.
+/// Signals that arrive before the recorder notices cannot be prevented.
 #[test]
-fn who_begins_to_wait_for_sigtrap_goes_on_with_timers() {
+fn a_program_that_starts_to_wait_for_sigtrap_goes_on_with_timers() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("trap_waiter", &["late"]);
@@ -96,10 +96,13 @@ fn who_begins_to_wait_for_sigtrap_goes_on_with_timers() {
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     let text = outcome.text();
-    let is_told =
+    let is_reported =
         |line: &str| line.contains(TIMER) && line.contains("a signalfd of the application");
-    assert!(text.lines().any(|line| line.starts_with("note:") && is_told(line)), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("note:") && is_reported(line)), "{text}");
     assert!(outcome.trace.number("timers_armed") >= 2, "{text}");
     target.goes_on_and_ends_by_itself();
-    eprintln!("measured: {} hits were taken for the program's own", target.fact("wrong"));
+    eprintln!(
+        "measured: {} sampling signals were taken for the program's own",
+        target.fact("wrong")
+    );
 }

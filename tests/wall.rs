@@ -1,4 +1,4 @@
-//! Wall clock time of real programs, against what they know of it.
+//! Wall clock time of real programs, against what they measure themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,14 @@ use crate::common::{
     together, traceprof, wait_until,
 };
 
-/// Microseconds of one thread.
+/// Wall clock time of one thread, in microseconds.
 #[derive(Debug, Default)]
 struct Spent {
-    /// In each state.
+    /// Time in each state.
     states: BTreeMap<u8, u64>,
-    /// On stacks that hold a function, whatever the state.
+    /// Time on stacks that contain a function, in any state.
     functions: BTreeMap<String, u64>,
-    /// In each system call, and what it waited on.
+    /// Time in each system call, with what the call waited on.
     calls: BTreeMap<(Option<u32>, Option<String>), u64>,
     first_ns: u64,
     last_ns: u64,
@@ -46,7 +46,7 @@ impl Spent {
     }
 }
 
-/// What the threads of a trace did, by name and id: their samples of wall clock time.
+/// Returns the wall clock time of a trace's threads, by name and id.
 fn spent(trace: &Trace) -> BTreeMap<(String, u32), Spent> {
     let loaded = load(&trace.path()).expect("a trace");
     let mut threads = BTreeMap::new();
@@ -81,7 +81,7 @@ fn name_of(loaded: &LoadedTrace, location: usize) -> &str {
     &loaded.methods[method.0 as usize].name
 }
 
-/// The only thread of this name.
+/// Returns the only thread of this name.
 fn the<'a>(threads: &'a BTreeMap<(String, u32), Spent>, name: &str) -> &'a Spent {
     let mut found = threads.iter().filter(|((other, _), _)| other == name).map(|(_, it)| it);
     let first = found.next().unwrap_or_else(|| panic!("no thread {name}: {:?}", threads.keys()));
@@ -89,7 +89,7 @@ fn the<'a>(threads: &'a BTreeMap<(String, u32), Spent>, name: &str) -> &'a Spent
     first
 }
 
-/// Microseconds between begin and end of the sampling.
+/// Returns the time between begin and end of the sampling, in microseconds.
 fn elapsed_us(trace: &Trace) -> u64 {
     trace.number("elapsed_ns") / 1000
 }
@@ -98,7 +98,7 @@ fn percent(part: u64, all: u64) -> f64 {
     part as f64 * 100.0 / all.max(1) as f64
 }
 
-/// All of a thread's time is told of, each microsecond once.
+/// Checks that the samples cover all of a thread's time, each microsecond once.
 fn expect_balance(outcome: &Outcome, elapsed: u64, spent: &Spent, name: &str) {
     let all = spent.all();
     let error = percent(all, elapsed) - 100.0;
@@ -117,12 +117,15 @@ fn check_shares(mode: &str) {
     let own_all: u64 = own.iter().sum();
     for (part, own) in ["sleeping_part", "locked_part", "computing_part"].iter().zip(own) {
         let (seen, known) = (worker.percent_in(part), percent(own, own_all));
-        assert!((seen - known).abs() < 2.0, "{part}: {seen:.1} %, {known:.1} % by the program");
+        assert!(
+            (seen - known).abs() < 2.0,
+            "{part}: {seen:.1} %, {known:.1} % as the program measured"
+        );
     }
     let asleep = worker.in_state(RunState::Sleeping);
     let known = percent(own[0] + own[1], own_all);
     let seen = percent(asleep, worker.all());
-    assert!((seen - known).abs() < 3.0, "asleep {seen:.1} %, {known:.1} % by the program");
+    assert!((seen - known).abs() < 3.0, "asleep {seen:.1} %, {known:.1} % as the program measured");
     let elapsed = elapsed_us(&outcome.trace);
     for (name, thread) in [("worker", worker), ("holder", the(&threads, "holder"))] {
         expect_balance(&outcome, elapsed, thread, name);
@@ -156,11 +159,14 @@ fn threads_of_a_lock_convoy_are_seen_to_wait() {
     let (waited, computed) = (target.fact("waited_ns"), target.fact("computed_ns"));
     for (function, own) in [("want_the_lock", waited), ("with_the_lock", computed)] {
         let (seen, known) = (percent(sum(function), all), percent(own, waited + computed));
-        assert!((seen - known).abs() < 4.0, "{function}: {seen:.1} %, {known:.1} % by the program");
+        assert!(
+            (seen - known).abs() < 4.0,
+            "{function}: {seen:.1} %, {known:.1} % as the program measured"
+        );
     }
 }
 
-/// Context switches of all threads of a process, and the CPU time that it has used.
+/// Returns the context switches of all threads of a process, and its CPU time.
 fn turns(pid: i32) -> (u64, Duration) {
     let mut switches = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).expect("threads") {
@@ -190,7 +196,7 @@ fn a_thousand_idle_threads_are_left_alone_and_folded() {
     let after = turns(pid);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
-    assert_eq!(after, before, "nobody had anything to do");
+    assert_eq!(after, before, "no thread had work");
     let threads = spent(&outcome.trace);
     let idle = threads.iter().filter(|((name, _), _)| name == "idle");
     let elapsed = elapsed_us(&outcome.trace);
@@ -205,7 +211,7 @@ fn a_thousand_idle_threads_are_left_alone_and_folded() {
     assert_eq!(outcome.trace.number("wall.stacks_by_stop"), 0, "{}", outcome.text());
     let printed = outcome.trace.view(&["print"]);
     assert!(printed.contains("below take_work: 1000 threads"), "{printed}");
-    // Two that hang are no idle loops.
+    // Two threads that hang are not idle.
     assert!(printed.contains("embrace") && printed.contains("lll_lock_wait"), "{printed}");
 }
 
@@ -230,7 +236,7 @@ fn no_call_comes_back_with_eintr() {
 }
 
 #[test]
-fn a_process_that_is_stopped_is_told_to_be() {
+fn a_process_that_is_stopped_is_reported_as_stopped() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("shares", &[]);
@@ -271,10 +277,10 @@ fn a_thread_in_uninterruptible_sleep_has_its_state_and_its_stack() {
     assert!(printed.contains("[disk in clone]"), "{printed}");
 }
 
-/// The return address of vfork is in a register while the child runs, and no stop reaches its
+/// While the child runs, the return address of vfork is in a register, and no stop reaches the
 /// parent.
 #[test]
-fn a_thread_whose_stack_cannot_be_had_is_told_of_without() {
+fn a_thread_whose_stack_cannot_be_read_is_reported_without_it() {
     needs_recording!();
     let _machine = together();
     let target = Target::start("vfork_parent", &["3000", "busy"]);
@@ -318,7 +324,7 @@ fn wall_clock_time_needs_no_privileges() {
     }
 }
 
-/// A server that nobody here wrote, and who asks it.
+/// A redis server and its client.
 struct Redis {
     server: Child,
     folder: TempDir,
@@ -342,7 +348,7 @@ impl Redis {
         self.server.id() as i32
     }
 
-    /// Asks it until the value is dropped.
+    /// Sends requests until the value is dropped.
     fn ask(&self) -> Asking {
         let mut command = Command::new("redis-benchmark");
         command.arg("-s").arg(self.folder.path().join("socket"));
@@ -397,7 +403,7 @@ fn redis_waits_for_events_when_it_is_idle_and_works_when_it_is_asked() {
     assert!(percent(works, asked.all()) > 30.0, "{asked:?}");
 }
 
-/// All of its threads wait for locks: that is what is to be seen.
+/// All threads wait for locks, and the view must show it.
 #[test]
 fn a_process_that_hangs_shows_where() {
     needs_recording!();

@@ -1,4 +1,4 @@
-//! Views of wall clock time, from traces made by hand.
+//! Views of wall clock time, from synthetic traces.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use traceprof::trace::{LazyTrace, RunState, Sample, ThreadId, Value};
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::print::tree::{self, TreeOptions};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{self, Limits, Mode, Profile, Selection, Split};
+use traceprof::view::{self, Mode, PrintLimits, Profile, Selection, Split};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
@@ -21,14 +21,14 @@ const NANOSLEEP: Option<u32> = Some(35);
 const FUTEX: Option<u32> = Some(202);
 const EPOLL_WAIT: Option<u32> = Some(232);
 
-/// Where a pool's threads wait for work.
+/// The stack on which a pool's threads wait for work.
 const POOL: &str = "start_thread@libc worker_main pthread_cond_wait@libc";
 
 /// Makes a trace of wall clock time.
 struct Wall {
     maker: Maker,
     ms: u64,
-    /// Without it only CPU samples are written.
+    /// Whether there are wall clock samples. Without them there are only CPU samples.
     wall: bool,
 }
 
@@ -43,13 +43,13 @@ impl Wall {
         Self { maker, ms: 0, wall }
     }
 
-    /// A thread, at the begin of the recording.
+    /// Adds a thread at the begin of the recording.
     fn thread(&mut self, tid: u32, name: &str) -> ThreadId {
         self.ms = 0;
         self.maker.thread(tid, name)
     }
 
-    /// It runs for so many milliseconds, one sample each.
+    /// Adds `ms` milliseconds of run time, one sample each.
     fn runs(&mut self, thread: ThreadId, ms: u64, stack: &str) {
         for _ in 0..ms {
             self.ms += 1;
@@ -60,7 +60,7 @@ impl Wall {
         }
     }
 
-    /// It does not run for so long.
+    /// Adds time in which the thread does not run.
     fn waits(
         &mut self,
         thread: ThreadId,
@@ -74,7 +74,7 @@ impl Wall {
         }
     }
 
-    /// So much time of it ends now.
+    /// Adds a sample of this much time, which ends now.
     fn spends(
         &mut self,
         thread: ThreadId,
@@ -98,8 +98,8 @@ impl Wall {
     }
 }
 
-/// A program that computes, sleeps, waits for a lock and for a disk; its pool and its event loop
-/// are idle; one thread waits for the lock all the time, and one is stopped.
+/// A program that computes, sleeps, waits for a lock and for a disk. Its pool and its event loop
+/// are idle, one thread waits for the lock all the time, and one is stopped.
 fn demo(wall: bool, others: bool) -> Trace {
     let mut made = Wall::new(wall);
     let main = made.thread(100, "demo");
@@ -139,7 +139,7 @@ fn load(made: &Trace, selection: &Selection) -> Profile {
 }
 
 fn print(profile: &Profile, verbose: bool, idle: bool) -> String {
-    let limits = Limits { min_percent: 0.5, depth: None };
+    let limits = PrintLimits { min_percent: 0.5, depth: None };
     let options =
         TreeOptions { verbose, limits, idle, split: Split::Threads, ..TreeOptions::default() };
     let mut out = Vec::new();
@@ -164,7 +164,7 @@ fn of(states: &[RunState], calls: &[Option<u32>]) -> Selection {
     Selection { states: states.to_vec(), calls, ..Selection::default() }
 }
 
-/// Seconds of a title: `..., 1.000 s in 5 samples` or `..., 1.000 s (--idle ...`.
+/// Returns the microseconds of a title: `..., 1.000 s in 5 samples` or `..., 1.000 s (--idle ...`.
 fn titled_us(text: &str) -> u64 {
     let titles = text.lines().filter(|line| line.contains(" % of all, "));
     let seconds = titles.map(|line| {
@@ -212,7 +212,8 @@ fn cpu_time_of_a_trace_is_as_if_nothing_else_were_in_it() {
     let body = |profile: &Profile| {
         let text = print(profile, true, false);
         let lines = text.lines().filter(|line| !line.starts_with("sampling "));
-        // From the first to the last sample of all, as the recorder has not said when it ended.
+        // From the first to the last sample of all, because the recorder has not written when it
+        // ended.
         lines.filter(|line| !line.starts_with("recorded ")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(body(&with), body(&without));
@@ -294,11 +295,11 @@ fn the_time_of_a_module_is_that_of_threads_that_wait_in_it() {
 }
 
 #[test]
-fn a_process_that_hangs_as_a_whole_is_shown() {
+fn a_process_that_hangs_completely_is_shown() {
     let pool = Selection { threads: vec!["worker-*".to_owned()], ..Selection::default() };
     let text = print(&load(&demo(true, true), &pool), false, false);
     assert!(!text.contains("idle") && text.contains("thread 204 \"worker-4\""), "{text}");
-    // Who asks for a state or a call wants to see those that are in it.
+    // A selection of states or calls also shows idle threads.
     let text = print(&load(&demo(true, true), &of(&[Sleeping], &[])), false, false);
     assert!(!text.contains("idle") && text.contains("thread 204 \"worker-4\""), "{text}");
 }
@@ -323,7 +324,7 @@ fn states_and_system_calls_choose_samples() {
 fn timeline(made: &Trace, selection: &Selection, verbose: bool) -> String {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let selected = selection.resolve(&trace).unwrap();
-    let limits = Limits { min_percent: 0.0, depth: None };
+    let limits = PrintLimits { min_percent: 0.0, depth: None };
     let mut out = Vec::new();
     let options = TimelineOptions { verbose, limits, ..TimelineOptions::default() };
     timeline::write(&trace, &selected, &options, &mut out).unwrap();
@@ -350,7 +351,7 @@ fn a_timeline_says_how_long_a_thread_waited_and_for_what() {
     ] {
         assert!(short.contains(&format!("{line}\n")), "{line} in {short}");
     }
-    // A call is as long as what was measured in it, however few samples that took.
+    // A call is as long as the time measured in it, however few samples cover it.
     let all = timeline(&made, &Selection::default(), false);
     assert_eq!(all.matches("demo.worker_main(): 1 sample, 1.00 s").count(), 20, "{all}");
     assert_eq!(all.matches("\n# Thread ").count(), 24);
@@ -381,7 +382,7 @@ fn a_timeline_of_some_states_has_only_the_calls_in_them() {
     assert!(text.contains("demo.take(): 1 sample, 15.0 ms\n"), "{text}");
     assert!(!text.contains("demo.nap()") && !text.contains("demo.compute()"), "{text}");
     assert!(text.contains("samples   2 for 0.150 s in 1 thread\n"), "{text}");
-    // Of a window, what of it lies in the window.
+    // Only the part inside the window counts.
     let from = Some("500ms".parse().unwrap());
     let window = main_thread(Selection { from, ..of(&[Sleeping], &[]) });
     let text = timeline(&made, &window, false);
@@ -430,17 +431,17 @@ fn the_times_of_a_timeline_add_up_whatever_is_truncated() {
 }
 
 #[test]
-fn a_trace_of_wall_clock_time_that_is_still_empty_is_of_that() {
+fn an_empty_trace_of_wall_clock_time_is_shown_as_such() {
     let mut made = Wall::new(true).maker;
     made.flush();
     let output = run(&["print", "--follow"], &made.abandon());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(8), "its recorder is gone");
+    assert_eq!(output.status.code(), Some(8), "its recorder has exited");
     assert!(text.contains("samples   0 for 0.000 s in 0 threads\n"), "{text}");
 }
 
 #[test]
-fn what_is_waited_on_cannot_move_the_cursor_or_break_a_line() {
+fn wait_reasons_cannot_move_the_cursor_or_break_a_line() {
     let mut made = Wall::new(true);
     let id = made.thread(1, "x");
     made.waits(id, 7, "main", (Disk, PREAD64, "/tmp/\u{1b}[2J;a\n9 1"));
@@ -461,7 +462,7 @@ fn run(words: &[&str], made: &Trace) -> Output {
 }
 
 #[test]
-fn filters_that_make_no_sense_say_what_to_do() {
+fn filters_that_make_no_sense_are_refused_with_advice() {
     let (wall, cpu) = (demo(true, false), demo(false, false));
     for (made, words, expected) in [
         (&wall, &["print", "--state", "sleping"][..], "the nearest is sleeping"),

@@ -1,9 +1,9 @@
-//! Walks up a stack that is made up, again and again, so that the instructions of it can be
-//! counted: `unwind_cost DEPTH ROUNDS`. Two runs with different rounds tell what one walk takes.
-//! `scripts/bench unwind` does so by callgrind.
+//! Walks up an invented stack, again and again, so that the instructions can be counted:
+//! `unwind_cost DEPTH ROUNDS`. The difference of two runs with different rounds is the cost of
+//! walks. `scripts/bench unwind` counts with callgrind.
 //!
 //! # Safety
-//! Tables are read in memory of the program's own, with the length that it has.
+//! Tables are read from memory that the program owns, with its real length.
 
 use traceprof_abi::ABI_VERSION;
 use traceprof_abi::layout::DEPTH_MAX;
@@ -15,12 +15,12 @@ use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot, Unwound, unw
 const CODE: u64 = 0x10_0000;
 const BLOCK: u64 = 256;
 const BLOCKS: u64 = 64;
-/// Rows of each block.
+/// Number of rows in each block.
 const ROWS: u64 = 16;
 const ROOT: u64 = BLOCKS - 1;
 const STACK: u64 = 0x7000_0000;
 
-/// Every third function saves the frame pointer, the others move sp alone.
+/// Returns a block's rule. Every third function saves the frame pointer, the others move only sp.
 fn rule(block: u64) -> Rule {
     let sp = Rule { cfa_off: 16 + (block % 6 * 8) as i32, ..Rule::plain(op::SP) };
     match block {
@@ -30,7 +30,7 @@ fn rule(block: u64) -> Rule {
     }
 }
 
-/// A segment with one module: a snapshot at 64, the module at 256, its parts behind that.
+/// Returns a segment with one module: a snapshot at 64, the module at 256, and then its parts.
 fn segment() -> Vec<[u64; 2]> {
     const PARTS: [u64; 4] = [1024, 2048, 4096, 8192];
     let mut bytes = vec![0u8; 16 << 10];
@@ -62,7 +62,7 @@ fn segment() -> Vec<[u64; 2]> {
     bytes.chunks(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect()
 }
 
-/// A stack of so many frames, the leaf included.
+/// A stack of `depth` frames, including the leaf.
 struct Stack {
     words: Vec<u64>,
     registers: Registers,
@@ -99,7 +99,7 @@ impl Memory for Stack {
     }
 }
 
-/// Walks this many times, and returns what the last walk found.
+/// Walks `rounds` times, and returns the result of the last walk.
 fn walk(snapshot: &Snapshot<'_>, depth: u64, rounds: u64) -> Option<Unwound> {
     let frames: Vec<AtomicU64> = (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect();
     let mut stack = Stack::new(depth);
@@ -117,7 +117,7 @@ fn main() {
     let (depth, rounds) = (number(depth), number(rounds));
     let words = segment();
     assert!((words.as_ptr() as usize).is_multiple_of(16));
-    // SAFETY: aligned as asserted, as long as said, not written while it is used.
+    // SAFETY: aligned as asserted, of the given length, and not written while it is in use.
     let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(&words[..])) };
     let snapshot = tables.snapshot().expect("the segment has a snapshot");
     let expected = Unwound { depth: depth as usize, end: EndReason::Root };

@@ -1,21 +1,22 @@
-//! The system calls that the agent makes in a target, where seccomp filters may forbid them.
+//! The system calls that the agent makes in a target, for the check against the target's seccomp
+//! filters.
 //!
 //! # Invariants
-//! - The agent takes its numbers from here, so that none of its calls can be missing in the list.
+//! - The agent takes its system call numbers from here, so the list cannot miss one of its calls.
 
-/// A system call with what is known of its arguments before it is made.
+/// A system call and the arguments that are known before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct SyscallPattern {
     /// Its name.
     pub name: &'static str,
     /// Its number.
     pub number: u64,
-    /// Its arguments; `None` for one that may have any value.
+    /// Its arguments. `None` stands for any value.
     pub args: [Option<u64>; 6],
 }
 
-impl Made {
-    /// A call, given its first arguments; the others are not looked at by the kernel.
+impl SyscallPattern {
+    /// Creates a pattern from a call's first arguments. The kernel does not read the others.
     pub const fn new(name: &'static str, number: u64, given: &[Option<u64>]) -> Self {
         let mut args = [None; 6];
         let mut index = 0;
@@ -27,7 +28,7 @@ impl Made {
     }
 }
 
-/// Names each number, and lists every way in which the call is made.
+/// Defines the numbers and lists every form in which the agent makes each call.
 macro_rules! calls {
     ($($constant:ident = $number:literal $name:literal $([$($arg:expr),*])+;)+) => {
         /// System call numbers.
@@ -35,17 +36,19 @@ macro_rules! calls {
             $(#[doc = $name] pub const $constant: u64 = $number;)+
         }
 
-        /// Every call of the agent: of its entry, and of its handler in any thread.
-        pub const AGENT: &[Made] = &[$($(Made::new($name, $number, &[$($arg),*])),+),+];
+        /// Every call that the agent makes: in its entry, and in its handler on any thread.
+        pub const AGENT: &[SyscallPattern] =
+            &[$($(SyscallPattern::new($name, $number, &[$($arg),*])),+),+];
     };
 }
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set in bytes.
 const SET_LEN: Option<u64> = Some(8);
 
 calls! {
     RT_SIGACTION = 13 "rt_sigaction" [None, None, None, SET_LEN];
-    // A probe of memory that changes nothing, and the mask of a handler that passes a signal on.
+    // The memory probe, which changes nothing, and the signal mask that a handler sets when it
+    // passes a signal on.
     RT_SIGPROCMASK = 14 "rt_sigprocmask"
         [Some(u32::MAX as u64), None, Some(0), SET_LEN] [Some(2), None, Some(0), SET_LEN];
     RT_SIGRETURN = 15 "rt_sigreturn" [];

@@ -3,10 +3,11 @@
 //! # Safety
 //! Wraps one instruction.
 
-/// The time stamp counter.
+/// Returns the time stamp counter.
 #[cfg(target_arch = "x86_64")]
 pub fn ticks() -> u64 {
-    // SAFETY: every x86_64 has it. A process that forbade it to itself (PR_SET_TSC) would fault:
-    // the recorder takes the other clock mode where it cannot be trusted.
+    // SAFETY: every x86_64 processor has the instruction. It faults in a process that disabled it
+    // (PR_SET_TSC), so the recorder chooses the other clock mode where the counter cannot be
+    // trusted.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

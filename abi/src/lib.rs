@@ -1,7 +1,7 @@
-//! What the recorder and the agent inside the target share: floor 0.
+//! The layouts and algorithms that the recorder and the agent inside the target share (floor 0).
 //!
-//! Three segments of memory are mapped in both processes, at one constant distance from each
-//! other, so that the agent finds the other two from its own program counter:
+//! Both processes map three memory segments, at constant distances from each other, so that the
+//! agent computes the addresses of the other two from its own program counter:
 //!
 //! | segment | access in the target | at                       | holds                                     |
 //! |---------|----------------------|--------------------------|-------------------------------------------|
@@ -10,14 +10,14 @@
 //! | data    | read, write          | base + [`layout::DATA_DISTANCE`]   | [`layout::ControlBlock`], [`thread`] slots, [`storage`] |
 //!
 //! # Invariants
-//! - Everything in shared memory is addressed by offset, is `repr(C)`, and has its size and
-//!   offsets asserted beside its definition. A change of any of them bumps [`ABI_VERSION`].
-//! - The data segment consists of atomics only: both sides write it at the same time, and the
-//!   target may scribble over it. The recorder checks whatever it reads.
+//! - Everything in shared memory is addressed by offset and is `repr(C)`. Its size and offsets are
+//!   asserted beside its definition. Any change of them bumps [`ABI_VERSION`].
+//! - The data segment consists of atomics only, because both sides write it concurrently. The
+//!   target may scribble over it, so the recorder checks whatever it reads.
 //! - Code on the handler path does not allocate, lock, panic or loop without a bound.
 //!
 //! # Does not
-//! - know of files, processes, ptrace or symbols;
+//! - know about files, processes, ptrace or symbols;
 //! - depend on anything but `core`.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -38,5 +38,6 @@ pub mod sync;
 pub mod thread;
 pub mod unwind;
 
-/// Version of every layout in this crate; the agent refuses a control block of another version.
+/// The version of all layouts in this crate. The agent refuses a control block with another
+/// version.
 pub const ABI_VERSION: u32 = 8;

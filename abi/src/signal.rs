@@ -1,8 +1,8 @@
-//! How a signal says where it comes from: values of `si_code` (sigaction(2)).
+//! The origins of a signal: values of `si_code` (sigaction(2)).
 
-/// A perf event with `sigtrap`.
+/// A perf event with `sigtrap` sent the signal.
 pub const TRAP_PERF: i32 = 6;
-/// A POSIX timer.
+/// A POSIX timer sent the signal.
 pub const SI_TIMER: i32 = -2;
-/// A signal that was queued with a value.
+/// A process queued the signal with a value.
 pub const SI_QUEUE: i32 = -1;

@@ -1,7 +1,7 @@
 //! The atomics: `core`'s, or loom's when the models run (`--cfg loom`).
 //!
-//! Under loom the orderings can be weakened on purpose (`planted`), so that each model shows that
-//! it would catch the mistake it is there for, in the real code and not in a copy of it.
+//! Under loom a model can weaken the orderings on purpose (`planted`). Each model thus shows that
+//! it catches the mistake it exists for, in the real code and not in a copy.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -11,8 +11,8 @@ pub use self::planted::{AtomicU32, AtomicU64, fence, next_tag};
 #[cfg(loom)]
 pub use loom::sync::atomic::Ordering;
 
-/// The next tag of a word that may come to hold an old value again: a swap against the old one must
-/// fail all the same.
+/// Returns the next tag of a word. The tag makes a swap against an old value fail even if the rest
+/// of the word has that old value again (ABA).
 #[cfg(not(loom))]
 pub fn next_tag(tag: u64) -> u64 {
     tag.wrapping_add(1)
@@ -25,43 +25,44 @@ pub mod planted {
 
     use super::Ordering;
 
-    /// A mistake in the real code, as the models plant it.
+    /// A mistake that a model plants in the real code.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Mistake {
-        /// All is as written.
+        /// No mistake.
         None,
-        /// The fences do nothing.
+        /// Fences do nothing.
         NoFence,
         /// Every Release (and Acquire) is Relaxed.
         AllRelaxed,
-        /// Tags stand still.
+        /// Tags never change.
         NoTag,
-        /// Swaps do not compare.
+        /// Compare-and-swap stores without comparing.
         BlindSwap,
-        /// A hazard is confirmed by its table alone.
+        /// A hazard is confirmed by its table alone, without the generation.
         IgnoreGeneration,
         /// A hazard slot is claimed by a load and a store.
         ClaimWithoutSwap,
-        /// A claim that rotations overtook stays where it is.
+        /// A claim that rotations overtook is not withdrawn.
         KeepOvertaken,
-        /// A dead owner's hazard slot is cleared whatever it holds by now.
+        /// A dead owner's hazard slot is cleared without checking that it still holds the dead
+        /// owner's claim.
         ReclaimUnseen,
-        /// A preserved trace is taken for present when its frames are, under whatever id.
+        /// A preserved trace counts as present if its frames are present, whatever their id.
         PreserveByFrames,
-        /// A commit word does not say of which instance it is.
+        /// A commit word does not name its instance.
         CommitOfAnyInstance,
-        /// A context is changed without being marked.
+        /// A context is not marked while it changes.
         NoMark,
     }
 
     static MISTAKE: Mutex<Mistake> = Mutex::new(Mistake::None);
 
-    /// Plants a mistake for the models that follow. Models run one at a time.
+    /// Plants a mistake for the next models. Models run one at a time.
     pub fn plant(mistake: Mistake) {
         *MISTAKE.lock().unwrap_or_else(|poison| poison.into_inner()) = mistake;
     }
 
-    /// Whether this mistake is planted.
+    /// Returns whether this mistake is planted.
     pub fn has(mistake: Mistake) -> bool {
         *MISTAKE.lock().unwrap_or_else(|poison| poison.into_inner()) == mistake
     }
@@ -70,7 +71,7 @@ pub mod planted {
         if has(Mistake::AllRelaxed) { Ordering::Relaxed } else { ordering }
     }
 
-    /// The next tag.
+    /// Returns the next tag, or the same one if that mistake is planted.
     pub fn next_tag(tag: u64) -> u64 {
         if has(Mistake::NoTag) { tag } else { tag.wrapping_add(1) }
     }
@@ -84,7 +85,7 @@ pub mod planted {
 
     macro_rules! atomic {
         ($name:ident, $value:ty) => {
-            /// As `core`'s, with what the storage uses of it.
+            /// The atomic of `core`, with the methods that the storage uses.
             #[derive(Debug, Default)]
             pub struct $name(loom::sync::atomic::$name);
 

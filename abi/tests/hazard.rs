@@ -1,4 +1,5 @@
-//! Hazard slots: how they are found, how often threads collide, and what happens when they run out.
+//! Tests of hazard slots: how threads find them, how often threads collide, and what happens when
+//! the slots run out.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -17,12 +18,12 @@ fn the_slots_take_64_kib() {
 
 #[test]
 fn steps_are_prime_different_and_reach_every_slot() {
-    for (place, step) in PRIME_STEPS.into_iter().enumerate() {
+    for (index, step) in PRIME_STEPS.into_iter().enumerate() {
         assert!((2..step).all(|divisor| step % divisor != 0), "{step} is not prime");
-        assert!(!PRIME_STEPS[..place].contains(&step), "{step} is there twice");
+        assert!(!PRIME_STEPS[..index].contains(&step), "{step} occurs twice");
         let mut reached = vec![false; HAZARD_SLOTS];
         (0..HAZARD_SLOTS).for_each(|i| reached[i * step % HAZARD_SLOTS] = true);
-        assert!(reached.iter().all(|reached| *reached), "{step} leaves slots out");
+        assert!(reached.iter().all(|reached| *reached), "{step} does not reach every slot");
     }
 }
 
@@ -39,9 +40,9 @@ fn probes_are_bounded_and_all_different() {
     }
 }
 
-/// Threads that meet at their first slot part at the second.
+/// Threads that collide at their first slot separate at the second.
 #[test]
-fn each_thread_goes_on_by_one_of_the_steps() {
+fn each_thread_probes_with_one_of_the_steps() {
     let words = words(HAZARD_SLOTS);
     let mut used = std::collections::HashSet::new();
     for slot in 0..1000 {
@@ -65,7 +66,7 @@ fn an_owner_is_one_life_of_one_slot() {
     assert_eq!(hazard::slot_of(9), None, "no slot has this number");
 }
 
-/// First-probe collisions and refusals, when so many keys are inside at the same time.
+/// Returns first-probe collisions and refusals when all these keys are inside at the same time.
 fn collide(keys: impl Iterator<Item = u64>) -> (usize, usize) {
     let words = words(HAZARD_SLOTS);
     let mut taken = vec![false; HAZARD_SLOTS];
@@ -88,10 +89,10 @@ fn scrambled(count: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The document's figure: "under 3 % with 2,000 threads". It holds for keys that follow each other,
-/// as ours do; for scattered ones the least that any hash can give is what chance gives: of n keys
-/// thrown at m slots, the k-th meets one of k - 1 that are taken, n / 2m in all (and a little more,
-/// since the ones that had to move on take first slots, too).
+/// The document's figure is "under 3 % with 2,000 threads". It holds for consecutive keys, like the
+/// agent's. For scattered keys no hash is better than chance: of n keys thrown at m slots, the k-th
+/// meets one of k - 1 taken ones, n / 2m in all. (It is a little more, since keys that had to move
+/// on also take first slots.)
 #[test]
 fn collisions_are_as_rare_as_the_document_says() {
     const THREADS: u64 = 2000;
@@ -116,8 +117,8 @@ fn collisions_are_as_rare_as_the_document_says() {
     }
 }
 
-/// The same with the keys that the handlers use, in lives of any number, and every thread slot
-/// that is there twice over.
+/// The same for the keys that the handlers use, in lives of any number. There are twice as many
+/// hazard slots as threads.
 #[test]
 fn threads_of_neighbouring_slots_do_not_collide() {
     let words = words(HAZARD_SLOTS);

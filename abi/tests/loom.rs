@@ -1,6 +1,7 @@
-//! Models of the lock-free steps, run by loom over all interleavings: `scripts/loom.sh`.
+//! Models of the storage's lock-free steps. loom runs them over all interleavings:
+//! `scripts/loom.sh`.
 //!
-//! Each model also runs against a planted mistake that it must catch; a model that passes with its
+//! Each model also runs with a planted mistake that it must catch. A model that passes with its
 //! mistake would prove nothing.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
@@ -23,7 +24,7 @@ use traceprof_abi::storage::table::Put;
 use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// All interleavings: no bound on preemptions.
+/// Checks a model over all interleavings, without a bound on preemptions.
 fn check(mistake: Mistake, model: fn()) {
     model::check(None, &[mistake], model);
 }
@@ -32,13 +33,13 @@ fn frame(pc: u64) -> [AtomicU64; 1] {
     [AtomicU64::new(pc)]
 }
 
-/// A segment with so many hazard slots, and room for one sample in each table.
+/// Returns a segment with `hazards` hazard slots, and room for one sample in each table.
 fn segment(hazards: usize) -> Arc<Segment> {
     let parts = (0..Rotation::ROLES).map(|_| Parts::new(1, 6, 1)).collect();
     Arc::new(Segment::new(parts, hazards, 1))
 }
 
-/// What a handler does. Frames, sample and slice name the thread.
+/// Stores a sample as a handler does. Frames, sample and slice name the thread.
 fn store(segment: &Segment, owner: u32) -> Result<Stored, Unprotected> {
     let frames = [AtomicU64::new(u64::from(owner)), AtomicU64::new(42)];
     segment.store(owner, &frames, sample_of(owner), &[u64::from(owner), 43])
@@ -48,7 +49,7 @@ fn sample_of(owner: u32) -> Sample {
     Sample { tid: owner, reason: 3, weight: 1, ..Sample::default() }
 }
 
-/// What the recorder reads of a table.
+/// The data that the recorder reads from tables.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     /// Ids, flags and frames of the traces.
@@ -60,8 +61,8 @@ struct Read {
 }
 
 impl Read {
-    /// All that the thread stored.
-    fn whole(owner: u32, trace_id: u64) -> Self {
+    /// Returns everything that the thread stored.
+    fn all_of(owner: u32, trace_id: u64) -> Self {
         let name = u64::from(owner);
         Self {
             traces: vec![(trace_id, 3, vec![name, 42])],
@@ -70,7 +71,7 @@ impl Read {
         }
     }
 
-    /// Reads a table as the collector does, and forgets its slices.
+    /// Reads a table as the collector does, and discards its slices.
     fn add(&mut self, segment: &Segment, index: usize) {
         let table = segment.parts[index].table();
         let values = |words: &[AtomicU64]| {
@@ -88,7 +89,8 @@ impl Read {
     }
 }
 
-/// One handler, and so many rotations. Whatever is read is whole, and what was stored is read once.
+/// Runs one handler during `rotations` rotations. Everything that is read is complete, and a stored
+/// sample is read once.
 fn store_while_rotating(rotations: usize) {
     let segment = segment(1);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
@@ -99,7 +101,7 @@ fn store_while_rotating(rotations: usize) {
     let (tables, hazards) = (segment.tables(), segment.slots());
     let mut found = Read::default();
     for _ in 0..rotations {
-        // Given up at once: under loom, waiting in a loop has no end.
+        // The wait ends at once: under loom, waiting in a loop would not end.
         match rotation.rotate(&tables, &segment.active, hazards, || false) {
             Collected::Ready(table) => found.add(&segment, table),
             Collected::Quarantined(_) | Collected::Blocked => break,
@@ -107,17 +109,18 @@ fn store_while_rotating(rotations: usize) {
         }
     }
     let stored = thread.join().unwrap();
-    // The handler is out: what it stored is in the table that was read, or in one not read yet.
+    // The handler has left: its data is in the quarantined table, or in a table that is not read
+    // yet.
     let quarantined = rotation.released(hazards);
-    let rest = quarantined.into_iter().chain([rotation.active()]);
-    rest.for_each(|table| found.add(&segment, table));
-    let Ok(Stored { put, place, has_slice }) = stored else {
+    let unread = quarantined.into_iter().chain([rotation.active()]);
+    unread.for_each(|table| found.add(&segment, table));
+    let Ok(Stored { put, log_index, has_slice }) = stored else {
         return assert_eq!(found, Read::default());
     };
     let Put::New(id) = put else { unreachable!("nobody else puts, and there is room") };
-    assert_eq!((place, has_slice), (Some(0), true));
-    assert_eq!(found, Read::whole(owner(7, 0), id), "there once, and whole");
-    assert_ne!(id >> 32, 0, "the table was not seen as it was made ready");
+    assert_eq!((log_index, has_slice), (Some(0), true));
+    assert_eq!(found, Read::all_of(owner(7, 0), id), "read once and complete");
+    assert_ne!(id >> 32, 0, "the handler did not see the reset table");
 }
 
 fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
@@ -130,18 +133,18 @@ fn rotation_and_hazards() {
     check(Mistake::AllRelaxed, rotation_never_reads_a_table_that_a_handler_is_inside_of);
 }
 
-/// Three rotations make the first table ACTIVE again, the fourth reads it.
-fn a_table_that_is_active_again_is_not_the_one_that_was_claimed() {
+/// Three rotations make the first table ACTIVE again. The fourth reads it.
+fn a_table_that_is_active_again_is_another_instance() {
     store_while_rotating(4);
 }
 
 #[test]
 fn the_same_table_again() {
-    check(Mistake::IgnoreGeneration, a_table_that_is_active_again_is_not_the_one_that_was_claimed);
+    check(Mistake::IgnoreGeneration, a_table_that_is_active_again_is_another_instance);
 }
 
-/// A table that is ACTIVE again has the records of its last time. A thread dies in it between
-/// reserving and committing.
+/// A table that is ACTIVE again still has the records of its last instance. A thread dies in it
+/// between reserving and committing.
 fn a_dead_thread_leaves_a_hole_and_no_slice() {
     let segment = segment(1);
     let (tables, hazards) = (segment.tables(), segment.slots());
@@ -165,7 +168,7 @@ fn a_dead_thread_leaves_a_hole_and_no_slice() {
     };
     let early = rotation.rotate(&tables, &segment.active, hazards, || false);
     let died_in = dying.join().unwrap();
-    let claim = segment.slots().claims().next().expect("its hazard is there still");
+    let claim = segment.slots().claims().next().expect("its hazard is still there");
     assert!(segment.slots().reclaim(claim));
     if died_in == first {
         assert_eq!(early, Collected::Quarantined(first));
@@ -192,7 +195,8 @@ fn a_hazard_slot_has_one_owner_at_a_time() {
             let Ok(hazard) = segment.slots().protect(owner(thread, 0), &segment.active) else {
                 return false;
             };
-            // Relaxed, and no swap: more would order what the slot itself has to order.
+            // Relaxed, and no swap: stronger operations would provide the order that the slot
+            // itself must provide.
             assert_eq!(inside.load(Ordering::Relaxed), 0, "two own the slot");
             inside.store(1, Ordering::Relaxed);
             inside.store(0, Ordering::Relaxed);
@@ -203,7 +207,7 @@ fn a_hazard_slot_has_one_owner_at_a_time() {
     let other = thread::spawn(enter(1));
     let mine = enter(2)();
     let other = other.join().unwrap();
-    assert!(mine || other, "the slot was free for one at least");
+    assert!(mine || other, "at least one got the slot");
     assert_eq!(segment.slots().claims().next(), None);
 }
 
@@ -213,12 +217,13 @@ fn claim_and_release() {
     check(Mistake::AllRelaxed, a_hazard_slot_has_one_owner_at_a_time);
 }
 
-/// The tables rotate faster than a handler can follow: it gives up, and leaves nothing behind.
-fn an_overtaken_claim_is_given_up() {
+/// The tables rotate faster than a handler can follow. It withdraws its claim and leaves nothing
+/// behind.
+fn an_overtaken_claim_is_withdrawn() {
     let segment = segment(1);
     let recorder = {
         let segment = Arc::clone(&segment);
-        // What rotations do to the ACTIVE word; no table is touched here.
+        // Changes the ACTIVE word as rotations do, without touching a table.
         thread::spawn(move || {
             for word in 1..=RETRIES_MAX as u64 {
                 segment.active.store(word, Ordering::Release);
@@ -230,7 +235,7 @@ fn an_overtaken_claim_is_given_up() {
     match outcome {
         Ok(hazard) => {
             let held: Vec<_> = segment.slots().claims().map(|claim| claim.active).collect();
-            assert_eq!(held, [hazard.active], "the slot names what was confirmed");
+            assert_eq!(held, [hazard.active], "the slot has the confirmed word");
             assert!(segment.slots().release(hazard));
         }
         Err(unprotected) => {
@@ -241,17 +246,17 @@ fn an_overtaken_claim_is_given_up() {
     assert_eq!(segment.slots().claims().next(), None);
 }
 
-/// Some interleaving came to that.
+/// Whether an interleaving overtook the claim.
 static OVERTAKEN: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn overtaken() {
-    check(Mistake::KeepOvertaken, an_overtaken_claim_is_given_up);
+    check(Mistake::KeepOvertaken, an_overtaken_claim_is_withdrawn);
     assert!(OVERTAKEN.load(std::sync::atomic::Ordering::Relaxed), "nobody was overtaken");
 }
 
-/// The recorder takes a thread for dead that leaves at this moment; another one enters by the same
-/// hazard slot.
+/// The recorder takes a thread for dead that is just leaving. Another thread enters through the
+/// same hazard slot.
 fn reclaiming_never_takes_the_claim_of_another_thread() {
     let segment = segment(1);
     let dead = segment.slots().protect(owner(1, 4), &segment.active).unwrap();
@@ -265,14 +270,14 @@ fn reclaiming_never_takes_the_claim_of_another_thread() {
         thread::spawn(move || {
             // The same thread slot in its next life.
             match segment.slots().protect(owner(1, 5), &segment.active) {
-                Ok(hazard) => assert!(segment.slots().release(hazard), "it was taken away"),
+                Ok(hazard) => assert!(segment.slots().release(hazard), "the claim was taken away"),
                 Err(unprotected) => assert_eq!(unprotected, Unprotected::Exhausted),
             }
         })
     };
     let released = segment.slots().release(dead);
     alive.join().unwrap();
-    assert_ne!(recorder.join().unwrap(), released, "one of the two has cleared it");
+    assert_ne!(recorder.join().unwrap(), released, "exactly one of the two cleared it");
     assert_eq!(segment.slots().claims().next(), None);
 }
 
@@ -281,7 +286,7 @@ fn reclaim_and_claim() {
     check(Mistake::ReclaimUnseen, reclaiming_never_takes_the_claim_of_another_thread);
 }
 
-/// Two epochs' equal traces are put back while a handler puts the same stack.
+/// The recorder preserves equal traces of two epochs while a handler puts the same stack.
 fn preserved_traces_keep_their_ids_and_put_finds_one_of_them_for_good() {
     let parts = Arc::new(Parts::new(4, 18, 1));
     let handler = {
@@ -347,7 +352,7 @@ fn a_record_is_read_whole_or_not_at_all() {
     if let Some(read) = record.read(5, 0) {
         assert_eq!(read, sample);
     }
-    assert_eq!(record.read(4, 0), None, "another instance's record is none");
+    assert_eq!(record.read(4, 0), None, "a record of another instance was read");
     writer.join().unwrap();
 }
 

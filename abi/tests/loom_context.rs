@@ -1,4 +1,4 @@
-//! Models of contexts and their table, run by loom over all interleavings: `scripts/loom.sh`.
+//! Models of contexts and their table. loom runs them over all interleavings: `scripts/loom.sh`.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -7,12 +7,13 @@ mod model;
 use loom::sync::Arc;
 use loom::thread;
 use traceprof_abi::context::{
-    Context, ContextTable, Reading, TAG_NAME_MAX, TEXT_MAX, TableHeader, TagKind, Texts, Values,
+    Context, ContextTable, ContextTableHeader, Reading, TAG_NAME_MAX, TEXT_MAX, TagKind, Texts,
+    Values,
 };
 use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, Ordering};
 
-/// Values of which no part is in any others.
+/// Returns values that share no part with those of another number.
 fn values(number: u32) -> Values {
     Values {
         span: u64::from(number) * 100,
@@ -21,7 +22,7 @@ fn values(number: u32) -> Values {
     }
 }
 
-fn what_another_core_accepts_was_set_at_once() {
+fn what_another_core_accepts_was_set_together() {
     let context = Arc::new(Context::default());
     context.set_all(&values(1));
     let writer = {
@@ -33,18 +34,18 @@ fn what_another_core_accepts_was_set_at_once() {
         Reading::Set(read) => assert!([values(1), values(2)].contains(&read), "{read:?}"),
     }
     writer.join().unwrap();
-    assert_eq!(context.read(), Reading::Set(values(2)), "the last is seen by who comes after");
+    assert_eq!(context.read(), Reading::Set(values(2)), "a later reader sees the last value");
 }
 
 #[test]
 fn set_and_read() {
     let mistakes = [Mistake::NoMark, Mistake::AllRelaxed];
-    model::check(None, &mistakes, what_another_core_accepts_was_set_at_once);
+    model::check(None, &mistakes, what_another_core_accepts_was_set_together);
 }
 
-/// The memory of a small table.
+/// Memory for a small table.
 struct Room {
-    header: TableHeader,
+    header: ContextTableHeader,
     tids: Vec<AtomicU32>,
     contexts: Vec<Context>,
     text_index: Vec<AtomicU32>,
@@ -55,7 +56,7 @@ impl Room {
     fn new() -> Arc<Self> {
         let words = |count: usize| (0..count).map(|_| AtomicU32::new(0)).collect();
         Arc::new(Self {
-            header: TableHeader::default(),
+            header: ContextTableHeader::default(),
             tids: words(1),
             contexts: vec![Context::default()],
             text_index: words(1),
@@ -70,8 +71,8 @@ impl Room {
     }
 }
 
-/// A thread ends and another one gets its entry, which has one owner at a time.
-fn a_thread_does_not_inherit_the_context_of_the_one_before() {
+/// A thread exits and another one gets its entry. The entry has one owner at a time.
+fn a_thread_does_not_inherit_an_earlier_context() {
     let room = Room::new();
     let inside = Arc::new(AtomicU32::new(0));
     let live = |tid: u32| {
@@ -79,7 +80,8 @@ fn a_thread_does_not_inherit_the_context_of_the_one_before() {
         move || {
             let Some(context) = room.table().claim(tid) else { return };
             assert_eq!(context.values(), Values::default(), "the context of another thread");
-            // Relaxed, and no swap: more would order what the entry itself has to order.
+            // Relaxed, and no swap: stronger operations would provide the order that the entry
+            // itself must provide.
             assert_eq!(inside.load(Ordering::Relaxed), 0, "two have the entry");
             inside.store(1, Ordering::Relaxed);
             context.set(u64::from(tid), 9);
@@ -96,10 +98,10 @@ fn a_thread_does_not_inherit_the_context_of_the_one_before() {
 #[test]
 fn claim_and_release() {
     let mistakes = [Mistake::BlindSwap, Mistake::AllRelaxed];
-    model::check(None, &mistakes, a_thread_does_not_inherit_the_context_of_the_one_before);
+    model::check(None, &mistakes, a_thread_does_not_inherit_an_earlier_context);
 }
 
-fn equal_texts_have_one_id_and_are_whole() {
+fn equal_texts_have_one_id_and_are_complete() {
     let room = Room::new();
     let intern = |room: Arc<Room>| {
         move || {
@@ -116,10 +118,10 @@ fn equal_texts_have_one_id_and_are_whole() {
 #[test]
 fn intern_and_intern() {
     let mistakes = [Mistake::BlindSwap, Mistake::AllRelaxed];
-    model::check(None, &mistakes, equal_texts_have_one_id_and_are_whole);
+    model::check(None, &mistakes, equal_texts_have_one_id_and_are_complete);
 }
 
-fn a_name_that_is_seen_is_whole_and_has_one_place() {
+fn a_visible_name_is_complete_and_has_one_index() {
     let room = Room::new();
     let other = {
         let room = Arc::clone(&room);
@@ -137,6 +139,6 @@ fn a_name_that_is_seen_is_whole_and_has_one_place() {
 #[test]
 fn register_and_register() {
     let mistakes = [Mistake::AllRelaxed];
-    // All interleavings take half a minute, and hold as well.
-    model::check(Some(3), &mistakes, a_name_that_is_seen_is_whole_and_has_one_place);
+    // The model also holds over all interleavings, but they take half a minute.
+    model::check(Some(3), &mistakes, a_visible_name_is_complete_and_has_one_index);
 }

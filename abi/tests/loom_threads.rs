@@ -1,5 +1,5 @@
-//! Models of the thread slots' lock-free steps, run by loom over all interleavings:
-//! `scripts/loom.sh`. Each also runs against a planted mistake that it must catch.
+//! Models of the thread slots' lock-free steps. loom runs them over all interleavings:
+//! `scripts/loom.sh`. Each also runs with a planted mistake that it must catch.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -13,7 +13,7 @@ use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, Ordering};
 use traceprof_abi::thread::{Claim, SlotState};
 
-/// Preemptions in an interleaving; each planted mistake shows within them.
+/// Maximum number of preemptions in an interleaving. Each planted mistake shows within it.
 const BOUND: Option<usize> = Some(3);
 
 impl Registry {
@@ -27,7 +27,7 @@ impl Registry {
     }
 }
 
-fn a_recycled_slot_goes_to_one_thread_and_comes_clean() {
+fn a_recycled_slot_goes_to_one_thread_and_is_clean() {
     let registry = Arc::new(Registry::new(4, 2));
     let old = registry.claim(9);
     registry.slots[old].event.store(77, Ordering::Relaxed);
@@ -44,19 +44,20 @@ fn a_recycled_slot_goes_to_one_thread_and_comes_clean() {
     let other = thread::spawn(claim(Arc::clone(&registry), 2));
     registry.give_back(9, old);
     let (one, other) = (one.join().unwrap(), other.join().unwrap());
-    assert!(one.is_some() || other.is_some(), "there was a slot for one at least");
+    assert!(one.is_some() || other.is_some(), "at least one got the slot");
     assert_ne!(one, other, "no slot is given twice");
 }
 
 #[test]
 fn claim_and_recycle() {
-    model::check(BOUND, &[Mistake::AllRelaxed], a_recycled_slot_goes_to_one_thread_and_comes_clean);
+    model::check(BOUND, &[Mistake::AllRelaxed], a_recycled_slot_goes_to_one_thread_and_is_clean);
 }
 
-/// The thread and the recorder claim at once, while a place before theirs becomes free.
+/// The thread and the recorder claim at the same time, while an index word before theirs becomes
+/// free.
 fn a_thread_has_one_slot_whoever_claims_it() {
     let registry = Arc::new(Registry::new(2, 3));
-    // Its word lies in the first place that the thread tries.
+    // Its word is in the first probe position of thread 7.
     let old = registry.claim(5);
     let own = {
         let registry = Arc::clone(&registry);
@@ -70,8 +71,8 @@ fn a_thread_has_one_slot_whoever_claims_it() {
     let index = own.index().unwrap();
     assert_eq!(threads.find(7), Some(index));
     assert_eq!(threads.slots[index].state.load(Ordering::Relaxed), SlotState::Claimed as u32);
-    let news = [own, recorders].iter().filter(|claim| matches!(claim, Claim::New(_))).count();
-    assert_eq!(news, 1, "{own:?} {recorders:?}");
+    let new_claims = [own, recorders].iter().filter(|claim| matches!(claim, Claim::New(_))).count();
+    assert_eq!(new_claims, 1, "{own:?} {recorders:?}");
     let words = registry.index.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count();
     assert_eq!(words, 1);
     // The slot that was not needed is free again.
@@ -84,9 +85,10 @@ fn claim_and_claim() {
     model::check(BOUND, &[Mistake::NoFence], a_thread_has_one_slot_whoever_claims_it);
 }
 
-/// One thread is held between reading the stack's top and swapping it, while another takes two
-/// slots and gives the first one back: the top is the same again, what is below it is not.
-fn a_top_that_is_there_again_is_another_one() {
+/// One thread is delayed between reading the stack's top and swapping it. Meanwhile another takes
+/// two slots and gives the first one back: the top is the same again, but the slot below is another
+/// (ABA).
+fn a_reused_top_fails_the_swap() {
     let registry = Arc::new(Registry::new(4, 2));
     let slots = [registry.claim(1), registry.claim(2)];
     registry.give_back(1, slots[0]);
@@ -113,11 +115,12 @@ fn a_top_that_is_there_again_is_another_one() {
 
 #[test]
 fn free_stack() {
-    model::check(BOUND, &[Mistake::NoTag], a_top_that_is_there_again_is_another_one);
+    model::check(BOUND, &[Mistake::NoTag], a_reused_top_fails_the_swap);
 }
 
-/// A handler that finds a slot in the moment in which its thread is declared dead: either it sees
-/// that once its hazard is out, or the recorder sees the hazard and does not recycle.
+/// A handler finds a slot just when the recorder declares its thread dead. Either the handler sees
+/// that after it has published its hazard, or the recorder sees the hazard and does not recycle the
+/// slot.
 fn a_slot_in_use_is_not_recycled() {
     let registry = Arc::new(Registry::new(2, 1));
     let slot = registry.claim(7);
@@ -152,7 +155,7 @@ fn retire_and_use() {
     model::check(BOUND, &[Mistake::NoFence], a_slot_in_use_is_not_recycled);
 }
 
-/// The agent and the recorder find out at once that a thread is ready, while it is retired.
+/// The agent and the recorder prime a thread at the same time, while the thread is retired.
 fn a_thread_is_primed_once_and_not_after_its_end() {
     let registry = Arc::new(Registry::new(2, 1));
     let slot = registry.claim(7);

@@ -1,4 +1,5 @@
-//! The roles of the tables: ids and generations at their ends, threads that stay inside, spares.
+//! Tests of the tables' roles: ids and generations at their limits, threads that stay inside,
+//! spares.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -20,7 +21,7 @@ fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
     pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
 }
 
-/// A segment with so many tables.
+/// Returns a segment with this number of tables.
 fn with_tables(tables: usize) -> Segment {
     Segment::new((0..tables).map(|_| Parts::new(64, 1024, 64)).collect(), 64, 0)
 }
@@ -29,7 +30,7 @@ fn rotate(segment: &Segment, rotation: &mut Rotation) -> Collected {
     rotation.rotate(&segment.tables(), &segment.active, segment.slots(), || false)
 }
 
-/// What a handler puts.
+/// Stores a sample as a handler does.
 fn put(segment: &Segment, stack: u64) -> Put {
     let sample = Sample { weight: 1, ..Sample::default() };
     let stored = segment.store(hazard::owner(3, 1), &frames(&[stack]), sample, &[]);
@@ -37,7 +38,7 @@ fn put(segment: &Segment, stack: u64) -> Put {
 }
 
 #[test]
-fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
+fn a_table_with_a_thread_inside_is_quarantined_and_released() {
     let parts: Vec<Parts> = (0..4).map(|_| Parts::new(64, 1024, 64)).collect();
     let tables: Vec<_> = parts.iter().map(Parts::table).collect();
     let active = AtomicU64::new(0);
@@ -60,7 +61,7 @@ fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
     assert_eq!(rotation.released(hazards), None);
 }
 
-/// Three tables and no spare: one that a thread stays inside of keeps its role.
+/// There are three tables and no spare: a table that a thread does not leave keeps its role.
 #[test]
 fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
     let segment = with_tables(3);
@@ -74,13 +75,14 @@ fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
     for _ in 0..3 {
         assert_eq!(rotate(&segment, &mut rotation), Collected::Blocked);
         let traces: Vec<_> = segment.tables()[0].traces().map(|trace| trace.id).collect();
-        assert_eq!(traces, [id], "it is not cleared under the thread");
+        assert_eq!(traces, [id], "the table was cleared under the thread");
     }
     assert_eq!(segment.active.load(Ordering::Relaxed), before);
     assert!(hazards.release(held));
     assert_eq!(rotation.released(hazards), Some(0));
     rotation.restore(0);
-    // It has its role still, so it is no spare: the next thread that stays inside finds none.
+    // It still has its role, so it is not a spare. The next thread that stays inside finds no
+    // spare.
     assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(2));
     assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(0));
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
@@ -95,7 +97,7 @@ fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
 }
 
 #[test]
-fn ids_end_before_one_is_given_twice() {
+fn ids_run_out_before_one_is_used_twice() {
     let segment = with_tables(4);
     let origin = Origin { instance: u32::MAX - 2, generation: 0 };
     let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
@@ -112,13 +114,13 @@ fn ids_end_before_one_is_given_twice() {
     for _ in 0..3 {
         assert_eq!(rotate(&segment, &mut rotation), Collected::Exhausted);
         assert_eq!(rotation.take_instance(), None);
-        assert_eq!(put(&segment, 1), Put::Hit(ids[2]), "the last table goes on");
+        assert_eq!(put(&segment, 1), Put::Hit(ids[2]), "the last table stays in use");
     }
     assert_eq!(segment.active.load(Ordering::Relaxed), before);
 }
 
 #[test]
-fn storages_that_share_the_ids_give_none_twice() {
+fn storages_that_share_the_ids_use_none_twice() {
     let segments = [with_tables(4), with_tables(4)];
     let mut next = 1..;
     let mut rotations = segments.each_ref().map(|it| {
@@ -128,7 +130,7 @@ fn storages_that_share_the_ids_give_none_twice() {
     let mut ids = HashSet::new();
     for _ in 0..5 {
         for (segment, rotation) in segments.iter().zip(&mut rotations) {
-            assert!(ids.insert(put(segment, 1).id()), "given twice");
+            assert!(ids.insert(put(segment, 1).id()), "an id was used twice");
             rotation.share_instance(next.next());
             assert!(matches!(rotate(segment, rotation), Collected::Ready(_)));
         }
@@ -138,7 +140,7 @@ fn storages_that_share_the_ids_give_none_twice() {
 }
 
 #[test]
-fn the_generation_comes_round_without_harm() {
+fn the_generation_wraps_around_without_harm() {
     let segment = with_tables(4);
     let last = u32::MAX >> hazard::TABLE_BITS;
     let origin = Origin { instance: 1, generation: last };
@@ -160,10 +162,10 @@ fn the_generation_comes_round_without_harm() {
     assert_eq!(rotation.released(hazards), Some(0));
 }
 
-/// A thread read the ACTIVE word, was overtaken by a rotation, claimed with the old word, and was
-/// stopped before it could look again.
+/// A thread read the ACTIVE word and a rotation overtook it. It claimed with the old word and was
+/// stopped before it could confirm the claim.
 #[test]
-fn a_claim_that_came_too_late_holds_up_no_rotation() {
+fn a_late_claim_delays_no_rotation() {
     let segment = with_tables(3);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let late = AtomicU64::new(u64::from(rotation.active_word()));
@@ -177,7 +179,7 @@ fn a_claim_that_came_too_late_holds_up_no_rotation() {
 }
 
 #[test]
-fn a_dead_holder_is_known_by_its_life_and_its_table_comes_back() {
+fn a_dead_holder_is_identified_by_its_life_and_its_table_is_released() {
     let segment = with_tables(4);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let hazards = HazardSlots(&segment.hazards);
@@ -192,7 +194,7 @@ fn a_dead_holder_is_known_by_its_life_and_its_table_comes_back() {
     let holders: Vec<_> = hazards.holders(lost.active).collect();
     assert_eq!(holders.iter().map(|claim| claim.owner).collect::<Vec<_>>(), [dead]);
     assert!(hazards.reclaim(holders[0]));
-    assert!(!hazards.reclaim(holders[0]), "it is gone");
+    assert!(!hazards.reclaim(holders[0]), "the claim no longer exists");
     assert_eq!(rotation.released(hazards), Some(0));
     rotation.restore(0);
     assert!(rotation.is_drained());
@@ -219,7 +221,7 @@ fn a_spare_is_left_alone_until_it_rotates_in() {
     assert_eq!(spares(), [7, 7]);
     assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(2));
     assert_eq!(spares(), [0, 7], "it is ACTIVE now");
-    // A spare is given to one: the next thread that stays inside gets the other.
+    // The spare is in use: the next thread that stays inside gets the other one.
     let other = hazards.protect(hazard::owner(2, 0), &segment.active).unwrap();
     assert_eq!(other.table(), 3);
     assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(3));

@@ -1,6 +1,6 @@
-//! The storage under fire: timers signal many threads, ten thousand times a second and more, while
-//! the tables rotate without a pause. Handlers interrupt handlers. Every signal is accounted for
-//! and no trace is torn.
+//! A stress test of the storage: timers signal many threads, ten thousand times a second and more,
+//! while the tables rotate without a pause. Handlers interrupt handlers. Every signal is accounted
+//! for, and no trace is torn.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -23,24 +23,25 @@ use traceprof_abi::storage::table::{Put, TraceTable};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
 const THREADS: usize = 16;
-/// Of them, those that never sleep: the others' handlers and the rotation are interrupted by them.
+/// The number of these threads that never sleep. They interrupt the others' handlers and the
+/// rotation.
 const SPINNING: usize = 2;
 const TIMERS_A_THREAD: usize = 2;
 const INTERVAL_NS: i64 = 1_000_000;
-/// Stacks that the handlers put, again and again.
+/// Number of different stacks that the handlers put.
 const STACKS: u64 = 500;
 const DEPTH_MAX: usize = 48;
-/// Marks the stacks of handlers that interrupted another one.
+/// Marks the stacks of handlers that interrupted another handler.
 const NESTED: u64 = 1 << 63;
 
-/// One thread's buffer, as a thread slot and its frames in the data segment.
-struct Lane {
+/// The state of one thread, like its thread slot and frame buffer in the data segment.
+struct ThreadState {
     inside: AtomicU32,
     turns: AtomicU64,
     frames: Vec<AtomicU64>,
 }
 
-/// What became of the signals.
+/// The outcomes of the signals.
 #[derive(Default)]
 struct Counts {
     handled: AtomicU64,
@@ -50,17 +51,17 @@ struct Counts {
     log_full: AtomicU64,
     no_hazard: AtomicU64,
     overtaken: AtomicU64,
-    /// Puts that gave no id, of the outer and of the nested handlers.
+    /// Puts of outer and nested handlers that returned no id.
     dropped: AtomicU64,
     broken: AtomicU64,
 }
 
-/// All that the handlers reach.
+/// The data that the handlers access.
 struct Shared {
     tables: Vec<TraceTable<'static>>,
     active: AtomicU64,
     hazards: Vec<AtomicU64>,
-    lanes: Vec<Lane>,
+    threads: Vec<ThreadState>,
     counts: Counts,
     stop: AtomicU32,
 }
@@ -71,7 +72,7 @@ impl Shared {
     fn new() -> Self {
         // Small, so that they fill up now and then.
         let parts: Vec<Parts> = (0..TRACE_TABLES).map(|_| Parts::new(64, 1024, 512)).collect();
-        let lane = |_| Lane {
+        let thread = |_| ThreadState {
             inside: AtomicU32::new(0),
             turns: AtomicU64::new(0),
             frames: words(DEPTH_MAX),
@@ -80,7 +81,7 @@ impl Shared {
             tables: Vec::leak(parts).iter().map(Parts::table).collect(),
             active: AtomicU64::new(0),
             hazards: words(HAZARD_SLOTS),
-            lanes: (0..THREADS).map(lane).collect(),
+            threads: (0..THREADS).map(thread).collect(),
             counts: Counts::default(),
             stop: AtomicU32::new(0),
         }
@@ -103,19 +104,20 @@ fn depth(seed: u64) -> usize {
     1 + (seed % DEPTH_MAX as u64) as usize
 }
 
-/// A stack tells by itself whether it is whole: each frame follows from the first.
-fn frame_of(seed: u64, place: usize) -> u64 {
-    if place == 0 { seed } else { (seed + place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) }
+/// Returns a frame of a stack. A stack shows whether it is complete: each frame follows from the
+/// first.
+fn frame_of(seed: u64, index: usize) -> u64 {
+    if index == 0 { seed } else { (seed + index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) }
 }
 
 fn signal() -> i32 {
     libc::SIGRTMIN() + 3
 }
 
-/// At one of the steps of every eighth sample, another signal comes.
-fn provoke(lane: u64, turn: u64, step: u64) {
+/// Sends another signal at one of the steps of every eighth sample.
+fn provoke(thread: u64, turn: u64, step: u64) {
     if turn.is_multiple_of(8) && turn / 8 % 4 == step {
-        timers::send_to_self(signal(), lane);
+        timers::send_to_self(signal(), thread);
     }
 }
 
@@ -123,31 +125,33 @@ extern "C" fn on_signal(_: i32, info: &Info, _: *const libc::c_void) {
     let Some(shared) = SHARED.get() else { return };
     let counts = &shared.counts;
     count(&counts.handled);
-    counts.expired.fetch_add(info.expirations(), Ordering::Relaxed);
-    let Some(lane) = shared.lanes.get(info.value as usize) else { return count(&counts.broken) };
-    // Relaxed: this thread's own, as in the agent.
-    if lane.inside.load(Ordering::Relaxed) != 0 {
+    counts.expired.fetch_add(info.expiries(), Ordering::Relaxed);
+    let Some(thread) = shared.threads.get(info.value as usize) else {
+        return count(&counts.broken);
+    };
+    // Relaxed: only this thread uses it, as in the agent.
+    if thread.inside.load(Ordering::Relaxed) != 0 {
         count(&counts.nested);
-        return put_nested(shared, info.value, get(&lane.turns));
+        return put_nested(shared, info.value, get(&thread.turns));
     }
-    lane.inside.store(1, Ordering::Relaxed);
+    thread.inside.store(1, Ordering::Relaxed);
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    sample(shared, info.value, lane);
+    sample(shared, info.value, thread);
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    lane.inside.store(0, Ordering::Relaxed);
+    thread.inside.store(0, Ordering::Relaxed);
 }
 
-/// What the agent's handler does, with a stack that is made up.
-fn sample(shared: &Shared, number: u64, lane: &Lane) {
+/// Does what the agent's handler does, with an invented stack.
+fn sample(shared: &Shared, number: u64, thread: &ThreadState) {
     let counts = &shared.counts;
-    let turn = lane.turns.fetch_add(1, Ordering::Relaxed);
+    let turn = thread.turns.fetch_add(1, Ordering::Relaxed);
     let seed = turn % STACKS;
-    let frames = &lane.frames[..depth(seed)];
-    for (place, frame) in frames.iter().enumerate() {
-        if place == frames.len() / 2 {
+    let frames = &thread.frames[..depth(seed)];
+    for (index, frame) in frames.iter().enumerate() {
+        if index == frames.len() / 2 {
             provoke(number, turn, 0);
         }
-        frame.store(frame_of(seed, place), Ordering::Relaxed);
+        frame.store(frame_of(seed, index), Ordering::Relaxed);
     }
     provoke(number, turn, 1);
     let hazard = match shared.slots().protect(owner(number as u32, 1), &shared.active) {
@@ -169,8 +173,8 @@ fn sample(shared: &Shared, number: u64, lane: &Lane) {
     }
 }
 
-/// A handler inside a handler must leave the thread's frames alone. The storage bears it all the
-/// same: with frames of its own it may put.
+/// Puts a stack from a handler inside a handler. It must leave the thread's frames alone, but it
+/// may put frames of its own: the storage can take that.
 fn put_nested(shared: &Shared, number: u64, turn: u64) {
     let seed = NESTED | (turn % STACKS);
     let frames: [AtomicU64; 5] = std::array::from_fn(|at| AtomicU64::new(frame_of(seed, at)));
@@ -185,7 +189,7 @@ fn put_nested(shared: &Shared, number: u64, turn: u64) {
     }
 }
 
-/// A thread of the program: works or sleeps, and is signalled.
+/// A thread of the program, which works or sleeps, and gets signals.
 fn work(shared: &Shared, number: usize) {
     let timer = |_| Timer::start(signal(), number as u64, INTERVAL_NS);
     let timers: Vec<Timer> = (0..TIMERS_A_THREAD).map(timer).collect();
@@ -199,7 +203,7 @@ fn work(shared: &Shared, number: usize) {
     drop(timers);
 }
 
-/// The recorder: what it has read.
+/// The recorder with what it has read.
 #[derive(Default)]
 struct Read {
     ids: HashSet<u64>,
@@ -217,9 +221,9 @@ impl Read {
             let frames: Vec<u64> =
                 trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed)).collect();
             let seed = frames[0];
-            let whole: Vec<u64> = (0..frames.len()).map(|place| frame_of(seed, place)).collect();
+            let expected: Vec<u64> = (0..frames.len()).map(|index| frame_of(seed, index)).collect();
             let length = if seed & NESTED == 0 { depth(seed) } else { 5 };
-            assert_eq!((frames.len(), &frames), (length, &whole), "a torn trace");
+            assert_eq!((frames.len(), &frames), (length, &expected), "a torn trace");
             assert!(self.ids.insert(trace.id), "id {:#x} twice", trace.id);
             here.insert(trace.id, seed);
             self.weight += trace.weight;
@@ -240,7 +244,7 @@ impl Read {
             shared.tables[table].reset(0);
             rotation.restore(table);
         }
-        // Not long: a thread that is preempted inside is to be met.
+        // The wait is short, so that it meets threads that are preempted inside.
         let mut patience = 3;
         let outcome = rotation.rotate(&shared.tables, &shared.active, hazards, || {
             thread::yield_now();
@@ -260,7 +264,7 @@ impl Read {
     }
 }
 
-/// Ends the threads, also when what was read is found wrong.
+/// Stops the threads, also when a check of the read data fails.
 struct Stop<'a>(&'a Shared);
 
 impl Drop for Stop<'_> {
@@ -269,7 +273,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// For so long, but until so many signals have come: a busy machine takes longer.
+/// Whether the test has run long enough and had enough signals. A busy machine takes longer.
 fn is_enough(shared: &Shared, started: Instant) -> bool {
     let seconds = if std::env::var_os("TRACEPROF_TEST_LONG").is_some() { 60 } else { 2 };
     let elapsed = started.elapsed();
@@ -312,7 +316,7 @@ fn every_signal_is_accounted_for_while_the_tables_rotate() {
     let [handled, expired, nested, stored, log_full, no_hazard, overtaken, dropped, broken] =
         all.map(get);
     eprintln!(
-        "{elapsed:.1?}: {expired} expirations, {handled} signals, {nested} of them nested, \
+        "{elapsed:.1?}: {expired} expiries, {handled} signals, {nested} of them nested, \
          {stored} \
          stored, {log_full} found the log full, {no_hazard} no hazard, {overtaken} were overtaken, \
          {dropped} stacks dropped; {} rotations, {} quarantines, {} blocked",
@@ -324,7 +328,7 @@ fn every_signal_is_accounted_for_while_the_tables_rotate() {
     assert_eq!(broken, 0, "no claim was taken away");
     assert!(rotation.is_drained() && shared.slots().claims().next().is_none());
     assert!(expired as f64 >= 10_000.0 * elapsed.as_secs_f64(), "the timers are too slow");
-    assert!(nested > stored / 20, "handlers interrupt handlers");
+    assert!(nested > stored / 20, "too few handlers interrupted handlers");
     assert!(read.rotations > 200, "{} rotations", read.rotations);
-    assert!(stored > handled / 2, "the test is to show storing");
+    assert!(stored > handled / 2, "too few samples were stored");
 }

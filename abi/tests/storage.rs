@@ -1,4 +1,5 @@
-//! The storage with real threads: what is put is collected, once, whole, under any rotation.
+//! Tests of the storage with real threads: what is put is collected once and completely, under any
+//! rotation.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -23,7 +24,7 @@ fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
     pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
 }
 
-/// A stack that tells by itself whether it is whole: each frame follows from the seed.
+/// Returns a stack that shows whether it is complete: each frame follows from the seed.
 fn stack(seed: u64) -> Vec<u64> {
     (0..seed % 40).map(|depth| seed.wrapping_mul(31).wrapping_add(depth * depth)).collect()
 }
@@ -61,27 +62,27 @@ fn new_traces_are_numbered_from_zero_on_in_each_instance() {
 }
 
 #[test]
-fn stacks_of_equal_hash_are_told_apart_by_their_frames() {
-    // One step of the hash run backwards: the second frame makes up for the first.
+fn stacks_with_equal_hashes_are_distinguished_by_their_frames() {
+    // One step of the hash runs backwards: the second frame compensates for the first.
     let (a, b) = (0x1111_u64, 0x2222_u64);
     let second = 0x3333_u64;
     let other = second ^ state_after(a) ^ state_after(b);
     let (left, right) = ([a, second], [b, other]);
     assert_ne!(left, right);
-    assert_eq!(table::hash(&left, 0), table::hash(&right, 0), "the stacks were to collide");
+    assert_eq!(table::hash(&left, 0), table::hash(&right, 0), "the stacks do not collide");
     let parts = Parts::new(64, 4096, 4);
     let table = parts.table();
     table.reset(1);
     let (first, collided) = table.put_probed(&frames(&left), 0, 1);
     assert!(!collided);
     let (second, collided) = table.put_probed(&frames(&right), 0, 1);
-    assert!(collided, "the first slot that was tried is the other's");
+    assert!(collided, "the first probed slot has the other stack");
     assert_eq!((first, second), (Put::New(1 << 32), Put::New(1 << 32 | 1)));
     assert_eq!(table.put(&frames(&left), 0, 1), Put::Hit(first.id()));
     assert_eq!(table.put(&frames(&right), 0, 1), Put::Hit(second.id()));
 }
 
-/// The hash's state after the first of two frames.
+/// Returns the hash's state after the first of two frames.
 fn state_after(frame: u64) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let product = u128::from(2u64.wrapping_mul(K) ^ K ^ frame) * u128::from(K);
@@ -120,8 +121,8 @@ fn a_trace_without_a_slot_is_dropped() {
     assert_eq!(table.put_preserved(&[9], 0, 77, 1), Put::Dropped(Dropped::Probes));
 }
 
-/// More threads than cores, all the same stacks, one instance: each stack has one id, and all
-/// weight is there.
+/// More threads than cores put the same stacks into one instance. Each stack gets one id, and no
+/// weight is lost.
 #[test]
 fn a_stack_has_one_id_whoever_puts_it() {
     const THREADS: u64 = 8;
@@ -133,7 +134,7 @@ fn a_stack_has_one_id_whoever_puts_it() {
     let work = |thread: u64| {
         let mut ids = vec![0; STACKS as usize];
         for turn in 0..STACKS * ROUNDS {
-            // Each thread begins elsewhere, and all meet all the time.
+            // Each thread begins with another stack, and they collide all the time.
             let seed = (turn + thread * 13) % STACKS;
             let id = table.put(&frames(&[seed, seed * seed, 7]), 0, 1).id();
             let known = std::mem::replace(&mut ids[seed as usize], id);
@@ -169,7 +170,7 @@ fn a_trace_without_room_is_dropped_and_its_sample_kept() {
 }
 
 #[test]
-fn a_full_log_says_so_and_a_hole_is_skipped() {
+fn a_full_log_refuses_samples_and_a_hole_is_skipped() {
     let parts = Parts::new(4, 64, 3);
     let table = parts.table();
     table.reset(1);
@@ -186,7 +187,7 @@ fn a_full_log_says_so_and_a_hole_is_skipped() {
 }
 
 #[test]
-fn a_record_counts_in_its_own_place_and_instance_alone() {
+fn a_record_counts_only_at_its_own_index_and_instance() {
     let record = SampleRecord::default();
     let sample = Sample { time: 7, weight: 2, ..Sample::default() };
     record.commit(5, 3, &sample);
@@ -214,12 +215,11 @@ fn garbage_in_the_shared_memory_is_survived() {
     }
 }
 
-/// Threads store samples, some with a slice, while the tables rotate as fast as they can.
-/// One sample in so many comes with a slice.
+/// One sample in this many has a slice.
 const SLICED_EVERY: u64 = 50;
 
-/// Stores so many samples of a thread, each again until there is room: how fast the tables are
-/// emptied is the machine's matter.
+/// Stores `samples` samples of a thread and retries each until there is room, because the machine
+/// decides how fast the tables are emptied.
 fn store_all(segment: &Segment, tid: u32, samples: u64, kept_slices: &AtomicU64) {
     for count in 0..samples {
         let seed = count % 97 + u64::from(tid % 2);
@@ -230,7 +230,7 @@ fn store_all(segment: &Segment, tid: u32, samples: u64, kept_slices: &AtomicU64)
             let stack = frames(&stack(seed));
             let stored = segment.store(hazard::owner(tid, 0), &stack, sample, words);
             let is_stored =
-                stored.is_ok_and(|it| it.place.is_some() && !matches!(it.put, Put::Dropped(_)));
+                stored.is_ok_and(|it| it.log_index.is_some() && !matches!(it.put, Put::Dropped(_)));
             let has_slice = stored.is_ok_and(|it| it.has_slice);
             kept_slices.fetch_add(u64::from(has_slice), Ordering::Relaxed);
             if is_stored {
@@ -241,6 +241,7 @@ fn store_all(segment: &Segment, tid: u32, samples: u64, kept_slices: &AtomicU64)
     }
 }
 
+/// Threads store samples, some with a slice, while the tables rotate as fast as they can.
 #[test]
 fn nothing_is_lost_or_torn_under_rotation() {
     const THREADS: u32 = 4;
@@ -304,7 +305,8 @@ fn nothing_is_lost_or_torn_under_rotation() {
     });
     assert_eq!(samples.len() as u64, u64::from(THREADS) * SAMPLES);
     assert_eq!(slices, kept_slices.load(Ordering::Relaxed));
-    // A table that is full of samples is full of slices as well, however fast tables are emptied.
+    // However fast the tables are emptied, a table that is full of samples is full of slices as
+    // well.
     let full_tables = u64::from(THREADS) * SAMPLES / LOG_RECORDS as u64;
     assert!(slices >= full_tables * SLICES as u64, "{slices} slices");
     for sample in &samples {

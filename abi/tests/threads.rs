@@ -1,4 +1,4 @@
-//! Thread slots: who gets which, and what happens when there are none.
+//! Tests of thread slots: which thread gets which slot, and what happens when there are none.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -49,10 +49,10 @@ fn a_reused_thread_id_gets_a_slot_of_its_own() {
     assert!(threads.recycle(old, 0));
     assert_eq!(threads.slots[old].samples.load(Ordering::Relaxed), 0);
     assert_eq!(threads.find(100), Some(new));
-    // The id and the slot come together again.
+    // The thread id gets the same slot again.
     assert!(threads.mark_retired(100, new, 0));
     assert_eq!(threads.claim(100), Claim::New(old));
-    assert!(!threads.is_held(100, old, owner), "it is another life of the slot");
+    assert!(!threads.is_held(100, old, owner), "the slot has another life");
     assert!(threads.is_held(100, old, threads.owner(old)));
 }
 
@@ -68,7 +68,7 @@ fn states_follow_each_other() {
     assert!(!threads.prime(slot, 0), "once");
     assert_eq!(registry.state(slot), SlotState::Primed as u32);
     assert!(threads.mark_retired(7, slot, 0));
-    assert!(!threads.prime(slot, 0), "it is gone");
+    assert!(!threads.prime(slot, 0), "its thread has exited");
     assert_eq!(registry.state(slot), SlotState::Retired as u32);
     assert!(threads.recycle(slot, 0));
     assert_eq!(registry.state(slot), SlotState::Unclaimed as u32);
@@ -83,7 +83,7 @@ fn a_slot_that_has_another_owner_is_not_given_away() {
         threads.mark_retired(tid, slot, generation) && threads.recycle(slot, generation)
     };
     assert!(retire(100, slot, 0));
-    // A late sample of the dead thread makes the recorder retire it once more.
+    // A late sample of the dead thread makes the recorder retire it again.
     assert!(!retire(100, slot, 0));
     assert_eq!(threads.claim(200), Claim::New(slot));
     assert!(!retire(100, slot, 0) && !retire(200, slot, 0) && !retire(100, slot, 1));
@@ -96,7 +96,7 @@ fn a_slot_that_has_another_owner_is_not_given_away() {
 }
 
 #[test]
-fn a_claim_without_a_place_in_the_index_leaves_nothing_behind() {
+fn a_claim_without_room_in_the_index_leaves_nothing_behind() {
     let registry = Registry::new(2, 4);
     let threads = registry.threads();
     for tid in [1, 2] {
@@ -107,17 +107,21 @@ fn a_claim_without_a_place_in_the_index_leaves_nothing_behind() {
     }
     let owners: Vec<u32> =
         registry.slots.iter().map(|slot| slot.tid.load(Ordering::Relaxed)).collect();
-    assert_eq!(owners.iter().filter(|tid| **tid == 3).count(), 0, "no ghost: {owners:?}");
+    assert_eq!(
+        owners.iter().filter(|tid| **tid == 3).count(),
+        0,
+        "a failed claim left its id: {owners:?}"
+    );
     assert!(registry.next.load(Ordering::Relaxed) <= 3, "the same slot was tried over and over");
     assert_eq!(registry.leaked.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn sixteen_thousand_threads_find_their_places() {
+fn sixteen_thousand_threads_find_their_slots() {
     let registry = Registry::new(32768, 16384);
     let threads = registry.threads();
     for tid in 0..16384u32 {
-        // Consecutive ids as the kernel gives them, and some that have gone around.
+        // Ids in ascending order, as the kernel assigns them.
         let tid = 1000 + tid * 3;
         let slot = threads.claim(tid).index().unwrap();
         assert_eq!(threads.find(tid), Some(slot));

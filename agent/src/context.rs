@@ -1,10 +1,10 @@
-//! The context of the calling thread: which span it works on.
+//! The context of the calling thread: the span on which it works.
 //!
 //! # Safety
-//! Tables are read where the recorder found them, in private mappings whose ends it has read, too.
-//! Their writers never unmap them. What remains is an application that itself takes the memory of
-//! its table away, its rights, or the end of its file: until the recorder sees that, within a
-//! second, a hit faults.
+//! The handler reads tables at the addresses that the recorder found, in private mappings whose
+//! last words the recorder has read, too. Their writers never unmap them. The remaining risk is an
+//! application that itself unmaps its table's memory, revokes the access, or truncates its file.
+//! Until the recorder notices, within a second, a sample faults.
 
 use traceprof_abi::context::{Context, ContextSources, ContextTable, Reading, origin};
 use traceprof_abi::layout::Counter;
@@ -12,21 +12,21 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 
-/// Puts the thread's context into its sample: that of the first table that has one. Touches no
-/// thread-local storage: the thread is looked up by its id.
+/// Copies the thread's context into its sample, from the first table that has one. Uses no
+/// thread-local storage: the table finds the thread by its id.
 pub fn read(data: DataSegment, sample: &mut Sample) {
     let sources: &ContextSources = data.context_sources();
-    // Acquire: pairs with the recorder's Release; the addresses below it are stored.
+    // Acquire: pairs with the recorder's Release; the addresses of the used tables are stored.
     let used = sources.tables_used.load(Ordering::Acquire) as usize;
     for (source, address) in (origin::TABLE..).zip(sources.tables.iter().take(used)) {
-        // Relaxed: ordered by the load above; a table that is gone is left out a moment later.
+        // Relaxed: ordered by the load above. If a table no longer exists, a later load sees the 0.
         let address = address.load(Ordering::Relaxed);
         if address == 0 {
             continue;
         }
-        // SAFETY: the recorder has seen a table's head there, in a private mapping of a table's
-        // length in which it could read the last of the words that `find` and `read` touch. Its
-        // writer never gives it back; it is written by atomics alone.
+        // SAFETY: the recorder has seen a table's header there, in a private mapping with a table's
+        // length, of which it could read the last word that `find` and `read` touch. The writer
+        // never unmaps it and writes it with atomics only.
         let table = unsafe { ContextTable::new(address as *const u8) };
         match table.find(sample.tid).map(Context::read) {
             None | Some(Reading::None) => {}
@@ -54,7 +54,7 @@ mod tests {
         let shape = Layout::from_size_align(TABLE_LEN as usize, 4096).unwrap();
         // SAFETY: the size is not zero.
         let base = unsafe { alloc_zeroed(shape) };
-        // SAFETY: of that length, never freed, reached through this alone.
+        // SAFETY: of that length, never freed, accessed through this value only.
         (base as u64, unsafe { ContextTable::new(base) })
     }
 
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_the_context_of_its_thread_from_the_first_table_that_knows_one() {
+    fn a_sample_has_its_threads_context_from_the_first_table_with_one() {
         let data = segment();
         let sources = data.context_sources();
         let (first, second) = (table(), table());
@@ -78,12 +78,12 @@ mod tests {
         let mut tags = [0; 10];
         tags[9] = 9;
         second.1.claim(7).unwrap().set_all(&Values { span: 1, root_span: 2, tags });
-        assert_eq!(read(7), (0, 0, 0, 0), "no table is told of");
+        assert_eq!(read(7), (0, 0, 0, 0), "no table is in use");
         sources.tables_used.store(3, Ordering::Release);
-        assert_eq!(read(7), (3, 1, 2, 9), "the first place is free");
+        assert_eq!(read(7), (3, 1, 2, 9), "the first table is missing");
         assert_eq!(read(8), (0, 0, 0, 0));
         let context = first.1.claim(7).unwrap();
-        assert_eq!(read(7), (3, 1, 2, 9), "it tells nothing");
+        assert_eq!(read(7), (3, 1, 2, 9), "the entry is clear");
         context.set(3, 4);
         assert_eq!(read(7), (2, 3, 4, 0));
         context.span.store(5, Ordering::Relaxed);

@@ -1,37 +1,37 @@
-//! What the handler itself takes: one in a few hits is timed, with the clock that samples have.
+//! The run time of the handler. One in a few runs is timed, with the samples' clock.
 //!
-//! Which one the count of all samples decides, so the others cost a look at a word that the handler
-//! writes anyway. A handler that was interrupted counts for nothing: the time that its thread did
-//! not have is not its own.
+//! The count of all samples selects the run. Runs that are not timed cost only a check of a word
+//! that the handler writes anyway. An interrupted run does not count, because its time includes
+//! that of others.
 
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::sync::Ordering;
 
 use crate::clock;
 
-/// One in so many hits is timed.
+/// One in this many runs is timed.
 const TIMED_EVERY: u64 = 16;
 
-/// When a handler began that is to be timed.
+/// The start time of a timed run, or `None` if the run is not timed.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin(Option<u64>);
 
-/// A handler begins.
+/// Starts the timing of a handler's run, if the run is selected.
 pub fn begin(control: &ControlBlock) -> Begin {
-    // Relaxed: a count; which of the hits is timed does not matter.
+    // Relaxed: a count; it does not matter which of the runs is timed.
     let stored = control.counters[Counter::Samples as usize].load(Ordering::Relaxed);
     Begin(stored.is_multiple_of(TIMED_EVERY).then(|| clock::now(control)))
 }
 
-/// It ends.
+/// Ends the timing, and adds the run's time to the sum.
 pub fn end(control: &ControlBlock, begin: Begin) {
     let Begin(Some(begin)) = begin else { return };
     let took = clock::now(control).saturating_sub(begin);
     // Relaxed: written before the handler was installed.
     if took > control.timed_max.load(Ordering::Relaxed) {
-        return control.count(Counter::Untimed);
+        return control.count(Counter::TimingDiscarded);
     }
-    // Relaxed, both: measurements, which the recorder reads at its leisure.
+    // Relaxed, both: measurements, which the recorder may read late.
     control.timed_sum.fetch_add(took, Ordering::Relaxed);
     control.timed.fetch_add(1, Ordering::Relaxed);
 }
@@ -42,7 +42,7 @@ mod tests {
     use crate::sample::tests::segment;
 
     #[test]
-    fn one_in_sixteen_is_timed_and_what_was_interrupted_is_not() {
+    fn one_run_in_sixteen_is_timed_and_an_interrupted_one_is_not() {
         let data = segment();
         let control = data.control();
         control.timed_max.store(u64::MAX, Ordering::Relaxed);
@@ -60,6 +60,6 @@ mod tests {
         end(control, begin);
         assert_eq!(control.timed.load(Ordering::Relaxed), 4);
         assert_eq!(control.timed_sum.load(Ordering::Relaxed), sum_ns);
-        assert_eq!(control.counters[Counter::Untimed as usize].load(Ordering::Relaxed), 1);
+        assert_eq!(control.counters[Counter::TimingDiscarded as usize].load(Ordering::Relaxed), 1);
     }
 }

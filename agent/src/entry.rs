@@ -1,7 +1,7 @@
-//! The entry that the injection calls as one step of its chain.
+//! The agent's entry, which the injection calls as a step of its chain.
 //!
 //! # Safety
-//! Installs a signal handler whose code is this image's.
+//! This module installs a signal handler whose code is in this image.
 
 use traceprof_abi::layout::{
     AgentError, AgentState, ControlBlock, INSTALLED, MAGIC, Operation, REPLACED, SignalAction,
@@ -13,28 +13,28 @@ use traceprof_abi::sync::Ordering;
 use crate::sys::{self, KernelSigaction};
 use crate::timer;
 
-/// This image's own addresses.
+/// Addresses in this image.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// The entry that the chain calls.
+    /// The entry.
     pub entry: u64,
     /// The signal handler.
     pub handler: u64,
-    /// The code that returns from it.
+    /// The code that returns from the handler.
     pub restorer: u64,
 }
 
-/// Carries out one [`Operation`], as the argument names it; returns 0 or a negated errno.
+/// Carries out the [`Operation`] that the argument names. Returns 0 or a negated errno.
 ///
 /// # Safety
-/// `data` is the target's data segment; the addresses are this image's and stay mapped until the
-/// dispositions are changed back.
+/// `data` is the target's data segment. The addresses are in this image and stay mapped until the
+/// dispositions are restored.
 pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
     const EINVAL: i64 = -22;
     let (op, arm_most) = entry_asked(argument);
     let control = data.control();
-    // Relaxed throughout: the recorder wrote all of it before the chain was started, and reads the
-    // results after the entry's end, which it learns from `entered` (Release below).
+    // Relaxed throughout: the recorder wrote all of it before it started the chain. It reads the
+    // results after it has seen the entry's end in `entered` (Release below).
     let is_known = control.magic.load(Ordering::Relaxed) == MAGIC
         && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION;
     let result = if !is_known {
@@ -45,15 +45,15 @@ pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
         // SAFETY: see this function's contract.
         let result = unsafe { install_all(control, own) };
         if result == 0 {
-            // What was asked for before there was a handler.
+            // The recorder may have requested timers before the handler was installed.
             timer::drain(data, arm_most);
         }
         result
     } else if op == Operation::Arm as u64 {
         timer::drain(data, arm_most);
         0
-    } else if op == Operation::Look as u64 {
-        control.signals.iter().for_each(look);
+    } else if op == Operation::CheckHandlers as u64 {
+        control.signals.iter().for_each(check_handler);
         0
     } else if op == Operation::Disarm as u64 {
         timer::disarm(data);
@@ -61,7 +61,7 @@ pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
     } else {
         EINVAL
     };
-    // Release: tells the recorder that all of the above is done.
+    // Release: pairs with the recorder's load of `entered`; all of the above is visible.
     control.entered.fetch_add(1, Ordering::Release);
     result
 }
@@ -69,10 +69,11 @@ pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
 /// # Safety
 /// As for [`run`].
 unsafe fn install_all(control: &ControlBlock, own: Addresses) -> i64 {
-    // All signals blocked: nothing of the application's runs on top of ours. With none blocked an
-    // idle thread that could take a signal to the process is not woken in vain (that was tried: the
-    // EINTR of traceprof-limits(7) go), but a handler may leave ours by `longjmp`, or suspend it on
-    // a fiber that no thread runs at the detach, and would then return into nothing.
+    // The mask blocks all signals, so no handler of the application runs on top of this one. An
+    // empty mask was tried: then the kernel does not wake an idle thread in vain that could take a
+    // signal to the process, and the EINTR of traceprof-limits(7) disappear. But an application's
+    // handler may leave the agent's by `longjmp`, or suspend it on a fiber that no thread runs at
+    // the detach. It would then return into unmapped code.
     let ours: KernelSigaction = [own.handler, sys::SA_FLAGS, own.restorer, u64::MAX];
     for action in &control.signals {
         let is_due = action.signal.load(Ordering::Relaxed) != 0
@@ -89,8 +90,8 @@ unsafe fn install_all(control: &ControlBlock, own: Addresses) -> i64 {
         }
     }
     let (prepared, installed) = (AgentState::Prepared as u32, AgentState::Installed as u32);
-    // Release: pairs with the cure's Acquire; the saved actions are visible. Relaxed on failure: a
-    // signal was added to an agent that runs already.
+    // Release: pairs with the Acquire of the restore; the saved actions are visible. Relaxed on
+    // failure: a signal was added to a running agent.
     let _ =
         control.state.compare_exchange(prepared, installed, Ordering::Release, Ordering::Relaxed);
     0
@@ -105,8 +106,8 @@ unsafe fn install(action: &SignalAction, ours: &KernelSigaction) -> i64 {
         to.iter().zip(from).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
     };
     store(&action.our_action, ours);
-    // The old action is stored by a query first, so that a hit between installing and storing (an
-    // event of another profiler) is chained rightly.
+    // A query stores the old action first. If a signal arrives between installing and storing (from
+    // another profiler's event), the handler chains it correctly.
     let result = sys::query_sigaction(signal, &mut old);
     if result != 0 {
         return result;
@@ -116,14 +117,14 @@ unsafe fn install(action: &SignalAction, ours: &KernelSigaction) -> i64 {
     let result = unsafe { sys::sigaction(signal, ours, &mut old) };
     if result == 0 {
         store(&action.old_action, &old);
-        // Release: pairs with the Acquire of whoever arms a timer with the signal.
+        // Release: pairs with the Acquire in `timer::may_arm`; the signal has its handler.
         action.installed.store(INSTALLED, Ordering::Release);
     }
     result
 }
 
-/// Notes whether a handler of ours was replaced, or is there again.
-fn look(action: &SignalAction) {
+/// Records whether another handler has replaced the agent's, or the agent's is back.
+fn check_handler(action: &SignalAction) {
     if action.installed.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use crate::sample::tests::segment;
 
-    /// Two signals that do nothing by default.
+    /// Signals that do nothing by default.
     const SIGURG: i32 = 23;
     const SIGWINCH: i32 = 28;
 
@@ -154,9 +155,9 @@ mod tests {
     fn each_signal_that_is_named_gets_its_handler_once() {
         let data = segment();
         let control = data.control();
-        // "Ignore" stands for a handler: it is told apart from the default, and harmless.
+        // "Ignore" stands for a handler: it differs from the default, and is harmless.
         let own = Addresses { entry: 77, handler: sys::SIG_IGN, restorer: 88 };
-        // SAFETY: no handler that could be called.
+        // SAFETY: the dispositions have no handler that could be called.
         let run = |operation: u64| unsafe { run(operation, data, own) };
         assert_eq!(run(Operation::Install as u64), -22, "no control block");
         assert_eq!(control.error.load(Ordering::Relaxed), AgentError::Version as u32);
@@ -166,7 +167,7 @@ mod tests {
         control.signals[0].signal.store(SIGURG as u32, Ordering::Relaxed);
         assert_eq!(run(Operation::Install as u64), 0);
         assert_eq!(action(SIGURG)[0], sys::SIG_IGN);
-        // Another one is named later; the first is left as it is.
+        // A signal that is named later gets a handler; the first signal stays as it is.
         control.signals[1].signal.store(SIGWINCH as u32, Ordering::Relaxed);
         assert_eq!(run(Operation::Install as u64), 0);
         assert_eq!(action(SIGWINCH)[0], sys::SIG_IGN);
@@ -178,13 +179,13 @@ mod tests {
         }
         assert_eq!(control.state.load(Ordering::Relaxed), AgentState::Installed as u32);
         assert_eq!(run(99), -22, "no such operation");
-        assert_eq!(control.entered.load(Ordering::Relaxed), 4, "told at the end of each run");
+        assert_eq!(control.entered.load(Ordering::Relaxed), 4, "each run increments it at its end");
         assert_eq!(control.entry_avma.load(Ordering::Relaxed), 77);
         for (signal, before) in [SIGURG, SIGWINCH].into_iter().zip(&before) {
             // SAFETY: the action that was there before.
             assert_eq!(unsafe { sys::sigaction(signal, before, &mut [0; 4]) }, 0);
         }
-        // A signal that cannot have a handler: the reason is told.
+        // A signal that cannot have a handler: the control block gets the error.
         control.signals[1].installed.store(0, Ordering::Relaxed);
         control.signals[1].signal.store(9, Ordering::Relaxed);
         assert_eq!(run(Operation::Install as u64), -22);

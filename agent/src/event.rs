@@ -1,18 +1,19 @@
-//! Which of a thread's perf events counts: one of each family.
+//! The choice of the perf event that counts for a thread: one of each family.
 //!
-//! A thread that was found by the recorder after it had inherited an event has two; the recorder
-//! closes the younger and marks it retired. Events of a family that is over count for nothing in
-//! that: their recorder has closed them all before the next one is on.
+//! A thread has two events if the recorder found it after it had inherited an event. The recorder
+//! closes the younger event and marks it retired. Events of an earlier family do not take part: the
+//! recorder has closed them all before it enables the next family.
 
 use traceprof_abi::event::EventWord;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
 
-/// Whether a hit of this event counts on the calling thread, which has this slot.
+/// Whether an expiry of this event counts on the calling thread, which has this slot.
 pub fn is_accepted(data: DataSegment, slot: &ThreadSlot, event: EventWord) -> bool {
-    // Relaxed: stored before the events of that family are on. A hit of the one before may come
-    // later, where the signal was blocked; it stands for its own period, and is nobody's to note.
+    // Relaxed: stored before the events of that family are enabled. An expiry of the previous
+    // family may come later, if the signal was blocked. It stands for its own period, and the slot
+    // does not record its event.
     let family = data.control().event_family.load(Ordering::Relaxed);
     if event.family() != family {
         return true;
@@ -34,7 +35,7 @@ pub fn is_accepted(data: DataSegment, slot: &ThreadSlot, event: EventWord) -> bo
 
 fn is_retired(data: DataSegment, index: u32) -> bool {
     let word = data.events_retired().get(index as usize / 64);
-    // Relaxed: a bit that is seen late costs one more uncounted duplicate.
+    // Relaxed: a bit that is seen late costs one more duplicate without a sample.
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
 }
 
@@ -52,7 +53,7 @@ mod tests {
         assert!(!is_accepted(data, slot, EventWord(9)), "the second event of a thread");
         assert_eq!(slot.other_event.load(Ordering::Relaxed), 10);
         assert!(is_accepted(data, slot, EventWord(70)));
-        // The recorder closes the younger one, whichever it is that counts.
+        // The recorder closes the younger event, whether it is the accepted one or not.
         data.events_retired()[1].store(1 << (70 - 64), Ordering::Relaxed);
         assert!(is_accepted(data, slot, EventWord(9)));
         assert!(!is_accepted(data, slot, EventWord(71)));
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_hit_of_the_next_family_is_its_threads_event() {
+    fn the_first_expiry_of_the_next_family_is_its_threads_event() {
         let data = segment();
         let slot = &data.threads().slots[3];
         let family = |family| data.control().event_family.store(family, Ordering::Relaxed);
@@ -72,11 +73,11 @@ mod tests {
             [(70, 0), (2, 1), (3, 1)].map(|(index, family)| EventWord::new(index, 4, family));
         assert!(is_accepted(data, slot, old));
         family(1);
-        assert!(is_accepted(data, slot, old), "it was pending");
+        assert!(is_accepted(data, slot, old), "its signal was pending");
         assert!(is_accepted(data, slot, new));
         assert!(!is_accepted(data, slot, other), "the second one of the new family");
         assert_eq!(slot.other_event.load(Ordering::Relaxed), other.0 + 1);
-        assert!(is_accepted(data, slot, old), "it was pending for long");
+        assert!(is_accepted(data, slot, old), "its signal was pending for long");
         assert_eq!(slot.event.load(Ordering::Relaxed), new.0 + 1);
     }
 }

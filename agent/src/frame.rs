@@ -2,12 +2,12 @@
 
 use crate::sys::{SigInfo, UserContext};
 
-/// What the kernel left on the stack for the handler.
+/// The data that the kernel put on the stack for the handler.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// What the signal is.
+    /// The signal's information.
     pub info: &'a SigInfo,
-    /// What it interrupted.
+    /// The interrupted context.
     pub context: &'a UserContext,
     /// The return address of the handler: the restorer.
     pub return_slot: &'a mut u64,

@@ -1,8 +1,8 @@
-//! What only the freestanding image has: the panic handler, `mem*`, and the three symbols that
-//! the recorder looks up.
+//! The parts that only the freestanding image has: the panic handler, `mem*`, and the three symbols
+//! that the recorder resolves.
 //!
 //! # Safety
-//! Naked entry points; everything below them is ordinary Rust.
+//! The entry points are naked functions. Everything that they call is ordinary Rust.
 
 use core::arch::naked_asm;
 
@@ -14,7 +14,7 @@ use crate::frame::Frame;
 use crate::sys::{SigInfo, UserContext};
 use crate::{entry, signal};
 
-/// Unreachable: the image's test shows that no panic is compiled in.
+/// Unreachable: a test of the image shows that it contains no panic.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {
@@ -22,10 +22,10 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     }
 }
 
-/// Start of the image in this process.
+/// Returns the start address of the image in this process.
 fn base() -> u64 {
     let base: u64;
-    // SAFETY: an address computation; the linker defines the symbol at the first byte.
+    // SAFETY: computes an address; the linker defines the symbol at the first byte.
     unsafe {
         core::arch::asm!("lea {}, [rip + __ehdr_start]", out(reg) base, options(nomem, nostack));
     }
@@ -33,12 +33,12 @@ fn base() -> u64 {
 }
 
 fn data(base: u64) -> DataSegment {
-    // SAFETY: the recorder maps the data segment at this distance before it maps or calls
-    // anything else, and unmaps it after the code.
+    // SAFETY: the recorder maps the data segment at this distance before it maps or calls anything
+    // else, and unmaps it after the code.
     unsafe { DataSegment::new((base + DATA_DISTANCE) as *mut u8) }
 }
 
-/// Called as a step of the injection's chain.
+/// The agent's entry, which the injection calls as a step of its chain.
 #[unsafe(no_mangle)]
 pub extern "C" fn traceprof_entry(op: u64) -> i64 {
     let own = entry::Addresses {
@@ -46,21 +46,22 @@ pub extern "C" fn traceprof_entry(op: u64) -> i64 {
         handler: traceprof_handler as *const () as u64,
         restorer: traceprof_restorer as *const () as u64,
     };
-    // SAFETY: all belong to this image, which stays mapped while they are installed.
+    // SAFETY: all addresses are in this image, which stays mapped while they are installed.
     unsafe { entry::run(op, data(base()), own) }
 }
 
-/// Returns from a signal handler. A tracer that has another call made in place of this one, to keep
-/// what this one drops, may die before it has put the thread back: then it is made after all.
+/// Returns from a signal handler by `rt_sigreturn`. A tracer may replace this call by another one,
+/// to keep what it would drop, and may die before it has put the thread back. The loop then repeats
+/// the call.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_restorer() {
     naked_asm!("2:", "mov eax, 15", "syscall", "jmp 2b")
 }
 
-/// The signal handler: saves its three arguments, asks what to do, and either returns or jumps to
-/// the previous handler with the same arguments on the same frame. It says where its frame is, for
-/// whoever looks at a thread that is inside.
+/// The signal handler. It saves its three arguments, calls `on_signal`, and either returns or jumps
+/// to the previous handler with the same arguments on the same frame. Its unwind information
+/// describes its frame, for readers of a thread that is inside.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_handler() {
@@ -92,7 +93,7 @@ pub extern "C" fn traceprof_handler() {
 }
 
 /// # Safety
-/// The arguments are those of a signal handler; `return_slot` is the stack pointer at its entry.
+/// The arguments are those of a signal handler. `return_slot` is the stack pointer at its entry.
 unsafe extern "C" fn on_signal(
     _signo: i32,
     info: *const SigInfo,
@@ -108,14 +109,14 @@ unsafe extern "C" fn on_signal(
         info: unsafe { &*info },
         // SAFETY: as above.
         context: unsafe { &*context },
-        // SAFETY: the slot holds our return address; nothing else refers to it.
+        // SAFETY: the slot contains the handler's return address, and nothing else refers to it.
         return_slot: unsafe { &mut *return_slot },
     };
     signal::on_signal(data(base), tables, &mut frame)
 }
 
-// The compiler may call these for copies of its own. In assembly, or it would turn a loop into a
-// call of itself.
+// The compiler may call these functions for its own copies. They are in assembly, because the
+// compiler could turn a loop into a call of the function itself.
 
 /// # Safety
 /// As C's `memcpy`.

@@ -1,13 +1,14 @@
-//! The agent: what runs inside the target. A signal handler that unwinds, stores and returns.
+//! The agent: the code that runs inside the target. Its signal handler unwinds, stores the sample
+//! and returns.
 //!
-//! It is built twice: as an ordinary library, so that lints and tests see it, and by the tool's
-//! build script with `--cfg agent_image` as a freestanding shared object (`image` is compiled
-//! only there). The recorder lays the object out and relocates it; the target only attaches it.
+//! It is built twice: as an ordinary library, for lints and tests, and by the tool's build script
+//! with `--cfg agent_image` as a freestanding shared object (only then is `image` compiled). The
+//! recorder lays out and relocates the object. The target only maps it.
 //!
 //! # Invariants
 //! - No allocation, no lock, no libc, no thread-local storage, no panic; loops are bounded.
-//! - Every early exit of the handler adds to a counter of the control block.
-//! - Nothing but the data segment, the thread's own stack and the signal frame is touched.
+//! - Every early exit of the handler increments a counter of the control block.
+//! - The agent writes only to the data segment, the thread's own stack and the signal frame.
 //!
 //! # Does not
 //! - open files, start threads or keep descriptors.

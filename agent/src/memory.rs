@@ -1,19 +1,20 @@
 //! Reads of stack memory that cannot fault.
 //!
 //! # Safety
-//! A load happens only inside pages that a probe found readable while the thread was stopped in its
-//! handler. Pages of the thread's own stack between its stack pointer and its root stay mapped
-//! while it runs on them. What another thread may unmap between the probe and the load can only be
-//! reached by an unwinding that went wrong, which reads single words, within the mapping that holds
-//! the stack pointer; and by reading the operand of a call in code that is being unloaded. Many
-//! words are read of the first thread's stack, which is a mapping of its own for as long as the
-//! process lives, and else of pages alone that the unwinding has read before and that are found
-//! readable once more ([`StackMemory::known`]): the kernel joins mappings, so what lies further up
-//! need not be stack, and a smaller stack may lie where the thread had a larger one.
+//! A load happens only inside pages that a probe found readable while the thread was in its
+//! handler. Pages of the thread's own stack, between its stack pointer and its root, stay mapped
+//! while it runs on them. Another thread may unmap other pages between the probe and the load. Only
+//! two kinds of loads reach such pages. A wrong unwinding reads single words, within the mapping
+//! that contains the stack pointer. And the unwinder reads the operand of a call in code that is
+//! being unloaded. Many words are read from the first thread's stack, which is a mapping of its own
+//! as long as the process lives. From other stacks, many words are read only in pages that the
+//! unwinding has read before and that a new probe finds readable ([`StackMemory::known`]). The
+//! kernel merges mappings, so memory further up need not be stack, and a smaller stack may be where
+//! the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
-//! - A verified window is trusted within one epoch of the recorder only, and by one thread only.
+//! - A verified window is trusted only within one epoch of the recorder, and only by one thread.
 
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
@@ -22,27 +23,27 @@ use traceprof_abi::unwind::{Memory, Snapshot};
 use crate::sys;
 
 const PAGE: u64 = 4096;
-/// Below the stack pointer of a leaf, x86_64 code may keep values.
+/// Number of bytes below a leaf's stack pointer in which x86_64 code may keep values.
 const RED_ZONE: u64 = 128;
-/// How far above the stack pointer to look where the mapping is not known.
+/// Upper bound of the stack, in bytes above the stack pointer, where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
 
-/// The stack that a thread runs on.
+/// The stack on which a thread runs.
 #[derive(Debug)]
 pub struct StackMemory<'a> {
     snapshot: &'a Snapshot<'a>,
     probe_failed: &'a AtomicU64,
-    /// Addresses that may be read at all.
+    /// Bounds [lo, hi) of the addresses that may be read.
     lo: u64,
     hi: u64,
-    /// Whole pages that were found readable; contiguous.
+    /// A contiguous range of complete pages that were found readable.
     window: (u64, u64),
-    /// One more such page, outside the window.
+    /// Another readable page, outside the window.
     spot: u64,
 }
 
 impl<'a> StackMemory<'a> {
-    /// The stack around `sp`, with what is left of the slot's window.
+    /// Creates the stack around `sp`, with the slot's window if that is still valid.
     pub fn new(
         snapshot: &'a Snapshot<'a>,
         slot: &ThreadSlot,
@@ -63,7 +64,7 @@ impl<'a> StackMemory<'a> {
         memory
     }
 
-    /// Keeps the window for the thread's next sample of this epoch.
+    /// Stores the window for the thread's next sample in this epoch.
     pub fn keep(&self, slot: &ThreadSlot, epoch: u64) {
         // Relaxed: only this thread uses its slot's window.
         slot.window_lo.store(self.window.0, Ordering::Relaxed);
@@ -71,16 +72,16 @@ impl<'a> StackMemory<'a> {
         slot.window_epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// The part of the stack at `sp` that is known to be one, of `most` bytes at most: from the red
-    /// zone to the end of the pages that the unwinding was on, in this sample or an earlier one of
-    /// the epoch, as far as they can be read now. Where it was on none, the page of `sp`. All of
-    /// the first thread's stack is known.
+    /// Returns the range at `sp` that is known to be stack, at most `most` bytes. It begins in the
+    /// red zone. It ends with the pages that the unwinding has visited, in this sample or an
+    /// earlier one of the epoch, as far as they are readable now. If the unwinding visited none,
+    /// the range is within the page of `sp`. The first thread's stack is known completely.
     pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
         if let Some(end) = self.snapshot.stack_end(sp) {
             self.rebound(sp);
             return (self.lo.wrapping_add(7) & !7, end);
         }
-        // At a page's first byte the stack may be empty, and the page another's.
+        // At a page's first byte the stack may be empty, and the page may belong to something else.
         let is_inside = self.window.0 < sp && sp < self.window.1;
         if !is_inside && (sp & (PAGE - 1) == 0 || !self.rebound(sp)) {
             return (sp, sp);
@@ -88,7 +89,7 @@ impl<'a> StackMemory<'a> {
         self.bound(sp);
         let start = self.lo.max(self.window.0).wrapping_add(7) & !7;
         let walked = self.hi.min(self.window.1).min(start.saturating_add(most));
-        // What was found of an earlier sample may be gone.
+        // Pages that an earlier sample found readable may be unmapped now.
         (self.window, self.spot) = ((0, 0), u64::MAX);
         let mut page = start & !(PAGE - 1);
         while page < walked && self.verify(page) {
@@ -139,17 +140,17 @@ impl Memory for StackMemory<'_> {
         if !is_known && !self.verify(avma & !(PAGE - 1)) {
             return None;
         }
-        let place = avma as *const u64;
-        // SAFETY: aligned, so that all eight bytes are in one page, which was found readable by
-        // this thread, which stands in its handler above it; the value may be anything.
-        Some(unsafe { place.read() })
+        let word = avma as *const u64;
+        // SAFETY: the address is aligned, so all eight bytes are in one page. This thread found the
+        // page readable and is in its handler, on the stack below it. Any value is valid.
+        Some(unsafe { word.read() })
     }
 
     fn rebound(&mut self, sp: u64) -> bool {
         let page = sp & !(PAGE - 1);
         let (lo, hi) = self.window;
         let is_known = lo <= page && page < hi;
-        // What is known of this stack is forgotten when there is another one.
+        // The old stack's window and spot are dropped for the new stack.
         if !is_known && !sys::readable(page) {
             // Relaxed: a count.
             self.probe_failed.fetch_add(1, Ordering::Relaxed);
@@ -172,9 +173,9 @@ impl Memory for StackMemory<'_> {
         if !sys::readable(avma) {
             return None;
         }
-        let place = avma as *const u64;
-        // SAFETY: these eight bytes were just found readable; the value may be anything.
-        Some(unsafe { place.read_unaligned() })
+        let word = avma as *const u64;
+        // SAFETY: these eight bytes were just found readable, and any value is valid.
+        Some(unsafe { word.read_unaligned() })
     }
 }
 
@@ -192,9 +193,9 @@ mod tests {
 
     const MOST: u64 = 16 << 10;
 
-    /// All four pages can be read; which of them are the thread's the unwinding alone knows.
+    /// All four pages are readable. Only the unwinding knows which of them are the thread's.
     #[test]
-    fn no_more_is_known_to_be_stack_than_the_page_of_sp_and_those_that_were_walked() {
+    fn only_the_page_of_sp_and_the_walked_pages_are_known_to_be_stack() {
         static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(memory.load(base + 2 * PAGE), Some(7));
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 3 * PAGE));
         memory.keep(slot, 1);
-        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "of an earlier sample");
+        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "the pages of an earlier sample");
         assert_eq!(
             StackMemory::new(&snapshot, slot, 2, sp, &failed).known(sp, MOST).1,
             base + 2 * PAGE
@@ -226,13 +227,13 @@ mod tests {
         assert_eq!(
             at(top).known(top, MOST),
             (top, top),
-            "the end of the stack, for all that is known"
+            "nothing is known above the end of the stack"
         );
-        // Another stack was walked last.
+        // The last walk was on another stack.
         assert_eq!(memory.known(top + 8, MOST), (top, top + PAGE));
-        // The same as the first thread's.
+        // The same memory as the first thread's stack.
         let mut words = NO_MODULES;
-        // One writable range, the first, which is the stack.
+        // The first and only writable range is the stack.
         (words[8], words[10]) = (1 << 32, 1 << 32);
         (words[11], words[12]) = (base, base + 4 * PAGE);
         let segment = Aligned(words);
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_sample_found_is_asked_again() {
+    fn pages_of_an_earlier_sample_are_probed_again() {
         const MPROTECT: u64 = 10;
         static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE);
         assert_eq!(at(sp).known(sp, PAGE).1, sp - RED_ZONE + PAGE);
         let protect = |rights| {
-            // SAFETY: pages of a box that nothing reads or writes meanwhile.
+            // SAFETY: the pages belong to a box that nothing reads or writes meanwhile.
             unsafe { sys::syscall4(MPROTECT, [base + PAGE, PAGE, rights, 0]) }
         };
         assert_eq!(protect(0), 0);

@@ -1,7 +1,7 @@
-//! Priming: a thread gets its slot, and on the timer engine its timer, before its first sample.
+//! Priming: before its first sample, a thread gets its slot and, on the timer engine, its timer.
 //!
 //! # Safety
-//! Only the tests are unsafe: they make up what the kernel gives a handler.
+//! Only the tests are unsafe: they construct the data that the kernel passes to a handler.
 
 use traceprof_abi::layout::{
     ARM_MAX, AgentState, ControlBlock, Counter, EngineMode, prime_latency_ns,
@@ -12,18 +12,18 @@ use traceprof_abi::sync::Ordering;
 use crate::frame::Frame;
 use crate::{sys, thread, timer};
 
-/// Primes the thread that got the signal, and serves others that wait. A thread that is primed
-/// already is acknowledged, and nothing else.
+/// Primes the thread that got the signal, and serves pending timer requests. For a thread that is
+/// primed already, only acknowledges the signal.
 pub fn on_prime(data: DataSegment, frame: &Frame<'_>) {
     let control = data.control();
-    // Acquire: pairs with the Release in the cure.
+    // Acquire: pairs with the restore's Release; nothing is primed after it.
     if control.state.load(Ordering::Acquire) == AgentState::Stopped as u32 {
         return control.count(Counter::Off);
     }
     let Some(thread) = thread::find_thread(data) else {
         return control.count(Counter::PrimeFailed);
     };
-    // Relaxed: raised only when this thread is gone.
+    // Relaxed: incremented only after this thread has exited.
     let generation = thread.slot.generation.load(Ordering::Relaxed);
     if data.threads().prime(thread.index, generation) {
         control.count(Counter::Primed);
@@ -75,14 +75,14 @@ mod tests {
         prime(data);
         let slot = thread::known_thread(data).unwrap().slot;
         assert_eq!(slot.state.load(Ordering::Relaxed), SlotState::Primed as u32);
-        assert_eq!(slot.timer.load(Ordering::Relaxed), 0, "events sample it");
+        assert_eq!(slot.timer.load(Ordering::Relaxed), 0, "the thread is sampled by events");
         control.signals[PRIMING].signal.store(SIGURG, Ordering::Relaxed);
         control.signals[PRIMING].installed.store(1, Ordering::Relaxed);
         control.period_ns.store(1_000_000_000, Ordering::Relaxed);
         control.lease_until_ns.store(u64::MAX, Ordering::Relaxed);
         control.engine.store(EngineMode::Timer as u32, Ordering::Relaxed);
         prime(data);
-        assert_ne!(slot.timer.load(Ordering::Relaxed), 0, "it arms its own");
+        assert_ne!(slot.timer.load(Ordering::Relaxed), 0, "the thread arms its own timer");
         assert_eq!((count(Counter::Primed), control.prime_acks.load(Ordering::Relaxed)), (1, 2));
         let most_ns = control.prime_latency_max_ns.load(Ordering::Relaxed);
         let sum_ns = control.prime_latency_sum_ns.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slot_is_a_count_and_no_harm() {
+    fn a_missing_slot_is_only_counted() {
         let data = segment();
         data.control().pid.store(sys::getpid(), Ordering::Relaxed);
         prime(data);

@@ -1,8 +1,8 @@
-//! The rate of a thread's timer: it follows the recorder's wish at the timer's next hit, in the
-//! thread that the hit interrupts.
+//! The rate of a thread's timer. The thread adopts the recorder's wanted rate at the timer's next
+//! expiry.
 //!
 //! # Invariants
-//! - A hit stands for as many periods as the rate says at which its timer ran.
+//! - An expiry stands for the number of periods of the rate at which its timer ran.
 
 use traceprof_abi::event::SHIFT_MAX;
 use traceprof_abi::layout::ControlBlock;
@@ -11,20 +11,20 @@ use traceprof_abi::thread::ThreadSlot;
 
 use crate::sys;
 
-/// Exponent of the divisor of the rate that timers are to have.
+/// Returns the exponent of the divisor of the rate that the recorder wants.
 pub fn wanted(control: &ControlBlock) -> u32 {
-    // Relaxed: a wish that is seen late is granted late.
+    // Relaxed: a rate that is seen late is adopted late.
     control.rate_shift.load(Ordering::Relaxed).min(SHIFT_MAX)
 }
 
-/// The same of a slot's timer as it runs.
+/// Returns the exponent of the divisor of the rate at which a slot's timer runs.
 pub fn running(slot: &ThreadSlot) -> u32 {
-    // Relaxed: written before the timer was there, or by this thread.
+    // Relaxed: written before the timer existed, or by this thread.
     slot.timer_shift.load(Ordering::Relaxed).min(SHIFT_MAX)
 }
 
-/// Gives the calling thread's timer the rate that is wanted. It fires first anywhere in its new
-/// period, as one that is armed: what it stands for then is right on average.
+/// Sets the calling thread's timer to the wanted rate. Like a new timer, it first expires anywhere
+/// in its new period, so that the weight of that expiry is right on average.
 pub fn follow(control: &ControlBlock, slot: &ThreadSlot, timer: i32, value: u64) {
     let shift = wanted(control);
     if shift == running(slot) {
@@ -32,19 +32,20 @@ pub fn follow(control: &ControlBlock, slot: &ThreadSlot, timer: i32, value: u64)
     }
     // Relaxed: written before the handler was installed.
     let period_ns = control.period_ns.load(Ordering::Relaxed) << shift;
-    // Another place in it with each change.
+    // Each change uses another phase.
     // Relaxed: a count of this thread's own.
     let samples = slot.samples.load(Ordering::Relaxed);
     let first_ns = phase(value.wrapping_add(samples << 32), period_ns);
     if sys::timer_set(timer, first_ns, period_ns) == 0 {
-        // Relaxed: this thread's own.
+        // Relaxed: only this thread uses it.
         slot.timer_shift.store(shift, Ordering::Relaxed);
     }
 }
 
-/// When a timer fires first: anywhere in its period, so that threads which live for part of a
-/// period are hit in proportion to it. Its value is another one for each life of a slot and for
-/// each recording, so no clock is asked; a thread that is led would stop twice for that.
+/// Returns the time to a timer's first expiry: anywhere in its period, so that threads which live
+/// for part of a period are sampled in proportion to it. The timer's value differs for each life of
+/// a slot and for each recording, so no clock is needed. A clock call would stop a thread twice
+/// more while a tracer steps it.
 pub fn phase(value: u64, period_ns: u64) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut mixed = value.wrapping_mul(ODD);
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_expiry_lies_within_a_period() {
+    fn first_expiry_is_within_a_period() {
         let periods = [1, 1000, 1_001_001, 1_000_000_000];
         let phase = |slot: u32, period_ns: u64| phase(timer_value(0x1234, slot, 0), period_ns);
         for (slot, period_ns) in (1..200).zip(periods.into_iter().cycle()) {

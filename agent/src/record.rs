@@ -1,16 +1,16 @@
-//! The thread context record of OpenTelemetry, as the handler reads it.
+//! The OpenTelemetry thread context record, as the handler reads it.
 //!
 //! # Safety
-//! A load happens only where a probe has just found the memory readable. The variable lies in the
-//! thread's own block (it holds the thread's id), and the record is the thread's: nobody but the
-//! thread that stands in its handler here gives them back, unless the application frees what a
-//! running thread still points to.
+//! A load happens only where a probe has just found the memory readable. The variable is in the
+//! thread's own block (the block contains the thread's id), and the record belongs to the thread.
+//! Only that thread frees them, and it is in its handler here. The exception is an application that
+//! frees a record to which a running thread still points.
 //!
 //! # Invariants
-//! - Nothing is remembered from one sample to the next: a library may be unloaded between them.
+//! - Nothing is kept from one sample to the next: a library may be unloaded between them.
 
 use traceprof_abi::context::{
-    ATTRIBUTES_MAX, RECORD_HEADER, Record, Unreadable, Way, is_own_block, origin,
+    ATTRIBUTES_MAX, RECORD_HEADER, Record, TlsLocation, Unreadable, is_own_block, origin,
 };
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
@@ -22,13 +22,13 @@ use traceprof_abi::unwind;
 
 use crate::sys;
 
-/// Pages of memory.
+/// Size of a page in bytes.
 const PAGE: u64 = 4096;
 
-/// Takes the calling thread's context from the first source that has a valid record. False if none
-/// has.
+/// Copies the calling thread's context into the sample, from the first source with a valid record.
+/// False if no source has one.
 ///
-/// The slot is the thread's, the table is ACTIVE, and the caller's hazard names it.
+/// `slot` belongs to the thread, `table` is ACTIVE, and the caller's hazard names it.
 pub fn read(
     data: DataSegment,
     slot: &ThreadSlot,
@@ -42,19 +42,19 @@ pub fn read(
     if used == 0 || sources.has_fsgsbase.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // SAFETY: the recorder vouches that the processor and the kernel let programs use the
+    // SAFETY: the recorder vouches that the processor and the kernel allow programs to use the
     // instruction.
     let thread_pointer = unsafe { sys::thread_pointer() };
     let is_own = is_own_block(thread_pointer, sample.tid, load);
     let noted = if is_own { thread_pointer } else { 0 };
-    // Relaxed: a note for the recorder, which reads the record itself while the thread sleeps.
+    // Relaxed: only the recorder reads it, to find the record itself while the thread sleeps.
     slot.context[0].store(noted, Ordering::Relaxed);
     if !is_own {
         data.control().count(Counter::RecordForeign);
         return false;
     }
     for source in sources.records.iter().take(used) {
-        let Some(way) = source.way() else { continue };
+        let Some(way) = source.location() else { continue };
         match find(way, thread_pointer) {
             Ok(Some((avma, record))) => {
                 fill(sample, &record);
@@ -74,8 +74,9 @@ fn fill(sample: &mut Sample, record: &Record) {
     sample.source = origin::RECORD;
 }
 
-/// The record that the thread's variable points to, if it is valid, and where it is.
-fn find(way: Way, thread_pointer: u64) -> Result<Option<(u64, Record)>, Unreadable> {
+/// Returns the record to which the thread's variable points, if it is valid, and the record's
+/// address.
+fn find(way: TlsLocation, thread_pointer: u64) -> Result<Option<(u64, Record)>, Unreadable> {
     let Some(variable) = way.variable(thread_pointer, load)? else { return Ok(None) };
     let avma = load(variable).ok_or(Unreadable)?;
     if avma == 0 {
@@ -84,9 +85,9 @@ fn find(way: Way, thread_pointer: u64) -> Result<Option<(u64, Record)>, Unreadab
     if !is_readable(avma, RECORD_HEADER as u64) {
         return Err(Unreadable);
     }
-    let place = avma as *const [u8; RECORD_HEADER];
-    // SAFETY: these bytes were just found readable; they may have any value.
-    let header = unsafe { place.read_unaligned() };
+    let bytes = avma as *const [u8; RECORD_HEADER];
+    // SAFETY: these bytes were just found readable, and any value is valid.
+    let header = unsafe { bytes.read_unaligned() };
     Ok(Record::parse(&header).map(|record| (avma, record)))
 }
 
@@ -94,23 +95,23 @@ fn load(avma: u64) -> Option<u64> {
     if !sys::readable(avma) {
         return None;
     }
-    let place = avma as *const u64;
-    // SAFETY: these eight bytes were just found readable; the value may be anything.
-    Some(unsafe { place.read_unaligned() })
+    let word = avma as *const u64;
+    // SAFETY: these eight bytes were just found readable, and any value is valid.
+    Some(unsafe { word.read_unaligned() })
 }
 
-/// Memory of eight bytes or more, and no more than a page, can be read: it lies in two pages at
-/// most.
+/// Whether memory of at least eight bytes, and at most a page, is readable. It is in at most two
+/// pages.
 fn is_readable(avma: u64, len: u64) -> bool {
     let last = avma.wrapping_add(len).wrapping_sub(8);
     let page = |avma: u64| avma & !(PAGE - 1);
     sys::readable(avma) && (page(avma) == page(last.wrapping_add(7)) || sys::readable(last))
 }
 
-/// Keeps the attributes where stacks are kept, as the frames of one, whose id the sample names:
-/// those of equal spans take their room once.
+/// Stores the attributes in the trace table, as the frames of a trace whose id the sample names.
+/// Equal attributes of several samples take room only once.
 ///
-/// Apart, so that their room on the stack is not taken while the stack is walked.
+/// This is a separate function so that its buffer is not on the stack while the stack is walked.
 #[inline(never)]
 fn keep_attributes(
     control: &ControlBlock,
@@ -123,7 +124,8 @@ fn keep_attributes(
         return;
     }
     let end = avma.wrapping_add((RECORD_HEADER + len) as u64);
-    // The whole record, so that there are eight bytes however few are the attributes'.
+    // The check covers the complete record, so that it has at least eight bytes even with few
+    // attributes.
     if !is_readable(avma, (RECORD_HEADER + len) as u64) {
         return control.count(Counter::RecordUnreadable);
     }
@@ -132,16 +134,17 @@ fn keep_attributes(
     let Some((first, rest)) = words.and_then(|words| words.split_first()) else {
         return control.count(Counter::Broken);
     };
-    // Relaxed, here and below: words of this thread's own, which the table copies.
+    // Relaxed, here and below: these are this thread's own words, which the table copies.
     first.store(len as u64, Ordering::Relaxed);
     let start = end.wrapping_sub(len as u64);
     for (index, word) in rest.iter().enumerate() {
         let at = index.wrapping_mul(8);
-        // The last word begins further down, with bytes that are shifted out.
+        // The last word is loaded from a lower address, and the excess bytes are shifted out.
         let excess = at.wrapping_add(8).saturating_sub(len);
-        let place = start.wrapping_add(at as u64).wrapping_sub(excess as u64) as *const u64;
-        // SAFETY: within the record, which was just found readable; the value may be anything.
-        let bytes = unsafe { place.read_unaligned() };
+        let address = start.wrapping_add(at as u64).wrapping_sub(excess as u64) as *const u64;
+        // SAFETY: the bytes are within the record, which was just found readable, and any value is
+        // valid.
+        let bytes = unsafe { address.read_unaligned() };
         word.store(bytes.to_le() >> (excess as u32).wrapping_mul(8), Ordering::Relaxed);
     }
     let Some(words) = words else { return };
@@ -169,11 +172,11 @@ mod tests {
     #[repr(align(4096))]
     struct Pages([u8; 2 * PAGE as usize]);
 
-    /// The address between two pages of which the second cannot be read.
+    /// Returns the address of the boundary between two pages, of which the second is not readable.
     fn edge() -> u64 {
         let pages: &mut Pages = Box::leak(Box::new(Pages([0; 2 * PAGE as usize])));
         let edge = pages.0.as_mut_ptr() as u64 + PAGE;
-        // SAFETY: a page that nobody uses or gives back.
+        // SAFETY: nobody uses or frees the page.
         let closed = unsafe { sys::syscall4(MPROTECT, [edge, PAGE, NO_ACCESS, 0]) };
         assert_eq!(closed, 0);
         edge
@@ -188,11 +191,11 @@ mod tests {
     }
 
     fn own_tid() -> u32 {
-        // SAFETY: asks for a number.
+        // SAFETY: touches no memory.
         unsafe { sys::syscall4(GETTID, [0; 4]) as u32 }
     }
 
-    /// A thread whose variable, at any address that is not to move, points to somewhere.
+    /// A thread with a variable, at a fixed address, that a test can point anywhere.
     struct Fixture {
         data: DataSegment,
         variable: &'static AtomicU64,
@@ -208,10 +211,14 @@ mod tests {
             let _ = Rotation::start(&tables, &control.active);
             let variable: &AtomicU64 = Box::leak(Box::default());
             let sources = data.context_sources();
-            // SAFETY: the machines that run tests permit it, or the tests fail loudly.
+            // SAFETY: the machines that run the tests allow it, or the tests fail loudly.
             let thread = unsafe { sys::thread_pointer() };
             let offset = (variable.as_ptr() as u64).wrapping_sub(thread);
-            sources.records[0].set(Some(Way { kind: RecordKind::Offset, offset, module: 0 }));
+            sources.records[0].set(Some(TlsLocation {
+                kind: RecordKind::Offset,
+                offset,
+                module: 0,
+            }));
             sources.has_fsgsbase.store(1, Ordering::Relaxed);
             sources.records_used.store(1, Ordering::Release);
             Self { data, variable }
@@ -223,7 +230,8 @@ mod tests {
             self.read_as(own_tid(), thread, avma)
         }
 
-        /// For the thread of this id, whose block is expected to be noted.
+        /// Reads for the thread with this id. Expects that the slot then holds `noted` as the
+        /// thread pointer.
         fn read_as(&self, tid: u32, noted: u64, avma: u64) -> Option<Sample> {
             self.variable.store(avma, Ordering::Relaxed);
             let mut sample = Sample { tid, ..Sample::default() };
@@ -238,7 +246,7 @@ mod tests {
             self.data.control().counters[counter as usize].load(Ordering::Relaxed)
         }
 
-        /// The attributes of a sample as the recorder gets them.
+        /// Returns the attributes of a sample as the recorder reads them.
         fn attributes(&self, sample: &Sample) -> Vec<u8> {
             let id = u64::from(sample.tags[1]) << 32 | u64::from(sample.tags[0]);
             let table = self.data.table(0).unwrap();
@@ -258,10 +266,10 @@ mod tests {
         for len in (0..24).chain([255, 611, 612]) {
             let attributes: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
             let bytes = record(1, &attributes);
-            let place = edge - bytes.len() as u64;
+            let avma = edge - bytes.len() as u64;
             // SAFETY: the record ends where the page does.
-            unsafe { (place as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
-            let sample = fixture.read(place).unwrap();
+            unsafe { (avma as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
+            let sample = fixture.read(avma).unwrap();
             assert_eq!(sample.source, origin::RECORD);
             let ids = [sample.root_high, sample.root_span, sample.span];
             assert_eq!(ids, [0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10, 0x1112_1314_1516_1718]);
@@ -275,29 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_counted_and_none() {
+    fn an_unreadable_record_is_counted_and_gives_no_context() {
         let fixture = Fixture::new();
         let edge = edge();
         let bytes = record(1, &[1; 20]);
-        // No record, half of one, one without its attributes, and addresses of nobody.
-        let places = [edge, edge - 26, 8, 0xdead_beef_dead_beef, u64::MAX - 3];
+        // An unreadable record, half a record, a low address and two wild addresses.
+        let addresses = [edge, edge - 26, 8, 0xdead_beef_dead_beef, u64::MAX - 3];
         // SAFETY: 26 bytes of the first page.
         unsafe { ((edge - 26) as *mut u8).copy_from(bytes.as_ptr(), 26) };
-        for place in places {
-            assert_eq!(fixture.read(place), None, "{place:x}");
+        for avma in addresses {
+            assert_eq!(fixture.read(avma), None, "{avma:x}");
         }
-        assert_eq!(fixture.count(Counter::RecordUnreadable), places.len() as u64);
-        let place = edge - 30;
+        assert_eq!(fixture.count(Counter::RecordUnreadable), addresses.len() as u64);
+        let avma = edge - 30;
         // SAFETY: as above.
-        unsafe { (place as *mut u8).copy_from(bytes.as_ptr(), 30) };
-        let sample = fixture.read(place).unwrap();
+        unsafe { (avma as *mut u8).copy_from(bytes.as_ptr(), 30) };
+        let sample = fixture.read(avma).unwrap();
         assert_eq!((sample.span, sample.tags[0]), (0x1112_1314_1516_1718, 0));
-        assert_eq!(fixture.count(Counter::RecordUnreadable), places.len() as u64 + 1);
+        assert_eq!(fixture.count(Counter::RecordUnreadable), addresses.len() as u64 + 1);
         assert_eq!(fixture.count(Counter::AttributesLost), 0);
     }
 
     #[test]
-    fn a_thread_without_a_record_or_with_one_that_is_not_valid_has_no_context() {
+    fn a_thread_without_a_valid_record_has_no_context() {
         let fixture = Fixture::new();
         assert_eq!(fixture.read(0), None);
         for valid in [0, 2] {
@@ -311,9 +319,9 @@ mod tests {
         assert_eq!(fixture.read(valid), None, "the instruction would end the target");
     }
 
-    /// As one that `clone` made without a block.
+    /// Like a thread that `clone` created without a block.
     #[test]
-    fn a_thread_that_shares_the_block_of_another_one_has_not_its_record() {
+    fn a_thread_that_shares_anothers_block_does_not_get_its_record() {
         let fixture = Fixture::new();
         let valid = record(1, &[]).leak().as_ptr() as u64;
         assert!(fixture.read(valid).is_some());
@@ -327,9 +335,9 @@ mod tests {
         let fixture = Fixture::new();
         let read = |key: u8| fixture.read(record(1, &[key; 500]).leak().as_ptr() as u64).unwrap();
         let ids: Vec<_> = (0..20).map(|key| read(key).tags[0]).collect();
-        // 1000 words hold 14 times 64 of them with an entry's header.
+        // 1000 words have room for 14 entries of 64 words and a header.
         assert_eq!(fixture.count(Counter::AttributesLost), 6);
         assert_eq!(ids[14..], [0; 6]);
-        assert_eq!(read(13).tags[0], ids[13], "what is there takes no room again");
+        assert_eq!(read(13).tags[0], ids[13], "stored attributes take no room again");
     }
 }

@@ -1,7 +1,7 @@
-//! The handler's inner part: take one sample.
+//! The inner part of the handler: it takes one sample.
 //!
 //! # Safety
-//! Only the tests are unsafe: they make a data segment of memory of their own.
+//! Only the tests are unsafe: they create a data segment in memory of their own.
 
 use core::sync::atomic::compiler_fence;
 
@@ -24,31 +24,31 @@ use crate::memory::StackMemory;
 use crate::thread::{Thread, find_thread};
 use crate::{context, event, record, stack, sys, timer};
 
-/// What brought a sample about.
+/// The trigger of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The hit of a perf event.
+    /// The expiry of a perf event.
     Event,
-    /// The hit of a timer.
+    /// The expiry of a timer.
     Timer {
-        /// Periods that it stands for.
+        /// Number of periods that the expiry stands for.
         periods: u32,
     },
 }
 
 impl Origin {
-    /// Periods that the hit stands for.
+    /// Returns the number of periods that the expiry stands for.
     fn weight(self, frame: &Frame<'_>) -> u32 {
         match self {
-            // The events fire in user mode only, where each hit is delivered by itself. (In kernel
-            // mode they would coalesce until the system call's return.)
+            // The events expire in user mode only, where the kernel delivers each expiry
+            // separately. (In kernel mode they would coalesce until the system call returns.)
             Self::Event => EventWord(frame.info.value as u32).weight(),
             Self::Timer { periods } => periods,
         }
     }
 }
 
-/// Takes the sample of a perf event's hit.
+/// Takes the sample of a perf event's expiry.
 pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
     // Acquire: pairs with the recorder's Release when it turns sampling on.
@@ -58,14 +58,14 @@ pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let Some(thread) = find_thread(data) else {
         return control.count(Counter::LostThreadSlot);
     };
-    // Relaxed: the thread's timer counts its time; whoever arms it wants that.
+    // Relaxed: the thread has a timer, so its timer counts its time and not the event.
     if thread.slot.timer.load(Ordering::Relaxed) != 0 {
         return control.count(Counter::DuplicateEvent);
     }
     take_or_lose(data, tables, frame, (&thread, Origin::Event));
 }
 
-/// As [`take`], and counts what else a hit stood for whose sample is lost.
+/// Like [`take`], and also counts the further periods of the expiry if its sample is lost.
 pub fn take_or_lose(
     data: DataSegment,
     tables: Tables,
@@ -73,19 +73,19 @@ pub fn take_or_lose(
     (thread, origin): (&Thread<'_>, Origin),
 ) {
     let (counts, samples) = (data.control(), &thread.slot.samples);
-    // Relaxed, all: counts of this thread's own.
+    // Relaxed, all: this thread's own counts.
     let stored = samples.load(Ordering::Relaxed);
     let duplicates = &counts.counters[Counter::DuplicateEvent as usize];
     let before = duplicates.load(Ordering::Relaxed);
     take(data, tables, frame, thread, origin);
     if samples.load(Ordering::Relaxed) == stored && duplicates.load(Ordering::Relaxed) == before {
-        // The loss is counted where it happened, as one period.
+        // The loss itself is counted where it happened, as one period.
         let besides = origin.weight(frame).saturating_sub(1);
         counts.count_by(Counter::LostOverruns, u64::from(besides));
     }
 }
 
-/// Takes a sample of the thread, and serves threads that wait for their timers.
+/// Takes a sample of the thread, and serves pending timer requests.
 pub fn take(
     data: DataSegment,
     tables: Tables,
@@ -94,14 +94,14 @@ pub fn take(
     origin: Origin,
 ) {
     let control = data.control();
-    // Relaxed: only this thread writes it. A hit between the load and the store runs its course and
-    // leaves 0 behind; one after the store would write into the frames of this sample.
+    // Relaxed: only this thread writes it. An expiry between the load and the store runs to its end
+    // and leaves 0 behind. An expiry after the store would overwrite the frames of this sample.
     if thread.slot.inside.load(Ordering::Relaxed) != 0 {
         return control.count(Counter::Nested);
     }
     thread.slot.inside.store(1, Ordering::Relaxed);
-    // The compiler alone could move the frames out of the two stores: a signal interrupts between
-    // two instructions and sees all that were before.
+    // Only the compiler could move the frames' stores out of these two stores. A signal arrives
+    // between two instructions and sees the effects of all earlier ones.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
     timer::drain(data, timer::ARM_PER_SAMPLE);
@@ -109,7 +109,7 @@ pub fn take(
     thread.slot.inside.store(0, Ordering::Relaxed);
 }
 
-/// The rest, of which nothing is running on this thread.
+/// Takes the sample. The thread is not inside another sample.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -129,8 +129,9 @@ fn take_once(
         control.count(Counter::HazardCollision);
     }
     match (data.table(hazard.table()), tables.snapshot()) {
-        // A dead thread's slot, found in the moment before it was retired. From here on it is known
-        // to be this thread's own, and nothing is noted in it before.
+        // The slot belongs to a dead thread, and this thread found it just before it was retired.
+        // Once this check has passed, the slot is known to be this thread's own. Nothing is written
+        // to it before.
         _ if !data.threads().is_held(thread.tid, thread.index, owner) => {
             control.count(Counter::LostThreadSlot);
         }
@@ -151,12 +152,12 @@ fn take_once(
         _ => control.count(Counter::Broken),
     }
     if !hazards.release(hazard) {
-        // What came of the sample is counted already.
+        // The sample's own outcome is counted already.
         control.count(Counter::ReleaseFailed);
     }
 }
 
-/// All of a sample but its trace.
+/// Returns the sample without its trace.
 fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: Origin) -> Sample {
     let info = frame.info;
     let time = now(data.control());
@@ -169,7 +170,7 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
     Sample {
         time,
         slot: thread.index as u32,
-        // Relaxed: raised only when this thread is gone.
+        // Relaxed: incremented only after this thread has exited.
         generation: thread.slot.generation.load(Ordering::Relaxed),
         tid: thread.tid,
         weight: origin.weight(frame),
@@ -188,7 +189,7 @@ fn store(
 ) {
     let control = data.control();
     let registers = frame.context.registers();
-    // Relaxed: an epoch that is seen late only makes the window be verified again.
+    // Relaxed: an epoch that is seen late only causes the window to be verified again.
     let epoch = control.window_epoch.load(Ordering::Relaxed);
     let probe_failed = &control.counters[Counter::ProbeFailed as usize];
     let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
@@ -200,24 +201,30 @@ fn store(
     let flags = unwind::trace_flags(end, snapshot.epoch());
     let (put, collided) = table.put_probed(stack, flags, sample.weight);
     count_put(control, put, collided);
-    let place = table.append_at(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
-    let stored = place.is_some();
+    let log_index = table.append_at(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    let stored = log_index.is_some();
     account(control, thread.slot, stored, sample.weight);
-    if let Some(place) = place
+    if let Some(log_index) = log_index
         && !matches!(end, EndReason::Root | EndReason::Depth)
     {
         // Relaxed: published with the ACTIVE word, which the hazard acquired.
         let instance = table.header.instance.load(Ordering::Relaxed) as u32;
         let kept = slices.is_some_and(|slices| {
-            keep_slice(slices, (instance, place), snapshot.generation(), &registers, &mut memory)
+            keep_slice(
+                slices,
+                (instance, log_index),
+                snapshot.generation(),
+                &registers,
+                &mut memory,
+            )
         });
         if !kept {
             control.count(Counter::SliceLost);
         }
     }
     if stored {
-        // Relaxed: a note of this thread's, which says what an idle thread did last. An id of a
-        // trace that found no room is of no effect there.
+        // Relaxed: only this thread writes it. It tells the recorder what an idle thread did last.
+        // The id of a trace that found no room has no effect there.
         thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
     }
     if sample.flags & flags::LATE != 0 {
@@ -229,10 +236,10 @@ fn store(
     }
 }
 
-/// Stack that a slice has room for.
+/// Number of stack bytes for which a slice has room.
 const SLICE_BYTES: u64 = slice::WORDS as u64 * 8;
 
-/// Keeps the registers and the top of the stack of a sample that did not reach its root.
+/// Stores the registers and the top of the stack of a sample that did not reach its root.
 #[cold]
 fn keep_slice(
     slices: Slices<'_>,
@@ -254,7 +261,7 @@ fn count_put(control: &ControlBlock, put: Put, collided: bool) {
     }
     match put {
         Put::New(_) => {}
-        Put::Hit(_) => control.count(Counter::Hits),
+        Put::Hit(_) => control.count(Counter::PutHits),
         Put::Dropped(Dropped::Arena) => control.count(Counter::DroppedArena),
         Put::Dropped(Dropped::Probes) => control.count(Counter::DroppedProbes),
     }
@@ -263,7 +270,7 @@ fn count_put(control: &ControlBlock, put: Put, collided: bool) {
 fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32) {
     if stored {
         control.count(Counter::Samples);
-        // Relaxed: counts of this thread, read by the recorder at its leisure.
+        // Relaxed: this thread's counts, which the recorder may read late.
         slot.samples.fetch_add(1, Ordering::Relaxed);
         slot.weight.fetch_add(u64::from(weight), Ordering::Relaxed);
     } else {
@@ -282,24 +289,24 @@ pub(crate) mod tests {
     use super::*;
     use crate::thread::known_thread;
 
-    /// A data segment of zeros that stays for the test's process.
+    /// Returns a data segment of zeros that stays mapped as long as the test's process.
     pub(crate) fn segment() -> DataSegment {
         const PAGE: usize = 4096;
-        // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
-        // zeroed by the system as it is touched.
+        // Aligned by hand: the allocator clears aligned memory completely and at once, but the
+        // system zeroes this memory page by page as it is touched.
         let shape = Layout::from_size_align(layout::DATA_LEN as usize + PAGE, 16).unwrap();
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(shape) };
         assert!(!start.is_null());
-        // SAFETY: less than a page further on, and a page more than is used was allocated.
+        // SAFETY: the offset is less than a page, and the allocation has an extra page.
         let base = unsafe { start.add(start.align_offset(PAGE)) };
-        // SAFETY: aligned, of the segment's length, never freed, reached through this alone.
+        // SAFETY: aligned, of the segment's length, never freed, accessed through this value only.
         unsafe { DataSegment::new(base) }
     }
 
-    /// A hit inside the handler would write its frames over those of the sample that it interrupts.
+    /// An expiry inside the handler would overwrite the frames of the sample that it interrupts.
     #[test]
-    fn a_hit_inside_the_handler_is_counted_and_left() {
+    fn an_expiry_inside_the_handler_is_only_counted() {
         let data = segment();
         let control = data.control();
         control.slots_limit.store(1, Ordering::Relaxed);
@@ -316,17 +323,16 @@ pub(crate) mod tests {
         slot.inside.store(1, Ordering::Relaxed);
         take(data, tables, &frame, &thread, Origin::Event);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
-        assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer expiry is still inside");
         slot.inside.store(0, Ordering::Relaxed);
         take(data, tables, &frame, &thread, Origin::Event);
-        // There are no tables to unwind with; what matters is that it tried, and left.
+        // There are no tables to unwind with. The handler tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
         assert_eq!(data.hazards().claims().next(), None);
     }
 
-    /// The head of a tables segment with a snapshot that knows no module: stacks end at the first
-    /// frame.
+    /// A tables segment's header with a snapshot that has no module: stacks end at the first frame.
     pub(crate) const NO_MODULES: [u64; 16] = {
         let mut words = [0; 16];
         words[0] = tables::MAGIC;
@@ -373,7 +379,7 @@ pub(crate) mod tests {
         }
         let trace = all[0].traces().find(|trace| trace.id == last).unwrap();
         assert_eq!(trace.weight, 8, "both have the same stack");
-        // A second event of the same thread, and one of a thread that has a timer.
+        // An expiry of a second event of the same thread, and one of a thread that has a timer.
         // SAFETY: zeroes are a valid value of a structure of integers.
         let mut other: sys::SigInfo = unsafe { std::mem::zeroed() };
         other.value = u64::from(EventWord::new(9, 4, 1).0);
@@ -390,7 +396,7 @@ pub(crate) mod tests {
         on_event(data, tables, &frame);
         assert_eq!((duplicates(), sampled()), (2, (2, 8)));
         slot.timer.store(0, Ordering::Relaxed);
-        // The log is full: what is not stored is nobody's last.
+        // The log is full, and a sample that is not stored does not become the last one.
         slot.last_trace.store(0, Ordering::Relaxed);
         take(data, tables, &frame, &known_thread(data).unwrap(), Origin::Event);
         assert_eq!((sampled(), slot.last_trace.load(Ordering::Relaxed)), ((2, 8), 0));
@@ -398,9 +404,9 @@ pub(crate) mod tests {
         assert_eq!(lost, 1);
     }
 
-    /// As a thread finds it that was given a dead thread's id just before the slot was retired.
+    /// A thread with a reused id finds such a slot just before the recorder retires the slot.
     #[test]
-    fn nothing_is_noted_in_a_slot_that_is_not_the_threads_own() {
+    fn nothing_is_written_to_a_slot_that_is_not_the_threads_own() {
         let data = segment();
         let control = data.control();
         control.slots_limit.store(2, Ordering::Relaxed);

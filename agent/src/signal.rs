@@ -1,7 +1,9 @@
-//! The signal handler's outer part: whose signal is it, and who gets it if it is not ours.
+//! The outer part of the signal handler: it finds out whose signal it is, and passes it on if it is
+//! not the agent's.
 //!
 //! # Safety
-//! Called by the kernel through the image's trampoline with the signal frame's three arguments.
+//! The kernel calls it through the image's trampoline, with the three arguments of the signal
+//! frame.
 
 use traceprof_abi::layout::{
     ControlBlock, Counter, MAGIC, PRIMING, SAMPLING, SIG_DATA_MARK, SignalAction,
@@ -15,13 +17,13 @@ use crate::frame::Frame;
 use crate::sys::{self, SigInfo};
 use crate::{cost, prime, sample, timer_expiry};
 
-/// Handles one signal. Returns the address of a previous handler that the trampoline jumps to in
-/// our place, or 0 when the signal is done with.
+/// Handles one signal. Returns the address of the previous handler, to which the trampoline then
+/// jumps, or 0 if the signal is handled.
 pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u64 {
     let control = data.control();
     // Relaxed: written before the handler was installed.
     if control.magic.load(Ordering::Relaxed) != MAGIC {
-        // Not counted: what cannot be recognised must not be written either.
+        // Not counted: an unknown control block must not be written.
         return 0;
     }
     let info = frame.info;
@@ -33,7 +35,7 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u6
     // Relaxed: written before the handler was installed.
     if u32::from(cookie) != control.cookie.load(Ordering::Relaxed) & 0xffff {
         if kind == Kind::Timer {
-            // Of a recording that ended before ours began, and left it behind.
+            // The timer was left behind by an earlier recording.
             sys::timer_delete(info.timer());
         }
         control.count(Counter::Stale);
@@ -52,39 +54,40 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u6
     0
 }
 
-/// What a signal of ours is.
+/// The kind of a signal that the agent uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The hit of a perf event.
+    /// The expiry of a perf event.
     Event,
-    /// The hit of a timer.
+    /// The expiry of a timer.
     Timer,
-    /// The recorder wants the thread primed.
+    /// The recorder's request to prime the thread.
     Prime,
 }
 
 impl Kind {
-    /// `None` for what is not ours.
+    /// Returns the kind of a signal, or `None` if it is not the agent's.
     fn of(control: &ControlBlock, info: &SigInfo) -> Option<Kind> {
-        let (kind, place) = match info.code {
+        let (kind, index) = match info.code {
             TRAP_PERF => (Kind::Event, SAMPLING),
             SI_TIMER => (Kind::Timer, PRIMING),
             SI_QUEUE => (Kind::Prime, PRIMING),
             _ => return None,
         };
         // Relaxed: written before the handler was installed for it.
-        let signal = control.signals[place].signal.load(Ordering::Relaxed);
+        let signal = control.signals[index].signal.load(Ordering::Relaxed);
         let is_ours = (info.value >> 48) as u16 == SIG_DATA_MARK && signal == info.signo as u32;
         is_ours.then_some(kind)
     }
 }
 
-/// Passes a foreign signal on as if we were not there: the previous handler runs in our place, on
-/// our frame, and returns through its own restorer, so that no address of ours stays behind.
+/// Passes a foreign signal on as if the agent did not exist. The previous handler runs in place of
+/// the agent's, on its frame, and returns through its own restorer. So no address of the agent
+/// stays on the stack.
 fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
     let signal = frame.info.signo;
     let is_of = |action: &&SignalAction| action.signal.load(Ordering::Relaxed) == signal as u32;
-    // Relaxed: as below.
+    // Relaxed: written at installation, by this process.
     let Some(action) = data.control().signals.iter().find(is_of) else { return 0 };
     // Relaxed: written at installation, by this process.
     let [handler, flags, restorer, mask] =
@@ -92,11 +95,11 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
     match handler {
         sys::SIG_IGN => 0,
         sys::SIG_DFL if sys::is_ignored_by_default(signal) => 0,
-        // The kernel had no memory for what the signal is, so it may be a hit of ours: it would end
-        // the program. So would one that root sends from outside of the pid namespace, which looks
-        // the same; that one can be sent again when we are gone.
-        sys::SIG_DFL if frame.info.is_nameless() => {
-            data.control().count(Counter::Nameless);
+        // The kernel had no memory for the signal's information, so it may be an expiry of the
+        // agent's, which would end the program. A signal that root sends from outside the pid
+        // namespace looks the same and is swallowed, too. Root can send it again after the detach.
+        sys::SIG_DFL if frame.info.is_info_lost() => {
+            data.control().count(Counter::SignalInfoLost);
             0
         }
         sys::SIG_DFL => {
@@ -109,8 +112,8 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
         }
         _ => {
             if flags & sys::SA_RESETHAND != 0 {
-                // Relaxed: the next foreign signal of any thread may see it late, as it could
-                // without us.
+                // Relaxed: another thread's next foreign signal may see it late, as it could
+                // without the agent.
                 action.old_action[0].store(sys::SIG_DFL, Ordering::Relaxed);
             }
             if flags & sys::SA_RESTORER != 0 {
@@ -131,7 +134,7 @@ mod tests {
     use crate::sample::tests::segment;
     use crate::sys::UserContext;
 
-    /// A signal that does nothing by default, and that no other test uses.
+    /// A signal that does nothing by default and that no other test uses.
     const SIGCONT: i32 = 18;
     const HANDLER: u64 = 0x1234;
 
@@ -147,7 +150,8 @@ mod tests {
         words.iter().zip(action).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 
-    /// What the trampoline is to call, and where that returns to.
+    /// Delivers a signal. Returns the handler for the trampoline to call and the address to which
+    /// that returns.
     fn come(data: DataSegment, change: impl FnOnce(&mut SigInfo)) -> (u64, u64) {
         // SAFETY: zeroes are a valid value of structures of integers.
         let (mut info, context): (SigInfo, UserContext) = unsafe { std::mem::zeroed() };
@@ -158,7 +162,7 @@ mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let next = on_signal(data, tables, &mut frame);
-        // The mask is that of the handler to be called.
+        // The signal mask is now the called handler's.
         sys::set_signal_mask(0);
         (next, return_slot)
     }
@@ -173,26 +177,26 @@ mod tests {
         saved(data, [HANDLER, sys::SA_RESTORER, 9, 0]);
         assert_eq!(come(data, |_| {}), (HANDLER, 9));
         saved(data, [HANDLER, 0, 9, 0]);
-        assert_eq!(come(data, |_| {}), (HANDLER, 7), "it returns to where ours would");
-        // Of our kind, but without our mark, or with another signal.
+        assert_eq!(come(data, |_| {}), (HANDLER, 7), "it returns to the agent's restorer");
+        // A signal of the agent's kinds without the mark, and one with another signal number.
         assert_eq!(come(data, |info| info.code = SI_TIMER), (HANDLER, 7));
         let value = timer_value(0, 1, 0);
         let other = |info: &mut SigInfo| (info.signo, info.code, info.value) = (3, -1, value);
-        assert_eq!(come(data, other), (0, 7), "a signal that has no handler of ours");
+        assert_eq!(come(data, other), (0, 7), "a signal without a handler of the agent");
         saved(data, [HANDLER, sys::SA_RESETHAND, 0, 0]);
         assert_eq!([come(data, |_| {}), come(data, |_| {})], [(HANDLER, 7), (0, 7)], "once");
         assert_eq!(count(data, Counter::Foreign), 6);
     }
 
-    /// Counted before it would be sent anew with the default action.
+    /// The signal is counted before it would be sent again with the default action.
     #[test]
-    fn a_signal_that_the_kernel_knows_nothing_of_does_not_end_the_program() {
+    fn a_signal_without_information_does_not_end_the_program() {
         const SIGTRAP: i32 = 5;
         let data = ready();
         data.control().signals[SAMPLING].signal.store(SIGTRAP as u32, Ordering::Relaxed);
         let lost = |info: &mut SigInfo| (info.signo, info.code, info.origin) = (SIGTRAP, 0, 0);
         assert_eq!(come(data, lost), (0, 7));
-        assert_eq!((count(data, Counter::Nameless), count(data, Counter::Foreign)), (1, 1));
+        assert_eq!((count(data, Counter::SignalInfoLost), count(data, Counter::Foreign)), (1, 1));
     }
 
     #[test]
@@ -207,9 +211,9 @@ mod tests {
             assert_eq!(come(data, |_| {}), (0, 7));
         }
         let mut after = [0; 4];
-        // SAFETY: the action that was there before.
+        // SAFETY: restores the earlier action.
         assert_eq!(unsafe { sys::sigaction(SIGCONT, &before, &mut after) }, 0);
-        assert_eq!(after[0], sys::SIG_IGN, "our handler would be gone");
+        assert_eq!(after[0], sys::SIG_IGN, "the disposition has changed");
     }
 
     #[test]
@@ -226,6 +230,6 @@ mod tests {
         assert_eq!((count(data, Counter::Stale), count(data, Counter::Foreign)), (1, 0));
         // SAFETY: touches no memory.
         let again = unsafe { sys::syscall4(sys::nr::TIMER_DELETE, [id as u64, 0, 0, 0]) };
-        assert_eq!(again, EINVAL, "it was there still");
+        assert_eq!(again, EINVAL, "the timer still existed");
     }
 }

@@ -1,4 +1,4 @@
-//! The stack of a sample.
+//! The stack walk of a sample.
 
 use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::segment::DataSegment;
@@ -7,8 +7,8 @@ use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot};
 
 use crate::memory::StackMemory;
 
-/// Returns the frame words of the calling thread's stack, leaf first, and why there are no more.
-/// The thread has this slot. `None` if there is no room for them.
+/// Returns the frame words of the calling thread's stack, leaf first, and why the walk ended.
+/// `slot` is the thread's slot, whose buffer holds the words. `None` if the slot has no buffer.
 pub fn walk<'a>(
     data: DataSegment,
     slot: usize,

@@ -1,4 +1,4 @@
-//! The thread that the handler runs on, and its slot.
+//! The thread on which the handler runs, and its slot.
 
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
@@ -11,21 +11,21 @@ use crate::sys;
 pub struct Thread<'a> {
     /// Kernel thread id.
     pub tid: u32,
-    /// Number of its slot.
+    /// Index of its slot.
     pub index: usize,
     /// Its slot.
     pub slot: &'a ThreadSlot,
-    /// The slot was claimed just now.
+    /// Whether the slot was claimed just now.
     pub fresh: bool,
 }
 
-/// The calling thread with its slot, which is claimed if it has none.
+/// Returns the calling thread with its slot, and claims one if the thread has none.
 pub fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     if let Some(thread) = known_thread(data) {
         return Some(thread);
     }
-    // Relaxed: written before the handler was installed. A forked child has our handler, but the
-    // slots are its parent's.
+    // Relaxed: written before the handler was installed. A forked child has the handler, but the
+    // slots belong to its parent.
     if sys::getpid() != data.control().pid.load(Ordering::Relaxed) {
         return None;
     }
@@ -34,7 +34,7 @@ pub fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: true })
 }
 
-/// The calling thread, if it has a slot.
+/// Returns the calling thread, if it has a slot.
 pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     let (tid, threads) = (sys::gettid(), data.threads());
     let index = threads.find(tid)?;

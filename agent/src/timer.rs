@@ -1,21 +1,23 @@
-//! The threads' CPU timers: armed by whichever code of ours runs next, deleted when they expire.
+//! The threads' CPU timers. Whichever code of the agent runs next arms them, and expiries delete
+//! them.
 //!
-//! The timer of a thread measures that thread's CPU time and signals that thread, whoever created
-//! it: a sleeping thread's timer is armed without waking it. Slots that want one have a bit in a
-//! bitmap; taking the bit makes the job the taker's.
+//! A thread's timer measures that thread's CPU time and signals that thread, whichever thread
+//! created it. So a sleeping thread's timer is armed without waking the thread. A slot with a
+//! pending timer request has a bit in a bitmap. Whoever takes the bit serves the request.
 //!
 //! # Invariants
-//! - A slot's timer is created and deleted only by whoever swapped its word: from 0 to
-//!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
-//! - The signal's value names slot and generation. A hit for another than the thread's own deletes
-//!   its timer.
-//! - Timers whose recorder gives no sign of life are deleted by the next hit of any of them.
+//! - Only the code that swapped a slot's timer word creates or deletes the timer: from 0 to
+//!   [`TIMER_BUSY`] to create it, or from the timer's id + 1 to 0 to delete it.
+//! - The signal's value names slot and generation. An expiry with other values than the thread's
+//!   own deletes its timer.
+//! - When the recorder does not renew the lease, the next expiry of any timer deletes the timers.
 //!
 //! # Does not
-//! - arm in a forked child: it has no timers, and what it inherited is its parent's.
+//! - arm timers in a forked child: the child has none, and the state that it inherited is its
+//!   parent's.
 //!
 //! # Safety
-//! Only the tests are unsafe: they make up what the kernel gives a handler.
+//! Only the tests are unsafe: they construct the data that the kernel passes to a handler.
 
 use traceprof_abi::layout::{
     AgentState, ControlBlock, Counter, INSTALLED, PRIMING, TIMER_BUSY, timer_value,
@@ -26,13 +28,13 @@ use traceprof_abi::thread::{SlotState, ThreadSlot};
 
 use crate::{rate, sys};
 
-/// Pending timers that a sample's handler arms besides its own work.
+/// Maximum number of pending timers that a handler arms in addition to its sample.
 pub const ARM_PER_SAMPLE: usize = 8;
 
-/// Deletes a slot's timer, unless somebody else is at it.
+/// Deletes a slot's timer. False if other code creates or deletes it at the same time.
 pub fn end(slot: &ThreadSlot, timer: i32) -> bool {
     let word = (timer as u32).wrapping_add(1);
-    // Relaxed on both: the word alone decides whose the timer is.
+    // Relaxed on both: the word alone decides who deletes the timer.
     let taken = slot.timer.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if taken {
         sys::timer_delete(timer);
@@ -40,46 +42,47 @@ pub fn end(slot: &ThreadSlot, timer: i32) -> bool {
     taken
 }
 
-/// The recorder has given a sign of life lately.
+/// Whether the recorder's lease is still valid.
 pub fn is_leased(control: &ControlBlock) -> bool {
-    // Relaxed: a time that is seen late ends a timer that is armed anew.
+    // Relaxed: a renewal that is seen late ends a timer, which the recorder arms again.
     sys::monotonic_ns() < control.lease_until_ns.load(Ordering::Relaxed)
 }
 
-/// Timers may be armed now.
+/// Whether timers may be armed now.
 pub fn may_arm(control: &ControlBlock) -> bool {
-    // Acquire: pairs with the Release in the cure, after which nothing may be armed any more. The
-    // cure looks again when no thread is in our code.
+    // Acquire: pairs with the restore's Release, after which nothing may be armed any more. The
+    // restore checks again when no thread is in the agent's code.
     control.state.load(Ordering::Acquire) != AgentState::Stopped as u32
-        // Acquire: pairs with the Release in `entry`; the signal has its handler.
+        // Acquire: pairs with the Release in `entry::install`; the signal has its handler.
         && control.signals[PRIMING].installed.load(Ordering::Acquire) == INSTALLED
         && is_leased(control)
 }
 
-/// Serves pending slots, `most` of them.
+/// Serves up to `most` pending timer requests.
 pub fn drain(data: DataSegment, most: usize) {
     let control = data.control();
     // Relaxed: the swap below decides.
     if control.arm_wanted.load(Ordering::Relaxed) == 0 || !may_arm(control) {
         return;
     }
-    // Taken back before the bits are looked at: one that is set later sets it again.
+    // The word is cleared before the bits are read: a bit that is set later sets the word again.
     // Acquire: pairs with the Release in `want_timer`; the bits are visible.
     if control.arm_wanted.swap(0, Ordering::Acquire) == 0 {
         return;
     }
     let mut left = most;
-    // Relaxed: raised before the bit of a new slot was set, which the swap made visible.
+    // Relaxed: incremented before the bit of a new slot was set, which the swap made visible.
     let words = (control.slots_next.load(Ordering::Relaxed) as usize).div_ceil(64);
-    for (place, word) in data.arm_pending().iter().enumerate().take(words) {
+    for (index, word) in data.arm_pending().iter().enumerate().take(words) {
         for _ in 0..64 {
-            // Relaxed: taking the bit decides.
+            // Relaxed: the swap that takes the bit decides.
             let pending = word.load(Ordering::Relaxed);
             if pending == 0 {
                 break;
             }
             if left == 0 {
-                // Relaxed: the bits that are left were visible to us, and are so to the next.
+                // Relaxed: the remaining bits were visible to this thread, and so are to the next
+                // one.
                 control.arm_wanted.store(1, Ordering::Relaxed);
                 return;
             }
@@ -87,17 +90,17 @@ pub fn drain(data: DataSegment, most: usize) {
             // Acquire: pairs with the Release in `want_timer`; the slot is visible.
             if word.fetch_and(!bit, Ordering::Acquire) & bit != 0 {
                 left -= 1;
-                arm(data, place * 64 + bit.trailing_zeros() as usize);
+                arm(data, index * 64 + bit.trailing_zeros() as usize);
             }
         }
     }
 }
 
-/// Gives a slot's thread its timer if it has none; deletes that of a thread which is gone.
+/// Arms the timer of a slot's thread if it has none. Deletes the timer of a thread that has exited.
 pub fn arm(data: DataSegment, index: usize) {
     let Some(slot) = data.threads().slots.get(index) else { return };
-    // Relaxed, all three: visible since the bit was taken; a slot that changes hands meanwhile is
-    // noticed at the end.
+    // Relaxed, all three: visible since the bit was taken. If the slot changes its owner meanwhile,
+    // the check at the end notices it.
     let generation = slot.generation.load(Ordering::Relaxed);
     let tid = slot.tid.load(Ordering::Relaxed);
     let is_gone = tid == 0 || slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32;
@@ -116,20 +119,21 @@ pub fn arm(data: DataSegment, index: usize) {
     if is_gone {
         return;
     }
-    // Relaxed on both: the word alone decides whose job it is.
+    // Relaxed on both: the word alone decides who creates the timer.
     let order = Ordering::Relaxed;
     if slot.timer.compare_exchange(0, TIMER_BUSY, order, order).is_err() {
         return;
     }
     create(data, index, slot, (tid, generation));
-    // Relaxed: raised by the recorder only after the thread was gone.
+    // Relaxed: the recorder increments it only after the thread has exited.
     if slot.generation.load(Ordering::Relaxed) != generation {
-        // The bit of the slot's next thread may have been taken while the word was busy.
+        // Other code may have taken the request bit of the slot's next thread while the word was
+        // busy.
         data.want_timer(index);
     }
 }
 
-/// Creates the timer of the thread that the slot had, and gives the slot's word free.
+/// Creates the timer of the thread that had the slot, and releases the slot's timer word.
 fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32)) {
     let control = data.control();
     let (tid, generation) = owner;
@@ -144,11 +148,12 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
     let word = match request.arm(rate::phase(request.value, request.period_ns)) {
         Ok(timer) => {
             control.count(Counter::Armed);
-            // Relaxed, all three: published below; a hit before that is not this life's.
+            // Relaxed, all three: published below. An expiry before that belongs to another life of
+            // the slot.
             slot.timer_shift.store(shift, Ordering::Relaxed);
             slot.timer_generation.store(generation, Ordering::Relaxed);
             slot.timer_error.store(0, Ordering::Relaxed);
-            // A thread that was primed before stays so.
+            // Has no effect on a thread that is primed already.
             data.threads().prime(index, generation);
             (timer as u32).wrapping_add(1)
         }
@@ -165,10 +170,11 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
 
 /// Deletes all timers.
 pub fn disarm(data: DataSegment) {
-    // Relaxed: what is armed from now on is looked for again when no thread is in our code.
+    // Relaxed: the restore checks again for timers armed from now on, when no thread is in the
+    // agent's code.
     let used = data.control().slots_next.load(Ordering::Relaxed) as usize;
     for slot in data.threads().slots.iter().take(used) {
-        // Relaxed: `end` decides.
+        // Relaxed: the swap in `end` decides.
         let timer = slot.timer.load(Ordering::Relaxed);
         if timer != 0 && timer != TIMER_BUSY {
             end(slot, timer.wrapping_sub(1) as i32);
@@ -208,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_slots_are_served_once_and_in_portions() {
+    fn pending_requests_are_served_once_and_in_portions() {
         let data = ready();
         let slots = [0, 3, 63, 65, 69];
         for index in slots {
@@ -222,7 +228,7 @@ mod tests {
         assert_eq!((count(data, Counter::Armed), wanted()), (5, 0));
         let timers = slots.map(|index| timer(data, index));
         assert!(timers.iter().all(|&timer| timer != 0 && timer != TIMER_BUSY), "{timers:?}");
-        // Who has one keeps it.
+        // A thread that has a timer keeps it.
         data.want_timer(3);
         drain(data, 8);
         assert_eq!((count(data, Counter::Armed), wanted(), timer(data, 3)), (5, 0, timers[1]));
@@ -230,15 +236,16 @@ mod tests {
         assert_eq!(slots.map(|index| timer(data, index)), [0; 5]);
     }
 
-    /// Who takes the bit has the job: of two that saw it one creates the timer, or fails to.
+    /// The code that takes the bit serves the request. Of two threads that saw the bit, one creates
+    /// the timer, or fails to.
     #[test]
-    fn two_that_serve_at_once_serve_each_slot_once() {
+    fn two_concurrent_servers_serve_each_slot_once() {
         const SLOTS: usize = 4096;
         const ROUNDS: usize = 200;
         let data = ready();
         let control = data.control();
         control.slots_next.store(SLOTS as u32, Ordering::Relaxed);
-        // No such thread: each attempt is counted.
+        // There is no such thread, so each attempt is counted as failed.
         for slot in &data.threads().slots[..SLOTS] {
             slot.tid.store(1 << 30, Ordering::Relaxed);
         }
@@ -282,8 +289,8 @@ mod tests {
         control.state.store(AgentState::Stopped as u32, Ordering::Relaxed);
         drain(data, 8);
         assert_eq!((count(data, Counter::Armed), timer(data, 1)), (0, 0));
-        assert_eq!(data.arm_pending()[0].load(Ordering::Relaxed), 2, "the bit waits");
-        // A slot of nobody, and one of a thread that never was.
+        assert_eq!(data.arm_pending()[0].load(Ordering::Relaxed), 2, "the request stays pending");
+        // A slot without a thread, and a slot of a thread that never existed.
         control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         data.threads().slots[2].tid.store(1 << 30, Ordering::Relaxed);
         data.want_timer(2);
@@ -296,21 +303,21 @@ mod tests {
         disarm(data);
     }
 
-    /// A hit of a timer as the kernel tells it, on this thread.
-    fn hit(data: DataSegment, timer: u32, value: u64, overruns: u64) {
+    /// Delivers a timer's expiry on this thread, with the data that the kernel would pass.
+    fn expire(data: DataSegment, timer: u32, value: u64, overruns: u64) {
         // SAFETY: zeroes are a valid value of structures of integers.
         let (mut info, context): (sys::SigInfo, _) = unsafe { std::mem::zeroed() };
         info.origin = overruns << 32 | u64::from(timer - 1);
         info.value = value;
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
-        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published, so that
-        // the sample itself comes to nothing.
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published, so the
+        // sample itself is lost.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         on_expiry(data, tables, &frame);
     }
 
-    /// A segment with this thread's slot, which has a timer, and another thread's, which is as
-    /// well.
+    /// Returns a segment, this thread's slot, and another thread's slot. Both slots have timers of
+    /// this thread.
     fn armed() -> (DataSegment, usize, usize) {
         let data = ready();
         let control = data.control();
@@ -328,38 +335,39 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_counts_with_its_overruns_if_it_is_of_this_life_of_the_slot() {
+    fn an_expiry_of_this_life_of_the_slot_counts_with_its_overruns() {
         let (data, own, other) = armed();
-        hit(data, timer(data, own), timer_value(0, own as u32, 0), 3);
-        let hits = || [Counter::TimerHits, Counter::TimerOverruns, Counter::Stale];
-        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 0]);
-        // There is no table: the sample is lost, and with it all that it stood for.
+        expire(data, timer(data, own), timer_value(0, own as u32, 0), 3);
+        let counters = || [Counter::TimerExpiries, Counter::TimerOverruns, Counter::Stale];
+        assert_eq!(counters().map(|counter| count(data, counter)), [1, 3, 0]);
+        // There is no table: the sample is lost, with all periods that it stood for.
         let lost = [Counter::LostOverruns, Counter::LostThreadSlot, Counter::Broken];
         let [overruns, slot, broken] = lost.map(|counter| count(data, counter));
         assert_eq!((overruns, slot + broken), (3, 1));
-        // Another life, another slot, another recording.
+        // Values of another life, another slot and another recording.
         for (cookie, slot, generation) in [(0, own, 1), (0, other, 0), (1, own, 0)] {
             let value = timer_value(cookie, slot as u32, generation);
-            // An id that no timer has: it is deleted.
-            hit(data, i32::MAX as u32, value, 5);
+            // The id belongs to no timer, so deleting it has no effect.
+            expire(data, i32::MAX as u32, value, 5);
         }
-        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 3]);
+        assert_eq!(counters().map(|counter| count(data, counter)), [1, 3, 3]);
         assert_ne!(timer(data, own), 0);
-        // The slot is the same thread's in its next life: what comes from the one before is stale.
+        // In its next life the slot belongs to the same thread. Expiries of the previous life are
+        // stale.
         let threads = data.threads();
         assert!(threads.mark_retired(sys::gettid(), own, 0) && threads.recycle(own, 0));
         assert_eq!(threads.claim(sys::gettid()).index(), Some(own));
-        hit(data, i32::MAX as u32, timer_value(0, own as u32, 0), 5);
-        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 4]);
+        expire(data, i32::MAX as u32, timer_value(0, own as u32, 0), 5);
+        assert_eq!(counters().map(|counter| count(data, counter)), [1, 3, 4]);
         disarm(data);
     }
 
     #[test]
-    fn the_first_hit_after_the_lease_ends_all_timers() {
+    fn the_first_expiry_after_the_lease_deletes_all_timers() {
         let (data, own, other) = armed();
         let control = data.control();
         control.lease_until_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
-        hit(data, timer(data, own), timer_value(0, own as u32, 0), 0);
+        expire(data, timer(data, own), timer_value(0, own as u32, 0), 0);
         assert_eq!((timer(data, own), timer(data, other)), (0, 0));
         assert_eq!(count(data, Counter::LeaseEnded), 2);
         let pending = data.arm_pending()[0].load(Ordering::Relaxed);
@@ -367,21 +375,25 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_follows_the_rate_and_its_hits_weigh_what_it_was() {
+    fn a_timer_follows_the_rate_and_its_expiries_weigh_the_old_one() {
         let (data, own, _) = armed();
         let (control, slot) = (data.control(), &data.threads().slots[own]);
         let value = timer_value(0, own as u32, 0);
         let lost = || count(data, Counter::LostOverruns);
         control.rate_shift.store(3, Ordering::Relaxed);
-        hit(data, timer(data, own), value, 1);
-        // There is no table, so what a hit stands for is lost, all but a period.
-        assert_eq!((lost(), slot.timer_shift.load(Ordering::Relaxed)), (1, 3), "it ran as before");
-        hit(data, timer(data, own), value, 1);
+        expire(data, timer(data, own), value, 1);
+        // There is no table, so all periods of an expiry but the first count as lost overruns.
+        assert_eq!(
+            (lost(), slot.timer_shift.load(Ordering::Relaxed)),
+            (1, 3),
+            "it ran at the old rate"
+        );
+        expire(data, timer(data, own), value, 1);
         assert_eq!(lost(), 1 + 15);
         control.rate_shift.store(u32::MAX, Ordering::Relaxed);
-        hit(data, timer(data, own), value, 0);
+        expire(data, timer(data, own), value, 0);
         assert_eq!((lost(), slot.timer_shift.load(Ordering::Relaxed)), (16 + 7, 10));
-        // One that is armed now is as fast as the others.
+        // A timer that is armed now has the wanted rate.
         disarm(data);
         control.rate_shift.store(2, Ordering::Relaxed);
         arm(data, own);
@@ -390,13 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_after_the_end_deletes_its_timer() {
+    fn an_expiry_after_the_end_deletes_its_timer() {
         let (data, own, other) = armed();
         data.control().state.store(AgentState::Stopped as u32, Ordering::Relaxed);
-        hit(data, timer(data, own), timer_value(0, own as u32, 0), 0);
+        expire(data, timer(data, own), timer_value(0, own as u32, 0), 0);
         assert_eq!((timer(data, own), count(data, Counter::Off)), (0, 1));
-        assert_eq!(count(data, Counter::TimerHits), 0);
-        assert_ne!(timer(data, other), 0, "it has hits of its own");
+        assert_eq!(count(data, Counter::TimerExpiries), 0);
+        assert_ne!(timer(data, other), 0, "it has expiries of its own");
         disarm(data);
     }
 

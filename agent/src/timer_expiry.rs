@@ -1,4 +1,4 @@
-//! What the handler does when a thread's timer expires: take a sample, or end the timer.
+//! The handler of a timer's expiry: it takes a sample, or deletes the timer.
 
 use traceprof_abi::layout::{ARM_MAX, AgentState, ControlBlock, Counter, TIMER_BUSY, timer_value};
 use traceprof_abi::segment::DataSegment;
@@ -12,13 +12,13 @@ use crate::thread::{self, Thread};
 use crate::timer::{end, is_leased};
 use crate::{rate, sys};
 
-/// Takes the sample of a timer's hit, or ends the timer.
+/// Takes the sample of a timer's expiry, or deletes the timer.
 pub fn on_expiry(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
     let timer = frame.info.timer();
     let Some(thread) = thread::known_thread(data).filter(|it| is_for(control, it, frame)) else {
-        // Of a former owner of the thread id, or of the slot. An id that is no timer's any more
-        // does no harm.
+        // The timer belongs to an earlier thread with this id or slot. Deleting an id that is no
+        // longer a timer is harmless.
         sys::timer_delete(timer);
         return control.count(Counter::Stale);
     };
@@ -35,29 +35,30 @@ pub fn on_expiry(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
         return control.count(Counter::Off);
     }
     let overruns = frame.info.overruns();
-    control.count(Counter::TimerHits);
+    control.count(Counter::TimerExpiries);
     control.count_by(Counter::TimerOverruns, u64::from(overruns));
     let periods = overruns.saturating_add(1).saturating_mul(1 << rate::running(thread.slot));
     sample::take_or_lose(data, tables, frame, (&thread, Origin::Timer { periods }));
     rate::follow(control, thread.slot, timer, frame.info.value);
 }
 
-/// The hit is of the timer that was made for this life of the thread's slot.
+/// Whether the expired timer was created for this life of the thread's slot.
 fn is_for(control: &ControlBlock, thread: &Thread<'_>, frame: &Frame<'_>) -> bool {
-    // Relaxed: the slot is this thread's own, and the cookie is older than the handler.
+    // Relaxed: the slot belongs to this thread, and the cookie was written before the handler was
+    // installed.
     let generation = thread.slot.generation.load(Ordering::Relaxed);
     let cookie = control.cookie.load(Ordering::Relaxed);
     frame.info.value == timer_value(cookie, thread.index as u32, generation)
 }
 
-/// Deletes timers whose recorder is gone: first those of other threads, which may sleep for ever
-/// and keep theirs, some at each hit; the thread's own, which brings the next hit, last. A recorder
-/// that comes back finds the bits.
+/// Deletes the timers of a recorder that no longer exists. Other threads may sleep forever and keep
+/// theirs, so those come first, some at each expiry. The thread's own timer, which brings the next
+/// expiry, comes last. A recorder that comes back finds the request bits.
 fn expire(data: DataSegment, own: &Thread<'_>) {
     let control = data.control();
     let slots = data.threads().slots;
     let expire_one = |index: usize, slot: &ThreadSlot| {
-        // Relaxed: `end` decides.
+        // Relaxed: the swap in `end` decides.
         let timer = slot.timer.load(Ordering::Relaxed);
         let is_ended = timer != 0 && timer != TIMER_BUSY && end(slot, timer.wrapping_sub(1) as i32);
         if is_ended {
@@ -66,7 +67,7 @@ fn expire(data: DataSegment, own: &Thread<'_>) {
         }
         is_ended
     };
-    // Relaxed: a slot that is seen late has a handler of its own.
+    // Relaxed: if a slot is seen late, its own thread's handler deletes the timer.
     let used = control.slots_next.load(Ordering::Relaxed) as usize;
     let others = slots.iter().enumerate().take(used).filter(|(index, _)| *index != own.index);
     let ended = others.filter(|(index, slot)| expire_one(*index, slot)).take(ARM_MAX).count();

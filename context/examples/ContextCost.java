@@ -1,7 +1,7 @@
 import java.util.Arrays;
 import traceprof.TraceprofContext;
 
-/** As context_cost.rs, for the Java class: prints lines "WHAT MEAN P50 P99 P999", in nanoseconds per call. */
+/** Like context_cost.rs, for the Java class: prints lines "WHAT MEAN P50 P99 P999", in nanoseconds per call. */
 public final class ContextCost {
     private static final int BATCH = 32, BATCHES = 200_000;
 
@@ -40,7 +40,7 @@ public final class ContextCost {
             throw new AssertionError("no library");
         }
         int tenant = TraceprofContext.numberTag("tenant");
-        // One in a process: what the compiler knows of the loop is then what it calls.
+        // One measurement in a process, so that the compiler knows what the loop calls.
         switch (arguments[0]) {
             case "set" -> measure("java_set", turn -> TraceprofContext.set(turn, 1));
             case "tag" -> measure("java_set_and_tag", turn -> {

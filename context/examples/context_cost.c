@@ -1,4 +1,4 @@
-/* As context_cost.rs, for the C API: prints lines "WHAT MEAN P50 P99 P999", in nanoseconds per call. */
+/* Like context_cost.rs, for the C API: prints lines "WHAT MEAN P50 P99 P999", in nanoseconds per call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,12 +1,13 @@
-//! What telling a span costs, and what reading it does: `scripts/bench context` prints it as a
+//! Measures the cost of setting a span and of reading it. `scripts/bench context` prints it as a
 //! table.
 //!
-//! Prints a line "WHAT MEAN P50 P99 P999" each, in nanoseconds per call: of batches of 32 calls,
-//! which are timed with the processor's cycle counter, so that reading the clock is a small part.
+//! Prints a line "WHAT MEAN P50 P99 P999" for each measurement, in nanoseconds per call. Batches of
+//! 32 calls are timed with the processor's cycle counter, so that reading the clock is a small
+//! part.
 //!
 //! # Safety
-//! The rows that keep no protocol write a context of their own, which no profiler knows.
-#![allow(clippy::print_stdout, reason = "it is what it is for")]
+//! The rows without the protocol write a context of their own, which no profiler knows.
+#![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::arch::x86_64::{_mm_mfence, _rdtsc};
 use std::hint::black_box;
@@ -19,7 +20,7 @@ use traceprof_context::{Tag, clear, set, set_all, span};
 const BATCH: u64 = 32;
 const BATCHES: usize = 200_000;
 
-/// Ticks of the cycle counter in a nanosecond.
+/// Returns the number of cycle counter ticks in a nanosecond.
 fn ticks_per_ns() -> f64 {
     let (from, since) = (ticks(), Instant::now());
     while since.elapsed().as_millis() < 200 {}
@@ -31,7 +32,7 @@ fn ticks() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Measures `call`, which is given a number that is another one each time.
+/// Measures `call`, which gets a different number each time.
 fn measure(what: &str, per_ns: f64, mut call: impl FnMut(u64)) {
     let mut batches = vec![0_u64; BATCHES];
     let mut turn = 1;
@@ -53,14 +54,14 @@ fn measure(what: &str, per_ns: f64, mut call: impl FnMut(u64)) {
     println!("{what} {mean:.2} {:.2} {:.2} {:.2}", at(500), at(990), at(999));
 }
 
-/// The same fields without any order: what the stores alone cost.
+/// Sets the same fields without any order, to measure the stores alone.
 fn plain(context: &Context, span: u64, root_span: u64) {
     context.span.store(span, Ordering::Relaxed);
     context.root_span.store(root_span, Ordering::Relaxed);
     context.checksum.store(checksum(span, root_span), Ordering::Relaxed);
 }
 
-/// The protocol with a store and a fence at its end instead of the swap.
+/// Sets the fields by the protocol, with a store and a fence at its end instead of the swap.
 fn fenced(context: &Context, span: u64, root_span: u64) {
     context.checksum.store(0, Ordering::Release);
     context.span.store(span, Ordering::Release);
@@ -70,10 +71,10 @@ fn fenced(context: &Context, span: u64, root_span: u64) {
     unsafe { _mm_mfence() };
 }
 
-/// The table of this process.
+/// Returns the table of this process.
 fn table() -> ContextTable<'static> {
     let base = traceprof_context::traceprof_context_table_v1.load(Ordering::Acquire);
-    // SAFETY: the address of a table, which stays mapped.
+    // SAFETY: it is the address of a table, which stays mapped.
     unsafe { ContextTable::new(base as *const u8) }
 }
 

@@ -1,6 +1,6 @@
 /*
- * The table of contexts as profilers find it, and how a thread comes by its entry. Part of
- * traceprof_context.h; the same as abi/src/context/table.rs, which says why it is so.
+ * The table of contexts, which profilers find, and how a thread gets its entry. Part of
+ * traceprof_context.h. It does the same as abi/src/context/table.rs, which has the reasons.
  */
 #ifndef TRACEPROF_CONTEXT_TABLE_H
 #define TRACEPROF_CONTEXT_TABLE_H
@@ -19,8 +19,8 @@
 extern "C" {
 #endif
 
-/* One state for all files of a program, and for all libraries that the dynamic linker lets see
- * each other. */
+/* One state for all files of a program, and for all libraries across which the dynamic linker
+ * resolves the symbol. */
 #define TRACEPROF_CONTEXT_SHARED __attribute__((weak, visibility("default")))
 
 #define TRACEPROF_CONTEXT_TAGS 10
@@ -38,15 +38,15 @@ extern "C" {
 #define TRACEPROF_CONTEXT_KIND_NUMBER 1u
 #define TRACEPROF_CONTEXT_KIND_TEXT 2u
 
-/* One thread's context: a cache line. While a field changes, the checksum is 0. */
+/* The context of one thread: a cache line. While a field changes, the checksum is 0. */
 typedef struct __attribute__((aligned(64))) traceprof_context {
     uint64_t span;
     uint64_t root_span;
-    uint64_t checksum; /* traceprof_context_checksum of both, or 0: none, or being changed */
+    uint64_t checksum; /* traceprof_context_checksum of both, or 0: none, or changing */
     uint32_t tags[TRACEPROF_CONTEXT_TAGS]; /* 0 for none */
 } traceprof_context;
 
-/* A copy of one, which is the program's own: it may lie wherever a uint64_t may. */
+/* A copy of a context in the program's own memory, at any address that a uint64_t may have. */
 typedef struct traceprof_context_values {
     uint64_t span;
     uint64_t root_span;
@@ -55,7 +55,7 @@ typedef struct traceprof_context_values {
 } traceprof_context_values;
 
 typedef struct traceprof_context_tag_key {
-    uint32_t kind; /* KIND_* once the name is whole; anything else: free, or being written */
+    uint32_t kind; /* KIND_* once the name is complete; else free or being written */
     uint32_t len;
     uint64_t name[TRACEPROF_CONTEXT_TAG_NAME_MAX / 8];
 } traceprof_context_tag_key;
@@ -73,7 +73,7 @@ typedef struct traceprof_context_header {
     uint8_t rest[0x1000 - 64 - 64 * TRACEPROF_CONTEXT_TAGS];
 } traceprof_context_header;
 
-/* The mapping that profilers look for. */
+/* The mapping that profilers search for. */
 typedef struct traceprof_context_table {
     traceprof_context_header header;
     uint32_t tids[TRACEPROF_CONTEXT_ENTRIES]; /* 0 is free */
@@ -82,19 +82,19 @@ typedef struct traceprof_context_table {
     uint32_t texts[TRACEPROF_CONTEXT_TEXT_WORDS]; /* length in bytes, then the bytes */
 } traceprof_context_table;
 
-/* The address of the table, or 0: for profilers that find no mapping with its name. */
+/* The address of the table, or 0, for profilers that find no mapping with its name. */
 TRACEPROF_CONTEXT_SHARED uint64_t traceprof_context_table_v1 = 0;
 
-/* No header declares all of these under -std=c11. They are symbols of the C library by other
- * names. */
+/* No header declares all of these functions under -std=c11. They are symbols of the C library
+ * under other names. */
 extern void *traceprof_context_mmap_(void *, size_t, int, int, int, long) __asm__("mmap");
 extern int traceprof_context_ftruncate_(int, long) __asm__("ftruncate");
 extern int traceprof_context_close_(int) __asm__("close");
 extern int traceprof_context_getpid_(void) __asm__("getpid");
 extern long traceprof_context_syscall_(long, ...) __asm__("syscall");
 #if defined(__PIC__) && !defined(__PIE__)
-/* Only a library can be unloaded. The C library of some systems has these in a library of their
- * own, which whoever has loaded this one has too. */
+/* Only a library can be unloaded. Some systems have these functions in a separate library, which
+ * the program that loaded this library has loaded, too. */
 #define TRACEPROF_CONTEXT_IN_LIBRARY_
 extern int traceprof_context_dladdr_(const void *, void *) __asm__("dladdr") __attribute__((weak));
 extern void *traceprof_context_dlopen_(const char *, int) __asm__("dlopen") __attribute__((weak));
@@ -107,7 +107,7 @@ extern void *traceprof_context_dlopen_(const char *, int) __asm__("dlopen") __at
 #define TRACEPROF_CONTEXT_GETTID_ 178L
 #define TRACEPROF_CONTEXT_MEMFD_CREATE_ 279L
 #else
-#error "traceprof_context.h knows x86_64 and aarch64"
+#error "traceprof_context.h supports x86_64 and aarch64"
 #endif
 
 typedef struct traceprof_context_state {
@@ -121,15 +121,16 @@ TRACEPROF_CONTEXT_SHARED traceprof_context_state traceprof_context_state_v1 = {
     NULL, PTHREAD_ONCE_INIT, 0, 0};
 /* Null until the thread's first use. */
 TRACEPROF_CONTEXT_SHARED __thread traceprof_context *traceprof_context_thread_v1 = NULL;
-/* What a thread without an entry writes. It is never read. */
+/* The context that a thread without an entry writes. Nobody reads it. */
 TRACEPROF_CONTEXT_SHARED __thread traceprof_context traceprof_context_unread_v1 = {0, 0, 0, {0}};
 
 static inline uint32_t traceprof_context_tid_(void) {
     return (uint32_t)traceprof_context_syscall_(TRACEPROF_CONTEXT_GETTID_);
 }
 
-/* Marks the context as being changed. Release, all of these: whoever sees a field sees the mark
- * that was set before it. A handler on the same thread would be content with a compiler fence. */
+/* Marks the context as changing. Release, on the stores here and below: a reader that sees a
+ * field sees the mark that was set before it. For a handler on the same thread a compiler fence
+ * would do. */
 static inline void traceprof_context_begin_(traceprof_context *to) {
     __atomic_store_n(&to->checksum, 0, __ATOMIC_RELEASE);
 }
@@ -151,8 +152,8 @@ static inline uint64_t traceprof_context_checksum_(uint64_t span, uint64_t root)
     return sum == 0 ? UINT64_MAX : sum;
 }
 
-/* An exchange: visible before anything that the thread does next, for half of what a store and a
- * fence cost. */
+/* An exchange: the checksum is visible before anything that the thread does next, at half the
+ * cost of a store and a fence. */
 static inline void traceprof_context_finish_(traceprof_context *to, uint64_t span, uint64_t root) {
     uint64_t sum = traceprof_context_checksum_(span, root);
     (void)__atomic_exchange_n(&to->checksum, sum, __ATOMIC_SEQ_CST);
@@ -164,7 +165,7 @@ static inline void traceprof_context_wipe_(traceprof_context *to) {
     traceprof_context_put_tags_(to, NULL);
 }
 
-/* The entry with this thread id, or, for 0, one that is free and becomes `tid`'s. */
+/* Returns the entry with the thread id `wanted`. For 0, claims a free entry for `tid`. */
 static inline traceprof_context *traceprof_context_entry_(traceprof_context_table *table,
                                                           uint32_t wanted, uint32_t tid) {
     uint32_t line = (uint32_t)(tid * 0x9E3779B9u) >> 22;
@@ -174,7 +175,7 @@ static inline traceprof_context *traceprof_context_entry_(traceprof_context_tabl
         if (found != wanted) {
             continue;
         }
-        /* Acquire: pairs with the Release of the thread that gave it back; the context is clear. */
+        /* Acquire: pairs with the Release of the thread that released it; the context is clear. */
         if (wanted != 0 || __atomic_compare_exchange_n(&table->tids[at], &found, tid, 0,
                                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
             return &table->contexts[at];
@@ -187,14 +188,15 @@ static inline traceprof_context_table *traceprof_context_loaded_(void) {
     return __atomic_load_n(&traceprof_context_state_v1.table, __ATOMIC_ACQUIRE);
 }
 
-/* Gives the thread's entry back: the destructor of the key. */
+/* Releases the thread's entry: the destructor of the key. */
 void traceprof_context_end_v1(void *key);
 TRACEPROF_CONTEXT_SHARED void traceprof_context_end_v1(void *key) {
     traceprof_context_table *table = traceprof_context_loaded_();
     uint32_t tid = traceprof_context_tid_();
     traceprof_context *own = table ? traceprof_context_entry_(table, tid, tid) : NULL;
     (void)key;
-    /* First: what later destructors set must not go into an entry that another thread may have. */
+    /* This comes first: what later destructors set must not go into an entry that another thread
+     * may have. */
     traceprof_context_thread_v1 = &traceprof_context_unread_v1;
     if (own) {
         traceprof_context_wipe_(own);
@@ -202,7 +204,7 @@ TRACEPROF_CONTEXT_SHARED void traceprof_context_end_v1(void *key) {
     }
 }
 
-/* In a child of fork: none of its parent's threads is there. */
+/* Adopts the table in a child of fork, which has none of its parent's threads. */
 void traceprof_context_adopt_v1(void);
 TRACEPROF_CONTEXT_SHARED void traceprof_context_adopt_v1(void) {
     traceprof_context_table *table = traceprof_context_loaded_();
@@ -221,7 +223,7 @@ TRACEPROF_CONTEXT_SHARED void traceprof_context_adopt_v1(void) {
     }
 }
 
-/* Keeps the library that this is in loaded: threads that end call into it. */
+/* Keeps the library with this code loaded, because threads that exit call into it. */
 static inline void traceprof_context_pin_(void) {
 #ifdef TRACEPROF_CONTEXT_IN_LIBRARY_
     struct {
@@ -235,8 +237,8 @@ static inline void traceprof_context_pin_(void) {
         return;
     }
     if (traceprof_context_dladdr_(own, &found) != 0 && found.file) {
-        /* RTLD_LAZY, RTLD_NOLOAD and RTLD_NODELETE; of the program itself it fails, which is as
-         * well. */
+        /* RTLD_LAZY, RTLD_NOLOAD and RTLD_NODELETE. For the program itself the call fails, which
+         * is harmless. */
         (void)traceprof_context_dlopen_(found.file, 1 | 4 | 0x1000);
     }
 #endif
@@ -244,7 +246,7 @@ static inline void traceprof_context_pin_(void) {
 
 static inline void *traceprof_context_map_(size_t len) {
     const char *name = TRACEPROF_CONTEXT_MAPPING;
-    /* Closed on exec and never executed; kernels before 6.3 do not know the second. */
+    /* Closed on exec, and never executed. Kernels before 6.3 do not know the second flag. */
     long file = traceprof_context_syscall_(TRACEPROF_CONTEXT_MEMFD_CREATE_, name, 1 | 8);
     void *base = (void *)-1;
     if (file < 0) {
@@ -256,11 +258,11 @@ static inline void *traceprof_context_map_(size_t len) {
         }
         (void)traceprof_context_close_((int)file);
     }
-    /* Anonymous, where no such file can be had. */
+    /* Anonymous, where the file cannot be created. */
     return base != (void *)-1 ? base : traceprof_context_mmap_(NULL, len, 3, 2 | 0x20, -1, 0);
 }
 
-/* Once in a process. */
+/* Creates the table, once in a process. */
 void traceprof_context_make_v1(void);
 TRACEPROF_CONTEXT_SHARED void traceprof_context_make_v1(void) {
     void *base = traceprof_context_map_(sizeof(traceprof_context_table));
@@ -288,19 +290,19 @@ static inline traceprof_context_table *traceprof_context_table_(void) {
     return table;
 }
 
-/* A thread's first use, and its first one in a child of fork. */
+/* Gives the thread its entry, at its first use and in a child of fork. */
 traceprof_context *traceprof_context_register_v1(void);
 TRACEPROF_CONTEXT_SHARED traceprof_context *traceprof_context_register_v1(void) {
     const int before = errno;
     traceprof_context_table *table = traceprof_context_table_();
     traceprof_context *own = NULL;
-    /* A thread that could not give its entry back gets none. */
+    /* A thread that could not release its entry gets none. */
     if (table && traceprof_context_state_v1.has_key &&
         pthread_setspecific(traceprof_context_state_v1.key, table) == 0) {
         uint32_t tid = traceprof_context_tid_();
         own = traceprof_context_entry_(table, tid, tid);
         if (own) {
-            /* Of a thread with this id that was killed. */
+            /* The entry belongs to an earlier thread with this id that was killed. */
             traceprof_context_wipe_(own);
         } else {
             own = traceprof_context_entry_(table, 0, tid);
@@ -310,7 +312,7 @@ TRACEPROF_CONTEXT_SHARED traceprof_context *traceprof_context_register_v1(void) 
         }
     }
     traceprof_context_thread_v1 = own ? own : &traceprof_context_unread_v1;
-    /* The caller may still want to look at an error of its own. */
+    /* The caller may still need the number of an earlier error. */
     errno = before;
     return traceprof_context_thread_v1;
 }

@@ -1,6 +1,6 @@
 /*
- * Texts and the names of tags, each kept once. Part of traceprof_context.h; the same as
- * abi/src/context/texts.rs and tags.rs, which say why nobody waits here.
+ * Texts and the names of tags, each kept once. Part of traceprof_context.h. It does the same as
+ * abi/src/context/texts.rs and tags.rs, which explain why no thread waits here.
  */
 #ifndef TRACEPROF_CONTEXT_TEXTS_H
 #define TRACEPROF_CONTEXT_TEXTS_H
@@ -13,7 +13,7 @@ extern "C" {
 
 static inline size_t traceprof_context_words_(size_t len) { return 1 + (len + 3) / 4; }
 
-/* Whether this is the text with this id. */
+/* Whether the text with this id is `text`. */
 static inline int traceprof_context_is_text_(traceprof_context_table *table, uint32_t id,
                                              const char *text, size_t len) {
     if (id == 0 || id - 1 + traceprof_context_words_(len) > TRACEPROF_CONTEXT_TEXT_WORDS) {
@@ -33,14 +33,14 @@ static inline int traceprof_context_is_text_(traceprof_context_table *table, uin
     return 1;
 }
 
-/* Writes a text that the index does not name yet; 0 if there is no room. */
+/* Writes a text that the index does not name yet. Returns its id, or 0 if there is no room. */
 static inline uint32_t traceprof_context_add_text_(traceprof_context_table *table,
                                                    const char *text, size_t len) {
     const uint32_t need = (uint32_t)traceprof_context_words_(len);
     const uint32_t last = TRACEPROF_CONTEXT_TEXT_WORDS - need;
     uint32_t *used = &table->header.text_words;
     uint32_t at, from;
-    /* Looked at first, so that texts without end do not make the number run over. */
+    /* The check comes first so that endless texts do not overflow the number. */
     if (__atomic_load_n(used, __ATOMIC_RELAXED) > last) {
         return 0;
     }
@@ -58,7 +58,8 @@ static inline uint32_t traceprof_context_add_text_(traceprof_context_table *tabl
     return from + 1;
 }
 
-/* The id of a text, which is added; 0 if there is no room, which is counted. */
+/* Returns the id of a text, and adds a new one. If there is no room, returns 0 and counts the
+ * refusal. */
 uint32_t traceprof_context_intern_v1(traceprof_context_table *table, const char *text, size_t len);
 TRACEPROF_CONTEXT_SHARED uint32_t traceprof_context_intern_v1(traceprof_context_table *table,
                                                               const char *text, size_t len) {
@@ -68,7 +69,7 @@ TRACEPROF_CONTEXT_SHARED uint32_t traceprof_context_intern_v1(traceprof_context_
     }
     for (uint32_t step = 0; step < TRACEPROF_CONTEXT_TEXT_PROBES; step++) {
         uint32_t *index = &table->text_index[(hash + step) % TRACEPROF_CONTEXT_TEXT_INDEX_LEN];
-        /* Acquire: pairs with the exchange below; the text that it names is whole. */
+        /* Acquire: pairs with the exchange below; the complete text that it names is visible. */
         uint32_t id = __atomic_load_n(index, __ATOMIC_ACQUIRE);
         if (id == 0) {
             own = own ? own : traceprof_context_add_text_(table, text, len);
@@ -88,8 +89,8 @@ TRACEPROF_CONTEXT_SHARED uint32_t traceprof_context_intern_v1(traceprof_context_
     return 0;
 }
 
-/* Writes the name of a place that is claimed, whoever has claimed it: bit 31, bit 30 for texts,
- * and the id of the text that is the name. All who come by write the same. */
+/* Writes the name of a claimed tag, whichever thread claimed it. A claim is bit 31, bit 30 for
+ * texts, and the id of the text that is the name. All threads write the same bytes. */
 static inline void traceprof_context_finish_tag_(traceprof_context_table *table,
                                                  traceprof_context_tag_key *key) {
     uint32_t claim = __atomic_load_n(&key->kind, __ATOMIC_ACQUIRE);
@@ -109,7 +110,8 @@ static inline void traceprof_context_finish_tag_(traceprof_context_table *table,
         __atomic_store_n(&key->name[at / 2], word, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&key->len, len, __ATOMIC_RELAXED);
-    /* Release: whoever sees the kind sees the name. */
+    /* Release: pairs with the Acquire in traceprof_context_tag_v1; a reader that sees the kind
+     * sees the name. */
     (void)__atomic_compare_exchange_n(&key->kind, &claim,
                                       claim >> 30 & 1 ? TRACEPROF_CONTEXT_KIND_TEXT
                                                       : TRACEPROF_CONTEXT_KIND_NUMBER,
@@ -138,8 +140,8 @@ TRACEPROF_CONTEXT_SHARED int traceprof_context_tag_v1(const char *name, uint32_t
     if (!table || len == 0 || len > TRACEPROF_CONTEXT_TAG_NAME_MAX) {
         return -1;
     }
-    for (int place = 0; place < TRACEPROF_CONTEXT_TAGS; place++) {
-        traceprof_context_tag_key *key = &table->header.tags[place];
+    for (int index = 0; index < TRACEPROF_CONTEXT_TAGS; index++) {
+        traceprof_context_tag_key *key = &table->header.tags[index];
         uint32_t state = __atomic_load_n(&key->kind, __ATOMIC_ACQUIRE);
         if (state == 0) {
             if (claim == 0) {
@@ -155,10 +157,11 @@ TRACEPROF_CONTEXT_SHARED int traceprof_context_tag_v1(const char *name, uint32_t
             }
         }
         traceprof_context_finish_tag_(table, key);
-        /* Acquire: the name is whole. */
+        /* Acquire: pairs with the Release in traceprof_context_finish_tag_; the complete name is
+         * visible. */
         state = __atomic_load_n(&key->kind, __ATOMIC_ACQUIRE);
         if (state >> 31 == 0 && traceprof_context_has_name_(key, name, len)) {
-            return state == kind ? place : -1;
+            return state == kind ? index : -1;
         }
     }
     return -1;

@@ -10,7 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Tells the traceprof profiler which span each thread works on.
+ * Publishes the span of each thread to the traceprof profiler.
  *
  * <pre>{@code
  * static final int ROUTE = TraceprofContext.textTag("route");
@@ -21,28 +21,28 @@ import java.util.concurrent.ConcurrentHashMap;
  * }
  * }</pre>
  *
- * Every sample that a profiler takes of the thread then carries the span, the root span and the tags. Where no
- * profiler is attached, an update is a few stores. Java 11 and later.
+ * Each sample that a profiler takes of the thread then carries the span, the root span and the tags. Without a
+ * profiler, an update is a few stores. Java 11 and later.
  *
- * <p>The stores go into the thread's 64 bytes of a table that the C library keeps: build {@code
- * traceprof_context_jni.c} as it says there, and have {@code libtraceprof_context_jni.so} on {@code
- * java.library.path}. Without it everything here does nothing, and {@link #isAvailable} says so. Java 24 and later
- * want {@code --enable-native-access=ALL-UNNAMED}, or say on standard error that they do.
+ * <p>The stores go into the thread's 64 bytes of a table that the C library keeps. Build {@code
+ * traceprof_context_jni.c} as described there, and put {@code libtraceprof_context_jni.so} on {@code
+ * java.library.path}. Without the library every call does nothing, and {@link #isAvailable} returns false. Java 24
+ * and later need {@code --enable-native-access=ALL-UNNAMED}, or print a warning to standard error.
  *
- * <p>Virtual threads: a context is that of a platform thread, and a virtual thread moves from one to another
- * whenever it blocks, without a place where its context could be taken along. On a virtual thread everything
- * here does nothing, so that no sample carries another task's span.
+ * <p>Virtual threads: a context belongs to a platform thread. A virtual thread moves from one platform thread to
+ * another whenever it blocks, and no code can move its context along. So on a virtual thread every call does
+ * nothing, and no sample carries another task's span.
  */
 public final class TraceprofContext {
     private static final VarHandle LONG =
             MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
     private static final VarHandle INT =
             MethodHandles.byteBufferViewVarHandle(int[].class, ByteOrder.nativeOrder());
-    /** Offsets of the 64 bytes. */
+    /** Offsets in the 64 bytes. */
     private static final int SPAN = 0, ROOT_SPAN = 8, CHECKSUM = 16, TAGS = 24;
     private static final int TAG_COUNT = 10;
     private static final long KNUTH = 0x9E3779B97F4A7C15L;
-    /** Texts whose ids are remembered here; the library remembers all that it has room for. */
+    /** Maximum number of texts whose ids are cached here. The library knows all texts. */
     private static final int TEXTS_MAX = 4096;
 
     private static final boolean IS_LOADED = load();
@@ -53,7 +53,7 @@ public final class TraceprofContext {
 
     private TraceprofContext() {}
 
-    /** The calling thread works on this span from now on. The tags stay as they are. */
+    /** Sets the span on which the calling thread works from now on. The tags stay as they are. */
     public static void set(long span, long rootSpan) {
         ByteBuffer context = CONTEXT.get();
         if (context == null) {
@@ -63,7 +63,7 @@ public final class TraceprofContext {
         finish(context, span, rootSpan);
     }
 
-    /** Sets a tag whose values are numbers, by its place; -1 does nothing. 0 is as good as none. */
+    /** Sets a tag whose values are numbers, by its index; -1 does nothing. 0 means no value. */
     public static void setTag(int tag, int value) {
         ByteBuffer context = CONTEXT.get();
         if (context == null || tag < 0 || tag >= TAG_COUNT) {
@@ -76,12 +76,12 @@ public final class TraceprofContext {
         finish(context, span, rootSpan);
     }
 
-    /** Sets a tag whose values are texts, by its place; -1 does nothing. */
+    /** Sets a tag whose values are texts, by its index; -1 does nothing. */
     public static void setTag(int tag, String text) {
         setTag(tag, text(text));
     }
 
-    /** The calling thread works on no span, and has no tags. */
+    /** Clears the span and all tags of the calling thread. */
     public static void clear() {
         ByteBuffer context = CONTEXT.get();
         if (context == null) {
@@ -95,7 +95,7 @@ public final class TraceprofContext {
         }
     }
 
-    /** The calling thread works on this span until it is closed, and then on what it worked on before. */
+    /** Sets a span on the calling thread. Closing it restores the previous context. */
     public static Span span(long span, long rootSpan) {
         Span before = new Span(CONTEXT.get());
         set(span, rootSpan);
@@ -103,19 +103,22 @@ public final class TraceprofContext {
     }
 
     /**
-     * The place of the tag with this name, whose values are numbers. -1 if the name is empty or longer than 56
-     * bytes, has texts as values, or ten others are there already.
+     * Returns the index of the tag with this name, whose values are numbers. Returns -1 if the name is empty or longer
+     * than 56 bytes, if its values are texts, or if ten other names are registered.
      */
     public static int numberTag(String name) {
         return IS_LOADED ? tag0(utf8(name), false) : -1;
     }
 
-    /** The same for a tag whose values are texts. */
+    /** Like {@link #numberTag}, for a tag whose values are texts. */
     public static int textTag(String name) {
         return IS_LOADED ? tag0(utf8(name), true) : -1;
     }
 
-    /** A text as the value of a tag, kept for the life of the process; 0 for null, and if there is no room. */
+    /**
+     * Returns a text's id as the value of a tag, and keeps the text for the life of the process. Returns 0 for null and
+     * if there is no room.
+     */
     public static int text(String text) {
         if (text == null) {
             return 0;
@@ -131,18 +134,18 @@ public final class TraceprofContext {
         return id;
     }
 
-    /** Whether a profiler can see what the calling thread sets. */
+    /** Returns whether a profiler can read what the calling thread sets. */
     public static boolean isAvailable() {
         return IS_LOADED && !isVirtual() && isAvailable0();
     }
 
-    /** The checksum of a span id and a root span id; never 0. */
+    /** Returns the checksum of a span id and a root span id; never 0. */
     public static long checksum(long span, long rootSpan) {
         long sum = (span * KNUTH) ^ (Long.rotateLeft(rootSpan, 32) * KNUTH);
         return sum == 0 ? -1L : sum;
     }
 
-    /** What a thread worked on before a span. */
+    /** The context of a thread from before a span, which {@link #close} restores. */
     public static final class Span implements AutoCloseable {
         private final boolean isSet;
         private final long span, rootSpan;
@@ -161,7 +164,7 @@ public final class TraceprofContext {
             }
         }
 
-        /** On the thread that began the span. */
+        /** Restores the previous context. Call it on the thread that began the span. */
         @Override
         public void close() {
             if (!isSet) {
@@ -180,20 +183,20 @@ public final class TraceprofContext {
         }
     }
 
-    /** Marks the context as being changed, and changes its ids. The tags, if any, come next, then the end. */
+    /** Marks the context as changing, and sets its ids. The caller then sets the tags, if any, and calls finish. */
     private static void begin(ByteBuffer context, long span, long rootSpan) {
-        // Release, as the fields: whoever sees a field sees the mark that was set before it.
+        // Release, like the fields: a reader that sees a field sees the mark that was set before it.
         LONG.setRelease(context, CHECKSUM, 0L);
         LONG.setRelease(context, SPAN, span);
         LONG.setRelease(context, ROOT_SPAN, rootSpan);
     }
 
-    /** An exchange: visible before anything that the thread does next. */
+    /** Marks the context as complete, by an exchange: it is visible before anything that the thread does next. */
     private static void finish(ByteBuffer context, long span, long rootSpan) {
         long unused = (long) LONG.getAndSet(context, CHECKSUM, checksum(span, rootSpan));
     }
 
-    /** Null for a thread that tells nothing. */
+    /** Returns the thread's context, or null for a thread that publishes nothing. */
     private static ByteBuffer register() {
         ByteBuffer context = IS_LOADED && !isVirtual() ? here0() : null;
         return context != null ? context.order(ByteOrder.nativeOrder()) : null;
@@ -211,7 +214,7 @@ public final class TraceprofContext {
         }
     }
 
-    /** {@code Thread.isVirtual}, which is there from Java 21 on. */
+    /** Returns {@code Thread.isVirtual}, which exists since Java 21, or null. */
     private static MethodHandle isVirtualMethod() {
         try {
             return MethodHandles.publicLookup()
@@ -230,7 +233,7 @@ public final class TraceprofContext {
         }
     }
 
-    /** The 64 bytes of the calling platform thread; good as long as it lives. */
+    /** Returns the 64 bytes of the calling platform thread, which are valid as long as it lives. */
     private static native ByteBuffer here0();
 
     private static native boolean isAvailable0();

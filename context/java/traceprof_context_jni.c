@@ -1,5 +1,5 @@
 /*
- * What TraceprofContext.java needs of the C library; JAVA is the directory of the JDK:
+ * The native methods of TraceprofContext.java. To build them, with JAVA as the directory of the JDK:
  *
  *     cc -O2 -fPIC -Iinclude -IJAVA/include -IJAVA/include/linux -shared -pthread java/traceprof_context_jni.c -o libtraceprof_context_jni.so
  */
@@ -7,7 +7,7 @@
 
 #include "traceprof_context.h"
 
-/* More bytes than a text or a name may have, so that what is too long is still seen to be. */
+/* More bytes than a text or a name may have, so that the library notices one that is too long. */
 #define ROOM (TRACEPROF_CONTEXT_TEXT_MAX + 5)
 
 static void copy(JNIEnv *env, jbyteArray from, char *to) {

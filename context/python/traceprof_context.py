@@ -1,26 +1,26 @@
-"""Tells the traceprof profiler which span each thread works on.
+"""Publishes the span of each thread to the traceprof profiler.
 
     import traceprof_context
 
     with traceprof_context.span(span_id, root_id, route="/checkout", tenant=42):
         ...
 
-    traceprof_context.set(span_id, root_id)   # until it is set again
+    traceprof_context.set(span_id, root_id)   # until the next set or clear
     traceprof_context.tag("route", "/checkout")
     traceprof_context.clear()
 
-Every sample that a profiler takes of this thread then carries the span, the root span and the tags; its stack
-may well end in C code. Where no profiler is attached, an update costs a call into a library.
+Each sample that a profiler takes of this thread then carries the span, the root span and the tags, also if its
+stack ends in C code. Without a profiler, an update costs a call into a library.
 
-The library is libtraceprof_context.so, built by the line that traceprof_context.h documents. It is looked for
-where TRACEPROF_CONTEXT_LIBRARY says, beside this file, and where the system looks. Without it, or where it
-cannot work, everything here does nothing, and `is_available()` says so.
+The library is libtraceprof_context.so, built by the command that traceprof_context.h documents. The module
+searches for it at the path in TRACEPROF_CONTEXT_LIBRARY, beside this file, and in the system's directories.
+Without it, or where it cannot work, every call does nothing, and `is_available()` returns False.
 
-A library, and not memory that Python writes itself: the order of the stores is what keeps a reader from seeing
-half of an update, and Python promises no order. Threads that end give their place back by the library, too.
+Python does not write the memory itself: the order of the stores keeps a reader from seeing half of an update,
+and Python guarantees no order. The library also releases the entries of threads that exit.
 
-The context is that of an operating system thread. A coroutine that waits lets others run on its thread: set its
-span again after each `await`, or keep spans to code that does not wait.
+The context belongs to an operating system thread. A coroutine that waits lets others run on its thread: set its
+span again after each `await`, or use spans only in code that does not wait.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _NAME = "libtraceprof_context.so"
 
 
 class _Values(ctypes.Structure):
-    """traceprof_context_values."""
+    """The structure traceprof_context_values."""
 
     _fields_ = [
         ("span", ctypes.c_uint64),
@@ -49,7 +49,7 @@ def _load():
     for path in (os.environ.get("TRACEPROF_CONTEXT_LIBRARY"), beside, _NAME):
         if path:
             try:
-                # Of functions that take nanoseconds, the interpreter's lock is not let go.
+                # PyDLL keeps the interpreter's lock, because the functions take only nanoseconds.
                 return ctypes.PyDLL(path)
             except OSError:
                 pass
@@ -80,66 +80,66 @@ else:
         return 0
 
     def _set(span_id, root_id):
-        # What the library would refuse is refused without it, too.
+        # Raises for the same arguments as the library.
         ctypes.c_uint64(span_id), ctypes.c_uint64(root_id)
 
     _clear = _get = _restore = _set_tag = _nothing
     _tag_number = _tag_text = _text = _is_available = _nothing
 
-# Places of names, and ids of texts, which stay what they are for the life of the process and in its children.
-_places = {}
+# Indices of names, and ids of texts. They never change in the process and its children.
+_indices = {}
 _texts = {}
-# As many texts as are worth remembering; the library remembers all that it has room for.
+# Maximum number of texts to cache. The library knows all texts that it has room for.
 _TEXTS_MAX = 4096
 
 
 def is_available():
-    """Whether a profiler can see what this thread sets."""
+    """Returns whether a profiler can read what this thread sets."""
     return bool(_is_available())
 
 
 def set(span_id, root_id):
-    """This thread works on the span from now on. The tags stay as they are.
+    """Sets the span on which this thread works from now on. The tags stay as they are.
 
-    The lower 64 bits of longer ids are published. Other types raise TypeError.
+    Of longer ids, the lower 64 bits are published. Other types raise TypeError.
     """
     try:
         _set(span_id, root_id)
     except ctypes.ArgumentError as error:
-        raise TypeError("the ids of spans are ints: %s" % error) from None
+        raise TypeError("span ids must be ints: %s" % error) from None
 
 
 def clear():
-    """This thread works on no span, and has no tags."""
+    """Clears the span and all tags of this thread."""
     _clear()
 
 
 def tag(name, value):
-    """Sets a tag of this thread: a str, or an int of 32 bits, not negative; None takes it off.
+    """Sets a tag of this thread to a str or an unsigned 32-bit int; None removes the tag.
 
-    The first value decides whether the tag's values are texts or numbers. There are ten names at most; a value
-    under another one, of the other kind, or of another type is dropped, and False is returned. What cannot be
-    encoded is replaced: nothing is raised for a value, as a program must not fail for what it is watched by.
+    The first value decides whether the tag's values are texts or numbers. There are at most ten names. A value
+    with a further name, of the other kind or of another type is dropped, and the call returns False. Characters
+    that cannot be encoded are replaced. No value raises an exception: a profiler must not make a program fail.
     """
     if not isinstance(name, str):
         return False
     if value is None:
         for is_text in (True, False):
-            place = _places.get((name, is_text), -1)
-            if place >= 0:
-                _set_tag(place, 0)
+            index = _indices.get((name, is_text), -1)
+            if index >= 0:
+                _set_tag(index, 0)
         return True
     is_text = isinstance(value, str)
     # A bool is an int.
     if not is_text and not (isinstance(value, int) and 0 <= value <= _NUMBER_MAX):
         return False
-    place = _places.get((name, is_text))
-    if place is None:
+    index = _indices.get((name, is_text))
+    if index is None:
         register = _tag_text if is_text else _tag_number
-        place = _places[name, is_text] = register(_encoded(name))
-    if place < 0:
+        index = _indices[name, is_text] = register(_encoded(name))
+    if index < 0:
         return False
-    _set_tag(place, _text_id(value) if is_text else value)
+    _set_tag(index, _text_id(value) if is_text else value)
     return True
 
 
@@ -157,7 +157,7 @@ def _encoded(text):
 
 
 class span:
-    """This thread works on the span while the `with` block runs, and then on what it worked on before."""
+    """Sets a span on this thread while the `with` block runs, and then restores the previous context."""
 
     __slots__ = ("_ids", "_tags", "_previous")
 
@@ -173,7 +173,7 @@ class span:
             for name, value in self._tags.items():
                 tag(name, value)
         except BaseException:
-            # No `__exit__` follows.
+            # The interpreter does not call `__exit__` now.
             _restore(ctypes.byref(self._previous))
             raise
         return self

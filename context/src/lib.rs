@@ -3,7 +3,7 @@
 //! A tracer calls [`set`] when a thread starts to work on a span and [`clear`] when it stops, or
 //! holds a [`SpanGuard`]. `traceprof` may attach at any time and reads the context from outside.
 //! Each of its samples then carries the span, the root span and up to ten tags. Without a profiler,
-//! all of this is a few stores into the thread's own cache line.
+//! an update is a few stores into the thread's own cache line.
 //!
 //! ```
 //! use traceprof_context::{Tag, span};
@@ -19,21 +19,21 @@
 //!         assert_eq!(traceprof_context::current().unwrap().span, 0x5fb3_97be_34d2_6b51);
 //!     }
 //!     let current = traceprof_context::current().unwrap();
-//!     assert_eq!((current.span, current.tags[tenant.place()]), (0x00f0_67aa_0ba9_02b7, 42));
+//!     assert_eq!((current.span, current.tags[tenant.index()]), (0x00f0_67aa_0ba9_02b7, 42));
 //! }
 //! assert_eq!(traceprof_context::current(), None);
 //! # Ok::<(), traceprof_context::TagRefused>(())
 //! ```
 //!
 //! # Invariants
-//! - Nothing waits, and nothing is allocated after a thread's first use.
-//! - A context belongs to an operating system thread. A task that moves to another thread takes
-//!   nothing with it: set its span each time that it is polled, and clear it after.
+//! - No call waits, and no call allocates after a thread's first use.
+//! - A context belongs to an operating system thread. A task that moves to another thread does not
+//!   take its context along: set its span each time it is polled, and clear it afterwards.
 //!
 //! # Does not
-//! - work in signal handlers: a handler that sets a span while its thread sets one breaks the order
-//!   that keeps the two apart;
-//! - make spans, or send them anywhere.
+//! - work in signal handlers: a handler that sets a span while its thread is setting one breaks the
+//!   order of the stores, on which readers rely;
+//! - create spans or send them anywhere.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod span;
@@ -50,7 +50,7 @@ use std::sync::atomic::Ordering;
 
 /// Sets the span of the calling thread and the root span of its trace.
 ///
-/// The tags stay as they are. The call takes some nanoseconds.
+/// The tags stay as they are. The call takes a few nanoseconds.
 ///
 /// ```
 /// traceprof_context::set(0x1234, 0x1);
@@ -62,7 +62,7 @@ pub fn set(span: u64, root_span: u64) {
     table::here().set(span, root_span);
 }
 
-/// Sets the span and all tags at once: tags by place ([`Tag::place`]), 0 for none.
+/// Sets the span and all tags at once. The tags are in the order of [`Tag::index`], 0 for none.
 #[inline]
 pub fn set_all(values: &Values) {
     table::here().set_all(values);
@@ -74,7 +74,7 @@ pub fn clear() {
     table::here().clear();
 }
 
-/// The context of the calling thread, if it has one.
+/// Returns the context of the calling thread, if it has one.
 pub fn current() -> Option<Values> {
     let context = table::here();
     context.is_set().then(|| context.values())
@@ -82,8 +82,8 @@ pub fn current() -> Option<Values> {
 
 /// Whether a profiler can read the context of the calling thread.
 ///
-/// It cannot without memory for the table, for threads that found the table full
-/// ([`Statistics::threads_refused`]), and for threads that are ending.
+/// It cannot if there is no memory for the table, if the thread found the table full
+/// ([`Statistics::threads_refused`]), or if the thread is exiting.
 pub fn is_available() -> bool {
     table::is_seen()
 }
@@ -92,17 +92,18 @@ pub fn is_available() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Threads without an entry in the table, which holds about 16,000.
+    /// Number of threads that got no entry in the table, which has about 16,000.
     pub threads_refused: u32,
-    /// Texts that were dropped.
+    /// Number of dropped texts.
     pub texts_refused: u32,
-    /// Bytes of the kept texts, of 1 MiB.
+    /// Size of the kept texts in bytes, at most 1 MiB.
     pub text_bytes: u32,
-    /// Registered tags, of ten.
+    /// Number of registered tags, at most ten.
     pub tags: u32,
 }
 
-/// The counts so far. All zeros before the first use; this call is no use.
+/// Returns the counts so far. They are zero before the first use of the table. This call does not
+/// use it.
 ///
 /// ```
 /// let statistics = traceprof_context::statistics();
@@ -120,7 +121,7 @@ pub fn statistics() -> Statistics {
     }
 }
 
-/// The examples of the text for applications.
+/// The examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -9,7 +9,7 @@ use crate::{clear, current, set, set_all};
 /// Keeps a span set on the calling thread, and restores the previous span and tags when it is
 /// dropped.
 ///
-/// It stays on its thread. Drop guards in the opposite order of their creation.
+/// The guard stays on its thread. Drop guards in the reverse order of their creation.
 #[derive(Debug)]
 #[must_use = "the span ends when this is dropped"]
 pub struct SpanGuard {
@@ -18,7 +18,7 @@ pub struct SpanGuard {
     here: PhantomData<*const ()>,
 }
 
-/// Sets a span until the guard is dropped. The tags of the thread stay until they are set.
+/// Sets a span until the guard is dropped. The thread's tags stay until they are set.
 ///
 /// ```
 /// let outer = traceprof_context::span(2, 1);
@@ -31,7 +31,7 @@ pub struct SpanGuard {
 /// assert_eq!(traceprof_context::current(), None);
 /// ```
 ///
-/// It does not leave its thread:
+/// The guard does not leave its thread:
 ///
 /// ```compile_fail
 /// let guard = traceprof_context::span(2, 1);

@@ -1,7 +1,7 @@
-//! The calls into the C library: no crate is worth these seven.
+//! The calls into the C library. Seven calls do not justify a crate.
 //!
 //! # Safety
-//! The declarations are those of the C library of 64-bit Linux: glibc and musl agree on them.
+//! The declarations match the C library of 64-bit Linux. glibc and musl agree on them.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr;
@@ -42,33 +42,33 @@ const ANONYMOUS: c_int = 0x20;
 const CLOSE_ON_EXEC: c_uint = 1;
 const NEVER_EXECUTED: c_uint = 8;
 
-/// The id of the calling thread, as it calls itself.
+/// Returns the id of the calling thread in its own pid namespace.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall(GETTID) as u32 }
 }
 
-/// Runs a function and restores the thread's error number: the caller may still need its own.
+/// Runs a function and restores the thread's error number, which the caller may still need.
 pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: gives the place of the calling thread's.
-    let place = unsafe { __errno_location() };
-    // SAFETY: there as long as the thread, which alone uses it.
-    let before = unsafe { place.read() };
+    // SAFETY: returns the address of the calling thread's error number.
+    let errno = unsafe { __errno_location() };
+    // SAFETY: it exists as long as the thread, and only the thread uses it.
+    let before = unsafe { errno.read() };
     let result = work();
     // SAFETY: as above.
-    unsafe { place.write(before) };
+    unsafe { errno.write(before) };
     result
 }
 
-/// Maps zeros of this length, private to the process; null if there is no memory.
+/// Maps zeros of this length, private to the process. Returns null if there is no memory.
 ///
-/// They belong to a memory file with this name, so that a profiler finds them. If the file cannot
-/// be created, they are anonymous.
+/// The mapping is of a memory file with this name, so that a profiler finds it. If the file cannot
+/// be created, the mapping is anonymous.
 pub(crate) fn map(name: &CStr, len: usize) -> *mut u8 {
     let named = match memory_file(name, len) {
         Some(file) => {
             let mapping = map_private(len, 0, file);
-            // SAFETY: opened by `memory_file`, and no other code knows it. The mapping stays.
+            // SAFETY: `memory_file` opened it, and no other code knows it. The mapping stays.
             unsafe { close(file) };
             mapping
         }
@@ -82,18 +82,18 @@ pub(crate) fn map(name: &CStr, len: usize) -> *mut u8 {
 /// # Safety
 /// The mapping must not be used any more.
 pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
-    // SAFETY: a mapping of `map`, and unused, as the caller vouches.
+    // SAFETY: the caller vouches that it is a mapping of `map` and not in use.
     unsafe { munmap(base.cast(), len) };
 }
 
 /// Registers a function for each child of `fork`.
 pub(crate) fn in_each_child(child: extern "C" fn()) {
-    // SAFETY: the function stays; the C library drops the entry when it unloads the caller.
+    // SAFETY: the function stays. The C library drops the entry when it unloads the caller.
     unsafe { pthread_atfork(None, None, Some(child)) };
 }
 
 fn map_private(len: usize, flags: c_int, file: c_int) -> *mut u8 {
-    // SAFETY: at an address of the kernel's choice: nothing that is mapped changes.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let base = unsafe { mmap(ptr::null_mut(), len, READ_WRITE, PRIVATE | flags, file, 0) };
     if base as isize == -1 { ptr::null_mut() } else { base.cast() }
 }
@@ -101,10 +101,11 @@ fn map_private(len: usize, flags: c_int, file: c_int) -> *mut u8 {
 fn memory_file(name: &CStr, len: usize) -> Option<c_int> {
     let open = |flags: c_uint| {
         let name: *const c_char = name.as_ptr();
-        // SAFETY: reads the name, which ends with a zero.
+        // SAFETY: the call reads the name, which ends with a zero.
         unsafe { syscall(MEMFD_CREATE, name, flags) as c_int }
     };
-    // Kernels before 6.3 do not know the second flag, and later ones may be set to ask for it.
+    // Kernels before 6.3 do not know the second flag, and later ones may be configured to require
+    // it.
     let file = [CLOSE_ON_EXEC | NEVER_EXECUTED, CLOSE_ON_EXEC]
         .into_iter()
         .map(open)

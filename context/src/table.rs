@@ -1,15 +1,14 @@
 //! The table of this copy of the crate, and the calling thread's entry in it.
 //!
 //! # Invariants
-//! - The table is made at the first use in the process and never given back.
-//! - A thread's pointer is null until its first use. From then on it leads to its entry of the
-//!   table or, if there is none, to a context of its own that is never read.
-//! - A thread that ends gives its entry back; what its other thread-locals set later goes nowhere.
+//! - The table is created at the first use in the process and never unmapped.
+//! - A thread's pointer is null until its first use. From then on it points to the thread's entry
+//!   in the table or, if there is none, to a context of its own that nobody reads.
+//! - A thread that exits releases its entry. What its other thread-locals set later goes nowhere.
 //!
 //! # Safety
-//! A table that is published stays mapped, so references to its contexts are good for ever. The
-//! context that is never read is a thread-local without a destructor: it is there as long as its
-//! thread.
+//! A published table stays mapped, so references to its contexts are valid forever. The context
+//! that nobody reads is a thread-local without a destructor, so it exists as long as its thread.
 
 use std::cell::Cell;
 use std::ptr;
@@ -19,20 +18,20 @@ use traceprof_abi::context::{Context, ContextTable, TABLE_LEN, TAGS};
 
 use crate::sys;
 
-/// The address of the table, or 0: for a profiler that finds no mapping with the table's name.
+/// The address of the table, or 0, for a profiler that finds no mapping with the table's name.
 #[unsafe(no_mangle)]
 #[used]
-#[allow(non_upper_case_globals, reason = "the name that profilers look for")]
+#[allow(non_upper_case_globals, reason = "the name that profilers search for")]
 pub static traceprof_context_table_v1: AtomicU64 = AtomicU64::new(0);
 
 static TABLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static KNOWS_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Where the thread's context is. Of no type with a destructor, and of a constant value: it is
-    /// reached without a look whether it is there, also while the thread ends.
+    /// The address of the thread's context. Its type has no destructor and its initial value is
+    /// constant. So it is accessed without an initialization check, also while the thread exits.
     static CONTEXT: Cell<*const Context> = const { Cell::new(ptr::null()) };
-    /// What a thread without an entry writes.
+    /// The context that a thread without an entry writes.
     static UNREAD: Context = const {
         Context {
             span: AtomicU64::new(0),
@@ -44,12 +43,12 @@ thread_local! {
     static ENTRY: Entry = const { Entry };
 }
 
-/// Gives the thread's entry back when the thread ends.
+/// Releases the thread's entry when the thread exits.
 struct Entry;
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // First: what is set from here on must not go into an entry that another thread may have.
+        // This comes first: later updates must not go into an entry that another thread may have.
         UNREAD.with(|unread| CONTEXT.set(unread));
         if let Some(table) = published() {
             table.release(sys::thread_id());
@@ -57,13 +56,14 @@ impl Drop for Entry {
     }
 }
 
-/// The calling thread's context.
+/// Returns the calling thread's context.
 #[inline]
 pub(crate) fn here() -> &'static Context {
     let context = CONTEXT.get();
     let context = if context.is_null() { register() } else { context };
-    // SAFETY: in a table, which stays, or the thread's own `UNREAD`. That one lives as long as the
-    // thread, and the callers, which are in this crate, keep no reference beyond a call.
+    // SAFETY: the context is in a table, which stays mapped, or it is the thread's own `UNREAD`.
+    // That one lives as long as the thread. The callers are in this crate and keep no reference
+    // beyond a call.
     unsafe { &*context }
 }
 
@@ -72,17 +72,18 @@ pub(crate) fn is_seen() -> bool {
     !UNREAD.with(|unread| ptr::eq(here(), unread))
 }
 
-/// The table, created if necessary. `None` if there is no memory for it.
+/// Returns the table and creates it if necessary. `None` if there is no memory for it.
 pub(crate) fn table() -> Option<ContextTable<'static>> {
     published().or_else(make)
 }
 
-/// The table, if it is there.
+/// Returns the table, if it exists.
 pub(crate) fn published() -> Option<ContextTable<'static>> {
-    // Acquire: pairs with the swap in `make`; what threads need of the table is there: zeros.
+    // Acquire: pairs with the swap in `make`; the table's zeros are visible, and threads need
+    // nothing else.
     let base = TABLE.load(Ordering::Acquire);
-    // SAFETY: of that length, aligned as all mappings, writable, and never given back. Only writers
-    // of this layout know of it.
+    // SAFETY: the mapping has that length, is page aligned and writable, and is never unmapped.
+    // Only writers of this layout know its address.
     (!base.is_null()).then(|| unsafe { ContextTable::new(base) })
 }
 
@@ -90,10 +91,10 @@ pub(crate) fn published() -> Option<ContextTable<'static>> {
 #[cold]
 #[inline(never)]
 fn register() -> *const Context {
-    // A thread whose thread-locals are gone would never give an entry back.
-    let gives_back = ENTRY.try_with(|_| ()).is_ok();
+    // A thread whose thread-locals are destroyed would never release an entry.
+    let releases_entry = ENTRY.try_with(|_| ()).is_ok();
     let claim = || table()?.claim(sys::thread_id());
-    let entry = if gives_back { sys::keeping_errno(claim) } else { None };
+    let entry = if releases_entry { sys::keeping_errno(claim) } else { None };
     let context = entry.map_or_else(|| UNREAD.with(ptr::from_ref), ptr::from_ref);
     CONTEXT.set(context);
     context
@@ -104,29 +105,30 @@ fn make() -> Option<ContextTable<'static>> {
     if base.is_null() {
         return None;
     }
-    // Relaxed: only who is first counts.
+    // Relaxed: only the first swap matters.
     if !KNOWS_CHILDREN.swap(true, Ordering::Relaxed) {
         sys::in_each_child(adopt);
     }
-    // Release: pairs with the Acquire in `published`; the zeros are visible. Relaxed on failure: it
-    // is loaded again.
+    // Release: pairs with the Acquire in `published`; the zeros are visible. Relaxed on failure:
+    // `published` loads it again.
     match TABLE.compare_exchange(ptr::null_mut(), base, Ordering::Release, Ordering::Relaxed) {
         Ok(_) => {
             let table = published()?;
-            // Only now: a profiler takes it for a table from here on, and it must never be unmapped
-            // again.
+            // This comes last: from now on a profiler takes it for a table, and it must never be
+            // unmapped.
             table.initialise(std::process::id());
             // Release: for a profiler, which reads it from outside.
             traceprof_context_table_v1.store(base as u64, Ordering::Release);
         }
-        // SAFETY: another thread's table was faster; this one has no head, so no profiler has
-        // looked at it.
+        // SAFETY: another thread's table was faster. This one has no header, so no profiler has
+        // read it.
         Err(_) => unsafe { sys::unmap(base, TABLE_LEN as usize) },
     }
     published()
 }
 
-/// In a child of `fork`, whose only thread is another one than that of the parent.
+/// Adopts the table in a child of `fork`. The child's only thread has another id than in the
+/// parent.
 extern "C" fn adopt() {
     if let Some(table) = published() {
         table.adopt(std::process::id());

@@ -1,4 +1,4 @@
-//! Tags: named values beside the span.
+//! Tags: named values in addition to the span.
 
 use std::marker::PhantomData;
 
@@ -6,11 +6,11 @@ use traceprof_abi::context::{TEXT_MAX, TagKind, TagRefused};
 
 use crate::table;
 
-/// A tag of this process. A name is registered once, best at start, and keeps its place; there are
-/// ten of them. `V` is `u32` or [`Text`].
+/// A tag of this process. There are at most ten. A name is registered once, best at startup, and
+/// keeps its index. `V` is `u32` or [`Text`].
 #[derive(Debug)]
 pub struct Tag<V> {
-    place: usize,
+    index: usize,
     value: PhantomData<fn(V)>,
 }
 
@@ -23,35 +23,35 @@ impl<V> Clone for Tag<V> {
 impl<V> Copy for Tag<V> {}
 
 impl<V> Tag<V> {
-    /// Its place among [`crate::Values::tags`].
-    pub fn place(self) -> usize {
-        self.place
+    /// Returns the tag's index in [`crate::Values::tags`].
+    pub fn index(self) -> usize {
+        self.index
     }
 
     /// Clears the value in the calling thread's context.
     pub fn clear(self) {
-        table::here().set_tag(self.place, 0);
+        table::here().set_tag(self.index, 0);
     }
 
     fn register(name: &str, kind: TagKind) -> Result<Self, TagRefused> {
         let table = table::table().ok_or(TagRefused::Full)?;
-        Ok(Self { place: table.tags().register(name.as_bytes(), kind)?, value: PhantomData })
+        Ok(Self { index: table.tags().register(name.as_bytes(), kind)?, value: PhantomData })
     }
 }
 
 impl Tag<u32> {
-    /// The tag with this name, whose values are numbers.
+    /// Returns the tag with this name, whose values are numbers.
     ///
     /// # Errors
-    /// If the name is empty or longer than 56 bytes, or if it has values of the other kind already.
-    /// [`TagRefused::Full`] if ten others are registered, if there is no room for the text of the
-    /// name, or if there is no memory for a table.
+    /// [`TagRefused`] if the name is empty or longer than 56 bytes, or if it already has values of
+    /// the other kind. [`TagRefused::Full`] if ten other names are registered, if there is no room
+    /// for the text of the name, or if there is no memory for a table.
     ///
     /// ```
     /// use traceprof_context::{Tag, TagRefused};
     ///
     /// let tenant = Tag::number("tenant")?;
-    /// assert_eq!(Tag::number("tenant")?.place(), tenant.place());
+    /// assert_eq!(Tag::number("tenant")?.index(), tenant.index());
     /// assert_eq!(Tag::text("tenant").unwrap_err(), TagRefused::OtherKind);
     /// # Ok::<(), TagRefused>(())
     /// ```
@@ -59,19 +59,19 @@ impl Tag<u32> {
         Self::register(name, TagKind::Number)
     }
 
-    /// Sets the calling thread's value, until it is set again or the context is cleared. 0 is as
-    /// good as none.
+    /// Sets the calling thread's value, until it is set again or the context is cleared. 0 means no
+    /// value.
     #[inline]
     pub fn set(self, value: u32) {
-        table::here().set_tag(self.place, value);
+        table::here().set_tag(self.index, value);
     }
 }
 
 impl Tag<Text> {
-    /// The tag with this name, whose values are texts.
+    /// Returns the tag with this name, whose values are texts.
     ///
     /// # Errors
-    /// As [`Tag::number`].
+    /// Like [`Tag::number`].
     pub fn text(name: &str) -> Result<Self, TagRefused> {
         Self::register(name, TagKind::Text)
     }
@@ -79,29 +79,29 @@ impl Tag<Text> {
     /// Sets the calling thread's value, until it is set again or the context is cleared.
     #[inline]
     pub fn set(self, value: Text) {
-        table::here().set_tag(self.place, value.0);
+        table::here().set_tag(self.index, value.0);
     }
 
-    /// As [`Self::set`], for a text that is looked up each time.
+    /// Like [`Self::set`], but finds the text's id at each call.
     pub fn set_text(self, value: &str) {
         self.set(text(value));
     }
 }
 
-/// A text as the value of a tag. The default is none.
+/// A text as the value of a tag. The default is no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Text(u32);
 
 impl Text {
-    /// Its number among [`crate::Values::tags`]; 0 for none.
+    /// Returns the text's number in [`crate::Values::tags`], 0 for none.
     pub fn id(self) -> u32 {
         self.0
     }
 }
 
-/// Keeps a text once for the life of the process, cut after 255 bytes.
+/// Stores a text once for the life of the process, truncated to 255 bytes.
 ///
-/// Returns no text ([`Text::default`]) if there is no room, and counts that
+/// If there is no room, returns no text ([`Text::default`]) and counts the refusal
 /// ([`crate::Statistics::texts_refused`]). Texts are for values that recur, such as routes.
 ///
 /// ```
@@ -115,7 +115,7 @@ impl Text {
 /// # Ok::<(), traceprof_context::TagRefused>(())
 /// ```
 pub fn text(text: &str) -> Text {
-    // Not within a character.
+    // Truncate at a character boundary.
     let end = (0..=TEXT_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     let text = end.and_then(|end| text.get(..end)).unwrap_or_default();
     Text(table::table().map_or(0, |table| table.texts.intern(text.as_bytes())))

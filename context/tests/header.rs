@@ -1,4 +1,5 @@
-//! The C header: its layout is that of the Rust crate, and its functions keep their promises.
+//! Tests of the C header: it has the layout of the Rust crate, and its functions work as
+//! documented.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -10,11 +11,11 @@ use std::process::Command;
 
 use common::cc::{compile, has_command, run};
 use traceprof_abi::context::{
-    Context, TABLE_LEN, TABLE_MAGIC, TABLE_VERSION, TAG_NAME_MAX, TAGS, TEXT_MAX, TableHeader,
-    TagKey, TagKind, checksum, place,
+    Context, ContextTableHeader, TABLE_LEN, TABLE_MAGIC, TABLE_VERSION, TAG_NAME_MAX, TAGS,
+    TEXT_MAX, TagKey, TagKind, checksum, table_layout,
 };
 
-/// What `layout.c` is to print, by the Rust crate.
+/// Returns what `layout.c` must print, according to the Rust crate.
 fn expected() -> BTreeMap<String, u64> {
     let sizes = [
         ("context.size", size_of::<Context>()),
@@ -33,29 +34,29 @@ fn expected() -> BTreeMap<String, u64> {
         ("context_tag_key.kind", offset_of!(TagKey, kind)),
         ("context_tag_key.len", offset_of!(TagKey, len)),
         ("context_tag_key.name", offset_of!(TagKey, name)),
-        ("context_header.magic", offset_of!(TableHeader, magic)),
-        ("context_header.version", offset_of!(TableHeader, version)),
-        ("context_header.pid", offset_of!(TableHeader, pid)),
-        ("context_header.refused", offset_of!(TableHeader, refused)),
-        ("context_header.text_words", offset_of!(TableHeader, text_words)),
-        ("context_header.texts_refused", offset_of!(TableHeader, texts_refused)),
-        ("context_header.tags_used", offset_of!(TableHeader, tags_used)),
-        ("context_header.tags", offset_of!(TableHeader, tags)),
+        ("context_header.magic", offset_of!(ContextTableHeader, magic)),
+        ("context_header.version", offset_of!(ContextTableHeader, version)),
+        ("context_header.pid", offset_of!(ContextTableHeader, pid)),
+        ("context_header.refused", offset_of!(ContextTableHeader, refused)),
+        ("context_header.text_words", offset_of!(ContextTableHeader, text_words)),
+        ("context_header.texts_refused", offset_of!(ContextTableHeader, texts_refused)),
+        ("context_header.tags_used", offset_of!(ContextTableHeader, tags_used)),
+        ("context_header.tags", offset_of!(ContextTableHeader, tags)),
         ("tags", TAGS),
         ("name_max", TAG_NAME_MAX),
         ("text_max", TEXT_MAX),
-        ("entries", place::ENTRIES),
-        ("line", place::LINE),
-        ("run", place::RUN),
-        ("text_index", place::TEXT_INDEX_LEN),
-        ("text_probes", place::TEXT_PROBES),
-        ("text_words", place::TEXT_WORDS),
+        ("entries", table_layout::ENTRIES),
+        ("line", table_layout::LINE),
+        ("run", table_layout::RUN),
+        ("text_index", table_layout::TEXT_INDEX_LEN),
+        ("text_probes", table_layout::TEXT_PROBES),
+        ("text_words", table_layout::TEXT_WORDS),
     ];
     let words = [
-        ("context_table.tids", place::TIDS),
-        ("context_table.contexts", place::CONTEXTS),
-        ("context_table.text_index", place::TEXT_INDEX),
-        ("context_table.texts", place::TEXTS),
+        ("context_table.tids", table_layout::TIDS),
+        ("context_table.contexts", table_layout::CONTEXTS),
+        ("context_table.text_index", table_layout::TEXT_INDEX),
+        ("context_table.texts", table_layout::TEXTS),
         ("table.size", TABLE_LEN),
         ("magic", TABLE_MAGIC),
         ("version", u64::from(TABLE_VERSION)),
@@ -83,7 +84,7 @@ fn check_layout(printed: &str) {
             assert_eq!(expected.remove(name), Some(value), "{name}");
         }
     }
-    assert_eq!((expected, checksums), (BTreeMap::new(), 8), "all of it was printed");
+    assert_eq!((expected, checksums), (BTreeMap::new(), 8), "the printed values are incomplete");
 }
 
 fn check(compiler: &str, flags: &[&str], name: &str) {
@@ -105,7 +106,7 @@ fn c_has_the_layout_and_passes_the_sanity_tests() {
 }
 
 #[test]
-fn c_and_cpp_do_nothing_that_is_undefined() {
+fn c_and_cpp_have_no_undefined_behaviour() {
     let strict = ["-fsanitize=undefined", "-fno-sanitize-recover=all"];
     check("cc", &[&["-std=c11"], &strict[..]].concat(), "ubsan");
     check("c++", &[&["-x", "c++", "-std=c++17"], &strict[..]].concat(), "ubsan_cpp");

@@ -1,4 +1,5 @@
-//! The Python module and the Java class: what they set is found in their process from outside.
+//! Tests of the Python module and the Java class: their contexts are read from outside their
+//! process.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -12,11 +13,12 @@ use common::cc::{built, compile, run, source};
 use common::remote::Remote;
 use traceprof_abi::context::{Reading, Values};
 
-/// A program that is looked at once it says that it is ready, and goes on when it is published to.
+/// A program that the test reads once it reports that it is ready. It continues when the test
+/// writes a line to it.
 struct Program {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
-    /// What it said before it was ready.
+    /// The lines that it printed before it was ready.
     said: Vec<String>,
 }
 
@@ -38,13 +40,13 @@ impl Program {
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// A number that it said.
+    /// Returns a number that the program printed.
     fn number(&self, name: &str) -> u32 {
         let found = self.said.iter().find_map(|line| line.strip_prefix(name));
         found.expect("said").trim().parse().expect("a number")
     }
 
-    /// It goes on, and ends well.
+    /// Lets the program continue, and checks that it succeeds.
     fn finish(mut self) {
         self.child.stdin.take().expect("its input").write_all(b"\n").expect("a line");
         assert_eq!(self.line().as_deref(), Some("well"), "{:?}", self.said);
@@ -59,7 +61,7 @@ impl Drop for Program {
     }
 }
 
-/// Two threads tell something: which ones.
+/// Checks the contexts of the program's two threads, and returns the thread ids.
 fn check_published(program: &Program) -> (u32, u32) {
     let remote = Remote::of(program.child.id());
     let is_set = |(tid, reading)| match reading {
@@ -81,12 +83,12 @@ fn check_published(program: &Program) -> (u32, u32) {
     (main, other)
 }
 
-/// The library that the header documents, under a name of the caller's own.
+/// Builds the library that the header documents, under a name that the caller chooses.
 fn library(path: &str, flags: &[&str], name: &str) -> PathBuf {
     compile("cc", &[&["-fPIC", "-shared"], flags].concat(), path, name)
 }
 
-/// Python with the module, and the library if it is to have it.
+/// Returns a command that runs Python with the module and, if given, the library.
 fn python(library: Option<&Path>) -> Command {
     let mut python = Command::new("/usr/bin/python3");
     python.arg("-B").env("PYTHONPATH", source("python"));
@@ -102,7 +104,7 @@ fn python_publishes_its_spans() {
     let (main, other) = check_published(&program);
     assert_eq!((main, other), (program.number("main"), program.number("thread")));
     program.finish();
-    // Without the library nothing is published, and nothing fails.
+    // Without the library nothing is published, and no call fails.
     let alone = "import traceprof_context as t\n\
         with t.span(1, 2, route='/'): t.set(3, 4); t.tag('x', 1); t.clear()\n\
         assert not t.is_available()";
@@ -110,14 +112,14 @@ fn python_publishes_its_spans() {
 }
 
 #[test]
-fn python_drops_invalid_values_and_stays_in_no_span_that_was_not_entered() {
+fn python_drops_invalid_values_and_leaves_failed_spans() {
     let library = library("c/traceprof_context.c", &[], "libtraceprof_context.odd.so");
     for library in [Some(library.as_path()), None] {
         assert_eq!(run(python(library).arg(source("tests/python/odd.py"))), "well\n");
     }
 }
 
-/// Directories with the headers of a Java that has a compiler.
+/// Returns the directory with the headers of a Java that has a compiler.
 fn java_headers() -> Option<PathBuf> {
     let compiler = fs::canonicalize("/usr/bin/javac").ok()?;
     let home = compiler.parent()?.parent()?;
@@ -129,7 +131,7 @@ fn flag(directory: &Path) -> String {
 }
 
 #[test]
-fn java_tells_its_spans() {
+fn java_publishes_its_spans() {
     let Some(headers) = java_headers() else {
         return common::announce_skip("javac with jni.h is not installed");
     };
@@ -151,7 +153,7 @@ fn java_tells_its_spans() {
     check_published(&program);
     assert!(!program.said.contains(&"virtual true".to_owned()));
     program.finish();
-    // Without the library the program's first check fails, and nothing else.
+    // Without the library only the program's first check fails.
     let alone = java(&classes).stdin(Stdio::null()).output().expect("java");
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(said.contains("AssertionError: available"), "{said}");

@@ -1,4 +1,5 @@
-//! Threads, children and libraries of C programs, and the C writer under the thread sanitizer.
+//! Tests of threads, children and libraries of C programs, and of the C writer under the thread
+//! sanitizer.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -18,7 +19,7 @@ fn c_threads_that_start_exit_and_are_reused_do_not_inherit_contexts() {
     check("musl-gcc", &["-std=gnu11", "-static"], "tests/c/threads.c", "threads.musl");
 }
 
-/// The shared library, by the line that the header documents.
+/// Builds the shared library with the command that the header documents.
 fn shared_library(compiler: &str, flags: &[&str], path: &str, name: &str) -> String {
     let flags = [&["-fPIC", "-shared"], flags].concat();
     compile(compiler, &flags, path, name).to_str().expect("a path of UTF-8").to_owned()
@@ -56,7 +57,7 @@ fn the_libraries_are_made_as_the_header_says() {
         let mut words = command.split(' ');
         let mut compiler = Command::new(words.next().unwrap());
         for word in words {
-            // As it stands there, but with the files in directories of their own.
+            // The words of the documented command, with the test's directories for the files.
             let is_result = word.starts_with("lib") || word == "traceprof_context.o";
             match word {
                 "-Iinclude" => compiler.arg("-I").arg(source("include")),
@@ -83,7 +84,7 @@ fn the_libraries_are_made_as_the_header_says() {
 fn the_c_writer_and_reader_are_free_of_races_by_the_thread_sanitizer() {
     let flags = ["-std=gnu11", "-fsanitize=thread"];
     check("cc", &flags, "tests/c/races.c", "races");
-    // The same with a field that is stored as any other variable.
+    // The same with a field that is stored like an ordinary variable.
     let planted = [&flags[..], &["-DPLANTED"]].concat();
     let program = compile("cc", &planted, "tests/c/races.c", "races.planted");
     let output = Command::new(program).output().unwrap();

@@ -1,4 +1,4 @@
-//! The examples of the text for applications, in the languages that rustdoc does not run.
+//! Tests of the README's examples in the languages that rustdoc does not run.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::cc::{built, compile, run, source};
 
-/// The blocks of code in this language, each in a file of its own.
+/// Writes the README's code block in this language to a file and returns its path.
 fn examples(language: &str, name: &str) -> PathBuf {
     let text = fs::read_to_string(source("README.md")).expect("the text");
     let (_, rest) = text.split_once(&format!("```{language}\n")).expect("a block of code");

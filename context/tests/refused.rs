@@ -1,5 +1,5 @@
-//! Where no memory file can be had, as in a sandbox, the table is anonymous and found by the
-//! exported symbol.
+//! Tests of a process that cannot create memory files, as in a sandbox: its table is anonymous and
+//! found by the exported symbol.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::cc::{compile, run};
 use common::{tables, tid};
 use traceprof_abi::context::{ContextTable, TABLE_MAGIC, TABLE_SYMBOL};
 
-/// Has `memfd_create` fail on this thread from now on.
+/// Makes `memfd_create` fail on this thread from now on.
 fn refuse_memory_files() {
     let load_number = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
     let is_it = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_memfd_create as u32 };
@@ -21,10 +21,10 @@ fn refuse_memory_files() {
     let mut program = [load_number, is_it, fail, allow];
     let filter =
         libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr().cast() };
-    // SAFETY: takes numbers alone.
+    // SAFETY: the arguments are numbers.
     let promised = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: reads the filter, which lives across the call.
+    // SAFETY: the call reads the filter, which lives across it.
     let filtered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter) };
     assert_eq!((promised, filtered), (0, 0), "{}", std::io::Error::last_os_error());
 }
@@ -32,17 +32,17 @@ fn refuse_memory_files() {
 #[test]
 fn without_memory_files_the_exported_symbol_leads_to_the_table() {
     refuse_memory_files();
-    // SAFETY: gives the place of the calling thread's error number.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: there as long as the thread.
-    unsafe { place.write(libc::EDOM) };
+    // SAFETY: returns the address of the calling thread's error number.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it exists as long as the thread.
+    unsafe { errno.write(libc::EDOM) };
     traceprof_context::set(5, 6);
     let left = std::io::Error::last_os_error().raw_os_error();
-    assert_eq!(left, Some(libc::EDOM), "no error is left behind");
+    assert_eq!(left, Some(libc::EDOM), "the error number has changed");
     assert!(traceprof_context::is_available());
-    assert_eq!(tables(std::process::id()), [], "no mapping has the name");
+    assert_eq!(tables(std::process::id()), [], "a mapping has the name");
     let base = traceprof_context::traceprof_context_table_v1.load(Ordering::Acquire);
-    // SAFETY: the address of a table, which stays mapped.
+    // SAFETY: it is the address of a table, which stays mapped.
     let table = unsafe { ContextTable::new(base as *const u8) };
     assert_eq!(table.header.magic.load(Ordering::Relaxed), TABLE_MAGIC);
     assert_eq!(table.find(tid()).map(|context| context.values().span), Some(5));

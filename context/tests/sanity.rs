@@ -41,7 +41,7 @@ fn sequential_write_read_cycles() {
 #[test]
 fn tls_mechanism() {
     traceprof_context::set(123, 456);
-    // As a handler reads it: by the thread's id.
+    // Finds the context by the thread's id, as a handler does.
     let mine = find(tid()).expect("this thread has an entry");
     assert_eq!(mine.span.load(Ordering::Relaxed), 123);
     std::thread::spawn(|| {
@@ -51,6 +51,6 @@ fn tls_mechanism() {
     })
     .join()
     .unwrap();
-    assert_eq!(mine.values().span, 123, "the other thread has a context of its own");
+    assert_eq!(mine.values().span, 123, "the other thread changed this thread's context");
     assert_eq!(mine.values(), traceprof_context::current().unwrap());
 }

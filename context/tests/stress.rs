@@ -1,8 +1,8 @@
-//! Contexts under fire: threads change theirs millions of times a second, while signals come more
-//! than ten thousand times a second, whose handler reads through the table as the agent does. What
-//! it accepts must be one of the states that the thread was in, whole: the one before the update
-//! that it interrupts, or the one after. The same look at writers with a planted mistake must find
-//! states that never were.
+//! A stress test of contexts. Threads change their contexts millions of times a second. More than
+//! ten thousand signals a second interrupt them, and the handler reads through the table as the
+//! agent does. A context that it accepts must be a complete state of the thread: the one before the
+//! interrupted update, or the one after it. With a planted mistake in the writer, the same test
+//! must find states that never existed.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -17,24 +17,24 @@ use traceprof_abi::context::{Context, ContextTable, Reading, TAGS, Values, check
 
 const WORKERS: usize = 2;
 const SIGNAL: i32 = libc::SIGUSR2;
-/// Of each worker's timer, which signals it while it runs, however busy the machine is. Another
-/// thread signals it besides, whenever that one runs.
+/// Interval of each worker's timer, which signals the worker while it runs, however busy the
+/// machine is. Another thread also signals the workers, whenever it runs.
 const INTERVAL_NS: i64 = 25_000;
-/// Updates after which a worker begins anew with another span.
+/// Number of updates after which a worker starts again with another span.
 const CYCLE: u64 = 8;
 
-/// How a worker writes.
+/// The way in which a worker writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Writer {
-    /// By the crate.
+    /// With the functions of the crate.
     Real,
-    /// Without marking the context while it changes.
+    /// Does not mark the context while it changes.
     NoMark,
-    /// The checksum in front of what it is of.
+    /// Stores the checksum before the fields.
     WrongOrder,
 }
 
-/// An update: what it changes, and how.
+/// An update of a context.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Update {
     All(Values),
@@ -43,7 +43,8 @@ enum Update {
     Clear,
 }
 
-/// Ids and tags of an update follow from its number: no two states have a part in common.
+/// Returns the span of an update. Ids and tags follow from the update's number, so no two states
+/// share a part.
 fn span_of(number: u64) -> u64 {
     (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -56,7 +57,7 @@ fn tags_of(number: u64) -> [u32; TAGS] {
     std::array::from_fn(|at| (number as u32).wrapping_mul(31).wrapping_add(at as u32) | 1 << 31)
 }
 
-/// The update with this number; the first of a cycle sets all.
+/// Returns the update with this number. The first of a cycle sets all values.
 fn update(number: u64) -> Update {
     let span = span_of(number / CYCLE);
     let all = Values { span, root_span: root_of(span), tags: tags_of(number) };
@@ -64,13 +65,13 @@ fn update(number: u64) -> Update {
         1 | 4 => Update::Tag(number as usize % TAGS, tags_of(number)[0]),
         3 => Update::Ids(!span, root_of(!span)),
         6 => Update::Clear,
-        // Of the others, 2 and 5 keep span and root and change the tags.
+        // Of the other updates, 2 and 5 keep span and root and change the tags.
         5 => Update::All(Values { span: !span, root_span: root_of(!span), ..all }),
         _ => Update::All(all),
     }
 }
 
-/// The published context after the update with this number.
+/// Returns the published context after the update with this number.
 fn state(number: u64) -> Reading {
     let mut values = None;
     for number in number - number % CYCLE..=number {
@@ -78,9 +79,9 @@ fn state(number: u64) -> Reading {
         values = match update(number) {
             Update::All(all) => Some(all),
             Update::Ids(span, root_span) => Some(Values { span, root_span, ..before }),
-            Update::Tag(place, value) => {
+            Update::Tag(index, value) => {
                 let mut tags = before.tags;
-                tags[place] = value;
+                tags[index] = value;
                 Some(Values { tags, ..before })
             }
             Update::Clear => None,
@@ -89,13 +90,13 @@ fn state(number: u64) -> Reading {
     values.map_or(Reading::None, Reading::Set)
 }
 
-/// A thread that changes its context, and what the handler saw on it.
+/// A thread that changes its context, with the counts of its handler.
 #[derive(Default)]
 struct Worker {
     tid: AtomicU64,
-    /// Number of the update that is under way, or of the next one, plus 1.
+    /// Number of the current or the next update, plus 1.
     begun: AtomicU64,
-    /// Number of the last one that is over, plus 1.
+    /// Number of the last finished update, plus 1.
     done: AtomicU64,
     handled: AtomicU64,
     accepted: AtomicU64,
@@ -124,7 +125,7 @@ fn get(counter: &AtomicU64) -> u64 {
 
 extern "C" fn on_signal(_: i32) {
     let running = RUNNING.load(Ordering::Acquire) as *const Shared;
-    // SAFETY: null, or a value that lives until no signal is sent any more.
+    // SAFETY: it is null, or points to a value that lives until no signal is sent any more.
     let Some(shared) = (unsafe { running.as_ref() }) else { return };
     let tid = tid();
     let of_thread = |worker: &&Worker| get(&worker.tid) == u64::from(tid);
@@ -138,7 +139,7 @@ extern "C" fn on_signal(_: i32) {
     }
     match reading {
         Reading::Torn => count(&worker.torn),
-        // Within an update nothing may be published; else the last update counts.
+        // During an update nothing may be published. Otherwise the last update counts.
         Reading::None if begun != done || state(done - 1) == Reading::None => {}
         Reading::Set(_) if reading == state(done - 1) || reading == state(begun - 1) => {
             count(&worker.accepted);
@@ -147,15 +148,15 @@ extern "C" fn on_signal(_: i32) {
     }
 }
 
-/// The context of the mistaken writers: they know no functions but their own.
+/// Applies an update with a planted mistake, without the crate's functions.
 fn write(context: &Context, writer: Writer, update: Update) {
     let before = context.values();
     let Values { span, root_span, tags } = match update {
         Update::All(all) => all,
         Update::Ids(span, root_span) => Values { span, root_span, ..before },
-        Update::Tag(place, value) => {
+        Update::Tag(index, value) => {
             let mut tags = before.tags;
-            tags[place] = value;
+            tags[index] = value;
             Values { tags, ..before }
         }
         Update::Clear => return context.clear(),
@@ -180,15 +181,15 @@ fn apply(context: &Context, writer: Writer, number: u64) {
         update if writer != Writer::Real => write(context, writer, update),
         Update::All(values) => traceprof_context::set_all(&values),
         Update::Ids(span, root_span) => traceprof_context::set(span, root_span),
-        // Registered by `run`, in this order.
-        Update::Tag(place, value) => TAG_PLACES.get().expect("registered")[place].set(value),
+        // `run` registered the tags in this order.
+        Update::Tag(index, value) => TAG_HANDLES.get().expect("registered")[index].set(value),
         Update::Clear => traceprof_context::clear(),
     }
 }
 
-static TAG_PLACES: OnceLock<Vec<traceprof_context::Tag<u32>>> = OnceLock::new();
+static TAG_HANDLES: OnceLock<Vec<traceprof_context::Tag<u32>>> = OnceLock::new();
 
-/// Has the calling thread signalled so often, until it ends.
+/// Starts a timer that signals the calling thread at `INTERVAL_NS`.
 fn start_timer() -> libc::timer_t {
     // SAFETY: zero bytes are a valid sigevent.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -200,7 +201,7 @@ fn start_timer() -> libc::timer_t {
     let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
     let interval = libc::timespec { tv_sec: 0, tv_nsec: INTERVAL_NS };
     let setting = libc::itimerspec { it_interval: interval, it_value: interval };
-    // SAFETY: the timer exists, and the setting is read only.
+    // SAFETY: the timer exists, and the call only reads the setting.
     let set = unsafe { libc::timer_settime(timer, 0, &raw const setting, std::ptr::null_mut()) };
     assert_eq!((made, set), (0, 0), "{}", std::io::Error::last_os_error());
     timer
@@ -220,7 +221,7 @@ fn work(worker: &Worker, writer: Writer, shared: &Shared, ready: &Barrier) {
     while get(&shared.stop) == 0 {
         for _ in 0..1000 {
             worker.begun.store(number + 1, Ordering::Relaxed);
-            // For the handler on this thread, as a compiler sees it.
+            // A compiler fence, for the handler on this thread.
             compiler_fence(Ordering::SeqCst);
             apply(context, writer, number);
             compiler_fence(Ordering::SeqCst);
@@ -228,31 +229,31 @@ fn work(worker: &Worker, writer: Writer, shared: &Shared, ready: &Barrier) {
             number += 1;
         }
     }
-    // SAFETY: started above.
+    // SAFETY: the timer was created above.
     unsafe { libc::timer_delete(timer) };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the structure.
+    // SAFETY: the call writes the structure.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     worker
         .cpu_ns
         .store(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64, Ordering::Relaxed);
 }
 
-/// Whether so many signals in this time are enough of a test that takes so long, or patience is at
-/// its end.
+/// Returns whether this many signals in this time are enough for a test of `seconds`. Fails if the
+/// test has waited too long.
 fn is_enough(elapsed: Duration, handled: u64, seconds: u64) -> Result<bool, String> {
     let wanted = 12_000 * seconds;
     if elapsed.as_secs() >= seconds && handled >= wanted {
         return Ok(true);
     }
-    // A busy machine takes longer.
+    // A busy machine may take ten times as long.
     if elapsed.as_secs() >= seconds * 10 {
         return Err(format!("{handled} signals of {wanted} were handled in {elapsed:?}"));
     }
     Ok(false)
 }
 
-/// Signals the workers in turn until there was enough.
+/// Signals the workers in turn until there were enough signals.
 fn fire(shared: &Shared, seconds: u64) -> Result<Duration, String> {
     let started = Instant::now();
     let handled = || shared.workers.iter().map(|worker| get(&worker.handled)).sum::<u64>();
@@ -270,7 +271,7 @@ fn fire(shared: &Shared, seconds: u64) -> Result<Duration, String> {
     }
 }
 
-/// What the handlers saw of all workers.
+/// The counts of all workers' handlers.
 #[derive(Debug)]
 struct Outcome {
     elapsed: Duration,
@@ -279,16 +280,17 @@ struct Outcome {
     within: u64,
     torn: u64,
     inconsistent: u64,
-    /// Of the slowest worker in a second of its time: a busy machine gives it less.
+    /// Updates of the slowest worker in a second of its CPU time, because a busy machine gives it
+    /// less.
     updates_per_second: f64,
-    /// Of all of them, in a second of their time.
+    /// Signals of all workers in a second of their CPU time.
     signals_per_second: f64,
 }
 
 fn run(writer: Writer, seconds: u64) -> Outcome {
     let _alone = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    TAG_PLACES.get_or_init(|| {
-        let tag = |place| traceprof_context::Tag::number(&format!("tag {place}")).expect("a tag");
+    TAG_HANDLES.get_or_init(|| {
+        let tag = |index| traceprof_context::Tag::number(&format!("tag {index}")).expect("a tag");
         (0..TAGS).map(tag).collect()
     });
     install();
@@ -306,7 +308,7 @@ fn run(writer: Writer, seconds: u64) -> Outcome {
         shared.stop.store(1, Ordering::Relaxed);
         elapsed
     });
-    // The threads are gone, so no signal is on its way.
+    // The threads have exited, so no signal is pending.
     RUNNING.store(0, Ordering::Release);
     let elapsed = elapsed.unwrap_or_else(|error| panic!("{writer:?}: {error}"));
     let sum = |counter: fn(&Worker) -> &AtomicU64| -> u64 {
@@ -346,8 +348,8 @@ fn no_accepted_context_is_inconsistent_and_none_is_torn_on_its_own_thread() {
     assert!(outcome.elapsed.as_secs() >= seconds, "{outcome:?}");
     assert!(outcome.signals_per_second > 10_000.0, "{outcome:?}");
     assert!(outcome.updates_per_second > 1e6, "{outcome:?}");
-    assert!(outcome.within > outcome.handled / 10, "updates were interrupted: {outcome:?}");
-    assert!(outcome.accepted > outcome.handled / 10, "contexts were read: {outcome:?}");
+    assert!(outcome.within > outcome.handled / 10, "few updates were interrupted: {outcome:?}");
+    assert!(outcome.accepted > outcome.handled / 10, "few contexts were read: {outcome:?}");
 }
 
 #[test]
@@ -363,7 +365,7 @@ fn a_writer_that_stores_in_the_wrong_order_is_caught() {
 }
 
 #[test]
-fn signals_that_do_not_come_are_a_failure() {
+fn missing_signals_are_a_failure() {
     let after = |seconds, handled| is_enough(Duration::from_secs(seconds), handled, 3);
     assert_eq!(after(2, 36_000), Ok(false));
     assert_eq!(after(3, 36_000), Ok(true));
@@ -373,7 +375,7 @@ fn signals_that_do_not_come_are_a_failure() {
 }
 
 #[test]
-fn states_have_no_part_in_common() {
+fn states_share_no_part() {
     let states: Vec<Reading> = (0..1000).map(state).collect();
     for (at, one) in states.iter().enumerate() {
         let is_none = at as u64 % CYCLE == 6;

@@ -1,4 +1,4 @@
-//! Threads that begin, end and are born again, and children of `fork`.
+//! Tests of threads that start and exit, of reused entries, and of children of `fork`.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -19,17 +19,17 @@ fn values(span: u64) -> Values {
 #[test]
 fn threads_that_start_exit_and_are_reused_do_not_inherit_contexts() {
     let mut seen = HashSet::new();
-    // The entries are given out again and again; whether the ids are is up to the kernel.
+    // The entries are reused again and again. Whether thread ids are reused is up to the kernel.
     for turn in 0..300_u64 {
         let tid = thread::spawn(move || {
-            assert_eq!(current(), None, "an entry that was not clear");
+            assert_eq!(current(), None, "the entry was not clear");
             set_all(&values(turn + 1));
             assert_eq!(find(tid()).unwrap().read(), Reading::Set(values(turn + 1)));
             tid()
         })
         .join()
         .unwrap();
-        assert!(find(tid).is_none(), "a thread that ended gave its entry back");
+        assert!(find(tid).is_none(), "an exited thread kept its entry");
         seen.insert(tid);
     }
     let used = |table: &traceprof_abi::context::ContextTable<'_>| {
@@ -39,11 +39,11 @@ fn threads_that_start_exit_and_are_reused_do_not_inherit_contexts() {
 }
 
 #[test]
-fn an_entry_that_a_thread_left_behind_is_clear_for_the_next_with_its_id() {
+fn an_abandoned_entry_is_clear_for_the_next_thread_with_its_id() {
     let table = || own_tables()[0];
     set(1, 1);
     thread::spawn(move || {
-        // As if another thread with this id had been killed.
+        // The entry is as a killed thread with this id would leave it.
         table().claim(tid()).unwrap().set_all(&values(5));
         assert_eq!(current(), None);
     })
@@ -58,7 +58,7 @@ struct Late(Option<u64>);
 
 impl Drop for Late {
     fn drop(&mut self) {
-        // Before or after the thread has given its entry back: neither must do harm.
+        // This runs before or after the thread has released its entry. Both must be harmless.
         if let Some(id) = self.0 {
             set(id, id);
             drop(span(id + 1, id));
@@ -79,7 +79,7 @@ thread_local! {
 #[test]
 fn a_span_that_is_set_while_the_thread_ends_goes_nowhere() {
     let tid = thread::spawn(|| {
-        // Destructors run in one order or the other: one of the two is later than the crate's.
+        // Destructors run in either order: one of the two runs after the crate's.
         EARLY.with(|late| late.borrow_mut().0 = Some(7));
         set(1, 1);
         LAST.with(|late| late.borrow_mut().0 = Some(9));
@@ -87,7 +87,7 @@ fn a_span_that_is_set_while_the_thread_ends_goes_nowhere() {
     })
     .join()
     .unwrap();
-    assert!(find(tid).is_none(), "nothing is left behind");
+    assert!(find(tid).is_none(), "the thread left an entry behind");
     assert!(WAS_LATE.load(Ordering::Relaxed), "no destructor ran after the crate's");
 }
 
@@ -114,24 +114,24 @@ fn many_threads_at_once_have_a_context_each() {
                 all_set.wait();
                 assert_eq!(find(tid()).unwrap().read(), Reading::Set(values(thread * 100)));
                 let line = find(tid()).unwrap() as *const _ as usize;
-                assert_eq!(line % 64, 0, "a cache line of its own");
+                assert_eq!(line % 64, 0, "not a cache line of its own");
             });
         }
     });
 }
 
-/// Runs in a child of `fork`, and says whether it went well.
+/// Runs `work` in a child of `fork`, and returns whether it succeeded.
 fn in_a_child(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls nothing that needs what other threads of the parent may hold, but for
-    // allocations, which glibc keeps whole across a fork.
+    // SAFETY: the child needs no lock that another thread of the parent may hold. The exception is
+    // allocation, which glibc keeps consistent across a fork.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let code = i32::from(!work());
-        // SAFETY: ends the child at once, without the destructors that are the parent's to run.
+        // SAFETY: exits the child at once, without the destructors that the parent must run.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child and writes its status.
+    // SAFETY: the call waits for the child and writes its status.
     unsafe { libc::waitpid(pid, &raw mut status, 0) };
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
@@ -148,12 +148,12 @@ fn a_child_of_fork_has_a_table_of_its_own_with_the_same_names() {
         let is_empty = table.find(parent).is_none() && current().is_none();
         set(7, 8);
         let found = table.find(tid()).map(|context| context.values().span);
-        let names = (Tag::number("tenant").unwrap().place(), text("/checkout"));
-        is_own && is_empty && found == Some(7) && names == (tenant.place(), checkout)
+        let names = (Tag::number("tenant").unwrap().index(), text("/checkout"));
+        is_own && is_empty && found == Some(7) && names == (tenant.index(), checkout)
     });
     assert!(is_right);
     let mine = find(parent).unwrap().values();
-    assert_eq!((mine.span, mine.tags[tenant.place()]), (5, 9), "the parent's stays");
-    assert_eq!(tables(std::process::id()).len(), 1, "one table for all");
+    assert_eq!((mine.span, mine.tags[tenant.index()]), (5, 9), "the parent's context has changed");
+    assert_eq!(tables(std::process::id()).len(), 1, "not one table for all threads");
     clear();
 }

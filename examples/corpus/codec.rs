@@ -1,20 +1,19 @@
-//! The form of a corpus on disk.
+//! The format of a corpus on disk.
 //!
-//! A file is one zstd frame of varints (LEB128), column after column; differences are zigzag
+//! A file is one zstd frame of varints (LEB128), column after column. Differences are zigzag
 //! varints. `n?` is 0 for none, else the number plus 1.
 //!
 //! | part | columns |
 //! |---|---|
 //! | head | 8 bytes of magic, period in ns, number of modules |
-//! | methods | count; module?; start (difference to the one before) |
-//! | locations | count; method (difference); svma (difference); file?; line (difference); how many locations before this one the inline parent is, 0 for none |
-//! | paths | count; how many paths before this one the parent is, 0 for a root; location |
+//! | methods | count; module?; start (difference to the previous one) |
+//! | locations | count; method (difference); svma (difference); file?; line (difference); distance to the inline parent, which comes before this location, 0 for none |
+//! | paths | count; distance to the parent, which comes before this path, 0 for a root; location |
 //! | threads | count; per thread: begin in ns, count of samples, then the columns of its samples |
-//! | samples | ns since the one before; path? (difference); slot?, none if it is that of the last sample of the thread with this path; epoch (difference); weight; end reason; flags |
+//! | samples | ns since the previous one; path? (difference); slot?, none if it is that of the thread's last sample with this path; epoch (difference); weight; end reason; flags |
 //!
 //! # Invariants
-//! - What `decode` returns refers to nothing that is not there, and no parent comes after its
-//!   child.
+//! - What `decode` returns has no dangling reference, and no parent comes after its child.
 
 use std::collections::HashMap;
 
@@ -22,7 +21,7 @@ use super::{Corpus, Location, Method, Sample, Step, Thread};
 
 const MAGIC: &[u8; 8] = b"TPSTACK1";
 
-/// What stands for a number that is not there.
+/// Encodes an optional number.
 fn optional(number: Option<u32>) -> u64 {
     number.map_or(0, |number| u64::from(number) + 1)
 }
@@ -43,7 +42,7 @@ impl Output {
         values.for_each(|value| self.number(value));
     }
 
-    /// Each value less the one before it.
+    /// Writes the differences of consecutive values.
     fn differences(&mut self, values: impl Iterator<Item = u64>) {
         let mut before = 0u64;
         for value in values {
@@ -54,7 +53,7 @@ impl Output {
     }
 }
 
-/// The bytes of a corpus, not compressed.
+/// Returns the bytes of a corpus, not compressed.
 pub(super) fn encode(corpus: &Corpus) -> Vec<u8> {
     let mut out = Output(MAGIC.to_vec());
     out.number(corpus.period_ns);
@@ -69,13 +68,13 @@ pub(super) fn encode(corpus: &Corpus) -> Vec<u8> {
     out.differences(locations.iter().map(|location| location.svma));
     out.column(locations.iter().map(|location| optional(location.file)));
     out.differences(locations.iter().map(|location| location.line.into()));
-    let back = |place: usize, parent: Option<u32>| {
-        parent.map_or(0, |parent| place as u64 - u64::from(parent))
+    let back = |index: usize, parent: Option<u32>| {
+        parent.map_or(0, |parent| index as u64 - u64::from(parent))
     };
     let parents = locations.iter().enumerate();
-    out.column(parents.map(|(place, location)| back(place, location.inline_parent)));
+    out.column(parents.map(|(index, location)| back(index, location.inline_parent)));
     out.number(corpus.paths.len() as u64);
-    out.column(corpus.paths.iter().enumerate().map(|(place, step)| back(place, step.parent)));
+    out.column(corpus.paths.iter().enumerate().map(|(index, step)| back(index, step.parent)));
     out.column(corpus.paths.iter().map(|step| step.location.into()));
     out.number(corpus.threads.len() as u64);
     corpus.threads.iter().for_each(|thread| encode_thread(&mut out, thread));
@@ -125,7 +124,7 @@ impl Input<'_> {
         T::try_from(self.number()?).map_err(|_| "a number of the corpus is too large")
     }
 
-    /// A number of items, each of which takes a byte or more.
+    /// Reads a number of items, each of which takes at least one byte.
     fn count(&mut self) -> Decoded<usize> {
         let count: usize = self.small()?;
         if count <= self.0.len() { Ok(count) } else { Err("the corpus is cut off") }
@@ -146,16 +145,16 @@ impl Input<'_> {
         Ok(column)
     }
 
-    /// Places of parents, each before that of its child.
+    /// Reads the indices of parents. Each is less than its child's.
     fn parents(&mut self, count: usize) -> Decoded<Vec<Option<u32>>> {
-        let place = |place: usize, back: u64| match back {
+        let index = |index: usize, back: u64| match back {
             0 => Ok(None),
-            back => match (place as u64).checked_sub(back) {
+            back => match (index as u64).checked_sub(back) {
                 Some(parent) => Ok(Some(parent as u32)),
-                None => Err("a parent lies before the corpus"),
+                None => Err("the corpus has a parent before its first item"),
             },
         };
-        (0..count).map(|at| place(at, self.number()?)).collect()
+        (0..count).map(|at| index(at, self.number()?)).collect()
     }
 }
 
@@ -163,15 +162,15 @@ fn present(word: u32) -> Option<u32> {
     word.checked_sub(1)
 }
 
-/// Refuses a number that is not below the count of what it refers to.
+/// Refuses a number that is not less than the count of the items that it refers to.
 fn below(number: Option<u32>, count: usize) -> Decoded<()> {
     match number.is_none_or(|number| (number as usize) < count) {
         true => Ok(()),
-        false => Err("the corpus refers to something that is not in it"),
+        false => Err("the corpus has a dangling reference"),
     }
 }
 
-/// The corpus of `bytes`.
+/// Returns the corpus that `bytes` encodes.
 pub(super) fn decode(bytes: &[u8]) -> Decoded<Corpus> {
     let rest = bytes.strip_prefix(MAGIC).ok_or("not a corpus of stacks")?;
     let mut input = Input(rest);
@@ -180,14 +179,14 @@ pub(super) fn decode(bytes: &[u8]) -> Decoded<Corpus> {
     let locations = decode_locations(&mut input, methods.len())?;
     let count = input.count()?;
     let parents = input.parents(count)?;
-    let places = input.column(count)?;
+    let step_locations = input.column(count)?;
     let step = |(parent, location)| Step { parent, location };
-    let paths: Vec<Step> = parents.into_iter().zip(places).map(step).collect();
+    let paths: Vec<Step> = parents.into_iter().zip(step_locations).map(step).collect();
     paths.iter().try_for_each(|step| below(Some(step.location), locations.len()))?;
     let threads = (0..input.count()?).map(|_| decode_thread(&mut input, paths.len()));
     let threads = threads.collect::<Decoded<_>>()?;
     if !input.0.is_empty() {
-        return Err("the corpus has bytes left over");
+        return Err("the corpus has excess bytes");
     }
     Ok(Corpus { period_ns, modules, methods, locations, paths, threads })
 }
@@ -209,12 +208,12 @@ fn decode_locations(input: &mut Input<'_>, methods: usize) -> Decoded<Vec<Locati
     let files: Vec<u32> = input.column(count)?;
     let lines: Vec<u32> = input.differences(count)?;
     let parents = input.parents(count)?;
-    let location = |place: usize| Location {
-        method: of[place],
-        svma: svmas[place],
-        file: present(files[place]),
-        line: lines[place],
-        inline_parent: parents[place],
+    let location = |index: usize| Location {
+        method: of[index],
+        svma: svmas[index],
+        file: present(files[index]),
+        line: lines[index],
+        inline_parent: parents[index],
     };
     of.iter().try_for_each(|method| below(Some(*method), methods))?;
     Ok((0..count).map(location).collect())
@@ -244,14 +243,14 @@ fn decode_thread(input: &mut Input<'_>, path_count: usize) -> Decoded<Thread> {
     let weights: Vec<u32> = input.column(count)?;
     let reasons: Vec<u16> = input.column(count)?;
     let flags: Vec<u32> = input.column(count)?;
-    let sample = |place: usize| Sample {
-        time_ns: times_ns[place],
-        path: present(paths[place]),
-        epoch: epochs[place],
-        slot: slots[place],
-        weight: weights[place],
-        end_reason: reasons[place],
-        flags: flags[place],
+    let sample = |index: usize| Sample {
+        time_ns: times_ns[index],
+        path: present(paths[index]),
+        epoch: epochs[index],
+        slot: slots[index],
+        weight: weights[index],
+        end_reason: reasons[index],
+        flags: flags[index],
     };
     Ok(Thread { begin_ns, samples: (0..count).map(sample).collect() })
 }
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_never_panic_nor_refer_to_nothing() {
+    fn damaged_bytes_never_panic_nor_give_dangling_references() {
         let smallest = files().into_iter().min_by_key(|path| path.metadata().unwrap().len());
         let corpus = Corpus::read(&smallest.unwrap()).unwrap();
         let threads =

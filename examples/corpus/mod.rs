@@ -1,11 +1,11 @@
-//! The corpus: stacks as real programs had them, without anything that names the program.
+//! A corpus: stacks of real programs, without anything that names the program.
 //!
-//! Modules, methods and source files are numbers only; addresses (SVMAs), lines, inlining, the
-//! times of the samples to the nanosecond and their call-trace ids are as they were recorded.
-//! `codec` has the form on disk. The examples share this module.
+//! Modules, methods and source files are numbers only. Addresses (SVMAs), lines, inlining, the
+//! times of the samples in nanoseconds and their call-trace ids are as recorded. `codec` has the
+//! format on disk. The examples share this module.
 //!
-//! The committed corpora are of `traceprof record --freq 999` on a machine of two cores that had
-//! other work, too:
+//! The committed corpora come from `traceprof record --freq 999` on a machine with two cores that
+//! also did other work:
 //!
 //! | file in tests/corpus | program | cut |
 //! |---|---|---|
@@ -23,28 +23,28 @@ pub(crate) mod replay;
 /// A part of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Corpus {
-    /// The sampling period.
+    /// The sampling period in nanoseconds.
     pub(crate) period_ns: u64,
-    /// How many modules there are.
+    /// Number of modules.
     pub(crate) modules: u32,
     /// Functions.
     pub(crate) methods: Vec<Method>,
-    /// Places in functions, in the order in which the recorder met them.
+    /// Code locations, in the order in which the recorder met them.
     pub(crate) locations: Vec<Location>,
-    /// Stacks as a tree: a parent lies before its children.
+    /// Stacks as a tree. A parent comes before its children.
     pub(crate) paths: Vec<Step>,
     /// Threads in the order of their first samples.
     pub(crate) threads: Vec<Thread>,
 }
 
-/// A function; its index tells apart those that had different names.
+/// A function. Functions with different names have different indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Method {
     pub(crate) module: Option<u32>,
     pub(crate) start_svma: u64,
 }
 
-/// A place in a function.
+/// A code location in a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) method: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Location {
     pub(crate) inline_parent: Option<u32>,
 }
 
-/// A stack: the one without its innermost frame, and that frame.
+/// A stack: its innermost frame, and the index of the stack without that frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Step {
     pub(crate) parent: Option<u32>,
@@ -64,7 +64,7 @@ pub(crate) struct Step {
 /// A thread's samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Thread {
-    /// Its first sample, after the first one of all threads.
+    /// Time of its first sample in nanoseconds, after the first sample of all threads.
     pub(crate) begin_ns: u64,
     pub(crate) samples: Vec<Sample>,
 }
@@ -72,9 +72,9 @@ pub(crate) struct Thread {
 /// A sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Time after the thread's first sample.
+    /// Time in nanoseconds after the thread's first sample.
     pub(crate) time_ns: u64,
-    /// Index of a [`Step`]; none if the stack is unknown.
+    /// Index of a [`Step`], or `None` if the stack is unknown.
     pub(crate) path: Option<u32>,
     /// Call-trace id: number of the table and slot in it.
     pub(crate) epoch: u32,
@@ -95,7 +95,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Refuses one that nothing can be made of.
+    /// Refuses a corpus without a period or samples.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match (self.period_ns, self.samples()) {
             (0, _) => Err("the sampling period is not known"),
@@ -104,14 +104,14 @@ impl Corpus {
         }
     }
 
-    /// The bytes of a corpus file.
+    /// Returns the bytes of a corpus file.
     pub(crate) fn to_file(&self) -> std::io::Result<Vec<u8>> {
         let bytes = codec::encode(self);
         debug_assert_eq!(codec::decode(&bytes).as_ref(), Ok(self));
         zstd::bulk::compress(&bytes, 19)
     }
 
-    /// The locations of a stack, root first.
+    /// Returns the locations of a stack, root first.
     pub(crate) fn stack(&self, path: Option<u32>) -> Vec<u32> {
         let mut stack = Vec::new();
         let mut next = path;
@@ -124,12 +124,12 @@ impl Corpus {
         stack
     }
 
-    /// How many samples there are.
+    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> usize {
         self.threads.iter().map(|thread| thread.samples.len()).sum()
     }
 
-    /// A line that says what is in it.
+    /// Returns a line that describes the corpus.
     pub(crate) fn summary(&self) -> String {
         let samples = || self.threads.iter().flat_map(|thread| &thread.samples);
         let count = self.samples().max(1) as f64;

@@ -1,12 +1,12 @@
-//! A long trace out of a short corpus.
+//! Makes a long trace from a short corpus.
 //!
-//! A lane is a thread of the long trace. It walks over the samples of all threads of its corpus,
-//! one thread after the other, again and again; lanes of one corpus start at times that are equally
-//! far apart, and stay so. The same samples come again only after as many others as the corpus has,
-//! which is more than fit into one frame of a trace: compression cannot profit from the replaying.
-//! Intervals and stacks are the recorded ones; times go on. Call traces are numbered as the
-//! recorder's storage does it: from 0 on in the order in which they are first seen in an epoch,
-//! which is a batch; that a sample has a trace of an earlier epoch is recorded.
+//! A [`ReplayThread`] is a thread of the long trace. It replays the samples of all threads of its
+//! corpus, one thread after the other, again and again. The replay threads of a corpus start at
+//! equally distant times and keep their distance. A sample comes again only after as many others as
+//! the corpus has, which is more than fit into one frame of a trace, so compression cannot profit
+//! from the repetition. Intervals and stacks are the recorded ones, and times increase. Call traces
+//! are numbered as in the recorder's storage: from 0 on, in the order in which they first occur in
+//! an epoch, which is a batch. As in the recording, a sample may have a trace of an earlier epoch.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use traceprof::trace::{
 
 use super::{Corpus, Sample};
 
-/// Of the recorder: the time between two batches.
+/// Time between two batches of the recorder, in nanoseconds.
 pub(crate) const BATCH_NS: u64 = 100_000_000;
 const BEGIN_NS: u64 = 10_000_000_000_000;
 const MAPPED_BYTES: u64 = 1 << 28;
@@ -25,16 +25,16 @@ const MAPPED_BYTES: u64 = 1 << 28;
 /// A corpus whose symbols have been written.
 pub(crate) struct Source<'a> {
     corpus: &'a Corpus,
-    /// All samples in the order in which lanes take them, with their intervals.
+    /// All samples in the order of the replay, with their intervals.
     steps: Vec<(Sample, u64)>,
-    /// Where each path's locations lie in `frames`.
+    /// The range of each path's locations in `frames`.
     stacks: Vec<(usize, usize)>,
     frames: Vec<LocationId>,
 }
 
 impl<'a> Source<'a> {
-    /// Writes modules, methods and locations of `corpus`; `seed` makes their names differ from
-    /// those of other ones.
+    /// Writes modules, methods and locations of `corpus`. `seed` makes the names differ from those
+    /// of other corpora.
     pub(crate) fn write(
         corpus: &'a Corpus,
         seed: u64,
@@ -59,18 +59,18 @@ impl<'a> Source<'a> {
         Ok(Self { corpus, steps, stacks, frames })
     }
 
-    /// As many lanes as keep `busy` CPUs busy, each a new thread of process `pid`: of threads that
-    /// wait for one another, as Python's do, it takes several.
-    pub(crate) fn lanes(
+    /// Creates as many replay threads of process `pid` as keep `busy` CPUs busy. For threads that
+    /// wait for each other, like Python's, that is several for each CPU.
+    pub(crate) fn replay_threads(
         &'a self,
         busy: f64,
         pid: u32,
         writer: &mut TraceWriter,
-    ) -> Result<Vec<Lane<'a>>, TraceError> {
+    ) -> Result<Vec<ReplayThread<'a>>, TraceError> {
         let total_ns: u64 = self.steps.iter().map(|(_, interval_ns)| interval_ns).sum();
         let busy_ns = self.corpus.period_ns * self.steps.len() as u64;
         let count = (busy * total_ns as f64 / busy_ns.max(1) as f64).round().max(1.0) as usize;
-        let lane = |number: usize| {
+        let replay_thread = |number: usize| {
             let (tid, name) = (pid + number as u32, format!("worker-{number}"));
             let thread = writer.thread(&Thread {
                 pid,
@@ -80,15 +80,16 @@ impl<'a> Source<'a> {
                 ended_ns: None,
             })?;
             let (at, past_ns) = self.at_time(total_ns / count as u64 * number as u64);
-            // Threads do not tick at the same moment.
+            // The timers of threads do not expire at the same moment.
             let phase_ns = self.corpus.period_ns * number as u64 / count as u64;
             let time_ns = BEGIN_NS + phase_ns - past_ns;
-            Ok(Lane { source: self, thread, at, time_ns, newest_epoch: None })
+            Ok(ReplayThread { source: self, thread, at, time_ns, newest_epoch: None })
         };
-        (0..count).map(lane).collect()
+        (0..count).map(replay_thread).collect()
     }
 
-    /// The first sample after a time since the begin, and how much of its interval is past then.
+    /// Returns the first sample after a time since the start, and how much of its interval has
+    /// passed at that time.
     fn at_time(&self, time_ns: u64) -> (usize, u64) {
         let mut past_ns = time_ns;
         for (at, (_, interval_ns)) in self.steps.iter().enumerate() {
@@ -106,8 +107,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What a lane hands to the writer.
-pub(crate) struct Taken<'a> {
+/// A replayed sample for the writer.
+pub(crate) struct ReplayedSample<'a> {
     pub(crate) thread: ThreadId,
     pub(crate) sample: trace::Sample,
     pub(crate) stack: &'a [LocationId],
@@ -116,18 +117,18 @@ pub(crate) struct Taken<'a> {
 /// Numbers call traces within their epochs.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    /// By epoch: numbers by stack, which is told by its place, and end reason.
+    /// For each epoch: the numbers by stack, which its address identifies, and end reason.
     epochs: HashMap<u64, HashMap<(*const LocationId, u16), u64>>,
 }
 
 impl Numbers {
-    /// Completes the ids of the samples of a batch, of all threads.
-    pub(crate) fn number(&mut self, batch: u64, samples: &mut [Taken<'_>]) {
-        // No older ones have been seen in recordings.
+    /// Completes the trace ids of a batch's samples, of all threads.
+    pub(crate) fn number(&mut self, batch: u64, samples: &mut [ReplayedSample<'_>]) {
+        // Recordings have no samples with older epochs.
         self.epochs.retain(|epoch, _| epoch + 64 > batch);
-        let mut order: Vec<&mut Taken<'_>> = samples.iter_mut().collect();
+        let mut order: Vec<&mut ReplayedSample<'_>> = samples.iter_mut().collect();
         order.sort_by_key(|taken| taken.sample.time_ns);
-        for Taken { sample, stack, .. } in order {
+        for ReplayedSample { sample, stack, .. } in order {
             let numbers = self.epochs.entry(sample.trace_id >> 32).or_default();
             let next = numbers.len() as u64;
             sample.trace_id |= *numbers.entry((stack.as_ptr(), sample.end_reason)).or_insert(next);
@@ -136,7 +137,7 @@ impl Numbers {
 }
 
 /// A thread of the long trace.
-pub(crate) struct Lane<'a> {
+pub(crate) struct ReplayThread<'a> {
     source: &'a Source<'a>,
     thread: ThreadId,
     at: usize,
@@ -144,15 +145,15 @@ pub(crate) struct Lane<'a> {
     newest_epoch: Option<u32>,
 }
 
-impl<'a> Lane<'a> {
-    /// The next sample, if it was taken before the end of the batch.
-    pub(crate) fn next(&mut self, batch: u64) -> Option<Taken<'a>> {
+impl<'a> ReplayThread<'a> {
+    /// Returns the next sample, if it was taken before the end of the batch.
+    pub(crate) fn next(&mut self, batch: u64) -> Option<ReplayedSample<'a>> {
         let (sample, interval_ns) = self.source.steps.get(self.at)?;
         let time_ns = self.time_ns + interval_ns;
         if time_ns >= BEGIN_NS + (batch + 1) * BATCH_NS {
             return None;
         }
-        // At the seams between threads epochs jump.
+        // Epochs jump where the replay goes to the next thread.
         let newest = self.newest_epoch.filter(|newest| newest.abs_diff(sample.epoch) <= 64);
         let newest = newest.unwrap_or(sample.epoch).max(sample.epoch);
         self.newest_epoch = Some(newest);
@@ -169,7 +170,7 @@ impl<'a> Lane<'a> {
             flags: sample.flags,
             ..trace::Sample::default()
         };
-        Some(Taken { thread: self.thread, sample, stack })
+        Some(ReplayedSample { thread: self.thread, sample, stack })
     }
 }
 
@@ -232,7 +233,7 @@ const WORDS: [&str; 64] = [
     "write",
 ];
 
-/// A name of 20 to 60 characters like those of C++, a different one for each number.
+/// Returns a name of 20 to 60 characters like those of C++, different for each number.
 fn name(number: u64) -> String {
     let mix = mix(number);
     let word = |place: u32| WORDS[(mix >> (6 * place)) as usize % WORDS.len()];
@@ -247,7 +248,7 @@ fn name(number: u64) -> String {
     name
 }
 
-/// SplitMix64's last step: each input another output, all bits used.
+/// SplitMix64's last step: it maps each input to a different output and uses all bits.
 fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -271,25 +272,25 @@ mod tests {
         let options = WriterOptions::default();
         let mut writer = TraceWriter::create(&dir.path().join("out.trace"), options).unwrap();
         let source = Source::write(&corpus, 1, &mut writer).unwrap();
-        let mut lanes = source.lanes(8.0, 1, &mut writer).unwrap();
+        let mut replay_threads = source.replay_threads(8.0, 1, &mut writer).unwrap();
         let mut total = 0;
         for second in 0..30 {
             let mut taken = HashSet::new();
             for batch in second * 10..(second + 1) * 10 {
-                for lane in &mut lanes {
-                    let (mut at, mut last_ns) = (lane.at, lane.time_ns);
-                    while let Some(next) = lane.next(batch) {
+                for replay_thread in &mut replay_threads {
+                    let (mut at, mut last_ns) = (replay_thread.at, replay_thread.time_ns);
+                    while let Some(next) = replay_thread.next(batch) {
                         assert!(taken.insert(at), "{name}: a sample twice in second {second}");
                         assert!(next.sample.time_ns >= last_ns, "{name}: time went back");
-                        (at, last_ns) = (lane.at, next.sample.time_ns);
+                        (at, last_ns) = (replay_thread.at, next.sample.time_ns);
                     }
                 }
             }
             total += taken.len();
         }
-        // Eight threads that take a sample in each millisecond.
+        // Eight threads with a sample in each millisecond.
         assert!((200_000..280_000).contains(&total), "{name}: {total} samples");
-        assert!(total > 2 * source.steps.len(), "{name}: nothing was replayed");
+        assert!(total > 2 * source.steps.len(), "{name}: no sample was repeated");
     }
 
     #[test]

@@ -39,7 +39,7 @@ fi
 
 mkdir -p "$directory"
 before=$directory/before.trace after=$directory/after.trace
-# No recording is overwritten, and nothing is deployed that could not be compared.
+# Does not overwrite a recording, and does not deploy a change that could not be compared.
 for file in "$before" "$after"; do
     if [[ -e $file ]]; then
         echo "$file exists already: choose another directory with -o" >&2

@@ -37,7 +37,7 @@ ticks() {
         pid=${stat#/proc/} pid=${pid%/stat}
         ((pid != $$)) || continue
         ((EUID == 0)) || [[ -O /proc/$pid ]] || continue
-        # A kernel thread has no program, and any process may have ended meanwhile.
+        # A kernel thread has no program, and any process may have exited meanwhile.
         [[ -n $(readlink "/proc/$pid/exe" 2>/dev/null) ]] || continue
         { IFS= read -r line <"$stat"; } 2>/dev/null || continue
         # The name may contain spaces and brackets; it ends at the last bracket.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Collects what a process that hangs is doing, before it is restarted.
+# Collects what a hung process is doing, before it is restarted.
 set -euo pipefail
 
 usage() {
@@ -49,7 +49,7 @@ errors=$directory/errors.txt trace=$directory/wall.trace
 : >"$errors"
 
 failed=0
-# try FILE COMMAND...: the output of the command to a file, its errors to errors.txt.
+# try FILE COMMAND...: writes the output of the command to a file, and its errors to errors.txt.
 try() {
     local file=$1
     shift
@@ -59,7 +59,7 @@ try() {
     fi
 }
 
-# The stacks first: they may be gone next.
+# The stacks first, because the process may exit at any time.
 try "$directory/stacks.txt" "$traceprof" stacks --verbose --pid "$pid"
 try "$directory/doctor.txt" "$traceprof" doctor --pid "$pid"
 try /dev/null "$traceprof" record -q -m wall -p "$pid" -d "$seconds" -o "$trace"

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use crate::view::text::escape::shell_quoted;
 
 /// The command.
@@ -25,14 +25,14 @@ const CHECK: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// If there is no opener, or it fails early. The page is written anyway.
-pub(super) fn open(page: &Path) -> Result<(), Failure> {
+pub(super) fn open(page: &Path) -> Result<(), CommandFailure> {
     // An absolute path, so that a leading dash is no option.
     let page = std::path::absolute(page).unwrap_or_else(|_| page.to_owned());
     let advice = || {
         let page = shell_quoted(&page.display().to_string());
         format!("{OPENER} did not open the page, which is written: open {page} in a browser")
     };
-    let failure = |error| Failure::new(ExitCode::Failure, error);
+    let failure = |error| CommandFailure::new(ExitCode::Failure, error);
     let mut opener = Command::new(OPENER);
     opener.arg(&page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Ctrl-C at the terminal is for us, not for the browser.

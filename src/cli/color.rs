@@ -32,16 +32,16 @@ impl FromStr for Color {
     }
 }
 
-/// The look of a view on the standard output or in a file.
-pub(super) fn look(color: Color, is_standard: bool) -> TextStyle {
+/// Returns the style of a view on the standard output or in a file.
+pub(super) fn text_style(color: Color, is_standard: bool) -> TextStyle {
     let stdout = io::stdout();
     let is_terminal = is_standard && stdout.is_terminal();
     let size = || terminal_size_of(&stdout).map(|(Width(columns), _)| usize::from(columns));
-    look_in(&|name| env::var(name).unwrap_or_default(), color, is_terminal.then_some(&size))
+    text_style_in(&|name| env::var(name).unwrap_or_default(), color, is_terminal.then_some(&size))
 }
 
-/// The look in this environment; `terminal` gives the width if the output is a terminal.
-fn look_in(
+/// Returns the style in this environment. `terminal` returns the width if the output is a terminal.
+fn text_style_in(
     variable: &dyn Fn(&str) -> String,
     color: Color,
     terminal: Option<&dyn Fn() -> Option<usize>>,
@@ -77,7 +77,7 @@ mod tests {
             found.map(|(_, value)| (*value).to_owned()).unwrap_or_default()
         };
         let size = || columns;
-        look_in(&variable, color, columns.map(|_| &size as &dyn Fn() -> Option<usize>))
+        text_style_in(&variable, color, columns.map(|_| &size as &dyn Fn() -> Option<usize>))
     }
 
     const UTF8: (&str, &str) = ("LANG", "de_DE.UTF-8");

@@ -5,20 +5,20 @@ use std::io::{self, Write};
 use anyhow::anyhow;
 
 use super::arguments::DetachArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use crate::record::{self, Removed};
 use crate::view::text::escape::escaped;
 
 /// Removes the agents of killed recordings, and reports them.
-pub(super) fn run(arguments: &DetachArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &DetachArguments) -> Result<(), CommandFailure> {
     let pid = arguments.pid;
-    let removed = record::detach(pid).map_err(Failure::of_recording)?;
+    let removed = record::detach(pid).map_err(CommandFailure::of_recording)?;
     if let Some(left) = &removed.left {
         let error = anyhow!(
             "left in process {pid}, which runs on unharmed: {left}; run `traceprof detach` again \
              later"
         );
-        return Err(Failure::new(ExitCode::Failure, error));
+        return Err(CommandFailure::new(ExitCode::Failure, error));
     }
     // A closed standard error leaves nobody to tell; the work is done.
     let _ = writeln!(io::stderr(), "{}", escaped(&text(pid, &removed)));

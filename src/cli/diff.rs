@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use super::arguments::DiffArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::input;
 use super::output::Destination;
 use crate::view::Selection;
 use crate::view::diff::{self, DiffFormat, DiffOptions, DiffSide};
 
 /// Compares two traces, or two parts of one.
-pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: DiffArguments) -> Result<(), CommandFailure> {
     let DiffArguments { paths, top, json, .. } = arguments;
     let format = if json { DiffFormat::Json } else { arguments.format };
     let selection = Selection::from(arguments.selection);
@@ -29,25 +29,25 @@ pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
         let error = anyhow!(
             "one trace has all time, the other one only CPU time: compare CPU time with --mode cpu"
         );
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     }
     let options = DiffOptions { format, paths, top };
     output
         .write(|out| diff::write(&before, &after, &options, out).map_err(super::output::unwritable))
 }
 
-fn load(path: &Path, selection: &Selection) -> Result<DiffSide, Failure> {
+fn load(path: &Path, selection: &Selection) -> Result<DiffSide, CommandFailure> {
     let trace = input::open(path)?;
     let noted = trace.notices().len();
     let selected = input::select(&trace, selection)?;
     let name = path.display().to_string();
-    let side = DiffSide::load(&trace, &selected, &name).map_err(Failure::of_view)?;
+    let side = DiffSide::load(&trace, &selected, &name).map_err(CommandFailure::of_view)?;
     input::note_new(&trace, noted);
     if side.samples() == 0 {
         let selection = selected.text.as_deref().unwrap_or("all of it");
         let error =
             anyhow!("{name} has no sample that matches the selection ({selection}): select others");
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     }
     Ok(side)
 }

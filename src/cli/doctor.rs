@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::arguments::DoctorArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::output::{Destination, unwritable};
 use crate::inspect::{self, Diagnosis, Finding, Prospect, SIGTRAP_WINDOW, Severity};
 use crate::view::text::escape::escaped;
@@ -14,13 +14,13 @@ use crate::view::text::escape::escaped;
 const SUBJECT_WIDTH: usize = 20;
 
 /// The prospect of a recording, or the failure with its exit code.
-type Outcome = Result<Prospect, Failure>;
+type Outcome = Result<Prospect, CommandFailure>;
 
 /// Checks and reports. The exit code is 0, or that of the refused recording.
-pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, CommandFailure> {
     let Diagnosis { host, target, outcome } =
-        inspect::diagnose(arguments.pid).map_err(Failure::of_recording)?;
-    let outcome = outcome.map_err(Failure::of_recording);
+        inspect::diagnose(arguments.pid).map_err(CommandFailure::of_recording)?;
+    let outcome = outcome.map_err(CommandFailure::of_recording);
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |_| ExitCode::Ok);
     let written = Destination::Standard.write(|out| {
         let written = if arguments.json {
@@ -86,7 +86,7 @@ fn write_json(
         "target": target,
         "records": refusal.is_none(),
         "prospect": outcome.as_ref().ok(),
-        "refusal": refusal.map(Failure::message),
+        "refusal": refusal.map(CommandFailure::message),
         "exit_code": refusal.map_or(ExitCode::Ok, |failure| failure.code).number(),
         "sigtrap": SIGTRAP_WINDOW,
     });

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 
 use super::arguments::{CompletionsArguments, ManArguments, definition};
 use super::examples::EXAMPLES;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::known_limits::{KnownLimit, LIMITS, UNTRIED};
 use super::output::Destination;
 
@@ -59,13 +59,13 @@ pub fn documents() -> io::Result<Vec<Document>> {
 }
 
 /// Prints the completion script of a shell.
-pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
+pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), CommandFailure> {
     let script = completion(arguments.shell);
     Destination::Standard.write(|out| out.write_all(&script).map_err(super::output::unwritable))
 }
 
 /// Writes the manual pages.
-pub(super) fn man(arguments: &ManArguments) -> Result<(), Failure> {
+pub(super) fn man(arguments: &ManArguments) -> Result<(), CommandFailure> {
     let write = || -> anyhow::Result<()> {
         for page in manual()? {
             let name = page.path.rsplit('/').next().unwrap_or(&page.path);
@@ -74,7 +74,7 @@ pub(super) fn man(arguments: &ManArguments) -> Result<(), Failure> {
         }
         Ok(())
     };
-    write().map_err(|error| Failure::new(ExitCode::Output, error))
+    write().map_err(|error| CommandFailure::new(ExitCode::Output, error))
 }
 
 fn completion(shell: Shell) -> Vec<u8> {

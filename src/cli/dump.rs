@@ -3,18 +3,18 @@
 use std::io::Write;
 
 use super::arguments::DumpArguments;
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use super::output::Destination;
 use crate::trace::index_path;
 use crate::view::dump::{self, DumpFormat};
 use crate::view::text::escape::escaped;
 
 /// Lists the trace.
-pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &DumpArguments) -> Result<(), CommandFailure> {
     let form = if arguments.json { DumpFormat::Json } else { DumpFormat::Text };
     let mut indexed = true;
     Destination::Standard.write(|out| {
-        indexed = dump::write(&arguments.file, form, out).map_err(Failure::of_view)?;
+        indexed = dump::write(&arguments.file, form, out).map_err(CommandFailure::of_view)?;
         Ok(())
     })?;
     if !indexed {

@@ -16,7 +16,7 @@ pub enum ExitCode {
     Ok = 0,
     /// Anything that has no code of its own.
     Failure = 1,
-    /// The arguments make no sense (clap's code).
+    /// The command line is invalid (clap's code).
     Usage = 2,
     /// The target may not be traced by this user.
     NotPermitted = 3,
@@ -26,7 +26,7 @@ pub enum ExitCode {
     LowQuality = 5,
     /// The output could not be written.
     Output = 6,
-    /// The target ended before there was any data.
+    /// The target exited before there was any data.
     TargetGone = 7,
     /// The trace is sound to its last byte, but was never closed.
     Unfinished = 8,
@@ -36,7 +36,7 @@ pub enum ExitCode {
     Unreadable = 10,
     /// The recording is done, and part of it is left in the target.
     LeftBehind = 11,
-    /// A second signal to end, as from an impatient Ctrl-C.
+    /// A second signal requested the end, such as a second Ctrl-C.
     Interrupted = 130,
 }
 
@@ -58,28 +58,28 @@ impl ExitCode {
         Self::Interrupted,
     ];
 
-    /// The number that the shell sees.
+    /// Returns the number that the shell sees.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// What it means, as the help and the manual say it.
+    /// Returns the meaning of the code, as in the help and the manual.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done",
             Self::Failure => "failed for a reason without a code of its own",
-            Self::Usage => "the arguments make no sense",
+            Self::Usage => "the command line is invalid",
             Self::NotPermitted => "not permitted to trace the target",
             Self::NoSamples => "the recording is done, but it holds no sample",
             Self::LowQuality => "the recording is done, but its quality is below --fail-under",
             Self::Output => "the output could not be written (exists, no space, no access)",
-            Self::TargetGone => "the target ended before there was any data",
+            Self::TargetGone => "the target exited before there was any data",
             Self::Unfinished => "the trace is sound but was not closed: its recording did not end",
             Self::Lossy => "the trace is readable, but parts of it are lost",
-            Self::Unreadable => "the file is not a trace, or none that can be read",
+            Self::Unreadable => "the file is not a readable trace",
             Self::LeftBehind => "the recording is done, but something of it is left in the target",
             Self::Interrupted => {
-                "ended at once by a second signal: the trace is not closed, the target is put back"
+                "ended at once by a second signal: the trace is not closed, the target is restored"
             }
         }
     }
@@ -93,20 +93,20 @@ impl From<ExitCode> for std::process::ExitCode {
 
 /// Why the command failed, and the code that says so.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     /// The code.
     pub code: ExitCode,
-    /// What happened, from the outside in; the last part says what to do.
+    /// The error with its causes, from the outside in. The last part says what to do.
     pub error: anyhow::Error,
 }
 
-impl Failure {
-    /// A failure with this code.
+impl CommandFailure {
+    /// Creates a failure with this code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
 
-    /// A recording, or another inspection of a process, that failed.
+    /// Converts the error of a recording, or of another inspection of a process.
     pub fn of_recording(error: RecordError) -> Self {
         let (code, error) = match error {
             RecordError::NotPermitted(error) => (ExitCode::NotPermitted, error),
@@ -118,18 +118,18 @@ impl Failure {
         Self::new(code, error)
     }
 
-    /// A trace that cannot be read, or an output of a trace that cannot be written.
+    /// Converts the error of a trace that cannot be read or written.
     pub fn of_trace(error: TraceError) -> Self {
         let code = match &error {
             _ if error.is_output_error() => ExitCode::Output,
-            // The trace may be sound: the system does not let us read it.
+            // The trace may be sound, but the system refuses to read it.
             TraceError::Io { .. } => ExitCode::Failure,
             _ => ExitCode::Unreadable,
         };
         Self::new(code, error)
     }
 
-    /// A view that could not be made.
+    /// Converts the error of a view that could not be made.
     pub fn of_view(error: ViewError) -> Self {
         match error {
             ViewError::Trace(error) => Self::of_trace(error),
@@ -146,7 +146,7 @@ impl Failure {
         }
     }
 
-    /// Whether the reader of our output went away, as `head` does.
+    /// Whether the reader of the output closed it, as `head` does.
     pub fn is_broken_pipe(&self) -> bool {
         self.error.chain().any(|cause| {
             cause
@@ -155,7 +155,7 @@ impl Failure {
         })
     }
 
-    /// What happened, in one line, without control characters.
+    /// Returns the message in one line, without control characters.
     pub fn message(&self) -> String {
         let mut message = String::new();
         for cause in self.error.chain().map(|cause| cause.to_string()) {
@@ -170,7 +170,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "traceprof: {}", self.message())
     }
@@ -189,14 +189,14 @@ mod tests {
     #[test]
     fn a_failure_is_one_line_without_control_characters() {
         let error = anyhow::anyhow!("no such file: look\n  twice").context("reading a\u{1b}[2J");
-        let line = Failure::new(ExitCode::Failure, error).to_string();
+        let line = CommandFailure::new(ExitCode::Failure, error).to_string();
         assert_eq!(line, "traceprof: reading a\\u{1b}[2J: no such file: look   twice");
     }
 
     #[test]
     fn a_cause_is_said_once() {
         let error = anyhow::anyhow!("no space").context("cannot write x: no space; free some");
-        let line = Failure::new(ExitCode::Output, error).to_string();
+        let line = CommandFailure::new(ExitCode::Output, error).to_string();
         assert_eq!(line, "traceprof: cannot write x: no space; free some");
     }
 
@@ -204,7 +204,7 @@ mod tests {
     fn only_a_broken_pipe_is_quiet() {
         let of = |kind: io::ErrorKind| {
             let error = anyhow::Error::from(io::Error::from(kind)).context("writing the output");
-            Failure::new(ExitCode::Output, error).is_broken_pipe()
+            CommandFailure::new(ExitCode::Output, error).is_broken_pipe()
         };
         assert!(of(io::ErrorKind::BrokenPipe));
         assert!(!of(io::ErrorKind::StorageFull));

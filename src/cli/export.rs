@@ -5,14 +5,14 @@ use std::io::{self, IsTerminal};
 use anyhow::anyhow;
 
 use super::arguments::ExportArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::input;
 use super::output::Destination;
 use crate::view::export::{self, ExportOptions, Format};
 use crate::view::{self, Grouping, Selection};
 
 /// Converts the trace.
-pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: ExportArguments) -> Result<(), CommandFailure> {
     let guess = || arguments.output.as_deref().and_then(Format::of_path);
     let Some(format) = arguments.format.or_else(guess) else {
         let known = Format::ALL.map(Format::name).join(", ");
@@ -20,7 +20,7 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
             "the format is unknown: name it with --format ({known}), or by the extension of \
              --output"
         );
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     };
     refuse_frames(&arguments, format)?;
     refuse_terminal(&arguments, format)?;
@@ -37,28 +37,28 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     if format.is_by_context() {
         selected.by = Some(Grouping::by_context());
     }
-    let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
+    let profile = view::load(&trace, &selected).map_err(CommandFailure::of_view)?;
     input::note_new(&trace, noted);
     input::note_if_empty(&selected, profile.count().samples);
     let options = ExportOptions { format, threads, no_idle };
     output.write(|out| {
-        export::write(&trace, (&selected, &profile), &options, out).map_err(Failure::of_view)
+        export::write(&trace, (&selected, &profile), &options, out).map_err(CommandFailure::of_view)
     })
 }
 
 /// Refuses to write binary data to a terminal.
-fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
+fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), CommandFailure> {
     let is_standard = arguments.output.as_ref().is_none_or(|path| path.as_os_str() == "-");
     if format.is_binary() && is_standard && io::stdout().is_terminal() {
         let error =
             anyhow!("{format} is binary and cannot go to a terminal: name a file with --output");
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     }
     Ok(())
 }
 
 /// Refuses to put threads, spans or tags into frames of a format that stores them elsewhere or not.
-fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
+fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), CommandFailure> {
     let asked = [(arguments.threads, "threads"), (arguments.by.is_some(), "by")];
     let refused = asked.into_iter().find(|(is_asked, _)| *is_asked && !format.is_merged());
     let Some((_, option)) = refused else { return Ok(()) };
@@ -70,5 +70,5 @@ fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), Fail
         _ => "has no place for spans and tags; --span and --tag choose the samples of some",
     };
     let error = anyhow!("--{option} is for folded stacks and flame graphs: {format} {why}");
-    Err(Failure::new(ExitCode::Usage, error))
+    Err(CommandFailure::new(ExitCode::Usage, error))
 }

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::progress_line;
 use crate::trace::LazyTrace;
 use crate::view::{Selected, Selection};
 
 /// Opens a trace and prints the notes of its reader.
-pub(super) fn open(path: &Path) -> Result<LazyTrace, Failure> {
+pub(super) fn open(path: &Path) -> Result<LazyTrace, CommandFailure> {
     progress_line::begin("reading", path);
-    let trace = LazyTrace::open(path).map_err(Failure::of_trace)?;
+    let trace = LazyTrace::open(path).map_err(CommandFailure::of_trace)?;
     note_new(&trace, 0);
     Ok(trace)
 }
@@ -27,8 +27,8 @@ pub(super) fn note_new(trace: &LazyTrace, noted: usize) -> usize {
 }
 
 /// Resolves a selection in a trace.
-pub(super) fn select(trace: &LazyTrace, selection: &Selection) -> Result<Selected, Failure> {
-    selection.resolve(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))
+pub(super) fn select(trace: &LazyTrace, selection: &Selection) -> Result<Selected, CommandFailure> {
+    selection.resolve(trace).map_err(|text| CommandFailure::new(ExitCode::Usage, anyhow!(text)))
 }
 
 /// Prints a note if no sample matches the selection.

@@ -38,7 +38,7 @@ use std::io::Write;
 use clap::FromArgMatches;
 
 use arguments::{Action, Arguments, definition};
-use exit::{ExitCode, Failure};
+use exit::{CommandFailure, ExitCode};
 
 /// Runs the command line `words` and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -70,7 +70,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn act(action: Action) -> Result<ExitCode, Failure> {
+fn act(action: Action) -> Result<ExitCode, CommandFailure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
         Action::Detach(arguments) => detach::run(&arguments),

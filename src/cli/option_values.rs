@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_looked_at_neither_too_often_nor_hardly_ever() {
+    fn wall_intervals_are_bounded() {
         let check = |text: &str, ms| {
             assert_eq!(text.parse(), Ok(WallInterval(Duration::from_millis(ms))), "{text}");
         };

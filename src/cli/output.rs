@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::progress_line;
 use crate::trace::index_path;
 
@@ -29,13 +29,17 @@ pub(super) enum Destination {
 impl Destination {
     /// The destination that the options name; `-` is the standard output. The input trace is never
     /// overwritten, not even with --force.
-    pub(super) fn new(path: Option<PathBuf>, force: bool, trace: &Path) -> Result<Self, Failure> {
+    pub(super) fn new(
+        path: Option<PathBuf>,
+        force: bool,
+        trace: &Path,
+    ) -> Result<Self, CommandFailure> {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
             return Ok(Self::Standard);
         };
         if is_part_of(&path, trace) {
             let error = anyhow!("{} is the input trace: name another output", path.display());
-            return Err(Failure::new(ExitCode::Output, error));
+            return Err(CommandFailure::new(ExitCode::Output, error));
         }
         Ok(Self::File { path, force })
     }
@@ -43,8 +47,8 @@ impl Destination {
     /// Calls `write` with this destination. A failure of `write` keeps its own code.
     pub(super) fn write(
         &self,
-        write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        write: impl FnOnce(&mut dyn Write) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
         match self {
             Self::Standard => {
                 let mut out = BufWriter::new(WithoutProgressLine(io::stdout().lock()));
@@ -54,7 +58,10 @@ impl Destination {
             Self::File { path, force } => {
                 let whole = |error: io::Error| {
                     let context = format!("writing {}", path.display());
-                    Failure::new(ExitCode::Output, anyhow::Error::from(error).context(context))
+                    CommandFailure::new(
+                        ExitCode::Output,
+                        anyhow::Error::from(error).context(context),
+                    )
                 };
                 let mut file = NewFile::create(path, *force)?;
                 write(&mut file.out)?;
@@ -87,8 +94,8 @@ pub(super) fn is_part_of(path: &Path, trace: &Path) -> bool {
 }
 
 /// The failure of a write to the output.
-pub(super) fn unwritable(error: io::Error) -> Failure {
-    Failure::new(ExitCode::Output, anyhow::Error::from(error).context("writing the output"))
+pub(super) fn unwritable(error: io::Error) -> CommandFailure {
+    CommandFailure::new(ExitCode::Output, anyhow::Error::from(error).context("writing the output"))
 }
 
 /// A file under another name until it is complete.
@@ -102,11 +109,11 @@ struct NewFile {
 }
 
 impl NewFile {
-    fn create(path: &Path, force: bool) -> Result<Self, Failure> {
+    fn create(path: &Path, force: bool) -> Result<Self, CommandFailure> {
         let partial = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
                 let error = anyhow!("{} is a directory: name a file", path.display());
-                return Err(Failure::new(ExitCode::Output, error));
+                return Err(CommandFailure::new(ExitCode::Output, error));
             }
             Ok(found) if !found.is_file() => None,
             Ok(_) if !force => return Err(exists(path)),
@@ -119,11 +126,11 @@ impl NewFile {
         };
         let file = file
             .with_context(|| format!("creating {}", path.display()))
-            .map_err(|error| Failure::new(ExitCode::Output, error))?;
+            .map_err(|error| CommandFailure::new(ExitCode::Output, error))?;
         Ok(Self { path: path.to_owned(), partial, force, out: BufWriter::new(file) })
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
+    fn finish(mut self) -> Result<(), CommandFailure> {
         let Some(partial) = self.partial.take() else {
             return Ok(());
         };
@@ -139,7 +146,7 @@ impl NewFile {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(&self.path)),
             placed => placed
                 .with_context(|| format!("writing {}", self.path.display()))
-                .map_err(|error| Failure::new(ExitCode::Output, error)),
+                .map_err(|error| CommandFailure::new(ExitCode::Output, error)),
         }
     }
 }
@@ -171,8 +178,8 @@ fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn exists(path: &Path) -> Failure {
+fn exists(path: &Path) -> CommandFailure {
     let error =
         anyhow!("{} exists: choose another name, or replace it with --force", path.display());
-    Failure::new(ExitCode::Output, error)
+    CommandFailure::new(ExitCode::Output, error)
 }

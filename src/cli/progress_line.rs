@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::trace::meter::{self, Pass, Unit};
+use crate::trace::meter::{self, Pass, PassUnit};
 use crate::view::text::escape::escaped;
 
 /// The time before the line appears.
@@ -59,7 +59,7 @@ pub(super) fn begin(doing: &'static str, path: &Path) {
             }
         }
     };
-    // Without the thread the work goes on without a line.
+    // If the thread does not start, the work goes on without a line.
     let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
     *current() = Some(ProgressLine { line, thread: thread.map(|thread| (sender, thread)) });
 }
@@ -95,7 +95,7 @@ impl Drop for ProgressLine {
 
 /// A style of progress lines.
 pub(super) fn style(template: &str) -> ProgressStyle {
-    // The templates are known; were one wrong, the default shows as much.
+    // The templates are constants. For a wrong one, the default style shows as much.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
         .progress_chars("━╸ ")
@@ -106,13 +106,13 @@ fn state(name: &str, pass: Pass) -> String {
     let Pass { doing, turn, unit, done, whole } = pass;
     let turn = if turn > 1 { format!(", pass {turn}") } else { String::new() };
     let (part, all) = match unit {
-        Unit::Bytes => (HumanBytes(done).to_string(), HumanBytes(whole).to_string()),
-        Unit::Samples => (done.to_string(), format!("{whole} samples")),
+        PassUnit::Bytes => (HumanBytes(done).to_string(), HumanBytes(whole).to_string()),
+        PassUnit::Samples => (done.to_string(), format!("{whole} samples")),
     };
     let how_far = match done.saturating_mul(100).checked_div(whole) {
         Some(percent @ ..=100) => format!("{percent} %, {part} of {all}"),
         // A part of the trace, or a damaged trace.
-        _ => format!("{part}{}", if unit == Unit::Bytes { " read" } else { " samples" }),
+        _ => format!("{part}{}", if unit == PassUnit::Bytes { " read" } else { " samples" }),
     };
     format!("{doing} {name}{turn}: {how_far}")
 }
@@ -122,14 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_tells_its_share_where_there_is_one() {
+    fn a_pass_shows_its_share_if_it_is_known() {
         let check = |(turn, unit, done, whole), expected: &str| {
             assert_eq!(state("x", Pass { doing: "reading", turn, unit, done, whole }), expected);
         };
-        check((1, Unit::Bytes, 1 << 20, 4 << 20), "reading x: 25 %, 1.00 MiB of 4.00 MiB");
-        check((1, Unit::Bytes, 5 << 20, 4 << 20), "reading x: 5.00 MiB read");
-        check((1, Unit::Bytes, 0, 0), "reading x: 0 B read");
-        check((2, Unit::Samples, 50, 200), "reading x, pass 2: 25 %, 50 of 200 samples");
-        check((1, Unit::Samples, 50, 0), "reading x: 50 samples");
+        check((1, PassUnit::Bytes, 1 << 20, 4 << 20), "reading x: 25 %, 1.00 MiB of 4.00 MiB");
+        check((1, PassUnit::Bytes, 5 << 20, 4 << 20), "reading x: 5.00 MiB read");
+        check((1, PassUnit::Bytes, 0, 0), "reading x: 0 B read");
+        check((2, PassUnit::Samples, 50, 200), "reading x, pass 2: 25 %, 50 of 200 samples");
+        check((1, PassUnit::Samples, 50, 0), "reading x: 50 samples");
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use super::arguments::RecoverArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::output::is_part_of;
 use super::progress_line;
 use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions, index_path};
@@ -15,17 +15,17 @@ use crate::view::print::verification::loss_text;
 use crate::view::text::escape::{escaped, shell_quoted};
 
 /// Saves the readable part.
-pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, CommandFailure> {
     let RecoverArguments { input, output, force } = arguments;
     if is_part_of(output, input) || is_part_of(&index_path(output), input) {
         let error = anyhow!("{} is the input trace: name another output", output.display());
-        return Err(Failure::new(ExitCode::Output, error));
+        return Err(CommandFailure::new(ExitCode::Output, error));
     }
     let options = WriterOptions { force: *force, ..WriterOptions::default() };
     progress_line::begin("recovering", input);
     let recovered = trace::recover(input, output, options);
     progress_line::end();
-    let recovered = recovered.map_err(Failure::of_trace)?;
+    let recovered = recovered.map_err(CommandFailure::of_trace)?;
     // A closed standard error leaves nobody to tell; the trace is written anyway.
     let _ = report(&recovered, output, &mut io::stderr().lock());
     Ok(match recovered.was {

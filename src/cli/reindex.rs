@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anyhow::anyhow;
 
 use super::arguments::ReindexArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::progress_line;
 use crate::trace;
@@ -13,19 +13,19 @@ use crate::trace::index_path;
 use crate::view::text::escape::escaped;
 
 /// Rebuilds the index.
-pub(super) fn run(arguments: &ReindexArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &ReindexArguments) -> Result<(), CommandFailure> {
     let file = &arguments.file;
     if matches!(trace::is_being_written(file), Ok(true)) {
         let error = anyhow!(
             "{} is being recorded, and the recorder writes its index: wait for its end",
             file.display()
         );
-        return Err(Failure::new(ExitCode::Failure, error));
+        return Err(CommandFailure::new(ExitCode::Failure, error));
     }
     progress_line::begin("indexing", file);
     let done = trace::reindex(file, arguments.full);
     progress_line::end();
-    let done = done.map_err(Failure::of_trace)?;
+    let done = done.map_err(CommandFailure::of_trace)?;
     done.notices.iter().for_each(|notice| note(notice));
     let index = index_path(file).display().to_string();
     let (bytes, cells) = (done.index_bytes, done.cells);

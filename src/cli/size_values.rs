@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::quantity::{bytes, time, unit_s, unit_shift};
-use crate::trace::Turn;
+use crate::trace::RotateAfter;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -41,7 +41,7 @@ impl FromStr for RingTime {
 
 /// When the next part of a recording starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RotateAt(pub Turn);
+pub struct RotateAt(pub RotateAfter);
 
 impl FromStr for RotateAt {
     type Err = String;
@@ -54,12 +54,12 @@ impl FromStr for RotateAt {
         match unit {
             "" => Err(format!("needs a unit: {text}M for a size, {text}m for a time")),
             _ if unit_s(unit).is_some() => match time(text)? {
-                age if age >= SECOND => Ok(Self(Turn::Age(age))),
+                age if age >= SECOND => Ok(Self(RotateAfter::Age(age))),
                 _ => Err("the shortest part is 1s".to_owned()),
             },
             // A single `m` is a minute.
             _ if unit_shift(unit).is_some() => match bytes(text)? {
-                bytes if bytes >= 64 << 10 => Ok(Self(Turn::Bytes(bytes))),
+                bytes if bytes >= 64 << 10 => Ok(Self(RotateAfter::Bytes(bytes))),
                 _ => Err("the smallest part is 64K".to_owned()),
             },
             _ => Err(format!(
@@ -91,15 +91,15 @@ mod tests {
     #[test]
     fn a_part_is_so_large_or_so_old() {
         let check = |text: &str, turn| assert_eq!(text.parse(), Ok(RotateAt(turn)), "{text}");
-        check("100M", Turn::Bytes(100 << 20));
-        check("64k", Turn::Bytes(64 << 10));
-        check("1GiB", Turn::Bytes(1 << 30));
-        check("100mb", Turn::Bytes(100 << 20));
-        check("100mib", Turn::Bytes(100 << 20));
-        check("80kb", Turn::Bytes(80 << 10));
-        check("10m", Turn::Age(Duration::from_secs(600)));
-        check("1h30m", Turn::Age(Duration::from_secs(5400)));
-        check("90s", Turn::Age(Duration::from_secs(90)));
+        check("100M", RotateAfter::Bytes(100 << 20));
+        check("64k", RotateAfter::Bytes(64 << 10));
+        check("1GiB", RotateAfter::Bytes(1 << 30));
+        check("100mb", RotateAfter::Bytes(100 << 20));
+        check("100mib", RotateAfter::Bytes(100 << 20));
+        check("80kb", RotateAfter::Bytes(80 << 10));
+        check("10m", RotateAfter::Age(Duration::from_secs(600)));
+        check("1h30m", RotateAfter::Age(Duration::from_secs(5400)));
+        check("90s", RotateAfter::Age(Duration::from_secs(90)));
         for text in ["", "100", "1K", "500ms", "10d", "M", "signal"] {
             assert!(text.parse::<RotateAt>().is_err(), "{text}");
         }

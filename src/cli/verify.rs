@@ -3,18 +3,18 @@
 use std::io::Write;
 
 use super::arguments::VerifyArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::output::{Destination, unwritable};
 use super::progress_line;
 use crate::trace::{self, FileState};
 use crate::view::print::verification;
 
 /// Checks the trace. The exit code is the verdict.
-pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, CommandFailure> {
     progress_line::begin("checking", &arguments.file);
     let found = trace::verify(&arguments.file);
     progress_line::end();
-    let found = found.map_err(Failure::of_trace)?;
+    let found = found.map_err(CommandFailure::of_trace)?;
     let file = arguments.file.display().to_string();
     let written = Destination::Standard.write(|out: &mut dyn Write| {
         let write = if arguments.json { verification::write_json } else { verification::write };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 
 use super::arguments::ViewArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::output::{self, Destination};
 use super::{browser, input, progress_line};
@@ -17,7 +17,7 @@ use crate::view::text::escape::escaped;
 use crate::view::{self, Profile, Selected, Selection};
 
 /// Writes the page, and prints its path.
-pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
     let ViewArguments { file, output, open, no_idle, selection, force } = arguments;
     let path = output.unwrap_or_else(|| default_path(&file));
     let destination = Destination::new(Some(path.clone()), force, &file)?;
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
             "--open needs a file, not the standard output: name one with --output, or leave that \
              out"
         );
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     }
     let trace = input::open(&file)?;
     write(&trace, &Selection::from(selection), no_idle, &destination)?;
@@ -45,13 +45,13 @@ pub(super) fn write(
     selection: &Selection,
     no_idle: bool,
     destination: &Destination,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let noted = trace.notices().len();
     let mut sides = Vec::new();
     for mode in html::modes(trace, selection) {
         let selection = Selection { mode: Some(mode), ..selection.clone() };
         let selected = input::select(trace, &selection)?;
-        let profile = view::load(trace, &selected).map_err(Failure::of_view)?;
+        let profile = view::load(trace, &selected).map_err(CommandFailure::of_view)?;
         sides.push((selected, profile));
     }
     input::note_new(trace, noted);
@@ -64,7 +64,7 @@ pub(super) fn write(
     let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
     let mut notes = Vec::new();
     destination.write(|out| {
-        notes = html::write(trace, &sides, &options, out).map_err(Failure::of_view)?;
+        notes = html::write(trace, &sides, &options, out).map_err(CommandFailure::of_view)?;
         Ok(())
     })?;
     notes.iter().for_each(|text| note(text));
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_lies_beside_its_trace() {
+    fn a_page_is_beside_its_trace() {
         for (trace, page) in [
             ("out.trace", "out.html"),
             ("/tmp/a.b.trace", "/tmp/a.b.html"),

@@ -5,10 +5,10 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::{Elf, LE};
 
-/// In [`DT_FLAGS_1`]: an executable for any address.
+/// The bit in [`DT_FLAGS_1`] of a position-independent executable.
 const DF_1_PIE: u64 = 0x0800_0000;
 
-/// The dynamic section; without entries if the file has none.
+/// The dynamic section; it has no entries if the file has none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dynamic<'e, 'a> {
     elf: &'e Elf<'a>,
@@ -17,14 +17,14 @@ pub(super) struct Dynamic<'e, 'a> {
 }
 
 impl<'e, 'a> Dynamic<'e, 'a> {
-    /// The dynamic section of this file.
+    /// Returns the dynamic section of this file.
     pub(super) fn of(elf: &'e Elf<'a>) -> Self {
         let segment = elf.segment(PT_DYNAMIC);
         let data = segment.and_then(|segment| elf.data(segment.p_vaddr(LE)));
         Self { elf, entries: data.unwrap_or_default().as_chunks().0 }
     }
 
-    /// The value of an entry.
+    /// Returns the value of an entry.
     pub(super) fn value(&self, wanted: DynamicTag) -> Option<u64> {
         let entry = |entry: &[u8; 16]| {
             let (words, _) = entry.as_chunks::<8>();
@@ -38,12 +38,12 @@ impl<'e, 'a> Dynamic<'e, 'a> {
         entries.find(|(tag, _)| *tag == wanted.0).map(|(_, value)| value)
     }
 
-    /// The bytes from the address on that an entry has.
+    /// Returns the bytes from the address in an entry to the end of the segment's contents.
     pub(super) fn data(&self, start: DynamicTag) -> Option<&'a [u8]> {
         self.elf.data(self.value(start)?)
     }
 
-    /// The bytes of a table, from the entries for its start and length.
+    /// Returns the bytes of a table, from the entries for its start and length.
     pub(super) fn table(&self, start: DynamicTag, len: DynamicTag) -> Option<&'a [u8]> {
         let table = self.data(start)?;
         table.get(..table.len().min(usize::try_from(self.value(len)?).ok()?))

@@ -1,11 +1,12 @@
-//! The one ELF reader: pure functions over `&[u8]`.
+//! The ELF reader: pure functions over `&[u8]`.
 //!
-//! It is a thin reader over the `object` crate, which checks every offset. The bytes are a file, or
-//! the memory image of a module that has no file (the vDSO), where data lies at its address.
+//! The reader is a thin layer over the `object` crate, which checks every offset. The bytes are a
+//! file, or the memory image of a module that has no file (the vDSO), where data is at its address.
 //!
 //! # Invariants
-//! - Addresses are SVMAs, as stated in the file. [`Elf::bias`] leads to AVMAs.
-//! - Missing or damaged section headers are no error: everything needed is found through segments.
+//! - Addresses are SVMAs, as stated in the file. [`Elf::bias`] converts them to AVMAs.
+//! - Missing or damaged section headers are not an error: everything needed is found through
+//!   segments.
 //!
 //! # Does not
 //! - read files, resolve names, or relocate.
@@ -35,23 +36,23 @@ use object::read::elf::{
 pub use packed::unpack;
 #[cfg(any(test, fuzzing))]
 pub use pclntab::pclntab as probe_pclntab;
-pub use pclntab::{GoFunction, GoPlace, Pclntab, PclntabPlace, Values};
-pub use segment::Load;
+pub use pclntab::{GoFunction, GoLocation, Pclntab, PclntabLocation, Values};
+pub use segment::LoadSegment;
 use symbols::{Symbol, Symbols};
 #[cfg(any(test, fuzzing))]
 pub use thread_local::probe as probe_thread_local;
 pub use thread_local::{ThreadLocals, TlsAccess};
 
-/// Why bytes are not a usable ELF file.
+/// The reason why bytes are not a usable ELF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElfError {
-    /// No ELF magic.
+    /// The bytes have no ELF magic.
     NotElf,
-    /// Another class or byte order than 64-bit little-endian.
+    /// The file has another class or byte order than 64-bit little-endian.
     Class,
     /// The headers point outside the bytes.
     Headers,
-    /// There is no segment to load.
+    /// The file has no segment to load.
     NoSegments,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for ElfError {
 
 impl std::error::Error for ElfError {}
 
-/// How an SVMA is translated to bytes.
+/// The translation of an SVMA to a position in the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     File,
@@ -79,9 +80,9 @@ enum Layout {
 /// A section with contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'a> {
-    /// Address, 0 for sections that are not loaded.
+    /// The address, 0 for sections that are not loaded.
     pub svma: u64,
-    /// Contents.
+    /// The contents.
     pub data: &'a [u8],
 }
 
@@ -93,10 +94,10 @@ pub struct Elf<'a> {
     header: &'a FileHeader64<LittleEndian>,
     program: &'a [ProgramHeader64<LittleEndian>],
     sections: Option<SectionTable<'a, FileHeader64<LittleEndian>>>,
-    loads: Vec<Load>,
+    loads: Vec<LoadSegment>,
 }
 
-/// A build id, or a part of one, in the text form of tools and file names.
+/// Returns a build id, or a part of one, in the text form of tools and file names.
 pub fn build_id_text(build_id: &[u8]) -> String {
     build_id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -107,17 +108,17 @@ pub fn is_elf(bytes: &[u8]) -> bool {
 }
 
 const LE: LittleEndian = LittleEndian;
-/// Owner and type of the note that Go's linker writes.
+/// The owner of the note that Go's linker writes.
 const ELF_NOTE_GO: &[u8] = b"Go";
 const NT_GO_BUILD_ID: u32 = 4;
 
 impl<'a> Elf<'a> {
-    /// Reads the headers of a file.
+    /// Parses the headers of a file.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ElfError> {
         Self::read(bytes, false)
     }
 
-    /// Reads the headers of a memory image that starts at the module's first segment.
+    /// Parses the headers of a memory image that starts at the module's first segment.
     pub fn parse_image(bytes: &'a [u8]) -> Result<Self, ElfError> {
         Self::read(bytes, true)
     }
@@ -131,41 +132,44 @@ impl<'a> Elf<'a> {
         }
         let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(|_| ElfError::Headers)?;
         let program = header.program_headers(LE, bytes).map_err(|_| ElfError::Headers)?;
-        let mut loads: Vec<Load> =
-            program.iter().filter(|segment| segment.p_type(LE) == PT_LOAD).map(Load::new).collect();
+        let mut loads: Vec<LoadSegment> = program
+            .iter()
+            .filter(|segment| segment.p_type(LE) == PT_LOAD)
+            .map(LoadSegment::new)
+            .collect();
         loads.sort_by_key(|load| load.svma);
         let first = loads.first().ok_or(ElfError::NoSegments)?;
         let layout =
             if image { Layout::Image(first.svma - first.svma % 4096) } else { Layout::File };
-        // The image of a module may lack its section headers.
+        // The memory image of a module may be without its section headers.
         let sections = if image { None } else { header.sections(LE, bytes).ok() };
         Ok(Self { bytes, layout, header, program, sections, loads })
     }
 
-    /// The loaded segments, by address.
-    pub fn loads(&self) -> &[Load] {
+    /// Returns the loaded segments, by address.
+    pub fn loads(&self) -> &[LoadSegment] {
         &self.loads
     }
 
-    /// The first instruction of the program (SVMA).
+    /// Returns the address of the program's first instruction (SVMA).
     pub fn entry(&self) -> u64 {
         self.header.e_entry(LE)
     }
 
-    /// The machine (`EM_*`).
+    /// Returns the machine (`EM_*`).
     pub fn machine(&self) -> u16 {
         self.header.e_machine(LE).0
     }
 
-    /// Whether it is position independent: a shared object or a PIE.
+    /// Whether the file is position independent: a shared object or a PIE.
     pub fn is_dynamic(&self) -> bool {
         self.header.e_type(LE) == ET_DYN
     }
 
-    /// The number to subtract, wrapping, from an AVMA for its SVMA. The arguments say where a
-    /// mapping of the file starts in memory and in the file.
+    /// Returns the number to subtract, wrapping, from an AVMA for its SVMA. `start` and
+    /// `file_offset` say where a mapping of the file starts in memory and in the file.
     pub fn bias(&self, start: u64, file_offset: u64, exec: bool) -> Option<u64> {
-        let fits = |load: &&Load| load.maps(file_offset);
+        let fits = |load: &&LoadSegment| load.maps(file_offset);
         let load = self
             .loads
             .iter()
@@ -176,12 +180,13 @@ impl<'a> Elf<'a> {
         Some(start.wrapping_sub(svma))
     }
 
-    /// The file offset of an address that a segment takes from the file.
+    /// Returns the file offset of an address that a segment loads from the file.
     pub fn file_offset(&self, svma: u64) -> Option<u64> {
         self.loads.iter().find_map(|load| load.file_offset_of(svma))
     }
 
-    /// The address of a file offset, from the first executable segment that has it.
+    /// Returns the address of a file offset, from the first executable segment that contains it, or
+    /// else from another segment.
     pub fn svma(&self, file_offset: u64) -> Option<u64> {
         let of = |exec: bool| {
             let mut loads = self.loads.iter().filter(move |load| load.exec == exec);
@@ -190,7 +195,7 @@ impl<'a> Elf<'a> {
         of(true).or_else(|| of(false))
     }
 
-    /// The bytes from an address to the end of its segment's contents.
+    /// Returns the bytes from an address to the end of its segment's contents.
     pub fn data(&self, svma: u64) -> Option<&'a [u8]> {
         let load = self.loads.iter().find(|load| load.file_offset_of(svma).is_some())?;
         let rest = load.svma.checked_add(load.file_len)?.checked_sub(svma)?;
@@ -199,11 +204,11 @@ impl<'a> Elf<'a> {
             Layout::Image(base) => svma.checked_sub(base)?,
         };
         let from = self.bytes.get(usize::try_from(from).ok()?..)?;
-        // A truncated file still yields what it contains.
+        // For a truncated file, these are the bytes that it contains.
         Some(&from[..from.len().min(usize::try_from(rest).ok()?)])
     }
 
-    /// Addresses of the code that the file has.
+    /// Returns the address ranges of the code in the file.
     pub fn code(&self) -> impl Iterator<Item = Range<u64>> {
         self.loads.iter().filter(|load| load.exec).filter_map(|load| {
             let len = self.data(load.svma)?.len() as u64;
@@ -211,7 +216,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// A section by name, if it has contents that are not compressed.
+    /// Returns a section by name, if it has contents that are not compressed.
     pub fn section(&self, name: &str) -> Option<Section<'a>> {
         let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;
         if header.sh_type(LE) == SHT_NOBITS || header.sh_flags(LE).0 & SHF_COMPRESSED.0 != 0 {
@@ -220,7 +225,7 @@ impl<'a> Elf<'a> {
         Some(Section { svma: header.sh_addr(LE), data: header.data(LE, self.bytes).ok()? })
     }
 
-    /// Start addresses of the functions that have symbols, sorted.
+    /// Returns the start addresses of the functions that have symbols, sorted.
     pub fn function_symbols(&self) -> Vec<u64> {
         let Some(sections) = &self.sections else { return Vec::new() };
         let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| sections.symbols(LE, self.bytes, kind));
@@ -233,12 +238,12 @@ impl<'a> Elf<'a> {
         starts
     }
 
-    /// The address of `.eh_frame_hdr`, from its program header.
+    /// Returns the address of `.eh_frame_hdr`, from its program header.
     pub fn eh_frame_hdr(&self) -> Option<u64> {
         self.segment(PT_GNU_EH_FRAME).map(|segment| segment.p_vaddr(LE))
     }
 
-    /// The path of the loader that it asks for.
+    /// Returns the path of the loader that the file names.
     pub fn interpreter(&self) -> Option<&'a str> {
         let segment = self.segment(PT_INTERP)?;
         let path = self.data(segment.p_vaddr(LE))?;
@@ -246,7 +251,7 @@ impl<'a> Elf<'a> {
         std::str::from_utf8(path.split(|byte| *byte == 0).next()?).ok()
     }
 
-    /// The address (SVMA) of a dynamic symbol with this name and length in bytes.
+    /// Returns the address (SVMA) of a dynamic symbol with this name and length in bytes.
     pub fn variable(&self, name: &str, len: u64) -> Option<u64> {
         let is_it = |symbol: &Symbol<'_>| {
             let is_right = symbol.kind == STT_OBJECT.0 && symbol.is_defined && symbol.len == len;
@@ -255,12 +260,12 @@ impl<'a> Elf<'a> {
         Symbols::exported(self).iter().find(is_it).map(|symbol| symbol.value)
     }
 
-    /// The first program header of a kind.
+    /// Returns the first program header of a kind.
     fn segment(&self, kind: ProgramType) -> Option<&'a ProgramHeader64<LittleEndian>> {
         self.program.iter().find(|segment| segment.p_type(LE) == kind)
     }
 
-    /// The build id, from the note segments or, without them, the note section.
+    /// Returns the build id, from the note segments or, without them, the note section.
     pub fn build_id(&self) -> Option<&'a [u8]> {
         let section = self.section(".note.gnu.build-id").map(|section| (4, section.data));
         let mut notes = self.notes().chain(section);
@@ -269,15 +274,15 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Whether Go's linker made it: it has Go's note, which `-buildid=` leaves out, or the section
-    /// of Go's table.
+    /// Whether Go's linker made the file: it has Go's note, which `-buildid=` leaves out, or the
+    /// section of Go's table.
     pub fn is_go(&self) -> bool {
         let mut notes = self.notes();
         notes.any(|(align, data)| note_in(align, data, ELF_NOTE_GO, NT_GO_BUILD_ID).is_some())
             || pclntab::SECTIONS.iter().any(|name| self.section(name).is_some())
     }
 
-    /// Alignment and contents of the note segments.
+    /// Returns the alignment and contents of each note segment.
     fn notes(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
         let segments = self.program.iter().filter(|segment| segment.p_type(LE) == PT_NOTE);
         segments.filter_map(|segment| {
@@ -288,7 +293,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The contents of a note with this owner and type.
+/// Returns the contents of a note with this owner and type.
 fn note_in<'a>(align: u64, data: &'a [u8], owner: &[u8], kind: u32) -> Option<&'a [u8]> {
     let mut notes = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, align, data).ok()?;
     while let Ok(Some(note)) = notes.next() {
@@ -342,19 +347,19 @@ mod tests {
     }
 
     #[test]
-    fn build_id_is_the_one_that_the_section_holds() {
+    fn build_id_is_that_of_the_section() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let elf = Elf::parse(&bytes).unwrap();
         let Some(section) = elf.section(".note.gnu.build-id") else {
             eprintln!("skipped: this program was linked without a build id");
             return;
         };
-        // Head of 12 bytes, then "GNU\0", then the id.
+        // A header of 12 bytes, then "GNU\0", then the id.
         assert_eq!(elf.build_id(), Some(&section.data[16..]));
     }
 
     #[test]
-    fn what_is_no_elf_is_refused_by_name() {
+    fn bytes_that_are_not_elf_are_refused_with_the_reason() {
         let mut bytes = own();
         let error = |bytes: &[u8]| Elf::parse(bytes).err();
         assert_eq!(error(b""), Some(ElfError::NotElf));

@@ -1,4 +1,4 @@
-//! Contents of sections, compressed or not.
+//! The contents of sections, compressed or not.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -10,8 +10,8 @@ use object::{CompressedData, CompressionFormat};
 use super::{Elf, LE};
 
 impl<'a> Elf<'a> {
-    /// Address and contents of a section by name, unpacked. `None` if there is none, or if it takes
-    /// more than `len_max` bytes.
+    /// Returns the address and the unpacked contents of a section by name. `None` if no section has
+    /// the name, or if the contents exceed `len_max` bytes.
     pub fn contents(&self, name: &str, len_max: u64) -> Option<(u64, Cow<'a, [u8]>)> {
         let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;
         if header.sh_type(LE) == SHT_NOBITS {
@@ -34,7 +34,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The unpacked contents of a section. `None` if they take more than `len_max` bytes, or differ
+/// Returns the unpacked contents of a section. `None` if they exceed `len_max` bytes, or differ
 /// from the stated length.
 pub fn unpack<'a>(packed: CompressedData<'a>, len_max: u64) -> Option<Cow<'a, [u8]>> {
     let CompressedData { format, data, uncompressed_size: len } = packed;
@@ -50,7 +50,7 @@ pub fn unpack<'a>(packed: CompressedData<'a>, len_max: u64) -> Option<Cow<'a, [u
 fn read<'a>(decoder: impl Read, len: u64) -> Option<Cow<'a, [u8]>> {
     let mut unpacked = Vec::new();
     unpacked.try_reserve_exact(usize::try_from(len).ok()?).ok()?;
-    // One byte more shows that the contents are longer than stated.
+    // One more byte shows that the contents are longer than stated.
     let mut decoder = decoder.take(len.saturating_add(1));
     let read: io::Result<usize> = decoder.read_to_end(&mut unpacked);
     (read.ok()? as u64 == len).then_some(Cow::Owned(unpacked))
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_as_long_as_it_says_is_not_unpacked() {
+    fn contents_of_another_length_than_stated_are_not_unpacked() {
         let text = [b'a'; 5000];
         let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
         zlib.write_all(&text).unwrap();
@@ -74,9 +74,9 @@ mod tests {
                 unpack(CompressedData { format, data, uncompressed_size }, len_max)
             };
             assert_eq!(unpack(&data[..], 5000, 5000).as_deref(), Some(&text[..]));
-            assert_eq!(unpack(&data[..], 5000, 4999), None, "more than there is room for");
-            assert_eq!(unpack(&data[..], 5001, 9000), None, "shorter than it says");
-            assert_eq!(unpack(&data[..], 4999, 9000), None, "longer than it says");
+            assert_eq!(unpack(&data[..], 5000, 4999), None, "longer than the limit");
+            assert_eq!(unpack(&data[..], 5001, 9000), None, "shorter than stated");
+            assert_eq!(unpack(&data[..], 4999, 9000), None, "longer than stated");
             assert_eq!(unpack(&data[..data.len() / 2], 5000, 9000), None, "cut off");
             assert_eq!(unpack(b"no such thing", 5000, 9000), None);
         }

@@ -3,7 +3,7 @@
 use super::Elf;
 use super::relocation::Relocations;
 
-/// The words that the program finds in its memory, by their addresses (SVMA).
+/// The words that a running program finds in its memory, by their addresses (SVMA).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RelocatedWords<'e, 'a> {
     elf: &'e Elf<'a>,
@@ -11,12 +11,12 @@ pub(super) struct RelocatedWords<'e, 'a> {
 }
 
 impl<'e, 'a> RelocatedWords<'e, 'a> {
-    /// The words of this file.
+    /// Returns the words of this file.
     pub(super) fn of(elf: &'e Elf<'a>) -> Self {
         Self { elf, relocations: Relocations::of(elf) }
     }
 
-    /// The word at an address.
+    /// Returns the word at an address.
     pub(super) fn word(&self, svma: u64) -> Option<u64> {
         let stored = self.stored(svma)?;
         if stored != 0 || !self.elf.is_dynamic() {
@@ -26,7 +26,7 @@ impl<'e, 'a> RelocatedWords<'e, 'a> {
         Some(relocated.map_or(0, |relocation| relocation.addend))
     }
 
-    /// Addresses of words in writable segments that point to this address.
+    /// Returns the addresses of words in writable segments that point to this address.
     pub(super) fn pointers_to(&self, svma: u64) -> impl Iterator<Item = u64> {
         let relative = self.relocations.relative();
         let relocated = relative.filter(move |relocation| relocation.addend == svma);

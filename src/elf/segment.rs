@@ -7,26 +7,26 @@ use object::read::elf::ProgramHeader;
 /// The page size, to which the loader rounds mappings.
 const PAGE: u64 = 4096;
 
-/// A loaded segment. Its numbers come from the file and may be nonsense.
+/// A `PT_LOAD` segment. Its numbers come from the file and may be nonsense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
-    /// First address.
+pub struct LoadSegment {
+    /// The first address.
     pub svma: u64,
-    /// Length in memory in bytes.
+    /// The length in memory in bytes.
     pub mem_len: u64,
-    /// Where its contents start in the file.
+    /// The offset of the contents in the file.
     pub file_offset: u64,
-    /// Length of its contents in the file.
+    /// The length of the contents in the file in bytes.
     pub file_len: u64,
-    /// Readable.
+    /// Whether the segment is readable.
     pub read: bool,
-    /// Writable.
+    /// Whether the segment is writable.
     pub write: bool,
-    /// Executable.
+    /// Whether the segment is executable.
     pub exec: bool,
 }
 
-impl Load {
+impl LoadSegment {
     pub(super) fn new(header: &ProgramHeader64<LittleEndian>) -> Self {
         let le = LittleEndian;
         let flags = header.p_flags(le).0;
@@ -48,13 +48,13 @@ impl Load {
         start <= file_offset && file_offset < end
     }
 
-    /// The file offset of an address, if the segment takes it from the file.
+    /// Returns the file offset of an address, if the segment loads that address from the file.
     pub fn file_offset_of(&self, svma: u64) -> Option<u64> {
         let distance = svma.checked_sub(self.svma)?;
         (distance < self.file_len).then(|| self.file_offset.checked_add(distance))?
     }
 
-    /// The address of a file offset.
+    /// Returns the address of a file offset.
     pub fn svma_of(&self, file_offset: u64) -> Option<u64> {
         let distance = file_offset.checked_sub(self.file_offset)?;
         (distance < self.file_len).then(|| self.svma.checked_add(distance))?

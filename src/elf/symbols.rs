@@ -1,7 +1,7 @@
 //! The symbols of a file.
 //!
 //! # Invariants
-//! - Symbols for other modules are found with section headers or without them.
+//! - Symbols for other modules are found with or without section headers.
 
 use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, SectionType,
@@ -11,7 +11,7 @@ use object::read::elf::SectionHeader;
 use super::dynamic::Dynamic;
 use super::{Elf, LE};
 
-/// Bytes of a symbol.
+/// The size of a symbol in bytes.
 const SYMBOL: usize = 24;
 
 /// A symbol of a table.
@@ -21,16 +21,16 @@ pub(super) struct Symbol<'a> {
     strings: &'a [u8],
     /// `STT_*`.
     pub(super) kind: u8,
-    /// Whether the file defines it.
+    /// Whether the file defines the symbol.
     pub(super) is_defined: bool,
-    /// Address, or offset in the block of thread-local variables.
+    /// The address, or the offset in the block of thread-local variables.
     pub(super) value: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub(super) len: u64,
 }
 
 impl<'a> Symbol<'a> {
-    /// Whether it has this name.
+    /// Whether the symbol has this name.
     pub(super) fn is_named(&self, name: &str) -> bool {
         let text = usize::try_from(self.name).ok().and_then(|at| self.strings.get(at..));
         text.and_then(|text| text.strip_prefix(name.as_bytes()))
@@ -46,13 +46,13 @@ pub(super) struct Symbols<'a> {
 }
 
 impl<'a> Symbols<'a> {
-    /// The symbols that other modules may use.
+    /// Returns the symbols that other modules may use.
     pub(super) fn exported(elf: &Elf<'a>) -> Self {
         let loaded = || Self::loaded(&Dynamic::of(elf));
         Self::of_section(elf, SHT_DYNSYM).or_else(loaded).unwrap_or_default()
     }
 
-    /// All symbols of a file that has them.
+    /// Returns all symbols of a file; none if it is stripped.
     pub(super) fn all(elf: &Elf<'a>) -> Self {
         Self::of_section(elf, SHT_SYMTAB).unwrap_or_default()
     }
@@ -80,13 +80,13 @@ impl<'a> Symbols<'a> {
         })
     }
 
-    /// All symbols; the first is a placeholder.
+    /// Iterates over all symbols; the first is a placeholder.
     pub(super) fn iter(self) -> impl Iterator<Item = Symbol<'a>> {
         let (entries, _) = self.entries.as_chunks::<SYMBOL>();
         entries.iter().map(move |entry| self.symbol(entry))
     }
 
-    /// The symbol with this number.
+    /// Returns the symbol with this index.
     pub(super) fn get(self, index: usize) -> Option<Symbol<'a>> {
         let (entries, _) = self.entries.as_chunks::<SYMBOL>();
         entries.get(index).map(|entry| self.symbol(entry))
@@ -109,7 +109,7 @@ impl<'a> Symbols<'a> {
     }
 }
 
-/// The number of symbols, from the hash tables.
+/// Returns the number of symbols, from the hash tables.
 fn count(dynamic: &Dynamic<'_, '_>) -> Option<usize> {
     let number = |data: &[u8], at: usize| {
         let bytes = data.get(at.checked_mul(4)?..)?.first_chunk()?;
@@ -118,8 +118,8 @@ fn count(dynamic: &Dynamic<'_, '_>) -> Option<usize> {
     if let Some(table) = dynamic.data(DT_HASH) {
         return number(table, 1);
     }
-    // Header of four words, Bloom filter, buckets, chains: the last chain ends with the last
-    // symbol.
+    // The table has a header of four words, a Bloom filter, buckets and chains. The last chain ends
+    // with the last symbol.
     let table = dynamic.data(DT_GNU_HASH)?;
     let [buckets, first, filter] = [0, 1, 2].map(|at| number(table, at));
     let (buckets, first) = (buckets?, first?);

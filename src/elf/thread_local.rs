@@ -1,7 +1,7 @@
-//! How a module reaches a thread-local variable, by the name of its symbol.
+//! The ways in which a module reaches a thread-local variable, by the name of its symbol.
 //!
-//! Constant parts are returned as numbers. For parts that the loader decides, the addresses of the
-//! words that it fills in are returned, to be read in the live process.
+//! Constant parts are returned as numbers. Where the loader decides a part, the result is the
+//! address of the word that the loader fills in. The caller reads that word in the live process.
 
 use std::collections::HashSet;
 
@@ -15,66 +15,67 @@ use super::relocation::{Relocation, Relocations};
 use super::symbols::{Symbol, Symbols};
 use super::{Elf, LE};
 
-/// Relocations that are kept for one variable; a linker makes one or two.
+/// Most relocations that are kept for one variable; a linker makes one or two.
 const WAYS_MAX: usize = 8;
 
-/// A way to a thread-local variable. Addresses are SVMAs, and all sums wrap.
+/// A way to reach a thread-local variable. Addresses are SVMAs, and all sums wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsAccess {
-    /// At this distance from the thread pointer.
+    /// The variable is at this distance from the thread pointer.
     Offset(u64),
-    /// At the distance in the word at `svma`, plus `delta`.
+    /// The variable is at the distance in the word at `svma`, plus `delta`.
     OffsetWord {
-        /// Address of the word.
+        /// The address of the word.
         svma: u64,
-        /// The number to be added.
+        /// The number to add.
         delta: u64,
     },
-    /// In the block of the module whose number is in the word at `svma`, at the offset in the next
-    /// word.
+    /// The variable is in the block of the module whose number is in the word at `svma`, at the
+    /// offset in the next word.
     ModuleAndOffset {
-        /// Address of the first word.
+        /// The address of the first word.
         svma: u64,
     },
-    /// In the block of the module whose number is in the word at `svma`, at this offset.
+    /// The variable is in the block of the module whose number is in the word at `svma`, at this
+    /// offset.
     Module {
-        /// Address of the word.
+        /// The address of the word.
         svma: u64,
         /// The offset in the block.
         offset: u64,
     },
-    /// By the descriptor at `svma`: a function of the loader and its argument. The argument is a
-    /// distance from the thread pointer, or leads to a module's number and an offset. `delta` is
-    /// added to either.
+    /// The descriptor at `svma` leads to the variable: a function of the loader and its argument.
+    /// The argument is a distance from the thread pointer, or leads to a module's number and an
+    /// offset. `delta` is added to either.
     Descriptor {
-        /// Address of the descriptor.
+        /// The address of the descriptor.
         svma: u64,
-        /// The number to be added.
+        /// The number to add.
         delta: u64,
     },
 }
 
-/// The thread-local variables that a module has, or uses.
+/// The thread-local variables that a module defines or uses.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadLocals<'e, 'a> {
     elf: &'e Elf<'a>,
-    /// Those that other modules may use, or have.
+    /// The symbols of variables that other modules may use or define.
     symbols: Symbols<'a>,
     is_program: bool,
 }
 
 impl<'e, 'a> ThreadLocals<'e, 'a> {
-    /// The thread-local variables of this file.
+    /// Returns the thread-local variables of this file.
     pub fn of(elf: &'e Elf<'a>) -> Self {
         let is_program = Dynamic::of(elf).is_program();
         Self { elf, symbols: Symbols::exported(elf), is_program }
     }
 
-    /// The ways in which this module reaches the thread-local variable of that name, its own or
-    /// another module's. Empty if there are none. Without such a symbol the search checks the kind
-    /// of each symbol.
+    /// Returns the ways in which this module reaches the thread-local variable of that name,
+    /// whether this or another module defines it. Empty if there are none. Without such a symbol,
+    /// the search checks the kind of each symbol.
     pub fn ways_to(&self, name: &str) -> Vec<TlsAccess> {
-        // On another machine the loader's words have other numbers.
+        // On another machine, the loader's words have other numbers.
         if self.elf.machine() != EM_X86_64.0 {
             return Vec::new();
         }
@@ -111,8 +112,8 @@ impl<'e, 'a> ThreadLocals<'e, 'a> {
         ways
     }
 
-    /// The distance of a variable in the program's own block from the thread pointer. The block
-    /// ends below it, at an address that is congruent to the segment's.
+    /// Returns the distance of a variable in the program's own block from the thread pointer. The
+    /// block ends below the thread pointer, at an address that is congruent to the segment's.
     fn offset_in_program(&self, value: u64) -> Option<u64> {
         let segment = self.elf.segment(PT_TLS)?;
         let align = segment.p_align(LE).max(1);
@@ -125,8 +126,8 @@ impl<'e, 'a> ThreadLocals<'e, 'a> {
     }
 }
 
-/// The way to the symbol through a relocation, if it leads there. A relocation without a symbol
-/// concerns the module itself, which knows where its own variables are.
+/// Returns the way to the symbol through a relocation, if the relocation leads to it. A relocation
+/// without a symbol concerns the module itself, which knows the positions of its own variables.
 fn way(
     relocation: &Relocation,
     symbol: &Symbol<'_>,
@@ -151,8 +152,8 @@ fn way(
     }
 }
 
-/// Reads thread-local variables of any bytes, for fuzzing; panics if, and only if, an invariant is
-/// broken.
+/// Reads thread-local variables from any bytes, for fuzzing. Panics if, and only if, an invariant
+/// is broken.
 #[cfg(any(test, fuzzing))]
 pub fn probe(bytes: &[u8]) {
     for elf in [Elf::parse(bytes), Elf::parse_image(bytes)].into_iter().flatten() {
@@ -179,7 +180,7 @@ struct record *get(void) { other++; return otel_thread_ctx_v1; }
 int main(void) { return get() ? variable != 0 : 0; }
 ";
 
-    /// The file that the compiler makes with these flags.
+    /// Returns the file that the compiler makes with these flags.
     fn built(flags: &[&str]) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("variable.c"), SOURCE).unwrap();
@@ -241,7 +242,7 @@ int main(void) { return get() ? variable != 0 : 0; }
                 else {
                     panic!("{way:?}: the loader decides");
                 };
-                let is_there = |load: &&crate::elf::Load| {
+                let is_there = |load: &&crate::elf::LoadSegment| {
                     load.write && (load.svma..load.svma + load.mem_len).contains(&svma)
                 };
                 assert!(elf.loads().iter().any(|load| is_there(&load)), "{way:?}");
@@ -254,7 +255,7 @@ int main(void) { return get() ? variable != 0 : 0; }
         for hash in ["-Wl,--hash-style=gnu", "-Wl,--hash-style=sysv"] {
             let mut bytes = built(&["-shared", "-fPIC", hash]);
             let with = ways(&bytes);
-            // Offset and number of the section headers.
+            // The offset and number of the section headers.
             bytes[0x28..0x30].fill(0);
             bytes[0x3c..0x40].fill(0);
             assert!(!with.is_empty());

@@ -1,25 +1,25 @@
-//! System V segments that a killed recorder left behind without a user.
+//! System V segments that a killed recorder left without a user.
 //!
 //! # Safety
-//! The system calls take numbers, or fill in one structure of ours.
+//! The system calls take numbers, or fill in one structure that this module owns.
 #![allow(unsafe_code, reason = "removes shared memory segments")]
 
 use traceprof_abi::layout;
 
 use crate::proc;
 
-/// The time of the clock that stamps segments, in seconds.
+/// Returns the time in seconds, on the clock that the kernel uses for segments.
 pub(super) fn now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// Removes the segments without a key that `creator` made since `started` and that are attached
-/// nowhere.
+/// Removes the segments without a key that `creator` created since `started` and that no process
+/// has attached.
 ///
-/// A recorder that is killed after it makes a segment and before it marks it for removal leaves it
-/// behind until the next boot.
+/// Without this, a recorder that is killed between the creation of a segment and its mark for
+/// removal would leave the segment until the next boot.
 pub(super) fn remove_orphans(creator: i32, started: u64) {
     for segment in made_by(creator) {
         if segment.attached == 0 && segment.changed >= started as i64 {
@@ -29,8 +29,9 @@ pub(super) fn remove_orphans(creator: i32, started: u64) {
     }
 }
 
-/// Removes empty segments that look like ours, whose maker is gone, and that nobody else attached.
-/// They are from a recorder that was killed together with its guardian before it could mark them.
+/// Removes unused segments with our size and mode whose creator has exited and that no other
+/// process attached. Their recorder and its guardian were both killed before the recorder could
+/// mark them for removal.
 pub(super) fn remove_abandoned() {
     const MODE: i64 = 700;
     const LENGTHS: [u64; 3] = [layout::CODE_LEN, layout::TABLES_LEN, layout::DATA_LEN];
@@ -38,7 +39,7 @@ pub(super) fn remove_abandoned() {
         let looks_like_ours =
             segment.mode == MODE && LENGTHS.iter().any(|len| *len as i64 == segment.len);
         let was_used = segment.attached != 0 || ![0, segment.creator].contains(&segment.last);
-        // The maker of a segment from another pid namespace has no number here.
+        // The creator of a segment from another pid namespace has no pid here.
         let maker = i32::try_from(segment.creator).unwrap_or(0);
         let is_abandoned = maker > 0 && proc::start_time(maker).is_err();
         if looks_like_ours && !was_used && is_abandoned {
@@ -51,18 +52,18 @@ pub(super) fn remove_abandoned() {
 /// A System V segment without a key.
 struct ListedSegment {
     id: i32,
-    /// The permissions, with their octal digits read as decimal.
+    /// The permissions; their octal digits are read as decimal.
     mode: i64,
     len: i64,
     creator: i64,
-    /// The last process that attached or detached it, 0 for none.
+    /// The last process that attached or detached the segment, 0 for none.
     last: i64,
     attached: i64,
-    /// When it was made or changed owner, in seconds.
+    /// The time when the segment was created or changed its owner, in seconds.
     changed: i64,
 }
 
-/// The segments without a key that one process made.
+/// Returns the segments without a key that one process created.
 fn made_by(creator: i32) -> Vec<ListedSegment> {
     listed().into_iter().filter(|segment| segment.creator == i64::from(creator)).collect()
 }
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(ids(), [attached]);
         // SAFETY: attached above, and nothing refers to it.
         unsafe { libc::shmdt(base) };
-        // A child that another test forks has it attached, too, until it executes a program.
+        // A child that another test forks has the segment attached, too, until it calls exec.
         let is_removed = || {
             remove_orphans(child.as_raw(), now() - 100);
             ids().is_empty()

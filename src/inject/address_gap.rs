@@ -1,4 +1,4 @@
-//! A free address range where the segments can lie undisturbed.
+//! A free address range for the segments.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,21 +6,23 @@ use crate::proc::Mapping;
 
 /// Alignment of the range, so that huge pages stay possible.
 const ALIGN: u64 = 2 << 20;
-/// Distance to the neighbours on either side, for the heap, the mapping area or the stack to grow.
+/// The least distance to the neighbours on either side, so that the heap, the mapping area and the
+/// stack can grow.
 const MARGIN: u64 = 256 << 20;
-/// First address beyond user space (4-level page tables).
+/// The first address beyond user space (4-level page tables).
 const USER_END: u64 = 0x7fff_ffff_f000;
-/// Lower addresses are often forbidden to map, and null pointers should fault.
+/// The lowest address that is used: the kernel often forbids lower mappings, and null pointers
+/// should fault.
 const USER_START: u64 = 0x10_0000;
 
-/// The start of a free range of `len` bytes, or `None` if no gap is wide enough.
+/// Returns the start of a free range of `len` bytes, or `None` if no gap is wide enough.
 ///
-/// The range lies in the middle half of the widest gap above the executable and below the stack.
-/// The heap, the mapping area and the stack all grow far away from it. The gap below everything is
-/// the last resort.
+/// The range is in the middle half of the widest gap above the executable and below the stack. The
+/// heap, the mapping area and the stack all grow far away from it. The gap below everything is the
+/// last resort.
 ///
-/// The place within that half is random: a thread that an earlier recording launched may detach its
-/// segment only now, and must not hit this one's.
+/// The address within that half is random. A thread that an earlier recording launched may detach
+/// its segment only now, and must not hit a segment of this recording.
 pub fn find_gap(mappings: &[Mapping], len: u64) -> Option<u64> {
     let len = len.checked_next_multiple_of(ALIGN)?;
     let gaps = mappings.windows(2).filter_map(|pair| {
@@ -43,7 +45,7 @@ fn widest(gaps: impl Iterator<Item = (u64, u64)>, len: u64) -> Option<u64> {
     })
 }
 
-/// Any number: each hasher of the standard library has another seed.
+/// Returns a random number: each hasher of the standard library has another seed.
 fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
@@ -65,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_lies_between_heap_and_libraries() {
+    fn gap_is_between_heap_and_libraries() {
         let start = check(
             &[
                 (0x5555_5555_4000, 0x5555_5557_7000, "/bin/x"),
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn full_address_space_has_no_hole() {
+    fn full_address_space_has_no_gap() {
         assert_eq!(check(&[(0x1000, USER_END, "")], 1 << 30), None);
         assert_eq!(check(&[(0x1000, USER_END, "")], u64::MAX), None);
     }

@@ -1,8 +1,9 @@
 //! One run of the agent's entry by a thread of the target.
 //!
-//! A thread whose stack takes the frames is launched any number of times: all that it needs to
-//! return lies on its own stack. Another thread is launched from the injection area only the first
-//! time. Later it is stepped through the entry, and has left the area when it is released.
+//! A thread whose own stack takes the frames can be launched any number of times: the stack holds
+//! all that the thread needs to return. A thread with another stack is launched from the injection
+//! area only the first time. Later it is stepped through the entry, and has left the area when it
+//! is released.
 
 use std::time::{Duration, Instant};
 
@@ -18,27 +19,27 @@ use super::stop::{self, Stopped};
 use super::target::identity;
 use super::worker::stack::stack_top;
 use super::worker::{UsedThread, read_mappings, with_a_thread};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc::Mapping;
 
-/// Longest wait for the agent to report.
+/// Longest wait for the agent's report.
 const ENTERED_MAX: Duration = Duration::from_secs(2);
-/// Timers that a stepped thread arms in one run. A timer takes two system calls, with two stops
-/// each; with 100 threads 64 timers took 7 ms and more.
-pub(super) const LED_ARM_MAX: usize = 6;
-/// After this time the wait checks whether the agent is still mapped.
-const DOUBTED: Duration = Duration::from_millis(10);
+/// Most timers that a stepped thread arms in one run. A timer takes two system calls, with two
+/// stops each; with 100 threads, 64 timers took 7 ms and more.
+pub(super) const STEPPED_ARM_MAX: usize = 6;
+/// After this time without a report, the wait checks whether the agent is still mapped.
+const MAPPING_CHECK_AFTER: Duration = Duration::from_millis(10);
 
-/// The memory for the frames of a thread whose own stack may not be written.
+/// The area for the frames of a thread whose own stack may not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrameArea {
-    /// An area from which no thread was launched yet.
+    /// No thread was launched from the area yet.
     Fresh,
-    /// An area that only stepped threads use.
+    /// Only stepped threads use the area.
     Shared,
 }
 
-/// Lets a thread run the agent's entry, and returns how long the thread was stopped.
+/// Makes a thread run the agent's entry, and returns how long the thread was stopped.
 pub(super) fn run(
     plan: &AttachPlan,
     data: &AttachedData,
@@ -47,13 +48,13 @@ pub(super) fn run(
 ) -> Result<Duration, InjectError> {
     let mappings = read_mappings(plan.pid)?;
     let control = data.control();
-    // Acquire: pairs with the Release with which the entry ends.
+    // Acquire: pairs with the Release at the end of the entry.
     let before = control.entered.load(Ordering::Acquire);
     // Relaxed: no thread runs the entry now.
     control.error.store(0, Ordering::Relaxed);
     let start = |stopped: Stopped| start_with(stopped, plan, (operation, area), &mappings);
     let entered = with_a_thread(plan, &mappings, &start).and_then(|used| {
-        fault::at(Point::EntryAwaited);
+        fault::at(FaultPoint::EntryAwaited);
         await_entered(plan, data, before, &used).map(|()| used.stopped)
     });
     stop::count_withheld(data);
@@ -67,14 +68,14 @@ fn start_with(
     mappings: &[Mapping],
 ) -> Result<UsedThread, InjectError> {
     let tid = stopped.tid();
-    // Nothing can unmap the agent while the thread is stopped, but the program may have executed
-    // another one before.
+    // Nothing can unmap the agent while the thread is stopped, but the process may have executed
+    // another program before.
     let is_there = arch::RESTORERS.iter().any(|form| stopped.holds(plan.restorer_avma, form));
     if !is_there {
         return Err(InjectError::Executed);
     }
     stopped.prepare()?;
-    fault::at(Point::EntryStopped);
+    fault::at(FaultPoint::EntryStopped);
     let on_stack = stack_top(&stopped, mappings);
     let (top, is_unfiltered) = match (on_stack, area) {
         (_, FrameArea::Fresh) => (plan.second_top(), true),
@@ -82,7 +83,7 @@ fn start_with(
         (None, FrameArea::Shared) => (plan.third_top(), false),
     };
     let is_launched = is_unfiltered && stopped.may_be_launched();
-    let argument = entry_argument(operation, if is_launched { ARM_MAX } else { LED_ARM_MAX });
+    let argument = entry_argument(operation, if is_launched { ARM_MAX } else { STEPPED_ARM_MAX });
     let steps = [ChainStep::Enter { entry: plan.entry_avma, argument }];
     let chain_gadgets =
         ChainGadgets { syscall_return: plan.restorer_avma, restorer: plan.restorer_avma };
@@ -106,26 +107,27 @@ fn await_entered(
             return outcome;
         }
         identity::check(plan.pid, plan.start_time)?;
-        if since.elapsed() > DOUBTED && !plan.code.is_in(&read_mappings(plan.pid)?) {
+        if since.elapsed() > MAPPING_CHECK_AFTER && !plan.code.is_in(&read_mappings(plan.pid)?) {
             return Err(InjectError::Executed);
         }
         if used.is_overdue(since, ENTERED_MAX) {
-            // It is off its chain now: what it has not done yet will never be done.
+            // The thread is off its chain now, and will not run the remaining steps.
             used.withdraw(plan)?;
-            return outcome(data, before).unwrap_or(Err(InjectError::EntrySilent));
+            return outcome(data, before).unwrap_or(Err(InjectError::EntryTimedOut));
         }
         std::thread::sleep(Duration::from_micros(50));
     }
 }
 
-/// The result of the entry, once it has ended.
+/// Returns the result of the entry, once the entry has finished.
 fn outcome(data: &AttachedData, before: u32) -> Option<Result<(), InjectError>> {
     let control = data.control();
-    // Acquire: pairs with the Release with which the entry ends; its actions are visible.
+    // Acquire: pairs with the Release at the end of the entry, and makes the entry's actions
+    // visible.
     if control.entered.load(Ordering::Acquire) == before {
         return None;
     }
-    // Relaxed, both: ordered by the load above.
+    // Relaxed, both: the load above orders them.
     let error = control.error.load(Ordering::Relaxed);
     let errno = control.error_detail.load(Ordering::Relaxed) as i32;
     Some(if error == 0 { Ok(()) } else { Err(InjectError::EntryFailed { error, errno }) })

@@ -1,7 +1,7 @@
-//! The data segment, attached in the guardian, so that it outlives the recorder.
+//! The data segment, which the guardian attaches so that the segment outlives the recorder.
 //!
 //! # Safety
-//! Everything here is reached through atomics: the target and the recorder write it, too.
+//! All accesses are atomic, because the target and the recorder write the segment, too.
 #![allow(unsafe_code, reason = "attaches shared memory and refers to it")]
 
 use std::io;
@@ -12,15 +12,15 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 
-/// Words at the start of the injection area: three `struct sigaction` and a byte to read into.
+/// Words at the start of the injection area: three `struct sigaction`, and a byte as a read buffer.
 const SCRATCH_WORDS: usize = 16;
-/// Offset of the action that the target's kernel reports.
+/// Offset of the action that the kernel reports.
 pub(super) const CURRENT_ACTION: u64 = layout::INJECT_OFFSET;
-/// Offset of the action that ignores the signal.
+/// Offset of an action that ignores the signal.
 pub(super) const IGNORE_ACTION: u64 = layout::INJECT_OFFSET + 32;
-/// Offset of the action to be put back.
+/// Offset of the action to restore.
 pub(super) const OLD_ACTION: u64 = layout::INJECT_OFFSET + 64;
-/// Offset of the byte that a held program reads.
+/// Offset of the byte that a held program reads into.
 pub(super) const HOLD_BYTE: u64 = layout::INJECT_OFFSET + 96;
 
 /// An attached data segment; dropping it detaches it.
@@ -36,11 +36,11 @@ unsafe impl Send for AttachedData {}
 unsafe impl Sync for AttachedData {}
 
 impl AttachedData {
-    /// Attaches a segment, which must be long enough for the injection area.
+    /// Attaches a segment. The segment must be long enough for the injection area.
     pub(super) fn new(shm_id: i32) -> io::Result<AttachedData> {
         // SAFETY: all zero is a value of this plain structure.
         let mut about: libc::shmid_ds = unsafe { std::mem::zeroed() };
-        // SAFETY: writes one structure, which is ours.
+        // SAFETY: writes one structure, which this function owns.
         let stat = unsafe { libc::shmctl(shm_id, libc::IPC_STAT, &mut about) };
         if stat != 0 {
             return Err(io::Error::last_os_error());
@@ -58,7 +58,7 @@ impl AttachedData {
         }
     }
 
-    /// An empty segment, in place of one that does not exist any more.
+    /// Creates an empty segment, in place of one that no longer exists.
     pub(super) fn blank() -> io::Result<AttachedData> {
         const SHM_NORESERVE: i32 = 0o10000;
         let len = layout::DATA_LEN as usize;
@@ -74,33 +74,33 @@ impl AttachedData {
     }
 
     pub(super) fn control(&self) -> &ControlBlock {
-        // SAFETY: the segment starts with the block, is longer than it (checked when attached,
-        // asserted in `layout`), page aligned, and stays attached as long as `self` lives.
+        // SAFETY: the segment starts with the block, is longer than the block (checked at the
+        // attach, asserted in `layout`), page aligned, and stays attached while `self` lives.
         unsafe { self.base.cast::<ControlBlock>().as_ref() }
     }
 
-    /// The four words of an action in the injection area.
+    /// Returns the four words of an action in the injection area.
     pub(super) fn action(&self, offset: u64) -> &[AtomicU64] {
         let first = ((offset - layout::INJECT_OFFSET) / 8) as usize;
         &self.scratch()[first..first + 4]
     }
 
-    /// The thread slots in use, or none if the segment is too short.
+    /// Returns the thread slots in use; none if the segment is too short.
     fn slots(&self) -> &[ThreadSlot] {
         if self.len < layout::DATA_LEN {
             return &[];
         }
-        // SAFETY: the segment is as long as the layout wants it, and stays attached as long as
-        // `self` lives; only atomics reach it.
+        // SAFETY: the segment has the layout's length, and stays attached while `self` lives; all
+        // accesses are atomic.
         let slots = unsafe { DataSegment::new(self.base.as_ptr()) }.threads().slots;
-        // Relaxed: a count; the target may have written anything.
+        // Relaxed: a count. The target may have written any value.
         let used = self.control().slots_next.load(Ordering::Relaxed) as usize;
         &slots[..used.min(slots.len())]
     }
 
-    /// Ids of the timers in the threads' slots.
+    /// Returns the ids of the timers in the threads' slots.
     pub(super) fn timers(&self) -> impl Iterator<Item = i32> {
-        // Relaxed: the caller has made sure that nothing changes them now, or checks again.
+        // Relaxed: the caller ensures that nothing changes the timers now, or checks again.
         let words = self.slots().iter().map(|slot| slot.timer.load(Ordering::Relaxed));
         words.filter(|word| ![0, layout::TIMER_BUSY].contains(word)).map(|word| (word - 1) as i32)
     }
@@ -116,7 +116,7 @@ impl AttachedData {
     fn scratch(&self) -> &[AtomicU64] {
         // SAFETY: inside the segment, whose length was checked when it was attached.
         let start = unsafe { self.base.add(layout::INJECT_OFFSET as usize) };
-        // SAFETY: mapped as long as `self` lives, aligned, reached through atomics only.
+        // SAFETY: mapped while `self` lives, aligned, accessed through atomics only.
         unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), SCRATCH_WORDS) }
     }
 }

@@ -1,4 +1,4 @@
-//! Why an injection failed, and what the user can do about it.
+//! The error of an injection, with advice for the user.
 
 use std::fmt;
 use std::io;
@@ -7,70 +7,70 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 
-/// Why an injection or a restore failed. The target is as it was before, unless the text says
+/// The reason why an injection or a restore failed. The target is unchanged, unless the text says
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InjectError {
-    /// Refused before anything was touched.
+    /// The checks refused the target before anything was changed.
     Refused(Refusal),
-    /// The target ended, or its pid belongs to another process by now.
+    /// The target exited, or its pid belongs to another process now.
     Gone,
-    /// The target executes another program by now.
+    /// The target has executed another program.
     Executed,
-    /// The command ended before it executed a program.
+    /// The command exited before it executed a program.
     ExitedBeforeExec {
-        /// Exit code, or 128 and the signal's number.
+        /// The exit code, or 128 plus the signal's number.
         code: i32,
     },
-    /// The kernel does not permit the trace, and `/proc` did not show why.
+    /// The kernel does not permit tracing, and `/proc` does not show why.
     NotPermitted,
     /// No thread of the target could be stopped.
     WouldNotStop {
         /// The last thread that was tried.
         tid: i32,
-        /// Its state letter.
+        /// The thread's state letter.
         state: char,
     },
     /// The target could not attach a segment.
     MapFailed {
-        /// The name of the segment.
+        /// The segment's name.
         segment: String,
-        /// The reason, 0 if unknown.
+        /// The errno, 0 if unknown.
         errno: i32,
     },
     /// The agent refused to start.
     EntryFailed {
-        /// The control block's error.
+        /// The error code in the control block.
         error: u32,
-        /// The errno that goes with it.
+        /// The errno of the failed call.
         errno: i32,
     },
-    /// The agent's entry did not finish in time; all changes were taken back.
-    EntrySilent,
+    /// The agent's entry did not finish in time. All changes were reverted.
+    EntryTimedOut,
     /// The plan contradicts itself or the state of the guardian.
     BadPlan {
         /// The contradiction.
         reason: String,
     },
-    /// A system call failed that should not.
+    /// A system call failed unexpectedly.
     System {
         /// The call.
         call: String,
-        /// The reason.
+        /// The errno.
         errno: i32,
     },
     /// The guardian does not answer.
     Guardian {
-        /// The failure on the way to it.
+        /// The failure of the communication.
         reason: String,
     },
-    /// The guardian was killed during the attach; its changes were taken back.
+    /// The guardian was killed during the attach. Its changes were reverted.
     GuardianKilled,
-    /// The first error, and what could not be restored after it.
+    /// An operation failed, and the target could not be restored completely afterwards.
     Residue {
         /// The first error.
         cause: Box<InjectError>,
-        /// What is left in the target.
+        /// The part of the agent that is left in the target.
         residue: String,
     },
 }
@@ -85,7 +85,7 @@ impl InjectError {
         }
     }
 
-    /// The target ended or executed another program, so nothing is left to restore.
+    /// Whether the target exited or executed another program, so that there is nothing to restore.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone | Self::Executed | Self::ExitedBeforeExec { .. })
     }
@@ -104,15 +104,15 @@ impl fmt::Display for InjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
-            Self::Gone => write!(f, "the target ended"),
+            Self::Gone => write!(f, "the target exited"),
             Self::Executed => {
                 write!(f, "the target executed another program during the attach; try again")
             }
             Self::ExitedBeforeExec { code } => {
                 write!(
                     f,
-                    "the command ended with code {code} before it could be executed; see what it \
-                     says without `traceprof record`"
+                    "the command exited with code {code} before its program started; run it \
+                     without `traceprof record` to see its own message"
                 )
             }
             Self::NotPermitted => write!(
@@ -122,13 +122,13 @@ impl fmt::Display for InjectError {
             ),
             Self::WouldNotStop { tid, state: 'R' } => write!(
                 f,
-                "thread {tid} of the target did not stop: it waits for a processor, as the machine \
-                 or its control group is overloaded; try again when it runs"
+                "thread {tid} of the target did not stop: it waits for a processor, because the \
+                 machine or its control group is overloaded; try again when the load is lower"
             ),
             Self::WouldNotStop { tid, state } => write!(
                 f,
-                "thread {tid} of the target did not stop (state {state}); it waits inside the \
-                 kernel: try again when it runs"
+                "thread {tid} of the target did not stop (state {state}): it is blocked inside the \
+                 kernel; try again when it runs"
             ),
             Self::MapFailed { segment, errno } => write!(
                 f,
@@ -141,28 +141,30 @@ impl fmt::Display for InjectError {
                 write!(
                     f,
                     "the agent could not start in the target (error {error}): {reason}; `traceprof \
-                     doctor --pid PID` shows what forbids it, `traceprof stacks` needs no agent"
+                     doctor --pid PID` shows the obstacle, and `traceprof stacks` works without \
+                     an agent"
                 )
             }
-            Self::EntrySilent => write!(
+            Self::EntryTimedOut => write!(
                 f,
-                "the agent did not start within the time limit; the target gets no CPU time: try \
-                 again when it runs"
+                "the agent did not start in time, because the target gets no CPU time; try again \
+                 when the target runs"
             ),
             Self::BadPlan { reason } => write!(f, "cannot attach: {reason}"),
             Self::System { call, errno } => write!(
                 f,
-                "attaching: {call} failed: {}; `traceprof doctor --pid PID` says what is permitted",
+                "{call} failed during the attach: {}; `traceprof doctor --pid PID` shows what is \
+                 permitted",
                 describe(*errno)
             ),
             Self::Guardian { reason } => write!(
                 f,
-                "the guardian process does not answer ({reason}); what it left in the target is \
-                 inert"
+                "the guardian process does not answer ({reason}); an agent that is left in the \
+                 target is inert: `traceprof detach --pid PID` removes it"
             ),
             Self::GuardianKilled => write!(
                 f,
-                "the guardian process was killed during the attach; the target is as it was: try \
+                "the guardian process was killed during the attach; the target was restored: try \
                  again"
             ),
             Self::Residue { cause, residue } => write!(f, "{cause}; left in the target: {residue}"),
@@ -174,7 +176,7 @@ impl std::error::Error for InjectError {}
 
 fn describe(errno: i32) -> String {
     match errno {
-        0 => "no reason known".to_owned(),
+        0 => "unknown reason".to_owned(),
         errno => io::Error::from_raw_os_error(errno).to_string(),
     }
 }
@@ -182,11 +184,11 @@ fn describe(errno: i32) -> String {
 fn map_advice(errno: i32) -> &'static str {
     match errno {
         libc::EACCES | libc::EPERM => {
-            "a security module or a seccomp filter forbids executable shared memory there"
+            "a security module or a seccomp filter forbids executable shared memory in the target"
         }
-        libc::ENOMEM => "check its address space limit (ulimit -v) and vm.max_map_count",
-        libc::EAGAIN => "it locks its future memory: raise its limit (ulimit -l)",
-        libc::EINVAL => "the address range was taken meanwhile, or the segment is gone: try again",
+        libc::ENOMEM => "check the target's address space limit (ulimit -v) and vm.max_map_count",
+        libc::EAGAIN => "the target locks its future memory: raise its limit (ulimit -l)",
+        libc::EINVAL => "the address range or the segment is no longer available: try again",
         _ => "try again",
     }
 }

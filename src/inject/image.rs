@@ -1,11 +1,12 @@
 //! The embedded agent image and its layout in the code segment.
 //!
 //! # Invariants
-//! - The image is loaded as one read-only, executable piece: nothing in it is written in the
-//!   target, whatever its segments say. Relocations are applied before, in the recorder's own copy.
+//! - The target maps the image as one read-only, executable segment. Nothing in the image is
+//!   written in the target, whatever its program headers say. The recorder applies relocations
+//!   beforehand, in its own copy.
 //!
 //! # Does not
-//! - resolve symbols: the image needs none.
+//! - resolve symbols: the image imports none.
 
 use std::io;
 
@@ -15,19 +16,19 @@ use object::{Endianness, elf};
 
 use crate::proc::Mapping;
 
-/// Aligns the embedded bytes as their ELF structures need it.
+/// Aligns the embedded bytes for their ELF structures.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
 static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/agent.so")));
 
-/// The agent image as it was built: an ELF shared object.
+/// Returns the agent image as built: an ELF shared object.
 pub fn bytes() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// Whether a mapping is this image, laid out by a recorder of the same version. `read` reads that
-/// many bytes from its start.
+/// Whether a mapping is this image, laid out by a recorder of the same version. `read` returns as
+/// many bytes as it is asked for, from the start of the mapping.
 pub fn is_mapped(mapping: &Mapping, read: impl FnOnce(usize) -> io::Result<Vec<u8>>) -> bool {
     // The first segment starts with the file's own headers, and no relocation changes it.
     let first = first_segment(bytes()).unwrap_or_default();
@@ -44,10 +45,10 @@ fn first_segment(image: &'static [u8]) -> Option<&'static [u8]> {
     loaded.data(endian, image).ok()
 }
 
-/// Addresses (AVMA) within a laid out image.
+/// The addresses (AVMA) of the image's symbols in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entries {
-    /// The entry that the chain calls.
+    /// The agent's entry, which a chain calls.
     pub entry: u64,
     /// The signal handler.
     pub handler: u64,
@@ -55,14 +56,14 @@ pub struct Entries {
     pub restorer: u64,
 }
 
-/// Why the image cannot be laid out: its build was wrong.
+/// The reason why the image cannot be laid out: the build is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageError {
-    /// Not an ELF file of the expected kind.
+    /// The image is not an ELF file of the expected kind.
     Malformed,
-    /// Longer than the code segment.
+    /// The image is longer than the code segment.
     TooLong,
-    /// A relocation other than a relative one.
+    /// The image has a relocation of another type than relative.
     Relocation(u32),
     /// One of the three symbols is missing.
     Symbol(&'static str),

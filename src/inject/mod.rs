@@ -1,43 +1,43 @@
-//! Injection: maps the agent into a running process, starts it, and restores the process
-//! afterwards.
+//! Injection: maps the agent into a running process, starts it, and later restores the process.
 //!
-//! # What is changed in a target, and how it comes back
-//! | change | how it comes back |
+//! # What an injection changes in a target, and what reverts it
+//! | change | what reverts it |
 //! |---|---|
-//! | one thread is stopped, twice, for about a tenth of a millisecond | it is detached at once |
+//! | one thread is stopped, twice, for about a tenth of a millisecond | the detach, at once |
 //! | its registers, vector state and signal mask | the last frame of its chain holds them |
-//! | bytes below the red zone of its stack, if that is free | nothing reads them |
-//! | an interrupted system call | issued again, or restarted from its restart block |
-//! | three shared memory segments | detached by the restore; freed with their last user |
-//! | the actions of one or two signals | the saved ones, bit by bit, by the restore |
-//! | CPU timers of threads | deleted by the restore, or by their own signals without a recorder |
-//! | the restore stops every thread once | detached; broken system calls issued again |
-//! | the restore stops a child of `vfork`, and puts its actions back | detached at once |
+//! | bytes below the red zone of its stack, if that part is free | nothing: no code reads them |
+//! | an interrupted system call | it is issued again, or restarted from its restart block |
+//! | three shared memory segments | the restore detaches them; the last user's detach frees them |
+//! | the actions of one or two signals | the restore installs the saved actions, bit for bit |
+//! | CPU timers of threads | the restore deletes them, or their own signals do without a recorder |
+//! | the restore stops every thread once | the detach; broken system calls are issued again |
+//! | the restore stops a child of `vfork`, and restores its actions | the detach, at once |
 //!
-//! The injection changes no text, sets no breakpoint, steps no instruction and opens no descriptor.
-//! The target's loader loads nothing, and nothing but the agent is called in the target. The tracer
-//! may die at any instant: a launched thread finishes its chain by itself. The exception is one
-//! system call of some microseconds ([`AttachReport::bare_call`]), where a thread's stack may not
-//! be written, as in Go and in fibers.
+//! The injection changes no code, sets no breakpoint, single-steps no instruction and opens no
+//! descriptor. The target's loader loads nothing, and the target runs no new code but the agent.
+//! The tracer may die at any instant: a launched thread finishes its chain by itself. The one
+//! exception is a system call of some microseconds ([`AttachReport::bare_call`]). It is needed
+//! where a thread's stack must not be written, as in Go and in fibers.
 //!
 //! # Files, from top to bottom
 //! | file | what it does |
 //! |---|---|
 //! | `guardian` | the process that traces, and the fork server that forks it |
-//! | `attach`, `restore` | the two halves of an injection |
-//! | `agent_entry` | one run of the agent's entry in between |
-//! | `capture` | copies of registers and stacks, without an agent |
-//! | `seccomp` | whether a target's filters permit the calls |
-//! | `worker` | which thread of the target is used, and for what |
-//! | `stop` | a stopped thread, and the three ways to let it run something |
-//! | `target`, `preflight` | that a process is the one that was meant, and may be attached to |
-//! | `sigreturn_chain`, `syscall` | what a thread is made to run |
-//! | `ptrace`, `arch` | the only doors to the kernel's tracing and to the processor |
+//! | `attach`, `restore` | the start and the end of an injection |
+//! | `agent_entry` | one run of the agent's entry by a thread of the target |
+//! | `capture` | copies registers and stacks, without an agent |
+//! | `seccomp` | checks whether a target's filters permit the required calls |
+//! | `worker` | chooses the thread of the target that does the work |
+//! | `stop` | a stopped thread, and the three ways to make it run something |
+//! | `target`, `preflight` | check that a process is the intended one, and may be attached to |
+//! | `sigreturn_chain`, `syscall` | what a thread of the target runs for the guardian |
+//! | `ptrace`, `arch` | the only users of `ptrace` and of processor-specific facts |
 //! | `plan`, `report`, `refusal`, `error` | plain values |
 //!
-//! [`preflight()`] checks, [`find_gap`] finds room, [`Guardian::start`] forks the tracing process;
-//! [`Guardian::attach`], [`Guardian::run_entry`] and [`Guardian::detach`] do the work in it. A
-//! [`ForkServer`] forks guardians for a recorder that has threads already.
+//! [`preflight()`] checks a process, [`find_gap`] finds a free address range, and
+//! [`Guardian::start`] forks the tracing process. [`Guardian::attach`], [`Guardian::run_entry`] and
+//! [`Guardian::detach`] do the work in that process. A [`ForkServer`] forks guardians for a
+//! recorder that already has threads.
 //!
 //! # Does not
 //! - create segments, know the agent's symbols, or open perf events.
@@ -78,7 +78,7 @@ pub use guardian::Guardian;
 pub use guardian::fork_server::ForkServer;
 pub use plan::{Access, AttachPlan, SharedSegment};
 pub use preflight::{
-    Checked, Facts, examine, preflight, preflight_to_capture, read_facts, yama_scope,
+    CheckResult, ProcessFacts, examine, preflight, preflight_to_capture, read_facts, yama_scope,
 };
 pub use ptrace::read_part;
 pub use refusal::Refusal;

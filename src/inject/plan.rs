@@ -1,4 +1,4 @@
-//! The plan of an injection: segments and addresses.
+//! The plan of an injection: its segments and addresses.
 
 use serde::{Deserialize, Serialize};
 use traceprof_abi::layout;
@@ -7,7 +7,7 @@ use super::error::InjectError;
 use super::syscall::Syscall;
 use crate::proc::Mapping;
 
-/// How the target may use a segment.
+/// The access that the target has to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// Code.
@@ -19,10 +19,10 @@ pub enum Access {
 }
 
 impl Access {
-    /// All kinds of access.
+    /// All values.
     pub(super) const ALL: [Self; 3] = [Self::ReadExecute, Self::Read, Self::ReadWrite];
 
-    /// The flags of `shmat`.
+    /// Returns the flags for `shmat`.
     pub(super) fn flags(self) -> u64 {
         let flags = match self {
             Self::ReadExecute => libc::SHM_RDONLY | libc::SHM_EXEC,
@@ -33,32 +33,32 @@ impl Access {
     }
 }
 
-/// One System V segment and its place in the target.
+/// A System V segment and its address in the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedSegment {
-    /// Its id. The recorder has it attached, its owner is the target's effective user, and it is
-    /// marked for removal.
+    /// The segment's id. The recorder has it attached, it belongs to the target's effective user,
+    /// and it is marked for removal.
     pub shm_id: i32,
-    /// Its address in the target, page aligned.
+    /// The address in the target, page aligned.
     pub avma: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// How the target may use it.
+    /// The access of the target.
     pub access: Access,
 }
 
 impl SharedSegment {
-    /// The call that attaches it.
+    /// Returns the call that attaches the segment.
     pub(super) fn attach(&self) -> Syscall {
         Syscall::new(libc::SYS_shmat, &[self.shm_id as u64, self.avma, self.access.flags()])
     }
 
-    /// The call that detaches it.
+    /// Returns the call that detaches the segment.
     pub(super) fn detach(&self) -> Syscall {
         Syscall::new(libc::SYS_shmdt, &[self.avma])
     }
 
-    /// Whether the target has it attached at its place.
+    /// Whether the target has the segment attached at its address.
     pub(super) fn is_in(&self, mappings: &[Mapping]) -> bool {
         mappings.iter().any(|m| m.start == self.avma && m.shared && m.inode == self.shm_id as u64)
     }
@@ -73,7 +73,7 @@ impl SharedSegment {
 pub struct AttachPlan {
     /// The target.
     pub pid: i32,
-    /// When the target started (field 22 of its stat), so that a reused pid is noticed.
+    /// The target's start time (field 22 of its stat), which detects a reused pid.
     pub start_time: u64,
     /// The agent's image.
     pub code: SharedSegment,
@@ -81,38 +81,40 @@ pub struct AttachPlan {
     pub tables: SharedSegment,
     /// Control block and everything else of [`traceprof_abi::layout`].
     pub data: SharedSegment,
-    /// The agent's entry `extern "C" fn(op: u64) -> i64`, inside the code.
+    /// The agent's entry `extern "C" fn(op: u64) -> i64`, inside the code segment.
     pub entry_avma: u64,
-    /// `mov eax, 15; syscall`, inside the code.
+    /// The agent's restorer (`mov eax, 15; syscall`), inside the code segment.
     pub restorer_avma: u64,
     /// The signals that the agent handles, in the order of [`layout::ControlBlock::signals`]; 0 for
-    /// none.
+    /// an unused entry.
     pub signals: [i32; layout::SIGNALS],
-    /// For a program held at its exec: the read end of a pipe in the target. The program waits for
-    /// a byte or the pipe's end before its first instruction, and closes it.
+    /// For a program that is held at its exec: the read end of a pipe in the target. Before its
+    /// first instruction the program waits for a byte or the end of the pipe, and closes the
+    /// descriptor.
     pub hold_fd: Option<i32>,
 }
 
 impl AttachPlan {
-    /// The segments with their names, in the order of their attaches. The data segment comes first
-    /// because it identifies the others, if only a part gets attached.
+    /// Returns the segments with their names, in the order of their attaches. The data segment
+    /// comes first because it identifies the other segments if the attach stops halfway.
     pub(super) fn segments(&self) -> [(&'static str, &SharedSegment); 3] {
         [("data", &self.data), ("code", &self.code), ("tables", &self.tables)]
     }
 
-    /// Upper end of the area for the frames of the mapping chain.
+    /// Returns the upper end of the area for the frames of the mapping chain.
     pub(super) fn first_top(&self) -> u64 {
         self.data.avma + layout::INJECT_OFFSET + layout::INJECT_LEN
     }
 
-    /// Upper end of the area for the entry's frame and stack. The mapping chain may still run when
-    /// the entry starts, so the two areas are distinct.
+    /// Returns the upper end of the area for the entry's frame and stack. The mapping chain may
+    /// still run when the entry starts, so the two areas are distinct.
     pub(super) fn second_top(&self) -> u64 {
         self.first_top() - layout::INJECT_LEN / 2
     }
 
-    /// Upper end of the area for a thread that is stepped through the entry of a running agent. A
-    /// thread that was launched from the second area may still use that one.
+    /// Returns the upper end of the area for a thread that is stepped through the entry of a
+    /// running agent. A thread that was launched from the second area may still use the second
+    /// area.
     pub(super) fn third_top(&self) -> u64 {
         self.first_top() - layout::INJECT_LEN / 4
     }

@@ -24,32 +24,32 @@ use crate::proc::{self, Namespace, Status};
 const CAP_SYS_PTRACE: u32 = 19;
 const STRICT: u32 = 1;
 
-/// Facts about a process that can be attached to.
+/// The facts about a process that decide whether it can be attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
-    /// Its pid as the recorder sees it.
+pub struct ProcessFacts {
+    /// The pid as the recorder sees it.
     pub pid: i32,
-    /// When the process started: `start_time` of the attach plan.
+    /// The start time of the process: `start_time` of the attach plan.
     pub start_time: u64,
-    /// Its ids, masks and states.
+    /// The process's ids, masks and states.
     pub status: Status,
-    /// Job control has stopped it, and the attach leaves it stopped.
+    /// Whether job control has stopped the process. The attach leaves it stopped.
     pub stopped: bool,
 }
 
 /// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
-    /// The condition that was checked.
+pub struct CheckResult {
+    /// The checked condition.
     pub subject: &'static str,
-    /// The observation, or why it prevents an attach.
+    /// The observation, or the reason why it prevents an attach.
     pub outcome: Result<String, Refusal>,
 }
 
-/// One condition of an attach.
-type Check = (&'static str, fn(&Facts) -> Result<String, Refusal>);
+/// A condition of an attach: its name, and the function that checks it.
+type Check = (&'static str, fn(&ProcessFacts) -> Result<String, Refusal>);
 
-/// All checks. An attach reports the first that fails.
+/// All checks. An attach reports the first one that fails.
 const CHECKS: [Check; 9] = [
     ("shadow stack", check_shadow_stack),
     ("program", check_code),
@@ -62,8 +62,8 @@ const CHECKS: [Check; 9] = [
     ("other recorder", check_claim),
 ];
 
-/// Checks a process; refused if there is a reason not to attach to it.
-pub fn preflight(pid: i32) -> Result<Facts, Refusal> {
+/// Checks a process. Returns a refusal if there is a reason not to attach to it.
+pub fn preflight(pid: i32) -> Result<ProcessFacts, Refusal> {
     let facts = read_facts(pid)?;
     for checked in examine(&facts) {
         checked.outcome?;
@@ -71,14 +71,14 @@ pub fn preflight(pid: i32) -> Result<Facts, Refusal> {
     Ok(facts)
 }
 
-/// Makes one check after the other.
-pub fn examine(facts: &Facts) -> impl Iterator<Item = Checked> {
-    CHECKS.iter().map(|(subject, check)| Checked { subject, outcome: check(facts) })
+/// Runs the checks one after the other.
+pub fn examine(facts: &ProcessFacts) -> impl Iterator<Item = CheckResult> {
+    CHECKS.iter().map(|(subject, check)| CheckResult { subject, outcome: check(facts) })
 }
 
-/// Checks a process whose threads are to be stopped and copied, and nothing else. No call is made
-/// in it, so neither its seccomp filters nor its namespaces matter.
-pub fn preflight_to_capture(pid: i32) -> Result<Facts, Refusal> {
+/// Checks a process whose threads are to be stopped and copied, and nothing else. Neither seccomp
+/// filters nor namespaces matter, because the process makes no system call for that.
+pub fn preflight_to_capture(pid: i32) -> Result<ProcessFacts, Refusal> {
     let facts = read_facts(pid)?;
     for check in [check_code, check_tracer, check_permission] {
         check(&facts)?;
@@ -86,8 +86,8 @@ pub fn preflight_to_capture(pid: i32) -> Result<Facts, Refusal> {
     Ok(facts)
 }
 
-/// Reads what the other checks need; refused if it is no process that can be traced.
-pub fn read_facts(pid: i32) -> Result<Facts, Refusal> {
+/// Reads the facts that the other checks need. Returns a refusal if the process cannot be traced.
+pub fn read_facts(pid: i32) -> Result<ProcessFacts, Refusal> {
     if pid <= 0 {
         return Err(Refusal::NoSuchProcess { pid });
     }
@@ -100,30 +100,30 @@ pub fn read_facts(pid: i32) -> Result<Facts, Refusal> {
     }
     let start_time = proc::start_time(pid).map_err(|error| unreadable(pid, &error))?;
     let dead = proc::has_ended(status.state);
-    // A leader that left its threads behind is a zombie, too.
+    // A leader that exited before its threads is a zombie, too.
     if dead && status.threads <= 1 {
         return Err(Refusal::Exited { pid });
     }
-    // Older kernels do not say it; all kernel threads are children of pid 2.
+    // Older kernels do not report kernel threads as such; all kernel threads are children of pid 2.
     let is_kernels = !status.has_memory && (pid == 2 || status.parent == 2);
     if status.kernel_thread || is_kernels {
         return Err(Refusal::KernelThread { pid });
     }
     if !status.has_memory && !dead {
-        // It was killed, and is still ending.
+        // The process was killed, and is still exiting.
         return Err(Refusal::Exited { pid });
     }
-    Ok(Facts { pid, start_time, stopped: status.state == 'T', status })
+    Ok(ProcessFacts { pid, start_time, stopped: status.state == 'T', status })
 }
 
-fn check_shadow_stack(facts: &Facts) -> Result<String, Refusal> {
+fn check_shadow_stack(facts: &ProcessFacts) -> Result<String, Refusal> {
     if facts.status.shadow_stack { Err(Refusal::ShadowStack) } else { Ok("none".to_owned()) }
 }
 
-fn check_code(facts: &Facts) -> Result<String, Refusal> {
+fn check_code(facts: &ProcessFacts) -> Result<String, Refusal> {
     match proc::elf_kind(facts.pid) {
         Ok(kind) if kind.is_64 && kind.machine == arch::MACHINE => {
-            Ok("64-bit, of this machine".to_owned())
+            Ok("64-bit, for this machine".to_owned())
         }
         Ok(kind) => {
             let bits = if kind.is_64 { 64 } else { 32 };
@@ -131,24 +131,26 @@ fn check_code(facts: &Facts) -> Result<String, Refusal> {
                 kind: format!("{bits}-bit (ELF machine {})", kind.machine),
             })
         }
-        // If it may not be read, the permission check says why. A leader that has ended has no
-        // executable; its threads are checked when they stop.
-        Err(error) => Ok(format!("cannot be seen ({error})")),
+        // If the executable is not readable, the permission check reports the reason. A leader that
+        // has exited has no executable; its threads are checked when they stop.
+        Err(error) => Ok(format!("not readable ({error})")),
     }
 }
 
-/// A guardian traces for moments only; the claim shows whether its recording continues.
-fn check_tracer(facts: &Facts) -> Result<String, Refusal> {
+/// A guardian traces for moments only. The claim shows whether its recording continues.
+fn check_tracer(facts: &ProcessFacts) -> Result<String, Refusal> {
     match facts.status.tracer {
         0 => Ok("none".to_owned()),
-        tracer if is_guardian(tracer) => Ok(format!("a guardian ({tracer}), for a moment")),
+        tracer if is_guardian(tracer) => {
+            Ok(format!("a guardian (pid {tracer}), which detaches soon"))
+        }
         tracer => Err(already_traced(tracer)),
     }
 }
 
-/// Opening `mem` asks the kernel the same question as PTRACE_SEIZE, without touching the process.
-fn check_permission(facts: &Facts) -> Result<String, Refusal> {
-    let Facts { pid, status, .. } = facts;
+/// Opening `mem` makes the kernel run the same check as PTRACE_SEIZE, without touching the process.
+fn check_permission(facts: &ProcessFacts) -> Result<String, Refusal> {
+    let ProcessFacts { pid, status, .. } = facts;
     let error = match File::open(format!("/proc/{pid}/mem")) {
         Ok(_) => return Ok("granted".to_owned()),
         Err(error) => error,
@@ -168,13 +170,13 @@ fn check_permission(facts: &Facts) -> Result<String, Refusal> {
     })
 }
 
-/// Value of `kernel.yama.ptrace_scope`, 0 without Yama.
+/// Returns the value of `kernel.yama.ptrace_scope`, 0 without Yama.
 pub fn yama_scope() -> u32 {
     proc::sysctl("kernel.yama.ptrace_scope").and_then(|scope| scope.try_into().ok()).unwrap_or(0)
 }
 
-/// Each thread has its own mode, and the thread to be stopped is not chosen yet.
-fn check_seccomp(facts: &Facts) -> Result<String, Refusal> {
+/// Each thread has its own seccomp mode, and the thread to stop is not chosen yet.
+fn check_seccomp(facts: &ProcessFacts) -> Result<String, Refusal> {
     let tids = proc::tasks(facts.pid).unwrap_or_default();
     let modes = tids.into_iter().filter_map(|tid| proc::task_status(facts.pid, tid).ok());
     let modes: Vec<u32> = modes.map(|status| status.seccomp).filter(|&mode| mode != 0).collect();
@@ -188,7 +190,7 @@ fn check_seccomp(facts: &Facts) -> Result<String, Refusal> {
     })
 }
 
-fn check_ipc(facts: &Facts) -> Result<String, Refusal> {
+fn check_ipc(facts: &ProcessFacts) -> Result<String, Refusal> {
     match proc::same_namespace(facts.pid, Namespace::Ipc) {
         Ok(true) => Ok("the same".to_owned()),
         Ok(false) => Err(Refusal::OtherIpcNamespace),
@@ -196,25 +198,25 @@ fn check_ipc(facts: &Facts) -> Result<String, Refusal> {
     }
 }
 
-fn check_freezer(facts: &Facts) -> Result<String, Refusal> {
+fn check_freezer(facts: &ProcessFacts) -> Result<String, Refusal> {
     if proc::frozen(facts.pid) { Err(Refusal::Frozen) } else { Ok("not frozen".to_owned()) }
 }
 
-/// Checks for three more mappings and their address space.
-fn check_room(facts: &Facts) -> Result<String, Refusal> {
+/// Checks for room for three more mappings and their address space.
+fn check_room(facts: &ProcessFacts) -> Result<String, Refusal> {
     const SEGMENTS: usize = 3;
     const SEGMENTS_LEN: u64 = layout::CODE_LEN + layout::TABLES_LEN + layout::DATA_LEN;
-    // A process that may not be read is refused for another reason.
+    // Another check refuses a process that is not readable.
     let limits = proc::limits(facts.pid).unwrap_or_default();
     if let Some(limit) = limits.address_space
         && facts.status.size_kib * 1024 + SEGMENTS_LEN > limit
     {
         return Err(Refusal::NoAddressSpace { limit, needed: SEGMENTS_LEN });
     }
-    let Ok(mappings) = proc::mappings(facts.pid) else { return Ok("cannot be seen".to_owned()) };
+    let Ok(mappings) = proc::mappings(facts.pid) else { return Ok("not readable".to_owned()) };
     let used = mappings.iter().filter(|mapping| mapping.path != "[vsyscall]").count();
     let limit = proc::sysctl("vm.max_map_count").and_then(|limit| usize::try_from(limit).ok());
-    // The kernel permits one more than that.
+    // The kernel permits one mapping more than the limit.
     if limit.is_some_and(|limit| used + SEGMENTS > limit + 1) {
         return Err(Refusal::TooManyMappings { used });
     }
@@ -222,8 +224,8 @@ fn check_room(facts: &Facts) -> Result<String, Refusal> {
     Ok(format!("{used}{limit} mappings"))
 }
 
-/// Takes the claim that the attach will take, and releases it.
-fn check_claim(facts: &Facts) -> Result<String, Refusal> {
+/// Takes the claim that the attach will take, and releases it again.
+fn check_claim(facts: &ProcessFacts) -> Result<String, Refusal> {
     match Claim::on(facts.pid, facts.start_time) {
         Ok(_) => Ok("none".to_owned()),
         Err(InjectError::Refused(refusal)) => Err(refusal),
@@ -235,7 +237,7 @@ fn check_claim(facts: &Facts) -> Result<String, Refusal> {
 fn unreadable(pid: i32, error: &io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::NotFound => Refusal::NoSuchProcess { pid },
-        // It ended while its files were open.
+        // The process exited while its files were open.
         _ if error.raw_os_error() == Some(libc::ESRCH) => Refusal::NoSuchProcess { pid },
         _ => Refusal::Unreadable { reason: error.to_string() },
     }

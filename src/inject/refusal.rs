@@ -1,51 +1,51 @@
-//! Why a process cannot be attached to, and the command that helps.
+//! Reasons why a process cannot be attached to, and commands that help.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a process cannot be attached to, found without touching it.
+/// The reason why a process cannot be attached to, found without changing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// There is no process with this id.
+    /// No process has this id.
     NoSuchProcess {
         /// The id.
         pid: i32,
     },
-    /// It ended and was not reaped yet.
+    /// The process has exited and was not reaped yet.
     Exited {
         /// The id.
         pid: i32,
     },
-    /// The id is that of a thread, not of a process.
+    /// The id belongs to a thread, not to a process.
     NotAProcess {
         /// The id.
         tid: i32,
         /// The process that the thread belongs to.
         pid: i32,
     },
-    /// It is a kernel thread, without user code.
+    /// The process is a kernel thread, which has no user code.
     KernelThread {
         /// The id.
         pid: i32,
     },
-    /// It is the recorder's own process.
+    /// The process is the recorder itself.
     Own,
-    /// It has another machine or word size than the recorder.
+    /// The process has another machine type or word size than the recorder.
     ForeignExecutable {
-        /// Its executable's kind.
+        /// The kind of the executable.
         kind: String,
     },
-    /// It is in strict seccomp mode: any system call of ours would kill it.
+    /// The process is in strict seccomp mode: any system call for traceprof would kill it.
     SeccompStrict,
-    /// It has a seccomp filter, which may kill it for our system calls.
+    /// The process has a seccomp filter, which may kill the process for a system call of the agent.
     SeccompUnknown {
-        /// Why the filter's answers are unknown.
+        /// The reason why the filter's answers are unknown.
         why: String,
         /// Whether root could read the filter.
         needs_root: bool,
     },
-    /// It has a seccomp filter that forbids one of our system calls.
+    /// The process has a seccomp filter that forbids a required system call.
     SeccompForbids {
         /// The first forbidden call.
         call: String,
@@ -54,53 +54,53 @@ pub enum Refusal {
         /// A thread with the filter, if one is known.
         tid: Option<i32>,
     },
-    /// It is in another IPC namespace, where our segments cannot be attached.
+    /// The process is in another IPC namespace, where the segments cannot be attached.
     OtherIpcNamespace,
-    /// It has a shadow stack, on which chains of signal frames cannot run.
+    /// The process has a shadow stack, with which chains of signal frames cannot run.
     ShadowStack,
-    /// Another tracer has it.
+    /// Another tracer traces the process.
     AlreadyTraced {
-        /// Pid of the tracer.
+        /// The pid of the tracer.
         tracer: i32,
         /// The tracer's name.
         name: String,
     },
-    /// Another recorder has its agent in it.
+    /// Another recorder has its agent in the process.
     AlreadyRecorded {
-        /// Pid of the recorder, if it is visible.
+        /// The pid of the recorder, if it is visible.
         recorder: Option<i32>,
     },
-    /// A guardian still restores it after its recorder has ended.
+    /// A guardian is still restoring the process after its recorder exited.
     BeingRestored {
-        /// Pid of the guardian.
+        /// The pid of the guardian.
         guardian: i32,
     },
-    /// Its control group is frozen: it could not be stopped.
+    /// The control group is frozen, so the process cannot be stopped.
     Frozen,
-    /// Its limit of address space leaves no room for the segments.
+    /// The limit of address space leaves no room for the segments.
     NoAddressSpace {
         /// The limit in bytes.
         limit: u64,
-        /// Bytes of the segments.
+        /// The size of the segments in bytes.
         needed: u64,
     },
-    /// It has as many mappings as the kernel permits.
+    /// The process has as many mappings as the kernel permits.
     TooManyMappings {
-        /// How many it has.
+        /// The number of mappings.
         used: usize,
     },
-    /// The Yama security module forbids it.
+    /// The Yama security module forbids the attach.
     Yama {
-        /// Value of `kernel.yama.ptrace_scope`.
+        /// The value of `kernel.yama.ptrace_scope`.
         scope: u32,
     },
-    /// It belongs to another user.
+    /// The process belongs to another user.
     OtherUser {
-        /// Its real user id.
+        /// The real user id of the process.
         uid: u32,
     },
-    /// It belongs to the user but is protected: set-uid, not dumpable, more capable, or by a
-    /// security module.
+    /// The process belongs to the user but is protected: it is set-uid, not dumpable or more
+    /// capable, or a security module protects it.
     Protected,
     /// `/proc` could not be read.
     Unreadable {
@@ -113,9 +113,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchProcess { pid } => {
-                write!(f, "no process has pid {pid}: look for it, as with `pgrep -a NAME`")
+                write!(f, "no process has pid {pid}; find the pid with `pgrep -a NAME`")
             }
-            Self::Exited { pid } => write!(f, "process {pid} has ended already"),
+            Self::Exited { pid } => write!(f, "process {pid} has already exited"),
             Self::NotAProcess { tid, pid } => {
                 write!(f, "{tid} is a thread of process {pid}; give the process: --pid {pid}")
             }
@@ -125,7 +125,7 @@ impl fmt::Display for Refusal {
                     "{pid} is a kernel thread, which runs no user code: use `perf top -p {pid}`"
                 )
             }
-            Self::Own => write!(f, "traceprof cannot attach to itself: give another process"),
+            Self::Own => write!(f, "traceprof cannot attach to itself; give another pid"),
             Self::ForeignExecutable { kind } => {
                 write!(f, "the target runs a {kind} executable; only 64-bit x86-64 is supported")
             }
@@ -138,8 +138,8 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// A command that removes the obstacle to recording `pid`, if there is one; else the text says
-    /// all.
+    /// Returns a command that removes the obstacle to recording `pid`, if there is one. Otherwise
+    /// the message says all.
     pub fn remedy(&self, pid: i32) -> Option<String> {
         Some(match self {
             Self::NotAProcess { pid, .. } => format!("traceprof record --pid {pid}"),
@@ -191,13 +191,13 @@ impl Refusal {
                 let who = recorder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
                 write!(
                     f,
-                    "another traceprof{who} records the target already; end that recording first"
+                    "another traceprof{who} already records the target; end that recording first"
                 )
             }
             Self::BeingRestored { guardian } => write!(
                 f,
-                "the agent of a recording that ended is still being removed (by process \
-                 {guardian}), as the target gets no processor time; try again when it runs"
+                "process {guardian} is still removing the agent of an earlier recording, because \
+                 the target gets no CPU time; try again when the target runs"
             ),
             Self::Frozen => {
                 write!(f, "the target's control group is frozen; thaw it first")
@@ -205,14 +205,14 @@ impl Refusal {
             Self::NoAddressSpace { limit, needed } => write!(
                 f,
                 "the target's address space is limited to {} MiB (ulimit -v), which leaves no room \
-                 for the {} MiB that are mapped; raise the limit",
+                 for the {} MiB of the agent; raise the limit",
                 limit >> 20,
                 needed >> 20
             ),
             Self::TooManyMappings { used } => write!(
                 f,
                 "the target has {used} mappings, and vm.max_map_count does not permit three more; \
-                 raise it"
+                 raise vm.max_map_count"
             ),
             other => other.write_prohibition(f),
         }
@@ -224,8 +224,8 @@ impl Refusal {
             Self::SeccompStrict => {
                 write!(
                     f,
-                    "the target is in strict seccomp mode and would be killed by an attach; \
-                     `traceprof stacks` makes no calls in it"
+                    "the target is in strict seccomp mode, so an attach would kill it; use \
+                     `traceprof stacks`, which makes no system calls in the target"
                 )
             }
             Self::SeccompUnknown { why, .. } => write!(
@@ -238,8 +238,8 @@ impl Refusal {
                 let whose = tid.map_or_else(String::new, |tid| format!(" of thread {tid}"));
                 write!(
                     f,
-                    "the seccomp filter{whose} answers {call}, which is made in the target, with: \
-                     {answer}; the target cannot be recorded under this filter"
+                    "the seccomp filter{whose} does not permit {call}, which traceprof needs in \
+                     the target: {answer}; the target cannot be recorded under this filter"
                 )
             }
             Self::Yama { scope: 3 } => {
@@ -259,7 +259,7 @@ impl Refusal {
                 "the target is protected from tracing (set-uid, not dumpable, or by a security \
                  module); run as root (CAP_SYS_PTRACE)"
             ),
-            // Written above.
+            // `write_obstacle` and `fmt` write the other reasons.
             _ => Ok(()),
         }
     }
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_changed_by_a_command_has_one() {
+    fn obstacles_that_a_command_removes_have_a_remedy() {
         let check = |refusal: Refusal, expected: Option<&str>| {
             assert_eq!(refusal.remedy(7).as_deref(), expected, "{refusal}");
         };

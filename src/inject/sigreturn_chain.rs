@@ -1,8 +1,9 @@
-//! A chain of signal frames: the kernel takes a thread through steps and back to where it was.
+//! A chain of signal frames, through which the kernel takes a thread through steps and back to
+//! where it was.
 //!
-//! Each frame is one that `rt_sigreturn` loads: the registers of one step, with all signals
-//! blocked. A step ends with a return into a restorer, which loads the next frame. The last frame
-//! is the thread's own state. Once started, the thread needs no tracer.
+//! `rt_sigreturn` loads each frame: the registers of one step, with all signals blocked. A step
+//! ends with a return into a restorer, which loads the next frame. The last frame is the thread's
+//! own state. Once started, the thread needs no tracer.
 //!
 //! ```text
 //! base  [ucontext 0][pad][slot][ucontext 1][pad][slot] ... [ucontext n: the thread's own] [xstate]
@@ -29,12 +30,12 @@ pub(super) enum ChainStep {
     Enter {
         /// Address of the entry.
         entry: u64,
-        /// Its argument.
+        /// The argument of the entry.
         argument: u64,
     },
 }
 
-/// The instructions in the target that a chain runs through.
+/// The instructions in the target that a chain uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChainGadgets {
     /// `syscall; ret`.
@@ -44,8 +45,7 @@ pub(super) struct ChainGadgets {
 }
 
 impl ChainGadgets {
-    /// Whether the next instruction at this address belongs to a chain, outside of the agent's
-    /// entry.
+    /// Whether the instruction at this address belongs to a chain, outside of the agent's entry.
     pub(super) fn contains(self, avma: u64) -> bool {
         let len = |forms: &[&[u8]]| forms.iter().map(|form| form.len() as u64).max().unwrap_or(0);
         let is_in = |start: u64, len: u64| (start..start + len).contains(&avma);
@@ -57,33 +57,33 @@ impl ChainGadgets {
 /// The complete state of a thread at its stop.
 #[derive(Debug, Clone)]
 pub(super) struct SavedState {
-    /// The registers at the stop, moved out of a restartable sequence.
+    /// The registers at the stop, with the pc moved out of a restartable sequence.
     pub(super) registers: Registers,
-    /// The vector state in the format of a frame.
+    /// The vector state in the format of a signal frame.
     pub(super) xstate: Vec<u8>,
     /// The vector state in the format of `NT_X86_XSTATE`.
     pub(super) vectors: Vec<u8>,
-    /// Signal mask.
+    /// The signal mask.
     pub(super) mask: u64,
 }
 
 /// A chain with its addresses.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub(super) base: u64,
-    /// The bytes to be written there.
+    /// The bytes to write there.
     pub(super) bytes: Vec<u8>,
     /// The registers of each step.
     pub(super) steps: Vec<Registers>,
     /// The registers that start the chain.
     pub(super) start: Registers,
-    /// The instructions that it runs through.
+    /// The instructions that the chain uses.
     pub(super) gadgets: ChainGadgets,
 }
 
 impl Chain {
-    /// Lays a chain out so that it ends below `top`.
+    /// Lays out a chain that ends below `top`.
     pub(super) fn new(
         saved: &SavedState,
         steps: &[ChainStep],
@@ -115,7 +115,7 @@ impl Chain {
         Chain { base, bytes, steps: registers, start, gadgets }
     }
 
-    /// Address of the frame that follows a step.
+    /// Returns the address of the frame that follows a step.
     pub(super) fn frame_after(&self, step: usize) -> u64 {
         self.base + (step as u64 + 1) * STRIDE
     }
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(word(&chain, registers.rsp), 0x222);
             assert_eq!(registers.rsp + 8, chain.frame_after(index));
         }
-        // rip and mask of the last frame are the thread's own; its xstate is aligned and complete.
+        // The last frame has the thread's own rip and mask; its xstate is aligned and complete.
         let last = chain.frame_after(1);
         assert_eq!(word(&chain, last + 40 + 128), 0x4000);
         assert_eq!(word(&chain, last + 296), 0x55);

@@ -1,4 +1,4 @@
-//! The auxiliary vector, which the kernel gives a program at its start.
+//! The auxiliary vector, which the kernel passes to a program at its start.
 
 use std::{fs, io};
 
@@ -10,9 +10,9 @@ const FSGSBASE: u64 = 1 << 1;
 /// `AT_MINSIGSTKSZ`.
 const SIGNAL_STACK_MIN: u64 = 51;
 /// The number of random bytes.
-const DRAWN: usize = 16;
+const RANDOM_LEN: usize = 16;
 
-/// The most bytes that a signal frame takes; they grow with the processor's vector state.
+/// Returns the largest size of a signal frame in bytes; it grows with the processor's vector state.
 pub fn signal_frame_len() -> Option<u64> {
     entry("self", SIGNAL_STACK_MIN)
 }
@@ -23,21 +23,21 @@ pub fn may_read_thread_pointer() -> bool {
     entry("self", CAPABILITIES).is_some_and(|bits| bits & FSGSBASE != 0)
 }
 
-/// The random bytes that the kernel gave a process's program, and their address: they distinguish
-/// one execution from the next. `None` for a 32-bit program, or if they cannot be read. To notice
-/// the end of a program that may execute another user's, use [`super::Memory`].
+/// Returns the random bytes that the kernel gave a process's program, and their address. They
+/// distinguish one execution from the next. `None` for a 32-bit program, or if the bytes are not
+/// readable. To notice the end of a program that may execute another user's, use [`super::Memory`].
 ///
 /// # Errors
-/// If the process has no vector at this moment: it is executing a program, or has ended. A leader
-/// that left its threads behind has none, either; ask one of its threads.
-pub fn drawn_bytes(pid: i32) -> io::Result<Option<(u64, [u8; DRAWN])>> {
+/// Returns an error if the process has no vector at this moment: it is in an exec, or has exited. A
+/// leader that exited before its threads has none, either; use the id of one of its threads.
+pub fn random_bytes(pid: i32) -> io::Result<Option<(u64, [u8; RANDOM_LEN])>> {
     let words = fs::read(format!("/proc/{pid}/auxv"))?;
     // Zero until the kernel fills it in when it loads the program.
     if words.iter().all(|byte| *byte == 0) {
         return Err(io::ErrorKind::NotFound.into());
     }
     let Some(address) = find(&words, RANDOM) else { return Ok(None) };
-    let bytes = super::read_memory(pid, address, DRAWN).ok();
+    let bytes = super::read_memory(pid, address, RANDOM_LEN).ok();
     Ok(bytes.and_then(|bytes| Some((address, bytes.try_into().ok()?))))
 }
 
@@ -68,27 +68,27 @@ mod tests {
 
     #[test]
     fn the_thread_pointer_may_be_read_where_the_processor_can() {
-        // The kernel's own switch for it is as old as its use.
+        // The kernel's switch for the instruction is as old as its use.
         let can = crate::proc::has_processor_flag("fsgsbase");
         assert!(can || !may_read_thread_pointer());
     }
 
     #[test]
     fn each_execution_has_bytes_of_its_own() {
-        let drawn = |pid| drawn_bytes(pid).ok().flatten();
-        let own = drawn(std::process::id() as i32).unwrap();
-        assert_eq!(drawn(std::process::id() as i32), Some(own));
+        let random = |pid| random_bytes(pid).ok().flatten();
+        let own = random(std::process::id() as i32).unwrap();
+        assert_eq!(random(std::process::id() as i32), Some(own));
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         // A parent continues before the kernel has written the vector of its child's program.
         let theirs = loop {
-            match drawn_bytes(other.id() as i32) {
+            match random_bytes(other.id() as i32) {
                 Ok(bytes) => break bytes.expect("a program of 64 bits"),
-                Err(_) => assert!(other.try_wait().unwrap().is_none(), "it has ended"),
+                Err(_) => assert!(other.try_wait().unwrap().is_none(), "the child has exited"),
             }
         };
         assert_ne!(theirs.1, own.1);
         other.kill().unwrap();
         other.wait().unwrap();
-        assert!(drawn_bytes(other.id() as i32).is_err());
+        assert!(random_bytes(other.id() as i32).is_err());
     }
 }

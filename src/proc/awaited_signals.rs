@@ -1,11 +1,12 @@
-//! Signals that a process waits for, through descriptors or in a call.
+//! The signals that a process waits for, through descriptors or in a call.
 
 use std::fs;
 use std::path::Path;
 
-use super::{Activity, read_memory, task_activity};
+use super::{TaskActivity, read_memory, task_activity};
 
-/// The signals of all its signalfds; bit 0 is signal 1. Unreadable ones count as none.
+/// Returns the signals of all signalfds of a process; bit 0 is signal 1. An unreadable one counts
+/// as empty.
 pub fn signalfd_masks(pid: i32) -> u64 {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let masks = descriptors.filter_map(Result::ok).filter_map(|descriptor| {
@@ -18,10 +19,11 @@ pub fn signalfd_masks(pid: i32) -> u64 {
     masks.fold(0, |all, mask| all | mask)
 }
 
-/// The signals that a thread waits for now, with `sigwaitinfo` or a similar call; bit 0 is signal
+/// Returns the signals that a thread currently waits for, with `sigwaitinfo` or a similar call; bit
+/// 0 is signal 1. An unreadable set counts as empty.
 /// 1. An unreadable set counts as empty.
 pub fn awaited_in_call(pid: i32, tid: i32) -> u64 {
-    let Ok(Activity::Syscall { number, args: [set, ..], .. }) = task_activity(pid, tid) else {
+    let Ok(TaskActivity::Syscall { number, args: [set, ..], .. }) = task_activity(pid, tid) else {
         return 0;
     };
     if number as i64 != libc::SYS_rt_sigtimedwait {
@@ -63,7 +65,7 @@ mod tests {
         waited_for.add(Signal::SIGWINCH);
         let bits = [Signal::SIGURG, Signal::SIGWINCH].map(|it| 1u64 << (it as i32 - 1));
         let (sender, receiver) = std::sync::mpsc::channel();
-        // It waits until the process ends.
+        // The thread waits until the process exits.
         std::thread::spawn(move || {
             waited_for.thread_block().unwrap();
             sender.send(nix::unistd::gettid().as_raw()).unwrap();
@@ -74,6 +76,10 @@ mod tests {
         while awaited_in_call(pid, tid) != bits[0] | bits[1] {
             assert!(start.elapsed().as_secs() < 20, "{:x}", awaited_in_call(pid, tid));
         }
-        assert_eq!(awaited_in_call(pid, nix::unistd::gettid().as_raw()), 0, "it does not wait");
+        assert_eq!(
+            awaited_in_call(pid, nix::unistd::gettid().as_raw()),
+            0,
+            "this thread does not wait"
+        );
     }
 }

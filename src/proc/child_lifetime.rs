@@ -1,4 +1,4 @@
-//! A program that this process starts and that does not outlive it.
+//! A child program that does not outlive the thread that started it.
 //!
 //! # Safety
 //! One closure runs between fork and exec; it makes system calls only.
@@ -12,13 +12,13 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-/// Lets the kernel kill the program when the thread that starts it ends, so that thread must wait
+/// Makes the kernel kill the program when the thread that starts it ends, so that thread must wait
 /// for the program.
 pub fn kill_with_starter(command: &mut Command) {
     let starter = Pid::this();
     let before_exec = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // A parent that ended before prctl is not noticed by it.
+        // prctl does not notice a parent that exited before it.
         if getppid() == starter { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     };
     // SAFETY: the closure is async-signal-safe: it makes system calls, allocates nothing and takes

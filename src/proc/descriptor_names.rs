@@ -9,17 +9,17 @@ use super::sockets::{Sockets, sockets};
 
 /// Longest name, in bytes: a path may have thousands, and the recording keeps every name.
 const NAME_MAX: usize = 256;
-/// The mark of a name that was cut.
+/// The mark of a shortened name.
 const CUT: &str = "\u{2026}";
-/// Shortest pause between two readings of the socket tables.
+/// Shortest pause between two reads of the socket tables.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same in multiples of the time that the reading took: tables may be long.
+/// Shortest pause in multiples of the time that the read took: tables may be long.
 const PAUSE_BY_COST: u32 = 100;
-/// After this long a socket may have got a name, or a peer.
+/// The age after which a socket may have got a name, or a peer.
 const OLD: Duration = Duration::from_secs(30);
 
-/// The descriptor that a system call with these arguments waits for; none if it waits for several,
-/// or for something else.
+/// Returns the descriptor that a system call with these arguments waits for. `None` if the call
+/// waits for several descriptors, or for something else.
 pub fn waited_descriptor(number: u64, args: &[u64; 6]) -> Option<i32> {
     let is_first = matches!(
         number as i64,
@@ -63,24 +63,24 @@ pub fn waited_descriptor(number: u64, args: &[u64; 6]) -> Option<i32> {
     is_first.then_some(first as i32)
 }
 
-/// Names of the descriptors of a process. Descriptor numbers are used again, so each is read on
-/// every request, with one system call. Only the sockets are kept.
+/// The names of a process's descriptors. Descriptor numbers are reused, so each request reads the
+/// name again, with one system call. Only the sockets are cached.
 #[derive(Debug)]
 pub struct DescriptorNames {
     pid: i32,
     sockets: Sockets,
-    /// When the sockets were read, and how long that took.
+    /// The time when the sockets were read, and the duration of that read.
     read: Option<(Instant, Duration)>,
 }
 
 impl DescriptorNames {
-    /// Starts without reading anything.
+    /// Creates the value without reading anything.
     pub fn new(pid: i32) -> Self {
         Self { pid, sockets: Sockets::new(), read: None }
     }
 
-    /// The name of an open descriptor: a path, or its kind. It has 256 bytes at most, and may
-    /// contain any characters.
+    /// Returns the name of an open descriptor: a path, or its kind. The name has at most 256 bytes,
+    /// and may contain any characters.
     pub fn name(&mut self, number: i32) -> Option<Arc<str>> {
         let target = descriptor(self.pid, number).ok()?;
         let target = String::from_utf8_lossy(target.as_bytes());
@@ -107,7 +107,8 @@ impl DescriptorNames {
     }
 }
 
-/// The kind in `pipe:[17]` or `anon_inode:[eventpoll]`, without what identifies one of them.
+/// Returns the kind in `pipe:[17]` or `anon_inode:[eventpoll]`, without the number of the single
+/// object.
 fn kind(target: &str) -> &str {
     if let Some(name) = target.strip_prefix("anon_inode:") {
         return name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_kinds_are_told() {
+    fn files_and_kinds_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a [b]:[c]");
         let file = File::create(&path).unwrap();
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_told_by_their_addresses() {
+    fn sockets_are_named_by_their_addresses() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         let caller = TcpStream::connect(server).unwrap();
@@ -203,9 +204,9 @@ mod tests {
         assert_eq!(
             (names.read, names.sockets.len()),
             (first, kept),
-            "it was among what had been read"
+            "the first read already covered it"
         );
-        // Pretends an expensive reading a moment ago, so that none is due for long.
+        // Simulates an expensive read a moment ago, so that none is due for long.
         names.read = Some((Instant::now(), Duration::from_secs(3600)));
         let late = UnixStream::pair().unwrap();
         assert_eq!(names.name(late.0.as_raw_fd()).as_deref(), Some("socket"));
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_of_a_call_is_told() {
+    fn the_descriptor_of_a_call_is_found() {
         let args = [7, 8, 9, 0, 0, 0];
         let of = |number: i64| waited_descriptor(number as u64, &args);
         assert_eq!(of(libc::SYS_read), Some(7));

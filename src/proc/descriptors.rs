@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The descriptors of a process, with what the kernel prints for each.
+/// Returns the descriptors of a process, with the name that the kernel prints for each.
 pub fn descriptors(pid: i32) -> io::Result<BTreeMap<i32, PathBuf>> {
     let all = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(Result::ok);
     // A descriptor that is closed meanwhile is left out.

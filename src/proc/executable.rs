@@ -1,4 +1,4 @@
-//! The program that a process runs: its file, and the words that started it.
+//! The program that a process runs: its file, and its command line.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,16 +8,16 @@ use std::path::PathBuf;
 
 use super::{open, read_file, to_io};
 
-/// Class and machine of an executable.
+/// The class and machine of an executable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElfKind {
-    /// Whether it is 64-bit, not 32-bit.
+    /// Whether the executable is 64-bit, not 32-bit.
     pub is_64: bool,
     /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
     pub machine: u16,
 }
 
-/// Class and machine of the executable that a process runs.
+/// Returns the class and machine of the executable that a process runs.
 pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
     let mut header = [0u8; 20];
     File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut header)?;
@@ -27,13 +27,13 @@ pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
     Ok(ElfKind { is_64: header[4] == 2, machine: u16::from_le_bytes([header[18], header[19]]) })
 }
 
-/// Path of the executable as the target sees it.
+/// Returns the path of the executable as the target sees it.
 pub fn executable(pid: i32) -> io::Result<PathBuf> {
     open(pid)?.exe().map_err(to_io)
 }
 
-/// Command line of a process, without empty arguments at its end: programs that write a title there
-/// fill the rest of their arguments with zeros.
+/// Returns the command line of a process, without empty arguments at its end. Programs that write a
+/// title there fill the remaining space with zeros.
 pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
     Ok(words(&read_file(format!("/proc/{pid}/cmdline"))?))
 }

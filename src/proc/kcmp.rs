@@ -1,10 +1,10 @@
-//! Whether two processes share a resource of the kernel.
+//! The check whether two processes share a kernel resource.
 //!
 //! # Safety
 //! One system call that no crate in use wraps; it takes numbers.
 #![allow(unsafe_code, reason = "kcmp")]
 
-/// Whether two processes use the same memory; `None` if the kernel does not tell.
+/// Whether two processes use the same memory; `None` if the kernel does not say.
 pub fn shares_memory(pid: i32, other: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
     // SAFETY: takes numbers only.

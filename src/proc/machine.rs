@@ -5,7 +5,8 @@ use std::path::Path;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// A kernel setting by its name, `kernel.yama.ptrace_scope`; `None` if this kernel lacks it.
+/// Returns a kernel setting by its name, such as `kernel.yama.ptrace_scope`; `None` if this kernel
+/// does not have it.
 pub fn sysctl(name: &str) -> Option<i64> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     fs::read_to_string(path).ok()?.trim().parse().ok()
@@ -21,7 +22,8 @@ pub fn has_processor_flag(flag: &str) -> bool {
     })
 }
 
-/// Bytes of memory that this process may have: the machine's, or the limit of its control group.
+/// Returns the bytes of memory that this process may have: the machine's memory, or the limit of
+/// its control group.
 pub fn memory_len() -> Option<u64> {
     let read = |variable| sysconf(variable).ok().flatten().and_then(|it| u64::try_from(it).ok());
     let pages = read(SysconfVar::_PHYS_PAGES)?;
@@ -30,7 +32,8 @@ pub fn memory_len() -> Option<u64> {
     Some(group_limit(&groups, Path::new("/sys/fs/cgroup")).map_or(machine, |it| it.min(machine)))
 }
 
-/// The tightest limit of a process's control groups, which are listed as in /proc/PID/cgroup.
+/// Returns the tightest limit of a process's control groups. `groups` is the text of
+/// /proc/PID/cgroup.
 fn group_limit(groups: &str, root: &Path) -> Option<u64> {
     let limits = groups.lines().flat_map(|line| {
         let Some((controllers, path)) = line.split_once(':').and_then(|it| it.1.split_once(':'))
@@ -56,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_tells_its_settings_and_the_processor() {
+    fn settings_and_processor_flags_are_read() {
         assert!(sysctl("vm.max_map_count").is_some_and(|count| count > 1000));
         assert_eq!(sysctl("kernel.no_such_setting"), None);
         assert!(has_processor_flag("fpu") && !has_processor_flag("no-such-flag"));

@@ -11,43 +11,44 @@ use super::{descriptor_path, malformed, read_file, tasks};
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
-    /// First address (AVMA).
+    /// The first address (AVMA).
     pub start: u64,
-    /// One past the last address.
+    /// The address after the last one.
     pub end: u64,
-    /// Readable.
+    /// Whether the mapping is readable.
     pub read: bool,
-    /// Writable.
+    /// Whether the mapping is writable.
     pub write: bool,
-    /// Executable.
+    /// Whether the mapping is executable.
     pub exec: bool,
-    /// Shared (`s`), not private (`p`).
+    /// Whether the mapping is shared (`s`), not private (`p`).
     pub shared: bool,
-    /// Offset in the file in bytes.
+    /// The offset in the file in bytes.
     pub file_offset: u64,
-    /// Major and minor device number.
+    /// The major and minor device number.
     pub device: (u32, u32),
-    /// Inode number, 0 for anonymous memory.
+    /// The inode number, 0 for anonymous memory.
     pub inode: u64,
-    /// Path as the kernel prints it, without ` (deleted)`; `[stack]`, `[vdso]` ...; empty if none.
+    /// The path as the kernel prints it, without ` (deleted)`; or `[stack]`, `[vdso]` and the like;
+    /// empty if there is none.
     pub path: OsString,
-    /// The kernel marked the path ` (deleted)`.
+    /// Whether the kernel marked the path with ` (deleted)`.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Whether it maps this open file: by the same inode, or by the kernel's name for the file.
-    /// Overlays may show another inode to `stat` than to `maps`.
+    /// Whether this is a mapping of an open file: by the same inode, or by the kernel's name for
+    /// the file. Overlays may show another inode to `stat` than to `maps`.
     pub fn is_of(&self, file: &File) -> bool {
         self.has_inode_of(file) || self.has_name_of(file)
     }
 
-    /// Whether it is a System V segment that is marked for removal, as the agent's are.
+    /// Whether this is a System V segment that is marked for removal, as the agent's segments are.
     pub fn is_system_v_segment(&self) -> bool {
         self.shared && self.deleted && self.path.to_string_lossy().starts_with("/SYSV")
     }
 
-    /// The same inode of the same device.
+    /// Whether the mapping and the file have the same inode of the same device.
     pub(super) fn has_inode_of(&self, file: &File) -> bool {
         let Ok(found) = file.metadata() else { return false };
         let device = (libc::major(found.dev()), libc::minor(found.dev()));
@@ -65,8 +66,8 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process, sorted by address. A zombie leader with live threads has those of a
-/// live thread.
+/// Returns the mappings of a process, sorted by address. For a zombie leader with live threads,
+/// these are the mappings of a live thread.
 pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let whole = read_file(format!("/proc/{pid}/maps"))?;
     if !whole.is_empty() {
@@ -120,7 +121,8 @@ pub(super) fn parse_mapping(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The kernel writes a newline in a path as `\012` and nothing else differently.
+/// Undoes the kernel's escape: it writes a newline in a path as `\012` and nothing else
+/// differently.
 fn unescape(path: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -1,30 +1,31 @@
-//! Whether a process still has the memory that it had.
+//! The identity of a process's memory, which shows whether the process still has the same memory.
 //!
-//! A process that executes another program gets new memory, and keeps everything else that
+//! A process that executes another program gets new memory. It keeps everything else that
 //! identifies it: its id, its start time, perhaps its name.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The memory of a process at one time. Holding it keeps only the kernel's number for it alive.
+/// The memory of a process at one time. The value keeps only the kernel's reference to the memory
+/// alive.
 ///
-/// It can be asked whatever the process executes later, because the descriptor stays open. Memory
-/// that another process shares, as a child of `vfork` does, is not gone when one of them leaves it.
-/// For a stopped thread compare [`super::drawn_bytes`] instead.
+/// The value stays usable whatever the process executes later, because the descriptor stays open.
+/// If another process shares the memory, as a child of `vfork` does, the memory stays in use until
+/// the last of them leaves it. For a stopped thread compare [`super::random_bytes`] instead.
 #[derive(Debug)]
 pub struct Memory(File);
 
 impl Memory {
-    /// The memory of a process now; an error if it may not be traced.
+    /// Returns the current memory of a process, or an error if the process may not be traced.
     pub fn of(pid: i32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/mem")).map(Self)
     }
 
-    /// Whether no process uses it any more: its process has executed another program, or is about
-    /// to end. One system call of a microsecond.
+    /// Whether no process uses the memory any more: its process has executed another program, or is
+    /// about to exit. One system call of a microsecond.
     pub fn is_gone(&self) -> bool {
-        // In memory that is in use the first byte can be read, or is unmapped, which is an error.
+        // In memory that is in use, the first byte is readable, or unmapped, which is an error.
         matches!(self.0.read_at(&mut [0], 0), Ok(0))
     }
 }

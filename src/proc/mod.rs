@@ -1,11 +1,11 @@
-//! What `/proc` shows of processes and threads: the only user of the procfs crate.
+//! Processes and threads as `/proc` shows them: the only user of the procfs crate.
 //!
 //! The crate opens the process's directory once, so that all reads of one call concern one process,
-//! and parses `stat` and `syscall`. `maps` and `status` are parsed here from bytes: paths and
+//! and parses `stat` and `syscall`. This module parses `maps` and `status` from bytes: paths and
 //! thread names need not be UTF-8, and a profiler must not fail on such a name.
 //!
 //! # Invariants
-//! - A process or thread that is gone is an ordinary result: [`io::ErrorKind::NotFound`].
+//! - A process or thread that has exited is an ordinary result: [`io::ErrorKind::NotFound`].
 //!
 //! # Does not
 //! - stop, signal or change anything.
@@ -45,15 +45,15 @@ use procfs::process::{Process, Stat};
 use procfs::{FromRead, ProcError};
 use serde::{Deserialize, Serialize};
 
-pub use activity::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
-pub use auxiliary::{drawn_bytes, may_read_thread_pointer, signal_frame_len};
+pub use activity::{TaskActivity, descriptor, kernel_stack, task_activity, wait_channel};
+pub use auxiliary::{may_read_thread_pointer, random_bytes, signal_frame_len};
 pub use awaited_signals::{awaited_in_call, signalfd_masks};
 pub use child_lifetime::kill_with_starter;
 pub use descriptor_names::{DescriptorNames, waited_descriptor};
 pub use descriptors::descriptors;
 pub use executable::{ElfKind, command_line, elf_kind, executable};
 pub use kcmp::shares_memory;
-pub use limits::{Limits, is_dumpable, limits};
+pub use limits::{ResourceLimits, is_dumpable, limits};
 pub use machine::{has_processor_flag, memory_len, sysctl};
 pub use map_file::map_file;
 pub use mapping::{Mapping, mappings};
@@ -72,61 +72,61 @@ pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 /// The contents of `/proc/PID/status` or `/proc/PID/task/TID/status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Name (comm), with bytes that are not UTF-8 replaced.
+    /// The name (comm), with bytes that are not UTF-8 replaced.
     pub name: String,
-    /// State letter: `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
+    /// The state letter: `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
     pub state: char,
-    /// Thread group id: the pid of the process.
+    /// The thread group id: the pid of the process.
     pub tgid: i32,
-    /// Pid of the parent.
+    /// The pid of the parent.
     pub parent: i32,
-    /// Pid of the tracer, 0 if there is none.
+    /// The pid of the tracer, 0 if there is none.
     pub tracer: i32,
-    /// Real user id.
+    /// The real user id.
     pub uid: u32,
-    /// Effective user id.
+    /// The effective user id.
     pub euid: u32,
-    /// Saved user id.
+    /// The saved user id.
     pub suid: u32,
-    /// Real group id.
+    /// The real group id.
     pub gid: u32,
-    /// Effective group id.
+    /// The effective group id.
     pub egid: u32,
-    /// Saved group id.
+    /// The saved group id.
     pub sgid: u32,
     /// The thread's id in its innermost pid namespace.
     pub inner_pid: i32,
     /// The process's id in its innermost pid namespace.
     pub inner_tgid: i32,
-    /// Number of threads.
+    /// The number of threads.
     pub threads: u32,
-    /// Whether it has memory of its own: not a kernel thread, not a zombie.
+    /// Whether the process has user memory: it is neither a kernel thread nor a zombie.
     pub has_memory: bool,
-    /// Whether it is a kernel thread.
+    /// Whether the process is a kernel thread.
     pub kernel_thread: bool,
-    /// Seccomp mode: 0 none, 1 strict, 2 filter.
+    /// The seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
-    /// Number of its seccomp filters, where the kernel tells.
+    /// The number of seccomp filters, where the kernel shows it.
     pub seccomp_filters: Option<u32>,
-    /// Whether it runs on a shadow stack.
+    /// Whether the thread runs on a shadow stack.
     pub shadow_stack: bool,
-    /// Signals pending for the thread; bit 0 is signal 1, as in the four that follow.
+    /// The signals pending for the thread; bit 0 is signal 1, as in the next four fields.
     pub pending: u64,
-    /// Signals pending for the process.
+    /// The signals pending for the process.
     pub shared_pending: u64,
-    /// Blocked by the thread.
+    /// The signals that the thread blocks.
     pub blocked: u64,
-    /// Ignored by the process.
+    /// The signals that the process ignores.
     pub ignored: u64,
-    /// Caught by the process.
+    /// The signals that the process has handlers for.
     pub caught: u64,
-    /// Effective capabilities.
+    /// The effective capabilities.
     pub cap_effective: u64,
-    /// Signals in the queues of its user, and their limit.
+    /// The number of queued signals of the process's user, and its limit.
     pub queued: (u64, u64),
-    /// Memory that it has locked, in KiB.
+    /// The locked memory in KiB.
     pub locked_kib: u64,
-    /// Its address space, in KiB.
+    /// The size of the address space in KiB.
     pub size_kib: u64,
 }
 
@@ -141,8 +141,8 @@ impl Status {
         holds(self.caught, signal)
     }
 
-    /// Signals that the process never sees: it ignores them, or has no handler and they are ignored
-    /// by default. Bit 0 is signal 1.
+    /// Returns the signals that the process never sees: it ignores them, or has no handler and they
+    /// are ignored by default. Bit 0 is signal 1.
     pub fn unseen(&self) -> u64 {
         const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
         let by_default = BY_DEFAULT.iter().fold(0, |set, signal| set | 1u64 << (signal - 1));
@@ -154,7 +154,7 @@ fn holds(set: u64, signal: i32) -> bool {
     set >> (signal - 1) & 1 == 1
 }
 
-/// Whether a thread with this state letter has ended.
+/// Whether a thread with this state letter has exited.
 pub fn has_ended(state: char) -> bool {
     matches!(state, 'Z' | 'X')
 }
@@ -162,20 +162,20 @@ pub fn has_ended(state: char) -> bool {
 /// A thread's name, state and times, from `/proc/PID/task/TID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStat {
-    /// Name (comm), with bytes that are not UTF-8 replaced.
+    /// The name (comm), with bytes that are not UTF-8 replaced.
     pub name: String,
-    /// State letter as in [`Status::state`].
+    /// The state letter as in [`Status::state`].
     pub state: char,
-    /// When it started, in clock ticks since boot; with the id it identifies a thread for good.
+    /// The start time in clock ticks since boot. With the id it identifies a thread for good.
     pub start_time: u64,
-    /// User and system time in clock ticks.
+    /// The user and system time in clock ticks.
     pub cpu_ticks: u64,
 }
 
-/// Kernel thread ids of a process, ascending.
+/// Returns the thread ids of a process, ascending.
 pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
-    // Only the names: the crate would open each thread's directory, which costs ten times the list
-    // itself, and this runs while the target is stopped.
+    // Reads only the names: the crate would open each thread's directory, which costs ten times the
+    // list itself, and this runs while the target is stopped.
     let mut tids: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))
         .map_err(gone)?
         .map_while(Result::ok)
@@ -188,14 +188,15 @@ pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     Ok(tids)
 }
 
-/// The children that a thread has made, including those that ended and were not reaped.
+/// Returns the children that a thread has created, including zombies.
 pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
     Ok(list.split_whitespace().filter_map(|child| child.parse().ok()).collect())
 }
 
-/// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the
-/// target's root with device and inode compared. A file that has replaced it since is refused.
+/// Opens the ELF file of a mapping: through `map_files` where permitted, otherwise through the
+/// target's root with device and inode compared. Refuses a file that has replaced the mapped one
+/// since.
 pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
     if mapping.inode == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a mapping of a file"));
@@ -218,7 +219,7 @@ pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the target's memory, all of it or an error.
+/// Reads the target's memory completely, or returns an error.
 pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
     let memory = open(pid)?.mem().map_err(to_io)?;
     let mut bytes = vec![0; len];
@@ -226,7 +227,7 @@ pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All visible processes, ascending.
+/// Returns all visible processes, ascending.
 pub fn processes() -> io::Result<Vec<i32>> {
     let names = std::fs::read_dir("/proc")?.map_while(Result::ok);
     let mut pids: Vec<i32> =
@@ -235,39 +236,39 @@ pub fn processes() -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
-/// The pid of a process's parent.
+/// Returns the pid of a process's parent.
 pub fn parent(pid: i32) -> io::Result<i32> {
     let stat = read_file(format!("/proc/{pid}/stat"))?;
     Ok(Stat::from_read(&stat[..]).map_err(to_io)?.ppid)
 }
 
-/// The status of a process (of its leader).
+/// Returns the status of a process (of its leader).
 pub fn status(pid: i32) -> io::Result<Status> {
     parse_status(&read_file(format!("/proc/{pid}/status"))?)
 }
 
-/// The status of a thread.
+/// Returns the status of a thread.
 pub fn task_status(pid: i32, tid: i32) -> io::Result<Status> {
     parse_status(&read_file(format!("/proc/{pid}/task/{tid}/status"))?)
 }
 
-/// When a process started, in clock ticks since boot; with the pid it identifies a process for
-/// good.
+/// Returns the start time of a process in clock ticks since boot. With the pid it identifies a
+/// process for good.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     Ok(open(pid)?.stat().map_err(to_io)?.starttime)
 }
 
 /// Whether the thread itself has children, rather than another thread of its process. `false` if
-/// the kernel does not tell.
+/// the kernel does not show children.
 pub fn has_children(pid: i32, tid: i32) -> bool {
     let children = read_file(format!("/proc/{pid}/task/{tid}/children"));
     children.is_ok_and(|list| !list.is_empty())
 }
 
-/// Name, state and times of a thread.
+/// Returns the name, state and times of a thread.
 pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
-    // Not through the crate's thread, which opens two directories first: this is called for
-    // thousands.
+    // Does not use the crate's thread, which opens two directories first: this runs for thousands
+    // of threads.
     let bytes = read_file(format!("/proc/{pid}/task/{tid}/stat"))?;
     let stat = Stat::from_read(&bytes[..]).map_err(to_io)?;
     Ok(TaskStat {
@@ -283,13 +284,13 @@ pub fn is_runnable(tid: i32) -> bool {
     task_stat(tid, tid).is_ok_and(|stat| stat.state == 'R')
 }
 
-/// Ticks of user and system time that a process has used.
+/// Returns the ticks of user and system time that a process has used.
 fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
     let stat = open(pid)?.stat().map_err(to_io)?;
     Ok((stat.utime, stat.stime))
 }
 
-/// Whether a process's control group is frozen: it can neither run nor be stopped.
+/// Whether a process's control group is frozen: the process can neither run nor be stopped.
 pub fn frozen(pid: i32) -> bool {
     let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
     let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
@@ -308,7 +309,7 @@ fn read_file(path: String) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A read of a process that ended since its file was opened gives ESRCH.
+/// Converts the error of a read: ESRCH means that the process exited after its file was opened.
 fn gone(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),

@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 pub enum Namespace {
     /// Process ids.
     Pid,
-    /// Mounts: the files behind its paths.
+    /// Mounts: the files that paths lead to.
     Mount,
-    /// Users: the meaning of its user ids.
+    /// Users: the meaning of user ids.
     User,
     /// Network devices.
     Network,
@@ -22,7 +22,7 @@ impl Namespace {
     /// All kinds.
     pub const ALL: [Self; 5] = [Self::Pid, Self::Mount, Self::User, Self::Network, Self::Ipc];
 
-    /// Its name in `/proc/PID/ns`.
+    /// Returns the name in `/proc/PID/ns`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pid => "pid",
@@ -42,16 +42,16 @@ pub fn same_namespace(pid: i32, kind: Namespace) -> io::Result<bool> {
     Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
 }
 
-/// Whether `/proc` shows the pids of this process's namespace; it may be mounted for another one.
+/// Whether `/proc` shows the pids of this process's namespace. It may be mounted for another one.
 pub fn is_of_own_namespace() -> bool {
     let own = std::process::id().to_string();
     std::fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
 }
 
-/// Whether this process is in the first user namespace, the only one whose capabilities count for
-/// the whole machine.
+/// Whether this process is in the initial user namespace, the only one whose capabilities apply to
+/// the complete machine.
 pub fn is_initial_user_namespace() -> bool {
-    /// The kernel's fixed inode number of it (`PROC_USER_INIT_INO`).
+    /// The kernel's fixed inode number of that namespace (`PROC_USER_INIT_INO`).
     const INITIAL: u64 = 0xefff_fffd;
     std::fs::metadata("/proc/self/ns/user").is_ok_and(|namespace| namespace.ino() == INITIAL)
 }

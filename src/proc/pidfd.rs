@@ -1,4 +1,4 @@
-//! A descriptor of a process, and the wait for the end of the process.
+//! A descriptor of a process, and the wait for the exit of the process.
 //!
 //! # Safety
 //! One system call that no crate in use wraps; it takes numbers.
@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Opens a descriptor that is readable when the process has ended.
+/// Opens a descriptor that becomes readable when the process has exited.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers, gives a new descriptor.
+    // SAFETY: takes numbers, returns a new descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -21,7 +21,7 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits until a descriptor is readable or at its end; `TimedOut` after the deadline.
+/// Waits until a descriptor is readable or at its end. Returns `TimedOut` after the deadline.
 pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

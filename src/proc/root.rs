@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, fstat, stat};
 
-/// The root directory of a process. It stays usable when the process is gone.
+/// The root directory of a process. It stays usable after the process has exited.
 #[derive(Debug)]
 pub struct Root {
     directory: OwnedFd,
@@ -29,24 +29,26 @@ impl Root {
         Ok(Self { directory: open(path, flags, Mode::empty())?, owner })
     }
 
-    /// Whether it is the root of this process, too.
+    /// Whether this is also the root of the calling process.
     pub fn is_own(&self) -> bool {
         let (Ok(own), Ok(its)) = (stat("/"), fstat(&self.directory)) else { return false };
         (own.st_dev, own.st_ino) == (its.st_dev, its.st_ino)
     }
 
-    /// The identity of a root: where the directory is, and whose files are trusted.
+    /// Returns the identity of the root: its device and inode, and the user whose files are
+    /// trusted.
     pub fn key(&self) -> Option<(u64, u64, u32)> {
         fstat(&self.directory).ok().map(|it| (it.st_dev, it.st_ino, self.owner))
     }
 
-    /// Opens a file for reading. It must be a regular one of the process's user or of root, and no
-    /// link: another user's file is not the process's word.
+    /// Opens a file for reading. The file must be a regular file of the process's user or of root,
+    /// and not a link: a file of another user is not trusted.
     pub fn read(&self, path: &Path) -> io::Result<File> {
         self.open_file(path, OFlag::O_NOFOLLOW)
     }
 
-    /// As [`Self::read`], but through a link, for places where only those two users can put one.
+    /// Does the same as [`Self::read`], but through a link, for paths where only those two users
+    /// can put one.
     pub fn read_linked(&self, path: &Path) -> io::Result<File> {
         self.open_file(path, OFlag::empty())
     }
@@ -63,7 +65,7 @@ impl Root {
         })
     }
 
-    /// Opens a directory, to be watched under [`descriptor_path`].
+    /// Opens a directory, which the caller watches under [`descriptor_path`].
     pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
     }
@@ -81,20 +83,20 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     reopen(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?, |_| true)
 }
 
-/// Opens a found file for reading, if it is a regular file that is trusted. Until then it was not
-/// opened: opening a device has effects, and opening a pipe waits for a writer.
-fn reopen(found: OwnedFd, is_believed: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
+/// Opens a found file for reading, if it is a regular file that is trusted. The file is not opened
+/// before that: opening a device has effects, and opening a pipe waits for a writer.
+fn reopen(found: OwnedFd, is_trusted: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
     let found = File::from(found);
     let status = found.metadata()?;
-    if !status.is_file() || !is_believed(&status) {
+    if !status.is_file() || !is_trusted(&status) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut options = File::options();
-    // Opening a file with a lease would wait.
+    // Without this flag, opening a file with a lease would wait.
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(descriptor_path(&found))
 }
 
-/// A path by which this process can reach an open file.
+/// Returns a path by which this process can reach an open file.
 pub fn descriptor_path(descriptor: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()))
 }
@@ -125,8 +127,8 @@ mod tests {
         assert!(!read("/escape"), "a link in the last part is not followed");
         let linked = |path: &str| root.read_linked(Path::new(path)).ok();
         let text = std::io::read_to_string(linked("/up").unwrap()).unwrap();
-        assert_eq!(text, "its own", "upwards there is nothing but the root");
-        assert!(linked("/escape").is_none(), "and nothing outside of it");
+        assert_eq!(text, "its own", "a link cannot lead above the root");
+        assert!(linked("/escape").is_none(), "a link led outside of the root");
         assert!(!read("/up") && !read("/real") && !read("/nowhere"));
         // A file that is open for reading would be in use.
         let pipe = inside("pipe");
@@ -138,12 +140,12 @@ mod tests {
         assert!(!read("/pipe") && linked("/pipe").is_none() && open_regular(&pipe).is_err());
         assert!(
             watched.read_events(&mut [0; 4096]).is_err() && writer().is_err(),
-            "nobody has opened it"
+            "the pipe was opened"
         );
         assert!(open_regular(&inside("real/file")).is_ok() && open_regular(folder.path()).is_err());
         if own == 0 {
             std::os::unix::fs::chown(inside("real/file"), Some(12345), None).unwrap();
-            assert!(!read("/real/file"), "a stranger's");
+            assert!(!read("/real/file"), "a file of another user");
         }
     }
 }

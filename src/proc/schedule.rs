@@ -1,8 +1,8 @@
-//! The scheduler's counts of a thread, read over and over through open descriptors.
+//! The scheduler's counts of a thread, read repeatedly through open descriptors.
 //!
 //! # Invariants
-//! - The descriptors belong to the thread that they were opened for, whatever happens to its id.
-//! - A reading allocates nothing.
+//! - The descriptors belong to the thread that they were opened for, whoever has its id later.
+//! - A read allocates nothing.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +14,12 @@ use nix::sys::stat::Mode;
 
 use super::gone;
 
-/// Three numbers of up to twenty digits, each with the character behind it.
+/// The longest line: three numbers of up to twenty digits, each with the character after it.
 const SCHEDSTAT_MAX: usize = 3 * 21;
-/// The id, the name, which the kernel gives 63 bytes at most, the state, and what is around them.
+/// The length of the id, the name (at most 63 bytes in the kernel), the state, and the separators.
 const STAT_START: usize = 96;
 
-/// The scheduler's files of a thread. Holds two descriptors.
+/// The scheduler's files of a thread. The value holds two descriptors.
 #[derive(Debug)]
 pub struct TaskClock {
     schedstat: File,
@@ -29,12 +29,13 @@ pub struct TaskClock {
 /// How often and how long a thread has had a processor since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Time on a processor, for a running thread up to the last clock tick.
+    /// The time on a processor in nanoseconds, for a running thread up to the last clock tick.
     pub run_ns: u64,
-    /// Time in which it was ready and waited for a processor, without the current wait.
+    /// The time in nanoseconds for which the thread was ready and waited for a processor, without
+    /// the current wait.
     pub wait_ns: u64,
-    /// How often it got a processor. A thread whose `count` and `run_ns` did not change has not
-    /// run, unless it runs all the time.
+    /// The number of times that the thread got a processor. A thread whose `count` and `run_ns` did
+    /// not change has not run, unless it runs all the time.
     pub count: u64,
 }
 
@@ -42,9 +43,11 @@ impl TaskClock {
     /// Opens the counts of a thread.
     ///
     /// # Errors
-    /// `NotFound` if it is gone; the error of the opening if there are too many descriptors.
+    /// `NotFound` if the thread has exited; the error of the open if there are too many
+    /// descriptors.
     pub fn open(pid: i32, tid: i32) -> io::Result<Self> {
-        // Both through one descriptor: the id may be another thread's between the two.
+        // Both files are opened through one directory: between two lookups, the id may pass to
+        // another thread.
         let path = format!("/proc/{pid}/task/{tid}");
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder =
@@ -57,20 +60,20 @@ impl TaskClock {
         Ok(Self { schedstat: file("schedstat")?, stat: file("stat")? })
     }
 
-    /// The counts so far, all zero if the kernel does not count.
+    /// Returns the counts so far, all zero if the kernel does not count.
     ///
     /// # Errors
-    /// `NotFound` if the thread is gone.
+    /// `NotFound` if the thread has exited.
     pub fn turns(&self) -> io::Result<Turns> {
         let mut bytes = [0; SCHEDSTAT_MAX];
         let got = read(&self.schedstat, &mut bytes)?;
         parse_turns(got).ok_or_else(|| malformed("schedstat"))
     }
 
-    /// Its state letter, as in [`super::Status::state`].
+    /// Returns the state letter, as in [`super::Status::state`].
     ///
     /// # Errors
-    /// `NotFound` if the thread is gone.
+    /// `NotFound` if the thread has exited.
     pub fn state(&self) -> io::Result<char> {
         let mut bytes = [0; STAT_START];
         let got = read(&self.stat, &mut bytes)?;
@@ -78,7 +81,7 @@ impl TaskClock {
     }
 }
 
-/// The file's first bytes, as they are now.
+/// Returns the file's current first bytes.
 fn read<'a>(file: &File, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let got = file.read_at(into, 0).map_err(gone)?;
     Ok(&into[..got])
@@ -102,7 +105,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// The name may contain anything; behind it are numbers.
+/// Parses the state letter. The name may contain any bytes; after it come numbers.
 fn parse_state(bytes: &[u8]) -> Option<char> {
     let name_end = bytes.iter().rposition(|&byte| byte == b')')?;
     match bytes.get(name_end + 1..)? {

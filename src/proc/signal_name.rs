@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-/// The name of a signal, as in SIGTRAP; real-time signals have numbers only.
+/// Returns the name of a signal, such as SIGTRAP. Real-time signals have numbers only.
 pub fn signal_name(signal: i32) -> String {
     match Signal::try_from(signal) {
         Ok(known) => known.as_str().to_owned(),

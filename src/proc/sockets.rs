@@ -1,8 +1,8 @@
 //! The sockets of a network namespace, by their inodes, from the tables in `/proc/PID/net`.
 //!
 //! # Invariants
-//! - The names of local sockets are chosen by whoever opens them: any bytes are ordinary input.
-//! - Tables are read to a limit: a machine may have more connections than anybody wants to read.
+//! - Whoever opens a local socket chooses its name: any bytes are ordinary input.
+//! - Tables are read up to a limit: a machine may have very many connections.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Bytes of a table that are read: some fifty thousand sockets.
+/// Most bytes of a table that are read: some fifty thousand sockets.
 const TABLE_MAX: u64 = 8 << 20;
 /// `TCP_LISTEN` of the kernel.
 const LISTENING: u64 = 10;
@@ -18,18 +18,18 @@ const LISTENING: u64 = 10;
 /// The names of sockets, by their inodes.
 pub(super) type Sockets = HashMap<u64, Arc<str>>;
 
-/// Reads the socket tables that a process sees; a table that cannot be read counts as empty.
+/// Reads the socket tables that a process sees. An unreadable table counts as empty.
 pub(super) fn sockets(pid: i32) -> Sockets {
     let read = |name: &str| {
         let mut bytes = Vec::new();
         let file = File::open(format!("/proc/{pid}/net/{name}"));
-        // The part before an error is right, as it is before the limit.
+        // The part before an error is valid, as is the part before the limit.
         let _ = file.and_then(|file| file.take(TABLE_MAX).read_to_end(&mut bytes));
         bytes
     };
     let mut found = Sockets::new();
     for (kind, names) in [("tcp", ["tcp", "tcp6"]), ("udp", ["udp", "udp6"])] {
-        // Connections to a server of one family may be listed with the other.
+        // Connections to a server of one family may be listed with the other family.
         let tables = names.map(read);
         found.extend(internet(kind, &[&tables[0], &tables[1]]));
     }
@@ -37,8 +37,8 @@ pub(super) fn sockets(pid: i32) -> Sockets {
     found
 }
 
-/// A line of one of the tables of the internet protocols.
-struct Line {
+/// A line in a table of an internet protocol.
+struct SocketLine {
     own: SocketAddr,
     peer: SocketAddr,
     state: u64,
@@ -46,13 +46,14 @@ struct Line {
 }
 
 /// Names sockets as in `tcp 127.0.0.1:80 <- 127.0.0.1:4000`. The arrow shows who connected to whom,
-/// as far as the listening sockets tell.
+/// as far as the listening sockets reveal it.
 fn internet(kind: &str, tables: &[&[u8]]) -> Vec<(u64, Arc<str>)> {
-    let lines: Vec<Line> = tables.iter().flat_map(|table| rows(table).filter_map(line)).collect();
-    let is_listening = |line: &&Line| kind == "tcp" && line.state == LISTENING;
+    let lines: Vec<SocketLine> =
+        tables.iter().flat_map(|table| rows(table).filter_map(parse_line)).collect();
+    let is_listening = |line: &&SocketLine| kind == "tcp" && line.state == LISTENING;
     let servers: HashSet<u16> = lines.iter().filter(is_listening).map(|it| it.own.port()).collect();
-    let tell = |line: &Line| {
-        let Line { own, peer, .. } = line;
+    let named = |line: &SocketLine| {
+        let SocketLine { own, peer, .. } = line;
         let is_served = servers.contains(&own.port());
         let text = match peer.port() {
             _ if is_listening(&line) => format!("socket {kind} {own} (listening)"),
@@ -62,25 +63,26 @@ fn internet(kind: &str, tables: &[&[u8]]) -> Vec<(u64, Arc<str>)> {
         };
         (line.inode, Arc::from(text))
     };
-    lines.iter().map(tell).collect()
+    lines.iter().map(named).collect()
 }
 
-/// All rows of a table but its head.
+/// Iterates over all rows of a table but its header.
 fn rows(table: &[u8]) -> impl Iterator<Item = &[u8]> {
     table.split(|&byte| byte == b'\n').skip(1)
 }
 
 /// `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode ...`
-fn line(line: &[u8]) -> Option<Line> {
+fn parse_line(line: &[u8]) -> Option<SocketLine> {
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
     let (own, peer) = (address(words.next()?)?, address(words.next()?)?);
     let state = u64::from_str_radix(words.next()?, 16).ok()?;
     // A socket without any descriptor has no inode.
     let inode = words.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
-    Some(Line { own, peer, state, inode })
+    Some(SocketLine { own, peer, state, inode })
 }
 
-/// Parses `0100007F:1F90`: words of the address as they lie in memory, each printed as a number.
+/// Parses `0100007F:1F90`: the words of the address as they are in memory, each printed as a
+/// number.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_told_with_who_called_whom() {
+    fn connections_show_who_connected_to_whom() {
         let all = internet("tcp", &[TCP]);
         assert_eq!(all.len(), 3, "{all:?}");
         assert_eq!(of(&all, 1131), Some("socket tcp 0.0.0.0:2024 (listening)"));

@@ -1,6 +1,6 @@
 //! The names of system calls on x86_64.
 
-/// The number of the first call in [`LATER`]: in between there are next to none.
+/// The number of the first call in [`LATER`]. Hardly any number between the two lists is assigned.
 const LATER_FROM: u64 = 424;
 
 /// The names by number, from 0 on.
@@ -53,13 +53,13 @@ const LATER: &str = "\
     futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal \
     setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr";
 
-/// The name of a system call; `None` for a number that is newer than this list.
+/// Returns the name of a system call; `None` for a number that is newer than this list.
 pub fn call_name(number: u64) -> Option<&'static str> {
     let (names, first) = if number < LATER_FROM { (NAMES, 0) } else { (LATER, LATER_FROM) };
     names.split(' ').nth(usize::try_from(number - first).ok()?)
 }
 
-/// The system calls that this list knows, by number.
+/// Iterates over the system calls that this list knows, by number.
 pub fn call_names() -> impl Iterator<Item = (u64, &'static str)> {
     let later = LATER.split(' ').zip(LATER_FROM..);
     NAMES.split(' ').zip(0..).chain(later).map(|(name, number)| (number, name))

@@ -1,4 +1,4 @@
-//! The folder of a process's threads, asked over and over whether something has changed.
+//! The directory of a process's threads, checked repeatedly for changes.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::time::ClockId;
 
-/// `/proc/PID/task`, held open.
+/// The open directory `/proc/PID/task`.
 #[derive(Debug)]
 pub struct TaskFolder(File);
 
@@ -16,26 +16,27 @@ impl TaskFolder {
         File::open(format!("/proc/{pid}/task")).map(Self)
     }
 
-    /// The number of threads: a third of a microsecond, however many there are. 0 when the process
-    /// is gone.
+    /// Returns the number of threads. This takes a third of a microsecond, however many there are.
+    /// 0 when the process has exited.
     pub fn count(&self) -> io::Result<u64> {
-        // The folder itself and its parent are links too.
+        // The directory itself and its parent are links, too.
         Ok(self.0.metadata()?.nlink().saturating_sub(2))
     }
 }
 
-/// Length of the clock tick that start times are counted in.
+/// Returns the length of the clock tick that start times are counted in, in nanoseconds.
 pub fn tick_ns() -> u64 {
     1_000_000_000 / procfs::ticks_per_second().max(1)
 }
 
-/// The CLOCK_MONOTONIC time of a start time in ticks since boot: the start of that tick.
+/// Returns the CLOCK_MONOTONIC time of a start time in ticks since boot: the start of that tick.
 pub fn start_ns(ticks: u64) -> u64 {
     let read = |clock: ClockId| {
         clock.now().map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
     };
-    // The time that the machine was suspended, which one of the clocks leaves out. Time that passes
-    // between the two readings makes it too long, so the shortest of a few is taken.
+    // The time that the machine was suspended, which only one of the clocks counts. Time that
+    // passes between the two reads makes the difference too long, so the shortest of a few is
+    // taken.
     let difference = || {
         let monotonic = read(ClockId::CLOCK_MONOTONIC);
         read(ClockId::CLOCK_BOOTTIME).saturating_sub(monotonic)
@@ -50,7 +51,7 @@ mod tests {
     use crate::proc;
 
     #[test]
-    fn threads_are_counted_without_a_look_at_the_list() {
+    fn threads_are_counted_without_reading_the_list() {
         let folder = TaskFolder::open(std::process::id() as i32).unwrap();
         // Other tests start and end threads meanwhile.
         let agrees = || {
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_lies_in_its_tick() {
+    fn a_start_time_is_in_its_tick() {
         let now = || {
             let time = ClockId::CLOCK_MONOTONIC.now().unwrap();
             time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

@@ -10,7 +10,7 @@ fn line(text: &[u8]) -> Mapping {
 }
 
 #[test]
-fn mapping_of_a_file_is_read_whole() {
+fn mapping_of_a_file_is_read_completely() {
     let mapping = line(b"7f1200000000-7f1200021000 r-xp 00002000 fe:01 1234   /usr/lib/a b.so");
     assert_eq!((mapping.start, mapping.end), (0x7f12_0000_0000, 0x7f12_0002_1000));
     assert!(mapping.read && mapping.exec && !mapping.write && !mapping.shared);
@@ -19,7 +19,7 @@ fn mapping_of_a_file_is_read_whole() {
 }
 
 #[test]
-fn deleted_mark_newline_and_bytes_that_are_not_text_are_kept_apart() {
+fn deleted_mark_newline_and_bytes_that_are_not_text_are_distinguished() {
     let mapping = line(b"1000-2000 rw-s 0 00:05 9 /x\\012y\xff (deleted)");
     assert_eq!(mapping.path.as_bytes(), b"/x\ny\xff");
     assert!(mapping.deleted && mapping.shared);
@@ -60,7 +60,7 @@ fn own_process_is_described() {
     let mut magic = [0; 4];
     File::from(open_mapping(pid, code).unwrap()).read_exact(&mut magic).unwrap();
     assert_eq!(&magic, b"\x7fELF");
-    // The address is in this program's code now, as it was when the mappings were read.
+    // The address is in this program's code, as it was when the mappings were read.
     let gone = Mapping { inode: code.inode + 1, path: "/nowhere".into(), ..code.clone() };
     assert!(open_mapping(pid, &gone).is_err());
     let file = File::open("/proc/self/exe").unwrap();

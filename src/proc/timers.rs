@@ -6,14 +6,14 @@ use std::io;
 /// A POSIX timer of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PosixTimer {
-    /// Its id in the process.
+    /// The timer's id in the process.
     pub id: i32,
-    /// The signal that it raises; 0 for none.
+    /// The signal that the timer raises; 0 for none.
     pub signal: i32,
 }
 
-/// All POSIX timers of a process. A kernel without checkpoint and restore shows none: that is
-/// `NotFound`, as for a process that is gone.
+/// Returns all POSIX timers of a process. A kernel without checkpoint and restore shows none: that
+/// is `NotFound`, as for a process that has exited.
 pub fn posix_timers(pid: i32) -> io::Result<Vec<PosixTimer>> {
     Ok(parse(&fs::read_to_string(format!("/proc/{pid}/timers"))?))
 }

@@ -1,17 +1,17 @@
 //! A recording from attach to detach.
 //!
-//! The folders stand on each other, from bottom to top; imports point downwards only.
+//! The folders are layers, listed from bottom to top; imports point downwards only.
 //!
-//! | folder | knows |
+//! | folder | contents |
 //! |---|---|
 //! | `contract` | options, events, errors and the summary: plain values |
-//! | `target` | the process: attach and detach in order, segments, signals, residue |
-//! | `batch` | what flows from stage to stage: samples, traces, threads, addresses |
-//! | `source` | what makes samples: perf events, timers, the wall clock, records of tasks |
-//! | `store` | the shared tables: rotation, collection, threads and their lives |
-//! | `weigh` | from expiries to CPU time, and what the recording itself uses |
+//! | `target` | the recorded process: attach and detach, segments, signals, residue |
+//! | `batch` | the data that flows between stages: samples, traces, threads, addresses |
+//! | `source` | the sources of samples: perf events, timers, the wall clock, task records |
+//! | `store` | the shared tables: rotation, collection, threads and their lifetimes |
+//! | `weigh` | the conversion of expiries to CPU time, and the recording's own overhead |
 //! | `name` | modules, mappings, generated code, contexts, symbolizers |
-//! | `write` | the writer thread, the files, what has a ring saved |
+//! | `write` | the writer thread, the output files, the triggers that save a ring |
 //! | `session` | one program from its first to its last sample |
 //! | `run` | one recording: processes, programs after an exec, children, the closing report |
 
@@ -29,7 +29,7 @@ pub(crate) mod write;
 pub use contract::error::RecordError;
 pub use contract::event::{Event, Progress};
 pub use contract::observer::Observer;
-pub use contract::options::{EngineChoice, Files, Measure, Named, Options, Target};
+pub use contract::options::{EngineChoice, Files, Measure, NamedProcesses, Options, Target};
 pub use contract::pattern::{Occasion, OutputPattern};
 pub use contract::stop::{before_exit, is_end_requested, take_signals};
 pub use contract::summary::Summary;

@@ -1,4 +1,4 @@
-//! A [`Parser`] with the budget that it needs, or without both.
+//! A [`Parser`] that runs only if the memory budget has the bytes that it needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,23 +8,24 @@ use super::elf_headers::{ElfHeaders, Packed};
 use super::memory_budget::{MemoryBudget, ReservedMemory};
 use super::parser::{NameSource, Parser};
 
-/// A parser that unpacks sections as it needs them, and may.
+/// A parser that unpacks sections on demand, if the memory budget allows.
 pub(super) struct BudgetedSource {
     parser: Parser,
     budget: Arc<MemoryBudget>,
-    /// Bytes that it needs.
+    /// Number of bytes that the parser needs.
     len: u64,
-    /// Reserved at the first address; `Some(None)` if too little memory was left.
+    /// The reservation, made when the first address is resolved. `Some(None)` if too little memory
+    /// was left.
     taken: Option<Option<ReservedMemory>>,
 }
 
 impl BudgetedSource {
-    /// Reads the symbol tables of a file.
+    /// Creates a source that reads the symbol tables of a file.
     pub(super) fn symbols(path: &Path, packed: Packed, budget: &Arc<MemoryBudget>) -> Box<Self> {
         Self::new(Parser::new(path.to_owned(), false), budget, packed.other)
     }
 
-    /// Reads the debug information of a file and its symbol tables.
+    /// Creates a source that reads the debug information of a file and its symbol tables.
     pub(super) fn debug_information(
         path: &Path,
         packed: Packed,
@@ -45,7 +46,7 @@ impl NameSource for BudgetedSource {
         self.parser.resolve(headers, svmas)
     }
 
-    fn lack(&self) -> Option<String> {
-        matches!(self.taken, Some(None)).then(|| self.budget.lack())
+    fn missing(&self) -> Option<String> {
+        matches!(self.taken, Some(None)).then(|| self.budget.missing())
     }
 }

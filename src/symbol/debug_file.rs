@@ -1,11 +1,11 @@
-//! Finds or fetches a separate debug file, by build id or by the link in the ELF file.
+//! Finds or fetches a separate debug file, by build id or by the debug link in the ELF file.
 //!
-//! It looks on this system and on the target's. blazesym looks into `.build-id` only for files with
-//! a `.gnu_debuglink`, which many stripped files lack. It knows neither the cache of debuginfod
-//! clients nor the target's file system.
+//! It searches this system and the target's. blazesym searches `.build-id` only for files with a
+//! `.gnu_debuglink`, which many stripped files do not have. It knows neither the cache of
+//! debuginfod clients nor the target's file system.
 //!
 //! # Invariants
-//! - The checked file is the used file: it stays open from the first check on.
+//! - The file that is checked is the file that is used: it stays open from the first check on.
 //! - Only regular files are opened, so nothing blocks on a writer.
 
 use std::fs::File;
@@ -23,11 +23,13 @@ use crate::elf::build_id_text;
 use crate::proc::{self, descriptor_path, open_regular};
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
-/// Shorter ids are not unique enough to trust a file by its name.
+/// Minimum length of a build id in bytes. Shorter ids are not unique enough to trust a file by its
+/// name.
 const BUILD_ID_LENGTH_MIN: usize = 8;
-/// A longer file is not read for its checksum, because that takes seconds.
+/// Maximum length in bytes of a file whose checksum is computed: a longer file takes seconds.
 const CHECKED_MAX: u64 = 4 << 30;
-/// The same limit for a caller that has other duties: some milliseconds of work.
+/// Maximum length in bytes of a file whose checksum is computed for a caller that must not block:
+/// some milliseconds of work.
 const CHECKED_SOON_MAX: u64 = 16 << 20;
 
 /// A debug file.
@@ -35,28 +37,29 @@ const CHECKED_SOON_MAX: u64 = 16 << 20;
 pub(super) struct DebugFile {
     /// The path of the file in the system that holds it.
     pub(super) path: PathBuf,
-    /// The unpacked size of its compressed sections.
+    /// The unpacked size of the compressed sections.
     pub(super) packed: Packed,
     file: Arc<File>,
 }
 
 impl DebugFile {
-    /// A path by which this process can open it as long as `self` lives.
+    /// Returns a path by which this process can open the file while `self` lives.
     pub(super) fn reachable_path(&self) -> PathBuf {
         descriptor_path(&*self.file)
     }
 }
 
-/// Where the debug information of an ELF file comes from.
+/// The source of an ELF file's debug information.
 #[derive(Debug, Clone)]
 pub(super) enum DebugSource {
-    /// The file holds its own.
+    /// The file itself contains it.
     Own,
-    /// A file that was found for it.
+    /// A separate debug file.
     Separate(DebugFile),
 }
 
-/// The debug file of an ELF file, if there is one that has debug information and belongs to it.
+/// Returns the debug file of an ELF file, if there is one that belongs to it and has debug
+/// information.
 pub(super) fn find(elf: &ElfFile, headers: &ElfHeaders) -> Option<DebugFile> {
     find_here(elf, headers, CHECKED_MAX).or_else(|| {
         let (build_id, files) = (elf.build_id(), elf.debug_files());
@@ -65,7 +68,7 @@ pub(super) fn find(elf: &ElfFile, headers: &ElfHeaders) -> Option<DebugFile> {
     })
 }
 
-/// Looks without asking servers, and computes no checksum of a file longer than `checked_max`.
+/// Searches without asking servers, and computes no checksum of a file longer than `checked_max`.
 fn find_here(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> Option<DebugFile> {
     let build_id = elf.build_id();
     let here = installed(build_id).chain(debuginfod_cached(build_id));
@@ -74,7 +77,7 @@ fn find_here(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> Option<De
 }
 
 impl ElfFile {
-    /// Maps the debug file, if there is one and the file has no debug information of its own.
+    /// Maps the debug file, if there is one and the file has no debug information itself.
     ///
     /// This neither waits for servers nor computes the checksum of a large file.
     pub fn map_debug_file(&self) -> Option<Mmap> {
@@ -91,7 +94,7 @@ impl ElfFile {
     }
 }
 
-/// Where packages put the debug file of a build.
+/// Returns the paths where packages install the debug file of a build.
 pub(super) fn installed(build_id: &[u8]) -> impl Iterator<Item = PathBuf> {
     let path = (build_id.len() >= BUILD_ID_LENGTH_MIN).then(|| build_id_path(build_id));
     path.into_iter().flat_map(|path| DEBUG_DIRS.map(|dir| Path::new(dir).join(&path)))
@@ -113,7 +116,7 @@ fn found_by_id(
     belongs.then_some(DebugFile { path, packed: headers.packed, file })
 }
 
-/// Looks by the link, and by the build id if the target has a file system of its own.
+/// Searches by the debug link, and by the build id if the target has another file system.
 fn in_targets_system(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> Option<DebugFile> {
     let (files, build_id) = (elf.debug_files(), elf.build_id());
     let by_id = matches!(files.system, System::Another(_))
@@ -131,22 +134,23 @@ fn in_targets_system(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> O
     })
 }
 
-/// Where the debug file of this name may be, for a file at `path`.
+/// Returns the candidate paths of the debug file `name` for a file at `path`.
 fn linked(path: &Path, name: &Path) -> Vec<PathBuf> {
-    // A path without a folder is no path: the kernel's own code has such names.
+    // A name without a folder is not a path: the kernel's own code has such names.
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else {
         return Vec::new();
     };
     let below = |dir: &str| Path::new(dir).join(folder.strip_prefix("/").unwrap_or(folder));
-    let mut places = vec![folder.join(name), folder.join(".debug").join(name)];
-    places.extend(DEBUG_DIRS.map(|dir| below(dir).join(name)));
-    places.retain(|place| place != path);
-    places
+    let mut candidates = vec![folder.join(name), folder.join(".debug").join(name)];
+    candidates.extend(DEBUG_DIRS.map(|dir| below(dir).join(name)));
+    candidates.retain(|candidate| candidate != path);
+    candidates
 }
 
-/// The unpacked size of the sections of a file, if it is the linked one.
+/// Returns the unpacked size of a file's sections, if it is the linked file.
 ///
-/// Build ids decide if both files have one, else the checksum in the link.
+/// If both files have a build id, the ids must be equal. Otherwise the checksum in the link must
+/// match.
 fn linked_packed(
     file: &File,
     (checksum, checked_max): (u32, u64),
@@ -161,12 +165,12 @@ fn linked_packed(
     is_linked.then_some(headers.packed)
 }
 
-/// The checksum of a file as `.gnu_debuglink` states it, if the file has at most `len_max` bytes.
+/// Returns the checksum of a file as in `.gnu_debuglink`, if the file has at most `len_max` bytes.
 fn checksum_of(file: &File, len_max: u64) -> Option<u32> {
     if file.metadata().ok()?.len() > len_max {
         return None;
     }
-    // The file may grow meanwhile.
+    // The file may grow in the meantime.
     let mut rest = file.take(len_max);
     let (mut hasher, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
     loop {
@@ -188,7 +192,7 @@ impl DebugFiles {
     }
 }
 
-/// `.build-id/ab/cdef....debug`.
+/// Returns the path `.build-id/ab/cdef....debug`.
 fn build_id_path(build_id: &[u8]) -> PathBuf {
     let (first, rest) = build_id.split_at(1);
     PathBuf::from(format!(".build-id/{}/{}.debug", build_id_text(first), build_id_text(rest)))
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ids_are_of_no_file() {
+    fn short_ids_have_no_file() {
         assert_eq!(installed(&[1; 7]).count() + installed(&[]).count(), 0);
         assert_eq!(installed(&[1; 20]).count(), 2);
         assert!(debuginfod_cached(&[1; 7]).is_none());
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_of_endless_files_are_not_made() {
+    fn checksums_of_endless_files_are_not_computed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "123456789").unwrap();

@@ -1,5 +1,5 @@
-//! The pieces of spread debug information, found and read: `.dwo` files, `.dwp` packages, and what
-//! `dwz` put aside.
+//! Finds and reads the pieces of debug information that is spread over files: `.dwo` files, `.dwp`
+//! packages, and the supplementary files of `dwz`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,15 +18,15 @@ use super::memory_budget::ReservedMemory;
 use crate::elf::unpack;
 use crate::proc::{self, descriptor_path, open_regular};
 
-/// SectionBytes of sections of one program and of its pieces that are kept.
+/// Maximum bytes of sections that are kept for one program and its pieces.
 pub(super) const LEN_MAX: u64 = 1 << 30;
 
 /// The bytes of a section.
 pub(super) type SectionBytes = EndianArcSlice<LittleEndian>;
-/// A unit whose piece is wanted.
+/// A unit whose piece is needed.
 pub(super) type WantedUnit = SplitDwarfLoad<SectionBytes>;
 
-/// Why the sections of a file cannot be read.
+/// The reason why the sections of a file cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
     /// The file is missing or malformed.
@@ -43,34 +43,35 @@ impl From<gimli::Error> for Unreadable {
     }
 }
 
-/// The part that is in the program, or in its debug file.
+/// The part of the debug information in the program or in its debug file.
 pub(super) struct OwnPart {
     pub(super) dwarf: Dwarf<SectionBytes>,
-    /// The supplementary file of `dwz` is missing.
-    pub(super) lacks_supplement: bool,
+    /// Whether the supplementary file of `dwz` is missing.
+    pub(super) is_supplement_missing: bool,
 }
 
-/// Where the pieces of a program are.
+/// The files with the pieces of a program.
 pub(super) struct DwoFiles {
     files: Arc<DebugFiles>,
-    /// The program's folder: builds that are moved take their pieces along.
+    /// The program's folder: a build that is moved takes its pieces along.
     folder: PathBuf,
     /// The folder of the file with the debug information.
     debug_folder: PathBuf,
-    /// Where a package of all pieces may be.
+    /// Candidate paths of a package of all pieces.
     packages: Vec<PathBuf>,
-    /// The package; `None` inside if there is none.
+    /// The package, once searched. The inner value is `None` if there is no package.
     package: Option<Option<DwarfPackage<SectionBytes>>>,
-    /// SectionBytes that may still be kept.
+    /// Bytes of sections that may still be kept.
     bytes_left: u64,
-    /// The memory that the kept sections take of the common budget.
+    /// Reservations of the shared budget for the kept sections.
     taken: Vec<ReservedMemory>,
-    /// There was too little left of that.
+    /// Whether the shared budget was too small.
     pub(super) is_over_budget: bool,
 }
 
 impl DwoFiles {
-    /// The files of a program at `path`; `debug_file` is set if its debug information is separate.
+    /// Returns the files of a program at `path`. `debug_file` is set if its debug information is
+    /// separate.
     pub(super) fn of(files: Arc<DebugFiles>, path: &Path, debug_file: Option<&Path>) -> Self {
         let folder = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
         let (folder, debug_folder) = (folder(path), folder(debug_file.unwrap_or(path)));
@@ -84,18 +85,19 @@ impl DwoFiles {
         Self { files, folder, debug_folder, packages, package, bytes_left, taken, is_over_budget }
     }
 
-    /// Reads the debug information at a path, which leads to the program or to its debug file.
+    /// Reads the debug information of the program or of its debug file, whichever `path` names.
     pub(super) fn own(&mut self, path: &Path) -> Result<OwnPart, Unreadable> {
         let file = File::open(path).map_err(|_| Unreadable::File)?;
         let mut dwarf = Dwarf::load(self.sections(&file, |id| Some(id.name()))?)?;
         let link = supplement_of(&file);
         let supplement = link.as_ref().and_then(|link| self.open_supplement(link));
-        let lacks_supplement = link.is_some() && supplement.is_none();
+        let is_supplement_missing = link.is_some() && supplement.is_none();
         supplement.into_iter().for_each(|supplement| dwarf.set_sup(supplement));
-        Ok(OwnPart { dwarf, lacks_supplement })
+        Ok(OwnPart { dwarf, is_supplement_missing })
     }
 
-    /// On the target's system, or on this one: a debug file that is here has its supplement here.
+    /// Opens the supplementary file on the target's system or on this one: a debug file from this
+    /// system has its supplementary file here.
     fn open_supplement(
         &mut self,
         (name, build_id): &(PathBuf, Vec<u8>),
@@ -103,7 +105,7 @@ impl DwoFiles {
         let named = Some(self.debug_folder.join(name)).filter(|path| path.is_absolute());
         let theirs = named.into_iter().chain(installed(build_id));
         let theirs = theirs.filter_map(|path| self.files.open(&path).ok());
-        // The name is one of their system; here it would lead to others' files.
+        // The name is a path in the target's system. Here it could name an unrelated file.
         let ours = installed(build_id).filter_map(|path| open_regular(&path).ok());
         let is_it = |file: &File| {
             let headers = ElfHeaders::read(&descriptor_path(file));
@@ -113,7 +115,7 @@ impl DwoFiles {
         self.kept(|it| Dwarf::load(it.sections(&file, |id| Some(id.name())).ok()?).ok())
     }
 
-    /// Gives the memory back if `read` fails.
+    /// Calls `read`, and returns the memory to the budget if it fails.
     fn kept<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let (bytes_left, taken) = (self.bytes_left, self.taken.len());
         let kept = read(self);
@@ -124,7 +126,7 @@ impl DwoFiles {
         kept
     }
 
-    /// The piece of a unit.
+    /// Returns the piece of a unit.
     pub(super) fn find(&mut self, wanted: &WantedUnit) -> Option<Dwarf<SectionBytes>> {
         if self.package.is_none() {
             self.package = Some(self.open_package());
@@ -151,7 +153,7 @@ impl DwoFiles {
         })
     }
 
-    /// Where the piece of a unit may be.
+    /// Returns the candidate paths of a unit's piece.
     fn paths(&self, wanted: &WantedUnit) -> Vec<PathBuf> {
         let path = |bytes: &Option<SectionBytes>| {
             let bytes = bytes.as_ref()?.to_slice().ok()?;
@@ -201,7 +203,7 @@ impl DwoFiles {
     }
 }
 
-/// Name and build id of the file with what was put aside, if there is one.
+/// Returns the name and build id of the supplementary file, if there is one.
 fn supplement_of(file: &File) -> Option<(PathBuf, Vec<u8>)> {
     let map = proc::map_file(file).ok()?;
     let elf = object::File::parse(&*map).ok()?;
@@ -209,7 +211,7 @@ fn supplement_of(file: &File) -> Option<(PathBuf, Vec<u8>)> {
     Some((PathBuf::from(OsStr::from_bytes(name)), build_id.to_vec()))
 }
 
-/// The identifier of the piece is the one that the program states.
+/// Returns whether the piece has the identifier that the program states.
 fn is_of(dwarf: &Dwarf<SectionBytes>, wanted: &WantedUnit) -> bool {
     let header = dwarf.units().next().ok().flatten();
     let unit = header.and_then(|header| dwarf.unit(header).ok());

@@ -1,7 +1,7 @@
 //! The exported names of a file (`.dynsym`), for files that blazesym refuses.
 //!
-//! blazesym reads the symbols of a file without `.symtab` from `.gnu_debugdata`, and without a
-//! decoder for that it reads none.
+//! blazesym reads the symbols of a file without `.symtab` from `.gnu_debugdata`. Without a decoder
+//! for that section it reads none.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use object::{Object, ObjectSymbol, ObjectSymbolTable, ReadCache, SymbolIndex, Sy
 use super::elf_headers::ElfHeaders;
 use super::name::readable;
 use super::parser::NameSource;
-use super::resolved::Function;
+use super::resolved::ResolvedFunction;
 use super::{Resolved, panic_guard};
 
-/// Symbols around one another that are looked through.
+/// Maximum number of nested symbols that are searched.
 const NESTED_MAX: usize = 64;
 
-/// An exported function without its name.
+/// An exported function, without its name.
 ///
-/// Names are read on demand: a file may give any number of symbols the same long name.
+/// Names are read on demand, because a file may give any number of symbols the same long name.
 #[derive(Debug, Clone, Copy)]
 struct DynamicSymbol {
     start: u64,
     len: u64,
     index: SymbolIndex,
-    /// The last byte of it and of all in front of it.
+    /// The highest last byte of this symbol and all symbols before it.
     reach: u64,
 }
 
-/// The functions of `.dynsym`, read at the first address.
+/// The functions of `.dynsym`. They are read when the first address is resolved.
 pub(super) struct DynamicSymbols {
     path: PathBuf,
     /// Sorted by address.
@@ -70,7 +70,7 @@ fn read(path: &Path) -> Option<Vec<DynamicSymbol>> {
 }
 
 fn by_address(mut symbols: Vec<DynamicSymbol>) -> Vec<DynamicSymbol> {
-    // The longest of several with the same start comes last.
+    // Of several symbols with the same start, the longest comes last.
     symbols.sort_by_key(|symbol| (symbol.start, symbol.len));
     let mut reach = 0;
     for symbol in &mut symbols {
@@ -81,13 +81,14 @@ fn by_address(mut symbols: Vec<DynamicSymbol>) -> Vec<DynamicSymbol> {
 }
 
 impl DynamicSymbol {
-    /// A symbol without a length names its first byte only, because not every function is exported.
+    /// Returns the last address of the symbol. A symbol without a length names only its first byte,
+    /// because not every function is exported.
     fn last(&self) -> u64 {
         self.start.saturating_add(self.len.max(1) - 1)
     }
 }
 
-/// The innermost of those that an address lies in.
+/// Returns the innermost symbol that contains an address.
 fn find(symbols: &[DynamicSymbol], svma: u64) -> Option<DynamicSymbol> {
     let after = symbols.partition_point(|symbol| symbol.start <= svma);
     let before = symbols[..after].iter().rev();
@@ -101,7 +102,7 @@ fn named(path: &Path, found: &[Option<DynamicSymbol>]) -> Option<Vec<Option<Reso
     let table = elf.dynamic_symbol_table()?;
     let resolved = |symbol: &DynamicSymbol| {
         let name = table.symbol_by_index(symbol.index).ok()?.name().ok()?.to_owned();
-        let function = Function { name: readable(&name), start_svma: symbol.start };
+        let function = ResolvedFunction { name: readable(&name), start_svma: symbol.start };
         (!name.is_empty()).then(|| Resolved { function: Some(function), ..Resolved::default() })
     };
     Some(found.iter().map(|symbol| resolved(symbol.as_ref()?)).collect())

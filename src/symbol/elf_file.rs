@@ -14,7 +14,7 @@ use memmap2::Mmap;
 use super::{Fetcher, MemoryBudget};
 use crate::proc::{self, Root};
 
-/// An open ELF file with the path to show for it and its build id.
+/// An open ELF file, with its display path and its build id.
 #[derive(Debug)]
 pub struct ElfFile {
     file: Arc<File>,
@@ -22,18 +22,18 @@ pub struct ElfFile {
     build_id: Vec<u8>,
     identity: FileIdentity,
     debug_files: Arc<DebugFiles>,
-    /// Dropped with this value: it tells the symbolizer that the file is no longer open.
+    /// Dropped with this value, so that the symbolizer sees that the file is no longer open.
     holder: Arc<()>,
 }
 
-/// Where else than on this system debug files may be looked for.
+/// The locations of debug files besides this system, and their memory budget.
 #[derive(Debug, Default)]
 pub struct DebugFiles {
     /// The target's file system.
     pub system: System,
-    /// Asks servers, where that is wanted.
+    /// The fetcher that asks servers, if enabled.
     pub fetcher: Option<Fetcher>,
-    /// The memory that all debug files together may take.
+    /// The memory that all debug files together may use.
     pub budget: Arc<MemoryBudget>,
 }
 
@@ -43,14 +43,14 @@ pub enum System {
     /// The file system of this process.
     #[default]
     This,
-    /// Another one.
+    /// Another file system.
     Another(Root),
-    /// The target's file system cannot be read: the same paths here lead to other files.
+    /// The target's file system cannot be read. The same paths here would name other files.
     Unknown,
 }
 
 impl System {
-    /// A key that is equal for equal file systems.
+    /// Returns a key that is equal for equal file systems.
     fn key(&self) -> SystemIdentity {
         match self {
             Self::This => SystemIdentity::This,
@@ -61,21 +61,22 @@ impl System {
 }
 
 impl DebugFiles {
-    /// Where to look for the debug files of a process of this user.
+    /// Returns the locations of debug files for a process of this user.
     pub fn of(pid: i32, owner: u32, fetch: bool) -> Self {
         let system = match Root::open(pid, owner) {
             Ok(root) if root.is_own() => System::This,
             Ok(root) => System::Another(root),
             Err(_) => System::Unknown,
         };
-        // One of all processes that are recorded together.
+        // All processes that are recorded together share one budget.
         static BUDGET: OnceLock<Arc<MemoryBudget>> = OnceLock::new();
         let budget = Arc::clone(BUDGET.get_or_init(Arc::default));
         Self { system, fetcher: fetch.then(Fetcher::default), budget }
     }
 }
 
-/// Two descriptors with equal identities are the same file with the same content.
+/// The identity of a file. Descriptors with equal identities refer to the same file with the same
+/// content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum FileIdentity {
     Inode {
@@ -84,14 +85,14 @@ pub(super) enum FileIdentity {
         size: u64,
         modified_ns: i128,
     },
-    /// The descriptor could not be examined: it equals nothing else.
+    /// The descriptor could not be examined. It equals no other identity.
     Unique(u64),
 }
 
-/// The key of everything that was parsed of a file: its content, and where its debug files are
-/// searched.
+/// The key of a file's parsed data: its content, and the file system that is searched for debug
+/// files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct FileKey {
+pub(super) struct ParsedFileKey {
     identity: FileIdentity,
     system: SystemIdentity,
 }
@@ -123,8 +124,8 @@ impl FileIdentity {
 }
 
 impl ElfFile {
-    /// Takes over the descriptor. `path` is for display only and is never opened; an empty
-    /// `build_id` says that the file has none.
+    /// Takes ownership of the descriptor. `path` is for display only and is never opened. An empty
+    /// `build_id` means that the file has none.
     pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
         let file = File::from(fd);
         let identity = FileIdentity::of(&file);
@@ -132,7 +133,7 @@ impl ElfFile {
         Self { file, path, build_id, identity, debug_files, holder }
     }
 
-    /// Adds places to search for the debug file.
+    /// Sets the locations to search for the debug file.
     pub fn with_debug_files(self, debug_files: Arc<DebugFiles>) -> Self {
         Self { debug_files, ..self }
     }
@@ -141,47 +142,47 @@ impl ElfFile {
         &self.debug_files
     }
 
-    /// Whether the file is unchanged since it was taken over.
+    /// Returns whether the file is unchanged since [`ElfFile::new`].
     pub fn is_unchanged(&self) -> bool {
         FileIdentity::of(&self.file) == self.identity
     }
 
-    /// The path as the target sees it.
+    /// Returns the path as the target sees it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The GNU build id, empty if there is none.
+    /// Returns the GNU build id, empty if there is none.
     pub fn build_id(&self) -> &[u8] {
         &self.build_id
     }
 
-    /// Maps its bytes.
+    /// Maps the file's bytes.
     pub(super) fn map(&self) -> io::Result<Mmap> {
         proc::map_file(&*self.file)
     }
 
-    /// A path by which this process can open the file again while `self` lives.
+    /// Returns a path by which this process can open the file again while `self` lives.
     pub(super) fn descriptor_path(&self) -> PathBuf {
         proc::descriptor_path(&*self.file)
     }
 
-    /// Keeps the file open for a reader that uses its descriptor path.
+    /// Returns a handle that keeps the file open for a reader of its descriptor path.
     pub(super) fn opened(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }
 
-    /// Says whether this value is still there.
+    /// Returns a weak handle that shows whether this value still exists.
     pub(super) fn holder(&self) -> Weak<()> {
         Arc::downgrade(&self.holder)
     }
 
-    /// Files with equal keys have equal names.
-    pub(super) fn key(&self) -> FileKey {
-        FileKey { identity: self.identity, system: self.debug_files.system.key() }
+    /// Returns a key. Files with equal keys have equal names.
+    pub(super) fn key(&self) -> ParsedFileKey {
+        ParsedFileKey { identity: self.identity, system: self.debug_files.system.key() }
     }
 
-    /// A number that is the same for files with the same content.
+    /// Returns a hash that is the same for files with the same content.
     pub fn hash(&self) -> u64 {
         let mut hasher = std::hash::DefaultHasher::new();
         self.identity.hash(&mut hasher);

@@ -12,27 +12,27 @@ use super::plt::is_stub_section;
 
 /// The section with a compressed symbol table.
 pub(super) const MINI_DEBUG_INFO: &str = ".gnu_debugdata";
-/// No real file's compressed sections are larger together.
+/// Maximum unpacked size of a file's compressed sections together. No real file has more.
 const UNPACKED_MAX: u64 = 16 << 30;
-/// zlib cannot exceed 1032. zstd can, but not on debug information.
+/// Maximum compression ratio. zlib cannot exceed 1032. zstd can, but not on debug information.
 const RATIO_MAX: u64 = 1100;
-/// An ELF file with more sections than any linker emits for a program.
+/// Maximum number of sections: more than any linker emits for a program.
 const SECTIONS_MAX: usize = 1 << 20;
 
 /// Facts about an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ElfHeaders {
-    /// `.debug_info` is there, compressed or not.
+    /// Whether there is a `.debug_info`, compressed or not.
     pub has_debug_info: bool,
-    /// The name of a separate debug file by `.gnu_debuglink`, and its checksum.
+    /// The name of a separate debug file from `.gnu_debuglink`, and its checksum.
     pub debug_link: Option<(PathBuf, u32)>,
-    /// `.gnu_debugdata` holds a compressed symbol table.
+    /// Whether `.gnu_debugdata` contains a compressed symbol table.
     pub has_small_symbols: bool,
-    /// `.symtab` is there.
+    /// Whether there is a `.symtab`.
     pub has_symbols: bool,
-    /// The unpacked size of its compressed sections.
+    /// The unpacked size of the compressed sections.
     pub packed: Packed,
-    /// The GNU build id as the file itself has it.
+    /// The GNU build id in the file itself.
     pub build_id: Option<Vec<u8>>,
     /// Address ranges of executable sections, sorted.
     code: Vec<Range<u64>>,
@@ -40,7 +40,7 @@ pub(super) struct ElfHeaders {
     stubs: Vec<Range<u64>>,
 }
 
-/// Bytes of compressed sections when they are unpacked.
+/// The unpacked size of compressed sections in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     /// Bytes of debug information.
@@ -50,7 +50,8 @@ pub(super) struct Packed {
 }
 
 impl ElfHeaders {
-    /// Reads the headers. `None` for what is no ELF file or makes claims that no real file makes.
+    /// Reads the headers. Returns `None` for a file that is not ELF or has values that no real file
+    /// has.
     pub(super) fn read(path: &Path) -> Option<Self> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let elf = object::File::parse(&cache).ok()?;
@@ -92,13 +93,13 @@ impl ElfHeaders {
         Some(headers)
     }
 
-    /// Whether two addresses lie in the same executable section. In a file without section headers
-    /// nothing is known, and the answer is no.
+    /// Returns whether two addresses are in the same executable section. Returns false for a file
+    /// without section headers.
     pub(super) fn same_section(&self, one: u64, other: u64) -> bool {
         self.code.iter().any(|range| range.contains(&one) && range.contains(&other))
     }
 
-    /// Whether an address lies among PLT stubs.
+    /// Returns whether an address is in a section of PLT stubs.
     pub(super) fn is_stub(&self, svma: u64) -> bool {
         self.stubs.iter().any(|range| range.contains(&svma))
     }
@@ -107,11 +108,12 @@ impl ElfHeaders {
 fn debug_link<'data>(elf: &impl Object<'data>) -> Option<(PathBuf, u32)> {
     let (name, checksum) = elf.gnu_debuglink().ok()??;
     let name = PathBuf::from(OsStr::from_bytes(name));
-    // A path would lead somewhere else.
+    // A path could lead to another folder.
     (name.components().count() == 1).then_some((name, checksum))
 }
 
-/// The unpacked size of a section, 0 if it is not compressed; `None` if the claim is absurd.
+/// Returns the unpacked size of a section, 0 if it is not compressed, or `None` if the stated size
+/// is absurd.
 fn unpacked_len<'data>(section: &impl ObjectSection<'data>) -> Option<u64> {
     let range = section.compressed_file_range().ok()?;
     if range.format == CompressionFormat::None {

@@ -1,4 +1,5 @@
-//! The parsers of one ELF file, tried from the one that knows most to the one that trusts least.
+//! The sources of names of one ELF file. The most detailed source is tried first, the most basic
+//! one last.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,12 +16,12 @@ use super::plt::PltStubs;
 use super::split_dwarf::SplitDwarf;
 use super::{ElfFile, Resolved, debug_file, panic_guard};
 
-/// Which names an ELF file has, found without reading them.
+/// The kinds of names that an ELF file has, found without reading them.
 #[derive(Debug, Default)]
 pub struct NamesKnown {
-    /// There are names of functions that are not exported.
+    /// Whether functions that are not exported have names.
     pub functions: bool,
-    /// There is debug information for it.
+    /// Whether there is debug information for it.
     pub lines: bool,
 }
 
@@ -43,7 +44,7 @@ fn debug_source(headers: &ElfHeaders, elf: &ElfFile) -> Option<DebugSource> {
     panic_guard::contain(|| debug_file::find(elf, headers)).flatten().map(DebugSource::Separate)
 }
 
-/// The sources of a file with debug information, in the order in which they are asked.
+/// Returns the sources of a file with debug information, in the order in which they are asked.
 fn debug_sources(elf: &ElfFile, debug: &DebugSource, own: &ElfHeaders) -> Vec<Box<dyn NameSource>> {
     let (path, packed) = match debug {
         DebugSource::Own => (elf.descriptor_path(), own.packed),
@@ -63,22 +64,21 @@ fn debug_sources(elf: &ElfFile, debug: &DebugSource, own: &ElfHeaders) -> Vec<Bo
 
 /// The sources of names of one ELF file.
 pub(super) struct FileSymbolizer {
-    /// None: the file is not worth a parser, every address is unknown.
+    /// The headers. `None` if the file cannot be parsed, so that every address is unknown.
     headers: Option<ElfHeaders>,
     go: Option<GoNames>,
-    /// Open as long as it is read from.
+    /// The debug information, whose file stays open while it is read.
     debug: Option<DebugSource>,
     sources: Vec<Box<dyn NameSource>>,
     own_path: PathBuf,
-    /// Keeps the path readable: the `ElfFile` that opened it may be gone.
+    /// Keeps the path readable: the `ElfFile` that opened it may have been dropped.
     _opened: Arc<File>,
-    /// Read at the first address in a stub.
+    /// The stubs, read when the first address in a stub is resolved.
     stubs: Option<PltStubs>,
 }
 
 impl FileSymbolizer {
-    /// Reads the headers and decides where names come from; parsing itself waits for the first
-    /// address.
+    /// Reads the headers and decides where names come from. Parsing starts with the first address.
     pub(super) fn open(elf: &ElfFile) -> Self {
         let (own_path, _opened) = (elf.descriptor_path(), elf.opened());
         let headers = panic_guard::contain(|| ElfHeaders::read(&own_path)).flatten();
@@ -103,7 +103,7 @@ impl FileSymbolizer {
         Self { headers, go, debug, sources, own_path, _opened, stubs: None }
     }
 
-    /// Where its names come from, for people.
+    /// Returns a description of where the names come from, for users.
     pub(super) fn source(&self) -> String {
         let source = match (&self.headers, &self.debug) {
             (None, _) => return "nowhere: it cannot be read as an ELF file".to_owned(),
@@ -116,10 +116,10 @@ impl FileSymbolizer {
             }
             (Some(_), None) => "its exported names only".to_owned(),
         };
-        let mut lacks: Vec<String> =
-            self.sources.iter().filter_map(|source| source.lack()).collect();
-        lacks.dedup();
-        lacks.into_iter().fold(source, |source, lack| format!("{source}, {lack}"))
+        let mut missing_parts: Vec<String> =
+            self.sources.iter().filter_map(|source| source.missing()).collect();
+        missing_parts.dedup();
+        missing_parts.into_iter().fold(source, |source, missing| format!("{source}, {missing}"))
     }
 
     pub(super) fn resolve(&mut self, elf: &ElfFile, svmas: &[u64]) -> Vec<Resolved> {
@@ -154,7 +154,8 @@ impl<'a> PartialAnswers<'a> {
         Self { svmas, found, open: (0..svmas.len()).collect() }
     }
 
-    /// Asks a source for those that are open; `None` if it has nothing to say about any.
+    /// Asks a source for the addresses without a name. `ask` returns `None` if it has no names at
+    /// all.
     fn add(&mut self, ask: impl FnOnce(&[u64]) -> Option<Vec<Option<Resolved>>>) {
         if self.open.is_empty() {
             return;

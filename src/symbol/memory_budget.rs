@@ -1,28 +1,28 @@
-//! The memory that all debug files together may take when they are unpacked or copied.
+//! The memory budget that all debug files share when they are unpacked or copied.
 //!
-//! Mapped files do not count, since the kernel can take them back. The data that parsers build for
+//! Mapped files do not count, because the kernel can reclaim them. The data that parsers build for
 //! units does not count either.
 //!
 //! # Invariants
-//! - Memory once reserved stays reserved. A reader that comes too late goes without and does not
-//!   wait.
+//! - Reserved memory stays reserved. A reader that finds too little memory left does not wait, and
+//!   goes without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::proc;
 
-/// The part of the memory that this process may have.
+/// Divisor of the memory that this process may use: the budget is an eighth.
 const MEMORY_SHARE: u64 = 8;
 
-/// Bytes that are left.
+/// A number of bytes that is shared by all debug files.
 #[derive(Debug)]
 pub struct MemoryBudget {
     left: AtomicU64,
     len: u64,
 }
 
-/// Some of them, until it is dropped.
+/// A reservation of budget bytes that ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct ReservedMemory {
     budget: Arc<MemoryBudget>,
@@ -30,26 +30,26 @@ pub(super) struct ReservedMemory {
 }
 
 impl Default for MemoryBudget {
-    /// An eighth of the memory that this process may have.
+    /// Returns a budget of an eighth of the memory that this process may use.
     fn default() -> Self {
         Self::new(proc::memory_len().map_or(u64::MAX, |len| len / MEMORY_SHARE))
     }
 }
 
 impl MemoryBudget {
-    /// A budget of `len` bytes.
+    /// Creates a budget of `len` bytes.
     pub(super) fn new(len: u64) -> Self {
         Self { left: AtomicU64::new(len), len }
     }
 
-    /// Why something of a file was not read, for people.
-    pub(super) fn lack(&self) -> String {
+    /// Returns the reason why a part of a file was not read, for users.
+    pub(super) fn missing(&self) -> String {
         format!("without what did not fit in the {} MiB for debug files", self.len >> 20)
     }
 
-    /// Takes bytes, if so many are left.
+    /// Reserves `len` bytes, if the budget has that many left.
     pub(super) fn take(self: &Arc<Self>, len: u64) -> Option<ReservedMemory> {
-        // Relaxed, both: a count, by which nothing else is made visible.
+        // Relaxed, both: the count publishes no other data.
         let taken = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len));
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn reserved_memory_is_returned() {
         let budget = Arc::new(MemoryBudget::new(10));
         let first = budget.take(6);
         assert!(first.is_some() && budget.take(5).is_none());

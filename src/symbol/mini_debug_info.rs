@@ -1,6 +1,6 @@
 //! The compressed symbol table that some distributions leave in stripped files (`.gnu_debugdata`).
 //!
-//! It may unpack to 128 MiB, and is kept unpacked, in memory, as long as the file's names are.
+//! It may unpack to 128 MiB, and stays unpacked in memory while the file's names are in use.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,16 +18,17 @@ use super::parser::{NameSource, Parser};
 use super::{Resolved, panic_guard};
 use crate::proc::descriptor_path;
 
-/// A longer table is refused: a program of a hundred megabytes has ten.
+/// Maximum unpacked length in bytes. A program of a hundred megabytes has a table of ten.
 const LEN_MAX: u64 = 128 << 20;
-/// Memory of the decoder; the strongest preset asks for 65 MiB.
+/// Maximum memory of the decoder in bytes. The strongest preset needs 65 MiB.
 const MEMORY_MAX: u64 = 96 << 20;
 
-/// The table of a file, unpacked at the first address.
+/// The table of a file. It is unpacked when the first address is resolved.
 pub(super) struct MiniDebugInfo {
     path: PathBuf,
     budget: Arc<MemoryBudget>,
-    /// `None` inside if it cannot be unpacked. The file is open as long as it is read from.
+    /// The unpacked table, once tried. The inner value is `None` if it cannot be unpacked. The file
+    /// stays open while it is read.
     unpacked: Option<Option<Unpacked>>,
     is_over_budget: bool,
 }
@@ -39,7 +40,7 @@ struct Unpacked {
 }
 
 impl MiniDebugInfo {
-    /// The table of a file; the unpacked bytes count against the budget.
+    /// Creates the table of a file. The unpacked bytes count against the budget.
     pub(super) fn new(path: PathBuf, budget: Arc<MemoryBudget>) -> Self {
         Self { path, budget, unpacked: None, is_over_budget: false }
     }
@@ -47,7 +48,7 @@ impl MiniDebugInfo {
     fn unpack(&mut self) -> Option<Unpacked> {
         let file = panic_guard::contain(|| read(&self.path)).flatten()?;
         let path = descriptor_path(&file);
-        // The unpacked file is an ELF file of its own, and its claims need the same checks.
+        // The unpacked data is an ELF file too, and its headers need the same checks.
         let headers = ElfHeaders::read(&path)?;
         let len = file.metadata().ok()?.len().saturating_add(headers.packed.other);
         let taken = self.budget.take(len);
@@ -64,12 +65,12 @@ impl NameSource for MiniDebugInfo {
         self.unpacked.as_mut()?.as_mut()?.parser.resolve(headers, svmas)
     }
 
-    fn lack(&self) -> Option<String> {
-        self.is_over_budget.then(|| self.budget.lack())
+    fn missing(&self) -> Option<String> {
+        self.is_over_budget.then(|| self.budget.missing())
     }
 }
 
-/// The ELF file inside, as a file in memory.
+/// Unpacks the ELF file inside into a file in memory.
 fn read(path: &Path) -> Option<File> {
     let cache = ReadCache::new(File::open(path).ok()?);
     let elf = object::File::parse(&cache).ok()?;
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_unpacks_without_end_is_left() {
+    fn tables_that_unpack_without_end_are_refused() {
         let mut packer = XzEncoder::new(Vec::new(), 1);
         let zeros = vec![0; 1 << 20];
         for _ in 0..=LEN_MAX >> 20 {

@@ -1,32 +1,32 @@
 //! Names for addresses: function, file, line and inlined calls of an SVMA (address in the file).
 //!
 //! blazesym reads most files: one instance per ELF file, always through a descriptor that the
-//! recorder kept. So names survive the target's exit, upgrades of its files and the teardown of its
+//! recorder kept. So names survive the target's exit, upgrades of its files and the removal of its
 //! container. addr2line reads debug information in several files (split DWARF and the supplementary
-//! files of `dwz`). This module is the only user of both crates.
+//! files of `dwz`). Only this module uses these two crates.
 //!
-//! Go programs name their functions, lines and inlined calls themselves, stripped or not, in a
-//! table that is asked first.
+//! Go programs contain a table of their functions, lines and inlined calls, stripped or not. It is
+//! asked first.
 //!
 //! Debug information comes from the file itself, from `.build-id` below the debug directories, from
 //! the cache of debuginfod clients, or from the path in `.gnu_debuglink` (build id or checksum
 //! compared). All of these are searched on this system and on the target's. Servers are asked last,
-//! and only if the user wants that. Names alone come from the symbol tables, including compressed
+//! and only if the user enables it. Names alone come from the symbol tables, including compressed
 //! ones (`.gnu_debugdata`).
 //!
 //! # Invariants
-//! - A symbol names only addresses within its size. A symbol without a size reaches up to the next
-//!   symbol, but never out of its own section (else `_init` would own every PLT stub).
-//! - All debug files together take a bounded part of the memory; the first files keep theirs.
-//! - All who hold a file open share its parsed data. The data of a few files that are no longer
-//!   open stays.
-//! - ELF and DWARF are untrusted: an absurd claim, an error or a panic of a parser costs names, not
-//!   the recording.
-//! - Names are at most 4096 bytes and hold no control characters.
+//! - A symbol names only addresses within its size. A symbol without a size extends to the next
+//!   symbol, but never beyond its own section (else `_init` would cover every PLT stub).
+//! - All debug files together use a bounded amount of memory. The first files keep theirs.
+//! - All holders of an open file share its parsed data. The parsed data of a few files that are no
+//!   longer open is kept.
+//! - ELF and DWARF are untrusted: an absurd value, or an error or panic of a parser, costs names,
+//!   not the recording.
+//! - Names are at most 4096 bytes long and contain no control characters.
 //!
 //! # Does not
 //! It does not know mappings or load biases, does not subtract one from return addresses, and does
-//! not invent names: `[module+0x1234]` is the caller's job.
+//! not invent names: the caller writes `[module+0x1234]`.
 
 mod budgeted_source;
 mod debug_file;
@@ -59,29 +59,28 @@ pub use fetcher::{DEBUGINFOD_SERVERS, Fetcher};
 pub use file_symbolizer::NamesKnown;
 pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use memory_budget::MemoryBudget;
-pub use resolved::{Function, Inlined, Resolved};
+pub use resolved::{Inlined, Resolved, ResolvedFunction};
 
-use elf_file::FileKey;
+use elf_file::ParsedFileKey;
 use file_symbolizer::FileSymbolizer;
 
-/// How many files that are no longer open keep their parsed data.
+/// Maximum number of files that keep their parsed data although they are no longer open.
 const UNUSED_MAX: usize = 4;
 
-/// Resolves addresses, and keeps the parsed data of each ELF file while somebody holds the file
-/// open.
+/// Resolves addresses. It keeps the parsed data of each ELF file while the file is open.
 #[derive(Default)]
 pub struct Symbolizer {
-    engines: HashMap<FileKey, ParsedFile>,
-    /// Questions there were.
+    engines: HashMap<ParsedFileKey, ParsedFile>,
+    /// The number of calls of [`Symbolizer::resolve`].
     asked: u64,
 }
 
 /// The parsed data of a file.
 struct ParsedFile {
     engine: FileSymbolizer,
-    /// The open files that use it.
+    /// The open files that share the data.
     users: Vec<Weak<()>>,
-    /// The number of the last question.
+    /// The number of the last call that used the data.
     asked: u64,
 }
 
@@ -101,14 +100,14 @@ impl ParsedFile {
 }
 
 impl Symbolizer {
-    /// A symbolizer that has parsed nothing yet.
+    /// Creates a symbolizer that has parsed nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Resolves each address; the answer has one entry per address, in the same order.
+    /// Resolves each address. The answer has one entry per address, in the same order.
     ///
-    /// For a caller's frame hand in the return address minus one, or the line is that of the
+    /// For a caller's frame, pass the return address minus one. Otherwise the line is that of the
     /// statement after the call.
     pub fn resolve(&mut self, elf: &ElfFile, svmas: &[u64]) -> Vec<Resolved> {
         if svmas.is_empty() {
@@ -125,20 +124,21 @@ impl Symbolizer {
         kept.engine.resolve(elf, svmas)
     }
 
-    /// The source of the names of a file, in words; `None` before its first address.
+    /// Returns a description of where the names of a file come from, or `None` before its first
+    /// address.
     pub fn source(&self, elf: &ElfFile) -> Option<String> {
         self.engines.get(&elf.key()).map(|kept| kept.engine.source())
     }
 
-    /// Drops everything that was parsed of this file.
+    /// Drops all parsed data of this file.
     pub fn forget(&mut self, elf: &ElfFile) {
         self.engines.remove(&elf.key());
     }
 
-    /// Drops the parsed data of files that are no longer open, except the last ones.
+    /// Drops the parsed data of files that are no longer open, except the most recent ones.
     fn tidy(&mut self) {
         let unused = self.engines.iter().filter(|(_, kept)| !kept.is_used());
-        let mut unused: Vec<(u64, FileKey)> =
+        let mut unused: Vec<(u64, ParsedFileKey)> =
             unused.map(|(key, kept)| (kept.asked, *key)).collect();
         unused.sort_unstable_by_key(|(asked, _)| std::cmp::Reverse(*asked));
         for (_, key) in unused.into_iter().skip(UNUSED_MAX) {

@@ -1,15 +1,15 @@
-//! A symbol's name as people read it: demangled, of bounded length, safe to print.
+//! Readable symbol names: demangled, of bounded length, safe to print.
 //!
-//! Demangling happens here and not in blazesym because a few hundred hostile bytes can demangle
-//! into gigabytes: both demanglers write into [`Bounded`], which stops them.
+//! Demangling happens here and not in blazesym, because a few hundred hostile bytes can demangle
+//! into gigabytes. Both demanglers write into [`Bounded`], which stops them.
 
 use std::fmt::{self, Write};
 
-/// Longest name in bytes, the mark of a cut included.
+/// Maximum length of a name in bytes, including the truncation mark.
 pub(super) const LENGTH_MAX: usize = 4096;
 const CUT: &str = "...";
 
-/// Demangles Rust (legacy and v0) and C++ names; others stay as they are.
+/// Demangles Rust (legacy and v0) and C++ names. Other names stay as they are.
 pub(super) fn readable(raw: &str) -> String {
     let mut out = Bounded::default();
     let demangled = demangle_rust(raw, &mut out) || {
@@ -18,13 +18,13 @@ pub(super) fn readable(raw: &str) -> String {
     };
     if !demangled {
         out = Bounded::default();
-        // A failing write means that the limit was reached: the text so far stays.
+        // A write fails when the limit is reached. The text so far stays.
         let _ = out.write_str(raw);
     }
     out.finish()
 }
 
-/// A file name: not demangled, else treated as [`readable`] does.
+/// Makes a file name printable. Like [`readable`], but without demangling.
 pub(super) fn printable(raw: &str) -> String {
     let mut out = Bounded::default();
     let _ = out.write_str(raw);
@@ -68,7 +68,7 @@ impl Write for Bounded {
 
 impl Bounded {
     fn finish(self) -> String {
-        // A name goes to terminals and line-based formats as it is.
+        // Names are written to terminals and line-based formats unchanged.
         let mut text = self.text.replace(char::is_control, "?");
         if self.full {
             text.push_str(CUT);
@@ -118,13 +118,13 @@ mod tests {
         assert!(name.ends_with("ß..."));
     }
 
-    /// Each of the fifty levels doubles the output: without the bound, 2^50 bytes.
+    /// Each of the fifty levels doubles the output, which without the bound would be 2^50 bytes.
     #[test]
     fn exploding_name_is_cut() {
         let mut raw = String::from("_Z1fI1aE");
         raw.push_str("St4pairI1bS1_E");
         for level in 1..50u32 {
-            // Substitution S<level+1>_ names the pair of the level before.
+            // Substitution S<level+1>_ names the pair of the previous level.
             let back = base36(level + 1);
             raw.push_str(&format!("St4pairIS{back}_S{back}_E"));
         }

@@ -1,5 +1,4 @@
-//! Keeps a panic of a parser, caused by a hostile file, inside the parser; and the time that it
-//! takes within bounds.
+//! Contains panics of parsers that hostile files cause, and limits the time of parsers.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -8,18 +7,19 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The largest debug information takes some seconds, once. Longer work is hostile input.
+/// Maximum time of one source of names. The largest debug information takes some seconds, once.
+/// More is a hostile input.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `parse`; `None` if it panicked. Such a panic prints nothing: the file caused it, and the
-/// missing name shows it.
+/// Runs `parse`, and returns `None` if it panics. The panic prints nothing: the file caused it, and
+/// the missing name shows it.
 ///
-/// The caller discards everything that `parse` was changing when it gets `None`, which makes
-/// `AssertUnwindSafe` true.
+/// On `None` the caller discards everything that `parse` was changing. That makes
+/// `AssertUnwindSafe` correct.
 pub(super) fn contain<T>(parse: impl FnOnce() -> T) -> Option<T> {
     install_hook();
     QUIET.set(true);
@@ -28,17 +28,17 @@ pub(super) fn contain<T>(parse: impl FnOnce() -> T) -> Option<T> {
     result
 }
 
-/// The time that one source of names may take in all.
+/// The total time that one source of names may use.
 ///
-/// It is checked between calls. A running call is not interrupted: a batch of addresses for a
-/// [`Parser`](super::parser::Parser) or Go's table, one address for split DWARF.
+/// The caller checks it between calls. A running call is not interrupted: a batch of addresses for
+/// a [`Parser`](super::parser::Parser) or Go's table, or one address for split DWARF.
 #[derive(Debug, Default)]
 pub(super) struct TimeBudget {
     spent: Duration,
 }
 
 impl TimeBudget {
-    /// Runs `parse` as [`contain`] does, and counts its time.
+    /// Runs `parse` like [`contain`], and adds its time.
     pub(super) fn spend<T>(&mut self, parse: impl FnOnce() -> T) -> Option<T> {
         let started = thread_time();
         let result = contain(parse);
@@ -46,18 +46,19 @@ impl TimeBudget {
         result
     }
 
-    /// Nothing is left.
+    /// Returns whether the budget is used up.
     pub(super) fn is_spent(&self) -> bool {
         self.spent >= TIME_MAX
     }
 }
 
-/// The time that this thread has run: waiting for others takes none of it.
+/// Returns the CPU time of this thread, which does not include waiting.
 fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Wraps the process's panic hook once; other panics, and other threads', go to it unchanged.
+/// Wraps the process's panic hook once. Other panics, and those of other threads, reach the old
+/// hook unchanged.
 fn install_hook() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {

@@ -1,4 +1,4 @@
-//! Reads the symbol tables of a file with blazesym, and its debug information if wanted.
+//! Reads the symbol tables of a file with blazesym, and optionally its debug information.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,23 @@ use super::panic_guard::TimeBudget;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer as Blazesym};
 
-/// Addresses in one batch.
+/// Number of addresses in one batch.
 pub(super) const BATCH: usize = 64;
 
-/// One source of names of a file.
+/// A source of names of one file.
 pub(super) trait NameSource {
-    /// An answer for each address; `None` if there is nothing to say about any.
+    /// Resolves addresses, with one answer for each. Returns `None` if the source has no names at
+    /// all.
     fn resolve(&mut self, headers: &ElfHeaders, svmas: &[u64]) -> Option<Vec<Option<Resolved>>>;
 
-    /// Names that this source should have and has not, in words.
-    fn lack(&self) -> Option<String> {
+    /// Returns a description of names that this source should have but does not.
+    fn missing(&self) -> Option<String> {
         None
     }
 }
 
-/// One file read in one way. Dead after the first error or panic that concerns the whole file.
+/// A file that is read in one way. It stops answering after the first error or panic that concerns
+/// the complete file.
 pub(super) struct Parser {
     path: PathBuf,
     debug_info: bool,
@@ -37,7 +39,8 @@ enum ParserState {
 }
 
 impl Parser {
-    /// Reads the symbol tables of the file, and with `debug_info` its debug information.
+    /// Creates a parser of the file's symbol tables, and with `debug_info` of its debug
+    /// information.
     pub(super) fn new(path: PathBuf, debug_info: bool) -> Self {
         Self { path, debug_info, state: ParserState::Untouched, allowance: TimeBudget::default() }
     }
@@ -93,7 +96,8 @@ fn ask(
     Some(answers.collect())
 }
 
-/// blazesym lets a symbol without a size reach up to the next symbol, wherever that is.
+/// Returns whether the symbol may name the address. blazesym lets a symbol without a size extend to
+/// the next symbol, wherever that is.
 fn is_in_reach(symbol: &Sym<'_>, headers: &ElfHeaders, svma: u64) -> bool {
     match symbol.size {
         Some(_) => true,
@@ -113,7 +117,7 @@ fn new_parser() -> Blazesym {
         .enable_code_info(true)
         .enable_inlined_fns(true)
         .enable_demangling(false)
-        // Other files are found, checked and budgeted elsewhere, before blazesym runs.
+        // Other files are found, checked and budgeted before blazesym runs.
         .set_debug_dirs(Some(Vec::<PathBuf>::new()))
         .build()
 }

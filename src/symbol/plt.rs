@@ -1,7 +1,7 @@
-//! Names of PLT stubs, as `malloc@plt`.
+//! Names of PLT stubs, such as `malloc@plt`.
 //!
-//! No symbol covers a stub, yet short calls spend a visible part of their time in it. A stub's name
-//! is that of the relocation whose slot it jumps through.
+//! No symbol covers a stub, yet short calls spend a visible part of their time in one. The name of
+//! a stub comes from the relocation of the slot that it jumps through.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,14 +14,14 @@ use object::{
 };
 
 use super::name::readable;
-use super::resolved::Function;
+use super::resolved::ResolvedFunction;
 
 /// Sections that consist of stubs.
 const SECTIONS: [&str; 3] = [".plt", ".plt.sec", ".plt.got"];
-/// `jmp *offset(%rip)`, the one instruction that every x86_64 stub has, whatever surrounds it.
+/// `jmp *offset(%rip)`, the one instruction that every x86_64 stub has.
 const JUMP_THROUGH_SLOT: [u8; 2] = [0xff, 0x25];
 const JUMP_LENGTH: usize = 6;
-/// PltStubs are 16 bytes, those of `.plt.got` without branch protection 8.
+/// Lengths of stubs in bytes: 16, or 8 in `.plt.got` without branch protection.
 const STUB_LENGTHS: [u64; 2] = [16, 8];
 
 /// The stubs of one file, sorted by address.
@@ -30,17 +30,16 @@ pub(super) struct PltStubs {
     stubs: Vec<(Range<u64>, String)>,
 }
 
-/// Bytes of names of stubs that are kept: a damaged file gives any number of them the same long
-/// one.
+/// Maximum bytes of names of stubs. A corrupt file may give any number of stubs the same long name.
 const NAMES_MAX: usize = 64 << 20;
 
-/// Whether a section of this name holds stubs.
+/// Returns whether a section with this name contains stubs.
 pub(super) fn is_stub_section(name: &str) -> bool {
     SECTIONS.contains(&name)
 }
 
 impl PltStubs {
-    /// Reads the stubs; none for a file that has none or is damaged.
+    /// Reads the stubs of a file. The result is empty if the file has none or is corrupt.
     pub(super) fn read(path: &Path) -> Self {
         Self::try_read(path).unwrap_or_default()
     }
@@ -74,16 +73,16 @@ impl PltStubs {
         Some(Self { stubs })
     }
 
-    /// The stub at an address.
-    pub(super) fn find(&self, svma: u64) -> Option<Function> {
+    /// Returns the stub at an address, as a function.
+    pub(super) fn find(&self, svma: u64) -> Option<ResolvedFunction> {
         let after = self.stubs.partition_point(|(range, _)| range.start <= svma);
         let (range, name) = self.stubs.get(after.checked_sub(1)?)?;
         let name = || format!("{}@plt", readable(name));
-        range.contains(&svma).then(|| Function { name: name(), start_svma: range.start })
+        range.contains(&svma).then(|| ResolvedFunction { name: name(), start_svma: range.start })
     }
 }
 
-/// Symbol of the function that each slot of the global offset table will point to.
+/// Returns the symbol that each slot of the global offset table will point to.
 fn slots<'data>(elf: &impl Object<'data>) -> HashMap<u64, SymbolIndex> {
     let relocations = elf.dynamic_relocations().into_iter().flatten();
     let named = relocations.filter_map(|(slot, relocation)| {

@@ -1,6 +1,6 @@
-//! Entrances for fuzzing: bytes in, and what must hold whatever they are.
+//! Entry points for fuzzing: each takes bytes and checks the invariants that hold for any input.
 //!
-//! Each function panics where an invariant is broken, and only there.
+//! Each function panics only if an invariant is broken.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,17 +11,17 @@ use super::jit::CodeReader;
 use super::name::LENGTH_MAX;
 use super::{ElfFile, JitCode, JitDump, PerfMap, Resolved, Symbolizer};
 
-/// A perf map, read as it grows.
+/// Reads a perf map while it grows.
 pub fn perf_map(bytes: &[u8]) {
     read_twice::<PerfMap>(bytes);
 }
 
-/// A dump of a runtime's code, read as it grows.
+/// Reads a dump of a runtime's code while it grows.
 pub fn jit_dump(bytes: &[u8]) {
     read_twice::<JitDump>(bytes);
 }
 
-/// An ELF file with all that is in it.
+/// Reads an ELF file and everything in it.
 pub fn elf(bytes: &[u8]) {
     let Ok(descriptor) = memfd_create(c"fuzzed", MFdFlags::MFD_CLOEXEC) else { return };
     let mut file = File::from(descriptor);
@@ -37,7 +37,8 @@ pub fn elf(bytes: &[u8]) {
     assert!(symbolizer.source(&elf).is_some());
 }
 
-/// In one piece and in pieces of seven bytes, which tear every line, the same is read.
+/// Reads the bytes in one piece and in pieces of seven bytes, which split every line, and compares
+/// the results.
 fn read_twice<R: CodeReader + Default>(bytes: &[u8]) {
     let (mut whole, mut torn) = (JitCode::default(), JitCode::default());
     R::default().feed(bytes, &mut whole);

@@ -1,14 +1,13 @@
 //! Names from debug information in several files: split DWARF and the supplementary files of `dwz`.
 //!
-//! The linker leaves split units where the compiler put them, in a `.dwo` for each unit or in
-//! `.dwp` packages. blazesym finds only a package beside the file, by a path that a descriptor does
-//! not have, and no `.dwo`. Inlined calls in a supplementary file have no names with it. addr2line
-//! asks for each file as it needs it.
+//! The linker leaves split units where the compiler put them: in one `.dwo` per unit, or in `.dwp`
+//! packages. blazesym finds only a package next to the file, by a path that a descriptor does not
+//! have, and no `.dwo`. It also has no names for inlined calls in a supplementary file. addr2line
+//! asks for each file when it needs it.
 //!
 //! # Invariants
-//! - A file is used only if it carries the identifier that the program's own part of the unit
-//!   states.
-//! - Files come from the target's own system, and a bounded number of their bytes is kept.
+//! - A file is used only if it has the identifier that the program's own part of the unit states.
+//! - Files come from the target's own system, and only a bounded number of their bytes is kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,48 +24,49 @@ use super::memory_budget::MemoryBudget;
 use super::name::{printable, readable};
 use super::panic_guard::TimeBudget;
 use super::parser::NameSource;
-use super::resolved::{Function, Inlined};
+use super::resolved::{Inlined, ResolvedFunction};
 use super::{ElfFile, Resolved};
 use crate::elf::unpack;
 use crate::proc;
 
-/// Inlined calls in one another that are believed.
+/// Maximum nesting of inlined calls. Deeper nesting is invalid.
 const DEPTH_MAX: usize = 256;
-/// Only programs with split units have it, and those of DWARF 5 of some compilers.
+/// The section that indicates split units. Programs without split units have it only with DWARF 5
+/// and some compilers.
 const SIGN: &str = ".debug_addr";
-/// Says where what was put aside is.
+/// The section that names the supplementary file.
 const PUT_ASIDE: &str = ".gnu_debugaltlink";
 
-/// The names of a program whose debug information is spread.
+/// The names of a program whose debug information is spread over several files.
 pub(super) struct SplitDwarf {
     path: PathBuf,
     pieces: Option<DwoFiles>,
     units: Option<Box<LoadedUnits>>,
     allowance: TimeBudget,
-    lacking: Lacking,
+    missing: MissingFiles,
     budget: Arc<MemoryBudget>,
 }
 
 /// Files that were not found or not read.
 #[derive(Debug, Clone, Copy, Default)]
-struct Lacking {
-    /// LoadedUnits whose pieces are not there.
+struct MissingFiles {
+    /// Number of units whose pieces are missing.
     units: usize,
-    /// The supplementary file of `dwz`.
+    /// Whether the supplementary file of `dwz` is missing.
     supplement: bool,
-    /// There is no budget for it.
+    /// Whether the memory budget was too small.
     budget: bool,
 }
 
-/// The debug information of a program, as far as it is loaded.
+/// The loaded debug information of a program.
 struct LoadedUnits {
     context: Context<SectionBytes>,
     pieces: DwoFiles,
-    lacking: Lacking,
+    missing: MissingFiles,
 }
 
 impl SplitDwarf {
-    /// Opens a file whose debug information is at this path, if other files hold a part of it.
+    /// Opens a file whose debug information is at this path, if other files contain a part of it.
     pub(super) fn find(elf: &ElfFile, debug: &DebugSource, path: PathBuf) -> Option<Self> {
         let mut allowance = TimeBudget::default();
         let budget = Arc::clone(&elf.debug_files().budget);
@@ -78,22 +78,22 @@ impl SplitDwarf {
         is_spread.then(|| {
             let pieces =
                 DwoFiles::of(Arc::clone(elf.debug_files()), Path::new(elf.path()), debug_file);
-            let (pieces, units, lacking) = (Some(pieces), None, Lacking::default());
-            Self { path, pieces, units, allowance, lacking, budget }
+            let (pieces, units, missing) = (Some(pieces), None, MissingFiles::default());
+            Self { path, pieces, units, allowance, missing, budget }
         })
     }
 }
 
 impl NameSource for SplitDwarf {
     fn resolve(&mut self, _: &ElfHeaders, svmas: &[u64]) -> Option<Vec<Option<Resolved>>> {
-        // Neither is put back after a mistake: then there is nothing to say any more.
+        // Neither value is put back after an error: then there is nothing to resolve with.
         let mut units = match (self.units.take(), self.pieces.take()) {
             (Some(units), _) => units,
             (None, pieces) => {
                 let (pieces, path) = (pieces?, &self.path);
-                let (units, lacking) =
+                let (units, missing) =
                     self.allowance.spend(move || LoadedUnits::open(pieces, path))?;
-                self.lacking = lacking;
+                self.missing = missing;
                 units?
             }
         };
@@ -110,15 +110,15 @@ impl NameSource for SplitDwarf {
             units = again;
             answers.push(answer);
         }
-        self.lacking = units.lacking;
+        self.missing = units.missing;
         self.units = Some(units);
         Some(answers)
     }
 
-    fn lack(&self) -> Option<String> {
-        let Lacking { units, supplement, budget } = self.lacking;
+    fn missing(&self) -> Option<String> {
+        let MissingFiles { units, supplement, budget } = self.missing;
         if budget {
-            return Some(self.budget.lack());
+            return Some(self.budget.missing());
         }
         let files = if units == 1 { "file" } else { "files" };
         let pieces = (units > 0).then(|| format!("without {units} split {files} (.dwo)"));
@@ -127,25 +127,25 @@ impl NameSource for SplitDwarf {
 }
 
 impl LoadedUnits {
-    /// Opens the debug information, and says which files are already missing.
-    fn open(mut pieces: DwoFiles, path: &Path) -> (Option<Box<Self>>, Lacking) {
+    /// Opens the debug information, and returns the files that are already known to be missing.
+    fn open(mut pieces: DwoFiles, path: &Path) -> (Option<Box<Self>>, MissingFiles) {
         let own = pieces.own(path).ok();
-        let supplement = own.as_ref().is_some_and(|own| own.lacks_supplement);
-        let lacking = Lacking { units: 0, supplement, budget: pieces.is_over_budget };
+        let supplement = own.as_ref().is_some_and(|own| own.is_supplement_missing);
+        let missing = MissingFiles { units: 0, supplement, budget: pieces.is_over_budget };
         let context = own.and_then(|own| Context::from_dwarf(own.dwarf).ok());
-        (context.map(|context| Box::new(Self { context, pieces, lacking })), lacking)
+        (context.map(|context| Box::new(Self { context, pieces, missing })), missing)
     }
 
     fn resolve(&mut self, svma: u64) -> Option<Resolved> {
-        let Self { context, pieces, lacking } = self;
+        let Self { context, pieces, missing } = self;
         let mut lookup = context.find_frames(svma);
         let mut frames = loop {
             lookup = match lookup {
                 LookupResult::Output(frames) => break frames.ok()?,
                 LookupResult::Load { load, continuation } => {
                     let piece = pieces.find(&load);
-                    lacking.units += usize::from(piece.is_none());
-                    lacking.budget |= pieces.is_over_budget;
+                    missing.units += usize::from(piece.is_none());
+                    missing.budget |= pieces.is_over_budget;
                     continuation.resume(piece.map(Arc::new))
                 }
             };
@@ -158,10 +158,10 @@ impl LoadedUnits {
         }
         let (physical, inlined) = found.split_last()?;
         let start_svma = start(context, svma, physical.dw_die_offset?)?;
-        let function = Function { name: name(physical)?, start_svma };
-        let (file, line) = place(physical);
+        let function = ResolvedFunction { name: name(physical)?, start_svma };
+        let (file, line) = position(physical);
         let inlined = inlined.iter().rev().map(|frame| {
-            let (file, line) = place(frame);
+            let (file, line) = position(frame);
             Some(Inlined { name: name(frame)?, file, line })
         });
         let inlined = inlined.collect::<Option<_>>()?;
@@ -169,7 +169,7 @@ impl LoadedUnits {
     }
 }
 
-/// Where the part of a function begins that holds an address.
+/// Returns the start of the function's range that contains an address.
 fn start(context: &Context<SectionBytes>, svma: u64, function: UnitOffset) -> Option<u64> {
     // All needed files are loaded.
     let unit = context.find_dwarf_and_unit(svma).skip_all_loads()?;
@@ -187,13 +187,13 @@ fn name(frame: &Frame<'_, SectionBytes>) -> Option<String> {
     (!name.is_empty()).then(|| readable(&name))
 }
 
-fn place(frame: &Frame<'_, SectionBytes>) -> (Option<String>, u32) {
+fn position(frame: &Frame<'_, SectionBytes>) -> (Option<String>, u32) {
     let Some(location) = &frame.location else { return (None, 0) };
     (location.file.map(printable), location.line.unwrap_or(0))
 }
 
-/// Whether a unit of a file is split, or something put aside; `None` for a file that makes no
-/// sense.
+/// Returns whether a unit of a file is split or refers to a supplementary file. Returns `None` for
+/// an invalid file.
 fn is_spread(path: &Path, budget: &Arc<MemoryBudget>) -> Option<bool> {
     let map = proc::map_file(std::fs::File::open(path).ok()?).ok()?;
     let elf = object::File::parse(&*map).ok()?;
@@ -207,7 +207,7 @@ fn is_spread(path: &Path, budget: &Arc<MemoryBudget>) -> Option<bool> {
         let packed = elf.section_by_name(name)?.compressed_data().ok()?;
         let is_packed = packed.format != CompressionFormat::None;
         let taken = budget.take(if is_packed { packed.uncompressed_size } else { 0 })?;
-        // The pieces of a larger one could not be kept either.
+        // The pieces of a larger section could not be kept either.
         Some((unpack(packed, LEN_MAX)?, taken))
     };
     let (info, _taken) = section(".debug_info")?;
@@ -217,7 +217,7 @@ fn is_spread(path: &Path, budget: &Arc<MemoryBudget>) -> Option<bool> {
     while let Some(unit) = units.next().ok()? {
         let states_piece = match unit.type_() {
             UnitType::Skeleton(_) => true,
-            // Before DWARF 5 the unit itself says it.
+            // Before DWARF 5, an attribute of the unit says so.
             UnitType::Compilation if unit.version() == 4 => {
                 states_piece(&unit, &abbreviations).unwrap_or(false)
             }

@@ -1,11 +1,11 @@
-//! What reading a whole trace at once may take in memory.
+//! The memory limit for loading a complete trace.
 
 use super::TraceError;
 
-/// Limits of what is held in memory at once.
+/// Limits for loading a trace into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadLimits {
-    /// About how many bytes a loaded trace may take; 4 GiB by default.
+    /// The approximate number of bytes that a loaded trace may take; 4 GiB by default.
     pub memory_bytes: u64,
 }
 
@@ -15,10 +15,10 @@ impl Default for LoadLimits {
     }
 }
 
-/// Says that a budget does not suffice.
-const OVER: &str = "the memory for a whole trace (`print` and LazyTrace read a part at a time)";
+/// The error text for a budget that does not suffice.
+const OVER: &str = "the memory to load a complete trace (`print` and LazyTrace read it in parts)";
 
-/// What is left of a limit.
+/// The part of a memory limit that is not used yet.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,
@@ -30,18 +30,18 @@ impl Budget {
         Self { limit: limits.memory_bytes, left: limits.memory_bytes }
     }
 
-    /// Takes bytes from it.
+    /// Takes `bytes` from the budget.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), &'static str> {
         self.left = self.left.checked_sub(bytes).ok_or(OVER)?;
         Ok(())
     }
 
-    /// Checks that bytes could be taken from it.
+    /// Checks that `bytes` could be taken from the budget.
     pub(super) fn check(&self, bytes: u64) -> Result<(), &'static str> {
         if bytes > self.left { Err(OVER) } else { Ok(()) }
     }
 
-    /// The error for `what` at `offset`.
+    /// Returns the error for `what` at `offset`.
     pub(super) fn error(&self, offset: u64, what: &'static str) -> TraceError {
         if what == OVER {
             return TraceError::LimitExceeded { what, limit: self.limit };

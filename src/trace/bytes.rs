@@ -1,20 +1,20 @@
-//! Numbers and strings as bytes: what `DataOutput` writes, plus LEB128 varints.
+//! Numbers and strings as bytes: the encoding of `DataOutput`, plus LEB128 varints.
 //!
 //! # Invariants
-//! - Every read checks what is left before it looks or allocates.
-//! - A varint has one form only: over-long ones are refused.
+//! - Every read checks the number of remaining bytes before it reads or allocates.
+//! - A varint has only its shortest form; the reader refuses over-long ones.
 
-/// What is wrong in a slice of bytes, and where.
+/// The error for malformed bytes, and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed {
-    /// Offset in the slice.
+    /// The offset in the slice.
     pub(super) at: usize,
-    /// What is wrong.
+    /// The reason.
     pub(super) what: &'static str,
 }
 
-/// Result of parsing.
-pub(super) type Parsed<T> = Result<T, Malformed>;
+/// The result of parsing.
+pub(super) type ParseResult<T> = Result<T, Malformed>;
 
 /// A reader over a slice.
 #[derive(Debug, Clone)]
@@ -28,12 +28,12 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Goes on at an offset in the slice, or at its end.
+    /// Moves to an offset in the slice, or to its end.
     pub(super) fn skip_to(&mut self, at: usize) {
         self.at = at.min(self.bytes.len());
     }
@@ -42,45 +42,45 @@ impl<'a> Cursor<'a> {
         self.at == self.bytes.len()
     }
 
-    pub(super) fn fail<T>(&self, what: &'static str) -> Parsed<T> {
+    pub(super) fn fail<T>(&self, what: &'static str) -> ParseResult<T> {
         Err(Malformed { at: self.at, what })
     }
 
-    pub(super) fn take(&mut self, len: usize) -> Parsed<&'a [u8]> {
+    pub(super) fn take(&mut self, len: usize) -> ParseResult<&'a [u8]> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len());
-        let Some(end) = end else { return self.fail("an object reaches beyond its block") };
+        let Some(end) = end else { return self.fail("an object extends beyond its block") };
         let taken = &self.bytes[self.at..end];
         self.at = end;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Parsed<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> ParseResult<[u8; N]> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
     #[inline]
-    pub(super) fn u8(&mut self) -> Parsed<u8> {
+    pub(super) fn u8(&mut self) -> ParseResult<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    pub(super) fn u16(&mut self) -> Parsed<u16> {
+    pub(super) fn u16(&mut self) -> ParseResult<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Parsed<u32> {
+    pub(super) fn u32(&mut self) -> ParseResult<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Parsed<u64> {
+    pub(super) fn u64(&mut self) -> ParseResult<u64> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A varint of at most 64 bits.
+    /// Reads a varint of at most 64 bits.
     #[inline]
-    pub(super) fn varint(&mut self) -> Parsed<u64> {
-        // Most are this short, and most of the time of reading a trace is spent here.
+    pub(super) fn varint(&mut self) -> ParseResult<u64> {
+        // Most varints are this short, and a reader spends most of its time here.
         let Some((value, len)) = self.bytes.get(self.at..).and_then(short_varint) else {
             return self.long_varint();
         };
@@ -88,20 +88,21 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// The number behind a `kind`, if that is what comes next and the number is short.
+    /// Reads the number after a `kind` byte. Returns `None` if the next byte is another kind or the
+    /// number is long.
     #[inline]
-    pub(super) fn short_behind(&mut self, kind: u8) -> Option<u32> {
-        let (next, behind) = self.bytes.get(self.at..)?.split_first()?;
+    pub(super) fn short_varint_after(&mut self, kind: u8) -> Option<u32> {
+        let (next, rest) = self.bytes.get(self.at..)?.split_first()?;
         if *next != kind {
             return None;
         }
-        let (value, len) = short_varint(behind)?;
+        let (value, len) = short_varint(rest)?;
         self.at += 1 + len;
         Some(value as u32)
     }
 
     #[inline(never)]
-    fn long_varint(&mut self) -> Parsed<u64> {
+    fn long_varint(&mut self) -> ParseResult<u64> {
         let start = self.at;
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -121,29 +122,29 @@ impl<'a> Cursor<'a> {
         Err(Malformed { at: start, what: "a varint is larger than 64 bits" })
     }
 
-    /// A varint of at most 32 bits.
-    pub(super) fn varint32(&mut self) -> Parsed<u32> {
+    /// Reads a varint of at most 32 bits.
+    pub(super) fn varint32(&mut self) -> ParseResult<u32> {
         let at = self.at;
         u32::try_from(self.varint()?)
             .map_err(|_| Malformed { at, what: "a number is larger than 32 bits" })
     }
 
-    /// A zigzag varint.
-    pub(super) fn signed(&mut self) -> Parsed<i64> {
+    /// Reads a zigzag varint.
+    pub(super) fn signed(&mut self) -> ParseResult<i64> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// `len` bytes of modified UTF-8.
-    pub(super) fn text(&mut self, len: usize) -> Parsed<String> {
+    /// Reads `len` bytes of modified UTF-8.
+    pub(super) fn text(&mut self, len: usize) -> ParseResult<String> {
         let at = self.at;
         let bytes = self.take(len)?;
         from_modified_utf8(bytes).ok_or(Malformed { at, what: "a string is not modified UTF-8" })
     }
 }
 
-/// The varint that `bytes` begin with, and its length, if it has at most three bytes and is not
-/// among the last three.
+/// Decodes the varint at the start of `bytes`; returns its value and its length. Returns `None` if
+/// it has more than three bytes or if fewer than three bytes remain.
 #[inline]
 fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let word = |byte: &u8, shift: u32| u64::from(byte & 0x7f) << shift;
@@ -187,8 +188,8 @@ pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, (value << 1 ^ value >> 63) as u64);
 }
 
-/// Text in modified UTF-8: U+0000 as two bytes, what lies above U+FFFF as a surrogate pair of three
-/// bytes each.
+/// Encodes text in modified UTF-8: U+0000 becomes two bytes, and a character above U+FFFF becomes a
+/// surrogate pair of three bytes each.
 pub(super) fn to_modified_utf8(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for character in text.chars() {
@@ -210,8 +211,7 @@ pub(super) fn to_modified_utf8(text: &str) -> Vec<u8> {
     out
 }
 
-/// The text of modified UTF-8, `None` for anything else: no zero byte, no over-long form, no lone
-/// surrogate.
+/// Decodes modified UTF-8. Returns `None` for a zero byte, an over-long form, or a lone surrogate.
 pub(super) fn from_modified_utf8(mut bytes: &[u8]) -> Option<String> {
     let mut text = String::with_capacity(bytes.len());
     while let [first, ..] = bytes {
@@ -234,12 +234,12 @@ pub(super) fn from_modified_utf8(mut bytes: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// Whether [`from_modified_utf8`] takes it.
+/// Returns whether [`from_modified_utf8`] accepts the bytes.
 pub(super) fn is_modified_utf8(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| (1..0x80).contains(byte)) || from_modified_utf8(bytes).is_some()
 }
 
-/// One UTF-16 unit of two or three bytes.
+/// Takes one UTF-16 unit of two or three bytes from the front of `bytes`.
 fn take_unit(bytes: &mut &[u8]) -> Option<u32> {
     let tail = |byte: &u8| (byte & 0xc0 == 0x80).then_some(u32::from(byte & 0x3f));
     let (unit, len) = match *bytes {

@@ -1,24 +1,25 @@
-//! Call traces that can be looked up by their ids.
+//! Call traces by id.
 //!
 //! # Invariants
-//! - A node's parent has a smaller index, so stacks end; they are put together when they are asked
-//!   for, since many deep ones share most of their frames.
+//! - A node's parent has a smaller index, so stacks end.
+//! - A stack is built on request, since many deep stacks share most of their frames.
 
 use std::collections::HashMap;
 
 use super::{CallTrace, LocationId, NONE};
 
-/// The call traces of a trace.
+/// The call traces of a loaded trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallTraces {
     nodes: Vec<(u32, LocationId)>,
-    /// Node and end reason, by id.
+    /// The node and the end reason of each call trace, by its id.
     traces: HashMap<u64, (u32, u16)>,
 }
 
 impl CallTraces {
-    /// `nodes` are parents (before their children) and locations, `traces` ids, nodes and end
-    /// reasons. `None` if one refers to what is not there.
+    /// Creates the table. `nodes` has the parent and the location of each node, parents first;
+    /// `traces` has ids, nodes and end reasons. Returns `None` if a call trace refers to a missing
+    /// node.
     pub(super) fn new(
         nodes: Vec<(u32, LocationId)>,
         traces: impl IntoIterator<Item = (u64, u32, u16)>,
@@ -33,24 +34,24 @@ impl CallTraces {
         Some(Self { nodes, traces: of_ids })
     }
 
-    /// How many there are.
+    /// Returns the number of call traces.
     pub fn len(&self) -> usize {
         self.traces.len()
     }
 
-    /// True if the recording wrote none.
+    /// Returns whether the recording wrote no call traces.
     pub fn is_empty(&self) -> bool {
         self.traces.is_empty()
     }
 
-    /// All of them, in the order of their ids.
+    /// Iterates over all call traces by id.
     pub(super) fn iter(&self) -> impl Iterator<Item = CallTrace> {
         let mut ids: Vec<u64> = self.traces.keys().copied().collect();
         ids.sort_unstable();
         ids.into_iter().filter_map(|id| self.get(id))
     }
 
-    /// The call trace with this id.
+    /// Returns the call trace with this id.
     pub fn get(&self, trace_id: u64) -> Option<CallTrace> {
         let (mut node, end_reason) = *self.traces.get(&trace_id)?;
         let mut stack = Vec::new();

@@ -1,39 +1,40 @@
-//! The state of a stream between two objects, and its form in a frame's directory.
+//! The state of a stream between two objects, and its encoding in a frame's directory.
 //!
-//! A stream is the sequence of one thread's trace points; a thread has a main stream, and a side
-//! stream for samples whose outer frames are unknown. Writer and reader keep the same state; each
-//! block carries the one at its begin, so that it can be decoded without those before it.
+//! A stream is the sequence of one thread's trace points. A thread has a main stream, and a side
+//! stream for samples whose outer frames are unknown. Writer and reader track the same state. Each
+//! block carries the state at its start, so a reader can decode it without the earlier blocks.
 
-use super::bytes::{Cursor, Parsed, put_varint};
+use super::bytes::{Cursor, ParseResult, put_varint};
 use super::{LocationId, MAX_DEPTH, NO_THREAD};
 
-/// Bytes of a BLOCK_START.
+/// The size of a BLOCK_START in bytes.
 pub(super) const BLOCK_START_BYTES: usize = 5;
-const PARTED: &str = "a block of thread-neutral objects goes on in another frame";
+const SPLIT_NEUTRAL_BLOCK: &str = "a block of thread-neutral objects continues in another frame";
 
-/// An open call, beyond its location.
+/// An open call without its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenCall {
-    /// Logical offset of its first byte of content.
+    /// The logical offset of the first byte of its content.
     pub(super) start: u64,
-    /// Samples of the stream before it.
+    /// The number of samples of the stream before the call.
     pub(super) samples_before: u64,
 }
 
 /// The state of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Checkpoint {
-    /// Logical offset of the next byte.
+    /// The logical offset of the next byte.
     pub(super) logical: u64,
-    /// Time of the last sample.
+    /// The time of the last sample.
     pub(super) last_ns: u64,
-    /// Samples so far.
+    /// The number of samples so far.
     pub(super) samples: u64,
-    /// Side stream: samples of the main stream before the last sample of this one.
+    /// In a side stream: the number of samples of the main stream before the last sample of this
+    /// stream.
     pub(super) main_before: u64,
-    /// Where the open calls are, root first.
+    /// The locations of the open calls, root first.
     pub(super) locations: Vec<LocationId>,
-    /// The open calls, as many.
+    /// The open calls in the same order.
     pub(super) calls: Vec<OpenCall>,
 }
 
@@ -53,17 +54,17 @@ impl Checkpoint {
     }
 }
 
-/// Which ends of a block a frame holds: a block may go on over consecutive frames.
+/// The ends of a block that a frame holds. A block may continue over consecutive frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// The part begins with BLOCK_START.
+    /// Whether the part begins with BLOCK_START.
     pub(super) first: bool,
-    /// The part ends with BLOCK_END.
+    /// Whether the part ends with BLOCK_END.
     pub(super) last: bool,
 }
 
 impl Ends {
-    /// Those of a block that lies in one frame.
+    /// The ends of a block that is complete in one frame.
     pub(super) const BOTH: Self = Self { first: true, last: true };
 
     fn word(self) -> u64 {
@@ -71,29 +72,30 @@ impl Ends {
     }
 }
 
-/// A block, or the part of one that lies in this frame, as the frame's directory describes it.
+/// The directory entry of a block, or of the part of a block in this frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockEntry {
-    /// Thread id, with [`super::SIDE`] for a side stream, or [`NO_THREAD`].
+    /// The thread id, with [`super::SIDE`] for a side stream, or [`NO_THREAD`].
     pub(super) stream: u32,
-    /// Which ends of the block it has.
+    /// The ends of the block in this frame.
     pub(super) ends: Ends,
-    /// Bytes, BLOCK_START and BLOCK_END included.
+    /// The number of bytes, including BLOCK_START and BLOCK_END.
     pub(super) bytes: u32,
     /// The interval that sample times are relative to.
     pub(super) tick_ns: u64,
-    /// Time of the first sample in it; without one, of the last before it.
+    /// The time of the first sample in the block; without samples, the time of the last sample
+    /// before the block.
     pub(super) first_ns: u64,
-    /// Time of the last sample in it, or before it.
+    /// The time of the last sample in or before the block.
     pub(super) last_ns: u64,
-    /// Samples in it.
+    /// The number of samples in the block.
     pub(super) samples: u64,
-    /// The state of the stream at its begin.
+    /// The state of the stream at the start of the block.
     pub(super) begin: Checkpoint,
 }
 
 impl BlockEntry {
-    /// The entry of a block of thread-neutral objects.
+    /// Creates the entry of a block of thread-neutral objects.
     pub(super) fn neutral(bytes: u32) -> Self {
         let begin = Checkpoint::default();
         let ends = Ends::BOTH;
@@ -101,18 +103,18 @@ impl BlockEntry {
         Self { stream, ends, bytes, tick_ns: 0, first_ns: 0, last_ns: 0, samples: 0, begin }
     }
 
-    /// Bytes of BLOCK_START, if it has one.
+    /// Returns the size of BLOCK_START, or 0 if this part has none.
     pub(super) fn head_bytes(&self) -> usize {
         if self.ends.first { BLOCK_START_BYTES } else { 0 }
     }
 
-    /// Bytes of the stream in it.
+    /// Returns the number of bytes of stream data in the block.
     pub(super) fn data_bytes(&self) -> u64 {
         let ends = self.head_bytes() + usize::from(self.ends.last);
         u64::from(self.bytes).saturating_sub(ends as u64)
     }
 
-    /// More than its encoded size, within reason.
+    /// Returns an estimate above the encoded size.
     pub(super) fn size_hint(&self) -> usize {
         64 + self.begin.depth() * 12
     }
@@ -143,16 +145,20 @@ impl BlockEntry {
         }
     }
 
-    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Parsed<Self> {
+    pub(super) fn decode(cursor: &mut Cursor<'_>) -> ParseResult<Self> {
         let stream = cursor.varint32()?;
         let ends = match cursor.varint()? {
             word @ 0..4 => Ends { first: word & 1 != 0, last: word & 2 != 0 },
-            _ => return cursor.fail("a block has ends that do not exist"),
+            _ => return cursor.fail("a block has unknown end flags"),
         };
         let bytes = cursor.varint32()?;
         if stream == NO_THREAD {
-            let whole = ends == Ends::BOTH;
-            return if whole { Ok(Self::neutral(bytes)) } else { cursor.fail(PARTED) };
+            let complete = ends == Ends::BOTH;
+            return if complete {
+                Ok(Self::neutral(bytes))
+            } else {
+                cursor.fail(SPLIT_NEUTRAL_BLOCK)
+            };
         }
         let tick_ns = cursor.varint()?;
         let mut begin = Checkpoint { last_ns: cursor.varint()?, ..Checkpoint::default() };
@@ -164,7 +170,7 @@ impl BlockEntry {
         begin.logical = cursor.varint()?;
         let depth = cursor.varint()?;
         if depth > MAX_DEPTH as u64 {
-            return cursor.fail("a block begins too deep");
+            return cursor.fail("a block begins with too many open calls");
         }
         let mut outer = OpenCall { start: 0, samples_before: 0 };
         for _ in 0..depth {
@@ -181,8 +187,8 @@ impl BlockEntry {
     }
 }
 
-/// `base` plus the next varint.
-fn add(cursor: &mut Cursor<'_>, base: u64) -> Parsed<u64> {
+/// Returns `base` plus the next varint.
+fn add(cursor: &mut Cursor<'_>, base: u64) -> ParseResult<u64> {
     match base.checked_add(cursor.varint()?) {
         Some(sum) => Ok(sum),
         None => cursor.fail("a number in a directory overflows"),

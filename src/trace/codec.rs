@@ -1,24 +1,25 @@
-//! How the sections of a frame are stored.
+//! The storage of a frame's sections.
 
-/// How the sections of a frame are stored.
+/// The storage format of a frame's sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Codec {
-    /// As they are.
+    /// Without compression.
     Plain = 0,
     /// As zstd frames.
     Zstd = 1,
-    /// As zstd frames, the trace points in columns.
+    /// As zstd frames, with the trace points in columns.
     Columns = 2,
 }
 
 impl Codec {
-    /// Whether frames of both may lie in one file: positions mean the same in both.
-    pub(super) fn goes_with(self, other: Self) -> bool {
+    /// Returns whether one file may hold frames of both codecs: positions mean the same in both.
+    pub(super) fn shares_positions_with(self, other: Self) -> bool {
         (self == Self::Plain) == (other == Self::Plain)
     }
 
-    /// The offset in the file that a position means: of the byte, or of its frame.
+    /// Returns the file offset for a position: the offset of the byte itself if the data is plain,
+    /// else the offset of its frame.
     pub(super) fn offset_of(self, position: u64) -> u64 {
         match self {
             Self::Plain => position,
@@ -26,19 +27,19 @@ impl Codec {
         }
     }
 
-    /// How `part` is stored.
-    pub(super) fn of(self, part: Part) -> Self {
+    /// Returns the codec of one section.
+    pub(super) fn of(self, section: SectionKind) -> Self {
         match self {
-            Self::Columns if part != Part::Points => Self::Zstd,
+            Self::Columns if section != SectionKind::Points => Self::Zstd,
             codec => codec,
         }
     }
 }
 
-/// A part of a frame.
+/// A section of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The blocks' entries.
+pub(super) enum SectionKind {
+    /// The directory entries of the blocks.
     Directory = 0,
     /// The block of thread-neutral objects.
     Neutral = 1,

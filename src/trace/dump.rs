@@ -1,4 +1,4 @@
-//! Every object of a data file, one by one, as it lies there.
+//! The objects of a data file, one by one in file order.
 
 use std::path::Path;
 use std::vec::IntoIter;
@@ -6,33 +6,33 @@ use std::vec::IntoIter;
 use super::bytes::Cursor;
 use super::frame::Frame;
 use super::frames::Frames;
-use super::object::{Neutral, Point, Record, SampleFields};
+use super::object::{Neutral, Record, SampleFields, TracePoint};
 use super::{NO_THREAD, NONE, SIDE, TraceError, Value};
 
 /// An object of a data file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its position: the offset in the file if the file is not compressed, else the offset of its
+    /// The position: the offset in the file if the file is not compressed, else the offset of the
     /// frame shifted left by 24 bits plus the offset in the decoded frame.
     pub offset: u64,
-    /// Name of its kind, `FRAME` for a frame's header, `UNKNOWN` for a kind of a later version.
+    /// The name of the kind; `FRAME` for a frame's header, `UNKNOWN` for a kind of a later version.
     pub kind: &'static str,
-    /// Its fields by name, in the order on disk.
+    /// The fields by name, in the order on disk.
     pub fields: Vec<(&'static str, FieldValue)>,
 }
 
 /// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
-    /// A number without sign.
+    /// An unsigned number.
     Unsigned(u64),
-    /// A number with sign.
+    /// A signed number.
     Signed(i64),
-    /// Text as it was recorded: control characters are not escaped.
+    /// Text as it was recorded, with control characters not escaped.
     Text(String),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// Several.
+    /// A list of values.
     List(Vec<FieldValue>),
 }
 
@@ -48,8 +48,9 @@ impl From<u32> for FieldValue {
     }
 }
 
-/// The objects of the data file at `path`, in file order. What follows the last whole frame is
-/// left out, as in [`load`](fn@super::load). An error in a frame is the last item.
+/// Iterates over the objects of the data file at `path`, in file order. Like
+/// [`load`](fn@super::load), it ignores what follows the last complete frame. An error in a frame
+/// is the last item.
 pub fn dump_objects(
     path: &Path,
 ) -> Result<impl Iterator<Item = Result<Object, TraceError>>, TraceError> {
@@ -77,7 +78,7 @@ pub fn dump_objects(
     }))
 }
 
-/// The objects of a frame; the last is an error if there is one.
+/// Returns the objects of a frame; an error is the last item.
 fn of_frame(frame: &Frame) -> Vec<Result<Object, TraceError>> {
     let header = &frame.header;
     let fields = vec![
@@ -183,12 +184,12 @@ fn neutral(object: &Neutral) -> Fields {
     fields
 }
 
-/// An id, -1 for none.
+/// Returns an id, or -1 for none.
 fn optional(id: u32) -> FieldValue {
     if id == NONE { FieldValue::Signed(-1) } else { id.into() }
 }
 
-/// Values nest no deeper than [`super::metadata::MAX_NESTING`].
+/// Converts a value. The recursion is at most [`super::metadata::MAX_NESTING`] deep.
 fn metadata_value(value: &Value) -> FieldValue {
     match value {
         Value::Unsigned(number) => FieldValue::Unsigned(*number),
@@ -197,22 +198,22 @@ fn metadata_value(value: &Value) -> FieldValue {
     }
 }
 
-fn trace_point(point: &Point) -> Fields {
+fn trace_point(point: &TracePoint) -> Fields {
     match point {
-        Point::Call { location } | Point::Site { location } => {
+        TracePoint::Call { location } | TracePoint::Site { location } => {
             vec![("location", (*location).into())]
         }
-        Point::Footer { run, unfinished } => {
+        TracePoint::Footer { run, unfinished } => {
             vec![("run", (*run).into()), ("unfinished", u64::from(*unfinished).into())]
         }
-        Point::OuterSite { up, location } => {
+        TracePoint::OuterSite { up, location } => {
             vec![("up", (*up).into()), ("location", (*location).into())]
         }
-        Point::Sample(fields) => sample(fields),
-        Point::Gap { before, length } => {
+        TracePoint::Sample(fields) => sample(fields),
+        TracePoint::Gap { before, length } => {
             vec![("before", FieldValue::Signed(*before)), ("length_ns", (*length).into())]
         }
-        Point::ThreadStart { time_ns } | Point::ThreadExit { time_ns } => {
+        TracePoint::ThreadStart { time_ns } | TracePoint::ThreadExit { time_ns } => {
             vec![("time_ns", (*time_ns).into())]
         }
     }

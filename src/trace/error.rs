@@ -1,4 +1,4 @@
-//! What can go wrong with a trace file.
+//! The errors of writing and reading a trace file.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -12,35 +12,35 @@ pub enum TraceError {
     Io {
         /// The file.
         path: PathBuf,
-        /// True if it was being created or written.
+        /// Whether the file was being created or written.
         writing: bool,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// An output file exists and `force` was not given.
+    /// An output file exists and `force` is not set.
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// An output file is being written by another recorder.
+    /// Another recorder is writing the output file.
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// Writing failed on the way; what was written before is kept.
+    /// A write failed; the files keep what was written before.
     CutShort {
         /// The file that could not be written.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
-        /// What the files hold.
+        /// The contents of the files.
         kept: Written,
-        /// Samples that they do not hold.
+        /// The number of samples that the files do not hold.
         lost_samples: u64,
-        /// The data file has its end: it is complete in itself.
+        /// Whether the data file has its end and so is complete in itself.
         closed: bool,
     },
-    /// The output is the input.
+    /// The output file is also the input file.
     SameFile {
         /// The file.
         path: PathBuf,
@@ -50,45 +50,45 @@ pub enum TraceError {
         /// The path.
         path: PathBuf,
     },
-    /// The file does not begin as a trace (or an index) does.
+    /// The file does not begin like a trace or an index.
     NotATrace {
         /// The file.
         path: PathBuf,
     },
-    /// The file was written by a later version that this one cannot read.
+    /// The file has a newer major version that this version cannot read.
     NewerVersion {
         /// The file.
         path: PathBuf,
         /// Its major version.
         major: u32,
     },
-    /// Bytes whose checksum is right say something impossible.
+    /// Bytes with a correct checksum have an impossible meaning.
     Corrupt {
-        /// Position in the data file: [`Object::offset`](super::Object::offset) for an object, else
-        /// the offset in the file.
+        /// The position in the data file: [`Object::offset`](super::Object::offset) for an object,
+        /// else the offset in the file.
         offset: u64,
-        /// What is wrong there.
+        /// The reason.
         what: &'static str,
     },
     /// An index file is damaged. The data file suffices to make a new one.
     BrokenIndex {
         /// The index file.
         path: PathBuf,
-        /// Offset in it.
+        /// The offset in the index file.
         offset: u64,
-        /// What is wrong there.
+        /// The reason.
         what: &'static str,
     },
     /// A value is larger than the format allows.
     LimitExceeded {
-        /// Which value.
+        /// The name of the value.
         what: &'static str,
-        /// The largest allowed.
+        /// The largest allowed value.
         limit: u64,
     },
-    /// An id was used that this writer never gave out.
+    /// The caller used an id that this writer never returned.
     UnknownId {
-        /// Kind of the object.
+        /// The kind of the object.
         kind: &'static str,
         /// The id.
         id: u32,
@@ -96,8 +96,8 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// True for what is wrong with the output (disk full, no permission, file exists), as opposed
-    /// to input that cannot be read.
+    /// Returns whether the output is at fault (disk full, no permission, file exists), and not the
+    /// input.
     pub fn is_output_error(&self) -> bool {
         match self {
             Self::Io { writing, .. } => *writing,
@@ -130,7 +130,7 @@ impl fmt::Display for TraceError {
             Self::Busy { path } => {
                 write!(
                     f,
-                    "another recorder is writing {}; choose another name, or end that recorder",
+                    "another recorder is writing {}; choose another name, or stop that recorder",
                     path.display()
                 )
             }
@@ -159,7 +159,7 @@ impl fmt::Display for TraceError {
                 write!(f, "{path} exists; choose another name or replace it with --force")
             }
             Self::SameFile { path } => {
-                write!(f, "{} is what is being read; choose another name", path.display())
+                write!(f, "{} is also the input; choose another name", path.display())
             }
             Self::NotRegular { path } => {
                 write!(f, "{} is not a regular file; choose another name", path.display())
@@ -172,7 +172,7 @@ impl fmt::Display for TraceError {
                 let own = super::VERSION_MAJOR;
                 write!(
                     f,
-                    "{} has format version {major}, this traceprof reads up to {own}; use the \
+                    "{} has format version {major}, but this traceprof reads up to {own}; use the \
                      version that wrote it",
                     path.display()
                 )
@@ -194,17 +194,17 @@ impl fmt::Display for TraceError {
     }
 }
 
-/// The way out, where there is one.
+/// Writes the remedy for an error, if there is one.
 fn write_advice(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            write!(f, "; free some space or choose another place with --output")
+            write!(f, "; free some space or choose another location with --output")
         }
         io::ErrorKind::FileTooLarge => {
-            write!(f, "; raise the limit for files' sizes (`ulimit -f`), or record for less time")
+            write!(f, "; raise the file size limit (`ulimit -f`), or record for less time")
         }
         _ if source.raw_os_error() == Some(libc::EIO) => {
-            write!(f, "; the system's log may say more; choose another place with --output")
+            write!(f, "; check the system log, or choose another location with --output")
         }
         _ => Ok(()),
     }

@@ -1,9 +1,9 @@
-//! An output file: created, locked while it is written, with room kept for its end.
+//! An output file, locked while it is written, with space reserved for its end.
 //!
 //! # Invariants
-//! - Nothing of an existing file is changed before the lock on it is held.
-//! - A write that would exceed the limit for files' sizes is refused before the first byte, so that
-//!   the kernel has no reason to send SIGXFSZ.
+//! - An existing file is not changed before the lock on it is held.
+//! - The writer refuses a write above the file size limit before the first byte, so that the kernel
+//!   does not send SIGXFSZ.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -16,26 +16,28 @@ use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::TraceError;
-use super::sink::{Sink, Target};
+use super::sink::{Sink, TraceFile};
 
-/// Room for the last words: closing metadata, the last frame, and its index group take a few KiB.
+/// The space reserved for the end: closing metadata, the last frame, and its index group take a few
+/// KiB.
 const RESERVE_BYTES: u64 = 64 << 10;
-/// How often a lock is tried: somebody who only asks whether it is held holds it for a moment.
+/// The number of attempts to take a lock: [`is_being_written`] holds it for a moment.
 const LOCK_ATTEMPTS: u32 = 5;
-/// Between two attempts.
+/// The pause between two attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Which of the two files.
+/// The role of a file: data or index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Locked while it is written; has a reserve.
+    /// The data file: locked while it is written, with a reserve.
     Data,
-    /// Neither: it belongs to whoever holds the data file, and can be made anew.
+    /// The index file: neither locked nor reserved. It belongs to the owner of the data file and
+    /// can be rebuilt.
     Index,
 }
 
-/// Opens a new regular file; with `force` one that exists is emptied.
-pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<Target, TraceError> {
+/// Creates a regular file; with `force`, truncates an existing one.
+pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<TraceFile, TraceError> {
     let write = |source| TraceError::write(path, source);
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
@@ -52,7 +54,7 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<Target, Tra
         }
         other => other.map_err(write)?,
     };
-    // Looked at again through the descriptor: the name may have changed hands.
+    // Checked again through the descriptor: the name may refer to another file by now.
     if !file.metadata().map_err(write)?.is_file() {
         return Err(TraceError::NotRegular { path: path.to_owned() });
     }
@@ -73,24 +75,24 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<Target, Tra
         started: Instant::now(),
         _lock: lock,
     };
-    Ok(Target::new(Box::new(file), path.to_owned()))
+    Ok(TraceFile::new(Box::new(file), path.to_owned()))
 }
 
-/// Whether a recorder is writing the data file at `path` at this moment.
+/// Returns whether a recorder is writing the data file at `path` at this moment.
 ///
 /// # Errors
-/// Those of opening the file. On a file system without locks the answer is always no.
+/// Those of opening the file. On a file system without locks the function always returns false.
 pub fn is_being_written(path: &Path) -> io::Result<bool> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Err((_, Errno::EWOULDBLOCK)) => Ok(true),
-        // Unlocked again at once, by the drop.
+        // The drop releases the lock at once.
         _ => Ok(false),
     }
 }
 
-/// Locks a data file against other recorders, as far as the file system has locks.
+/// Locks a data file against other recorders, if the file system supports locks.
 fn lock(file: &File, path: &Path) -> Result<Option<Flock<File>>, TraceError> {
     for _ in 0..LOCK_ATTEMPTS {
         let same = file.try_clone().map_err(|source| TraceError::write(path, source))?;
@@ -103,8 +105,8 @@ fn lock(file: &File, path: &Path) -> Result<Option<Flock<File>>, TraceError> {
     Err(TraceError::Busy { path: path.to_owned() })
 }
 
-/// A file without a name that occupies room on the same disk. Where there is none to be had, the
-/// last words find what a frame that was cut off leaves.
+/// Creates an unnamed file that occupies space on the same disk. If there is no space for it, the
+/// end of the trace uses the space that the cut of an incomplete frame frees.
 fn reserve(directory: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600).custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC);
@@ -118,7 +120,7 @@ struct OutputFile {
     file: File,
     at: u64,
     role: Role,
-    /// Until its entry in there is durable.
+    /// The directory, until the file's entry in it is durable.
     directory: Option<PathBuf>,
     reserve: Option<File>,
     released: bool,
@@ -127,7 +129,7 @@ struct OutputFile {
 }
 
 impl OutputFile {
-    /// How far it may grow: the limit can be changed from outside at any time.
+    /// Returns the size limit of the file. Others can change the limit at any time.
     fn limit(&self) -> u64 {
         let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft);
         match (self.role, self.released) {
@@ -162,7 +164,7 @@ impl Sink for OutputFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if let Some(directory) = &self.directory {
-            // Not every file system can do this; the data itself is durable all the same.
+            // Not every file system can sync a directory; the data itself is durable anyway.
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
             synced.or_else(|error| match error.raw_os_error() {
                 Some(libc::EINVAL | libc::EACCES | libc::EPERM) => Ok(()),
@@ -183,7 +185,7 @@ impl Sink for OutputFile {
     }
 }
 
-/// The directory that a file is in, or would be.
+/// Returns the directory of a file, which need not exist.
 pub fn directory_of(path: &Path) -> &Path {
     let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
     directory.unwrap_or(Path::new("."))
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_written_is_seen_to_be_and_refused_to_others() {
+    fn a_file_that_is_being_written_is_reported_and_refused_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let mut first = create(&path, false, Role::Data).unwrap();
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_asks_does_not_stand_in_the_way() {
+    fn a_check_for_a_writer_does_not_block_the_writer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, "old").unwrap();

@@ -1,14 +1,15 @@
-//! A thread's forest while it is read.
+//! A thread's forest of calls while it is read.
 //!
 //! # Invariants
-//! - Before each block the state that was reached must be the checkpoint of the block, so a block
-//!   means the same alone and in its place; unless frames are lost between, which becomes a node.
+//! - Before each block, the state so far must equal the checkpoint of the block, so a block means
+//!   the same alone and in its place. If frames are lost in between, the forest gets a node for the
+//!   loss.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::checkpoint::{BlockEntry, Checkpoint};
 use super::loss::{self, Loss, Resumption};
-use super::object::{Point, SampleFields};
+use super::object::{SampleFields, TracePoint};
 use super::sample::Context;
 use super::tags::TextTags;
 use super::thread::{CallRecord, Content, NO_NODE, NodeRecord, SampleRecord};
@@ -17,8 +18,8 @@ use super::{LocationId, MAX_DEPTH, NONE, SIDE, TextId, Thread, ThreadId, ThreadT
 /// Builds a [`ThreadTrace`].
 #[derive(Debug, Default)]
 pub(super) struct Forest {
-    main: Lane,
-    side: Lane,
+    main: StreamBuilder,
+    side: StreamBuilder,
     nodes: Vec<NodeRecord>,
     samples: Vec<SampleRecord>,
     paths: Vec<(u32, LocationId)>,
@@ -28,32 +29,32 @@ pub(super) struct Forest {
     exit: bool,
 }
 
-/// One of the two streams.
+/// The state of one of the two streams.
 #[derive(Debug, Default)]
-struct Lane {
+struct StreamBuilder {
     state: Checkpoint,
     context: Context,
     tick_ns: u64,
-    /// Time of the first sample in the block.
+    /// The time of the first sample in the block.
     first_ns: Option<u64>,
     /// The nodes of the open calls.
     nodes: Vec<u32>,
-    /// The paths of the open calls, as far as they are up to date.
+    /// The paths of the open calls that are up to date.
     paths: Vec<u32>,
     roots: Vec<u32>,
-    /// Samples in order, with the number of main samples before each.
+    /// The samples in order, each with the number of main samples before it.
     samples: Vec<(u64, u32)>,
-    /// How many losses lie before its last block.
+    /// The number of losses before its last block.
     losses: u64,
-    /// What a sample was last said to wait on.
+    /// The last text that a sample waits on.
     last_text: Option<TextId>,
 }
 
 type Applied = Result<(), &'static str>;
 
 impl Forest {
-    /// Begins a block, before which frames were lost so many times in all. Says what is lost of the
-    /// stream.
+    /// Begins a block. `losses` is how often frames were lost before it. Returns what the stream
+    /// lost.
     pub(super) fn begin(
         &mut self,
         entry: &BlockEntry,
@@ -61,36 +62,36 @@ impl Forest {
     ) -> Result<Option<Resumption>, &'static str> {
         let highest = entry.begin.locations.iter().max().copied();
         self.highest = self.highest.max(highest);
-        let lane = self.lane(entry.stream);
-        let resumption = loss::resume(&lane.state, entry, lane.losses < losses)?;
-        lane.losses = losses;
+        let builder = self.builder(entry.stream);
+        let resumption = loss::resume(&builder.state, entry, builder.losses < losses)?;
+        builder.losses = losses;
         if let Some(resumption) = &resumption {
             self.resume(entry, resumption)?;
         }
-        let lane = self.lane(entry.stream);
-        lane.context = Context::default();
-        lane.tick_ns = entry.tick_ns;
-        lane.first_ns = None;
+        let builder = self.builder(entry.stream);
+        builder.context = Context::default();
+        builder.tick_ns = entry.tick_ns;
+        builder.first_ns = None;
         Ok(resumption)
     }
 
-    /// Goes on with a block after a loss.
+    /// Continues with a block after a loss.
     fn resume(&mut self, entry: &BlockEntry, resumption: &Resumption) -> Applied {
         let Resumption { survivors, from_ns, to_ns, samples } = *resumption;
         let stream = entry.stream;
-        let ended = self.lane(stream).state.depth() - survivors;
+        let ended = self.builder(stream).state.depth() - survivors;
         self.close(stream, ended, Closing { end_lost: true, ..Closing::default() })?;
         let samples = Some(samples);
         self.leaf(stream, Content::Lost { from_ns, to_ns, samples })?;
-        let lane = self.lane(stream);
+        let builder = self.builder(stream);
         let outer = survivors.checked_sub(1).map(|place| entry.begin.locations[place]);
-        lane.state.clone_from(&entry.begin);
-        lane.paths.clear();
+        builder.state.clone_from(&entry.begin);
+        builder.paths.clear();
         let mut call_site = outer;
         for location in &entry.begin.locations[survivors..] {
             let call = CallRecord { begin_lost: true, ..new_call(*location, call_site) };
             let node = self.attach(stream, Content::Call(call))?;
-            self.lane(stream).nodes.push(node);
+            self.builder(stream).nodes.push(node);
             call_site = Some(*location);
         }
         Ok(())
@@ -98,56 +99,58 @@ impl Forest {
 
     /// Ends a block.
     pub(super) fn end(&mut self, entry: &BlockEntry) -> Applied {
-        let Lane { state, first_ns, .. } = self.lane(entry.stream);
+        let StreamBuilder { state, first_ns, .. } = self.builder(entry.stream);
         let samples = state.samples - entry.begin.samples;
         let times = (first_ns.unwrap_or(entry.begin.last_ns), state.last_ns);
         if samples != entry.samples || times != (entry.first_ns, entry.last_ns) {
-            return Err("a block has other samples than its directory says");
+            return Err("the samples of a block differ from its directory entry");
         }
         Ok(())
     }
 
-    /// Notes that an object takes `bytes` bytes of the stream, before it is applied.
+    /// Adds the `bytes` of an object to the logical offset, before the object is applied.
     pub(super) fn advance(&mut self, stream: u32, bytes: usize) -> Applied {
-        let logical = &mut self.lane(stream).state.logical;
+        let logical = &mut self.builder(stream).state.logical;
         *logical = logical.checked_add(bytes as u64).ok_or("a logical offset overflows")?;
         Ok(())
     }
 
-    /// Takes a trace point in.
-    pub(super) fn apply(&mut self, stream: u32, point: Point) -> Applied {
+    /// Applies a trace point.
+    pub(super) fn apply(&mut self, stream: u32, point: TracePoint) -> Applied {
         match point {
-            Point::Call { location } => self.call(stream, LocationId(location)),
-            Point::Footer { run, unfinished } => self.footer(stream, run as usize, unfinished),
-            Point::Site { location } => self.site(stream, 0, LocationId(location)),
-            Point::OuterSite { up, location } => {
+            TracePoint::Call { location } => self.call(stream, LocationId(location)),
+            TracePoint::Footer { run, unfinished } => self.footer(stream, run as usize, unfinished),
+            TracePoint::Site { location } => self.site(stream, 0, LocationId(location)),
+            TracePoint::OuterSite { up, location } => {
                 self.site(stream, up as usize, LocationId(location))
             }
-            Point::Sample(fields) => self.sample(stream, &fields),
-            Point::Gap { before, length } => {
-                let (from_ns, to_ns) = gap(before, length, self.lane(stream).state.last_ns)?;
-                self.lane(stream).context.gap(to_ns);
+            TracePoint::Sample(fields) => self.sample(stream, &fields),
+            TracePoint::Gap { before, length } => {
+                let (from_ns, to_ns) = gap(before, length, self.builder(stream).state.last_ns)?;
+                self.builder(stream).context.gap(to_ns);
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
-            Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
-            Point::ThreadExit { time_ns } => {
+            TracePoint::ThreadStart { time_ns } => {
+                self.leaf(stream, Content::ThreadStart { time_ns })
+            }
+            TracePoint::ThreadExit { time_ns } => {
                 self.exit = true;
                 self.leaf(stream, Content::ThreadExit { time_ns })
             }
         }
     }
 
-    /// The largest location id that was used.
+    /// Returns the largest location id in use.
     pub(super) fn highest_location(&self) -> Option<LocationId> {
         self.highest
     }
 
-    /// The texts that samples refer to.
+    /// Returns the texts that samples refer to.
     pub(super) fn texts(&self) -> &BTreeSet<TextId> {
         &self.texts
     }
 
-    /// The texts that tags of samples stand for.
+    /// Returns the texts that the samples' tags refer to.
     pub(super) fn tag_texts(&self, tags: TextTags) -> impl Iterator<Item = TextId> {
         self.samples.iter().flat_map(move |record| tags.texts(&record.sample))
     }
@@ -156,46 +159,45 @@ impl Forest {
         self.samples.len() as u64
     }
 
-    /// About how many bytes it takes in memory.
+    /// Returns the approximate memory in bytes.
     pub(super) fn memory(&self) -> u64 {
         let nodes = self.nodes.len() * size_of::<NodeRecord>();
         let samples = self.samples.len() * (size_of::<SampleRecord>() + size_of::<(u64, u32)>());
-        // In `paths` and in `path_ids`.
+        // An entry in `paths` and one in `path_ids`.
         let paths = self.paths.len() * 40;
-        // What a set of ids takes, about.
+        // The approximate size of an entry of the set.
         let texts = self.texts.len() * 16;
         (size_of::<Self>() + nodes + samples + paths + texts) as u64
     }
 
-    /// Time of the last sample, 0 without one.
+    /// Returns the time of the last sample, or 0 without samples.
     pub(super) fn last_ns(&self) -> u64 {
         self.main.state.last_ns.max(self.side.state.last_ns)
     }
 
-    /// How many losses lie before its last block.
+    /// Returns the number of losses before its last block.
     pub(super) fn losses(&self) -> u64 {
         self.main.losses.max(self.side.losses)
     }
 
-    /// The end of the thread was seen.
+    /// Returns whether the thread's end was seen.
     pub(super) fn exit(&self) -> bool {
         self.exit
     }
 
-    /// Ends what is open, because the file ends, and puts the two streams together. `losses` is how
-    /// often frames were lost, `lost` what is lost of the thread at its end.
+    /// Ends the open calls at the end of the file and merges the two streams.
     pub(super) fn finish(mut self, id: ThreadId, thread: Thread, end: ForestEnd) -> ThreadTrace {
         let ForestEnd { closed, losses, lost } = end;
         for stream in [0, SIDE] {
-            let lane = self.lane(stream);
-            let end_lost = lane.losses < losses;
-            let open = lane.state.depth();
-            // Not more than are open.
+            let builder = self.builder(stream);
+            let end_lost = builder.losses < losses;
+            let open = builder.state.depth();
+            // Cannot fail: no more calls are closed than are open.
             let _ =
                 self.close(stream, open, Closing { unfinished: !(closed && end_lost), end_lost });
         }
         if let Some(Loss { from_ns, to_ns, samples, .. }) = lost {
-            // It has room: the limit is one less than the number of nodes that fit.
+            // Cannot fail: the limit is one less than the number of nodes that fit.
             let _ = self.leaf(0, Content::Lost { from_ns, to_ns, samples });
         }
         let order = self.merge();
@@ -204,7 +206,7 @@ impl Forest {
         ThreadTrace { id, thread, nodes, roots, samples, order, paths }
     }
 
-    /// The samples of both streams in the order in which they were taken.
+    /// Returns the samples of both streams in the order of recording.
     fn merge(&self) -> Vec<u32> {
         let mut order = Vec::with_capacity(self.samples.len());
         let mut side = self.side.samples.iter().peekable();
@@ -218,21 +220,21 @@ impl Forest {
         order
     }
 
-    fn lane(&mut self, stream: u32) -> &mut Lane {
+    fn builder(&mut self, stream: u32) -> &mut StreamBuilder {
         if stream & SIDE == 0 { &mut self.main } else { &mut self.side }
     }
 
     fn call(&mut self, stream: u32, location: LocationId) -> Applied {
-        let call_site = self.lane(stream).state.locations.last().copied();
+        let call_site = self.builder(stream).state.locations.last().copied();
         let call = new_call(location, call_site);
         self.highest = self.highest.max(Some(location));
         let node = self.attach(stream, Content::Call(call))?;
-        let lane = self.lane(stream);
-        if lane.state.depth() == MAX_DEPTH {
+        let builder = self.builder(stream);
+        if builder.state.depth() == MAX_DEPTH {
             return Err("too many calls are open");
         }
-        lane.nodes.push(node);
-        lane.state.push(location, lane.state.logical);
+        builder.nodes.push(node);
+        builder.state.push(location, builder.state.logical);
         Ok(())
     }
 
@@ -240,22 +242,22 @@ impl Forest {
         self.close(stream, run, Closing { unfinished, end_lost: false })
     }
 
-    /// Ends the innermost calls.
+    /// Closes the `run` innermost calls.
     fn close(&mut self, stream: u32, run: usize, closing: Closing) -> Applied {
-        let lane = self.lane(stream);
-        let Some(depth) = lane.state.depth().checked_sub(run) else {
+        let builder = self.builder(stream);
+        let Some(depth) = builder.state.depth().checked_sub(run) else {
             return Err("a footer closes more calls than are open");
         };
-        let now_ns = lane.state.last_ns;
-        lane.state.truncate(depth);
-        lane.paths.truncate(depth);
-        let closed = lane.nodes.split_off(depth);
-        let outer = lane.nodes.last().copied();
+        let now_ns = builder.state.last_ns;
+        builder.state.truncate(depth);
+        builder.paths.truncate(depth);
+        let closed = builder.nodes.split_off(depth);
+        let outer = builder.nodes.last().copied();
         for (place, node) in closed.iter().enumerate().rev() {
             let Content::Call(call) = &mut self.nodes[*node as usize].content else { continue };
             (call.unfinished, call.end_lost) = (closing.unfinished, closing.end_lost);
             if call.samples == 0 {
-                // Its samples are lost: no one shows it, nor the calls outside it at that time.
+                // Its samples are lost: no sample shows this call or its outer calls at that time.
                 (call.first_ns, call.last_ns) = (now_ns, now_ns);
                 continue;
             }
@@ -272,42 +274,45 @@ impl Forest {
 
     fn site(&mut self, stream: u32, up: usize, location: LocationId) -> Applied {
         self.highest = self.highest.max(Some(location));
-        let lane = self.lane(stream);
-        let place =
-            lane.state.depth().checked_sub(up + 1).ok_or("a call that is not open moves")?;
-        lane.state.locations[place] = location;
-        lane.paths.truncate(place);
+        let builder = self.builder(stream);
+        let place = builder
+            .state
+            .depth()
+            .checked_sub(up + 1)
+            .ok_or("a trace point moves a call that is not open")?;
+        builder.state.locations[place] = location;
+        builder.paths.truncate(place);
         Ok(())
     }
 
     fn sample(&mut self, stream: u32, fields: &SampleFields) -> Applied {
         let path = self.path(stream);
-        let lane = self.lane(stream);
+        let builder = self.builder(stream);
         let outer = fields.outer.unwrap_or(0) as usize;
-        let Some(frames) = lane.state.depth().checked_sub(outer) else {
+        let Some(frames) = builder.state.depth().checked_sub(outer) else {
             return Err("a sample leaves out more calls than are open");
         };
-        let Some(sample) = lane.context.decode(fields, &lane.state, lane.tick_ns) else {
-            return Err("the time of a sample lies before that of the last one");
+        let Some(sample) = builder.context.decode(fields, &builder.state, builder.tick_ns) else {
+            return Err("the time of a sample is before that of the last one");
         };
-        let text = sample.waits_on.filter(|text| lane.last_text != Some(*text));
-        lane.last_text = text.or(lane.last_text);
+        let text = sample.waits_on.filter(|text| builder.last_text != Some(*text));
+        builder.last_text = text.or(builder.last_text);
         self.texts.extend(text);
-        let lane = self.lane(stream);
+        let builder = self.builder(stream);
         let time_ns = sample.time_ns;
-        lane.state.last_ns = time_ns;
-        lane.first_ns = lane.first_ns.or(Some(time_ns));
-        let number = lane.state.samples;
-        lane.state.samples = number.checked_add(1).ok_or("a count overflows")?;
+        builder.state.last_ns = time_ns;
+        builder.first_ns = builder.first_ns.or(Some(time_ns));
+        let number = builder.state.samples;
+        builder.state.samples = number.checked_add(1).ok_or("a count overflows")?;
         let skipped = fields.main_before.unwrap_or(0);
-        let before = lane.state.main_before.checked_add(skipped).ok_or("a count overflows")?;
-        lane.state.main_before = before;
+        let before = builder.state.main_before.checked_add(skipped).ok_or("a count overflows")?;
+        builder.state.main_before = before;
         let place = self.samples.len() as u32;
         let before = if stream & SIDE == 0 { number } else { before };
-        self.lane(stream).samples.push((before, place));
+        self.builder(stream).samples.push((before, place));
         self.samples.push(SampleRecord { sample, path, frames: frames as u32 });
         self.attach(stream, Content::Sample(place))?;
-        let innermost = self.lane(stream).nodes.last().copied();
+        let innermost = self.builder(stream).nodes.last().copied();
         if let Some(node) = innermost
             && let Content::Call(call) = &mut self.nodes[node as usize].content
         {
@@ -327,8 +332,8 @@ impl Forest {
         let node = u32::try_from(self.nodes.len()).ok().filter(|node| *node != NO_NODE);
         let node = node.ok_or("a thread has more nodes than can be loaded at once")?;
         self.nodes.push(NodeRecord { content, next: NO_NODE });
-        let Some(parent) = self.lane(stream).nodes.last().copied() else {
-            self.lane(stream).roots.push(node);
+        let Some(parent) = self.builder(stream).nodes.last().copied() else {
+            self.builder(stream).roots.push(node);
             return Ok(node);
         };
         let mut elder = NO_NODE;
@@ -344,41 +349,41 @@ impl Forest {
         Ok(node)
     }
 
-    /// The path of the open calls.
+    /// Returns the path of the open calls.
     fn path(&mut self, stream: u32) -> u32 {
         let Self { main, side, paths, path_ids, .. } = self;
-        let lane = if stream & SIDE == 0 { main } else { side };
-        while let Some(location) = lane.state.locations.get(lane.paths.len()) {
-            let key = (lane.paths.last().copied().unwrap_or(NONE), *location);
+        let builder = if stream & SIDE == 0 { main } else { side };
+        while let Some(location) = builder.state.locations.get(builder.paths.len()) {
+            let key = (builder.paths.last().copied().unwrap_or(NONE), *location);
             let path = *path_ids.entry(key).or_insert_with(|| {
                 paths.push(key);
                 paths.len() as u32 - 1
             });
-            lane.paths.push(path);
+            builder.paths.push(path);
         }
-        lane.paths.last().copied().unwrap_or(NONE)
+        builder.paths.last().copied().unwrap_or(NONE)
     }
 }
 
-/// How the file ends, for a thread.
+/// The end of the file, as a thread needs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForestEnd {
-    /// The recording was finished.
+    /// Whether the recording was finished.
     pub(super) closed: bool,
-    /// How often frames were lost.
+    /// The number of times that frames were lost.
     pub(super) losses: u64,
-    /// What is lost of the thread at its end.
+    /// The loss at the thread's end.
     pub(super) lost: Option<Loss>,
 }
 
-/// Why calls end.
+/// The way in which calls end.
 #[derive(Debug, Clone, Copy, Default)]
 struct Closing {
     unfinished: bool,
     end_lost: bool,
 }
 
-/// A call that begins.
+/// Creates the record of a new call.
 fn new_call(location: LocationId, call_site: Option<LocationId>) -> CallRecord {
     CallRecord {
         location,
@@ -394,9 +399,9 @@ fn new_call(location: LocationId, call_site: Option<LocationId>) -> CallRecord {
     }
 }
 
-/// The times of a gap in a stream whose last sample is at `last_ns`.
+/// Returns the start and the end of a gap in a stream whose last sample is at `last_ns`.
 pub(super) fn gap(before: i64, length: u64, last_ns: u64) -> Result<(u64, u64), &'static str> {
     let from_ns = last_ns.wrapping_add(before as u64);
-    let to_ns = from_ns.checked_add(length).ok_or("a gap ends after all time")?;
+    let to_ns = from_ns.checked_add(length).ok_or("the end of a gap overflows")?;
     Ok((from_ns, to_ns))
 }

@@ -1,64 +1,64 @@
-//! The frames of a data file, from its begin to its end, past those that are not whole.
+//! The frames of a data file in file order; incomplete frames are skipped.
 //!
 //! # Invariants
-//! - Every byte is looked at a bounded number of times, whatever it says: a header with the right
-//!   checksum, salt and offset stands for as many bytes as it says even if these are damaged, so no
-//!   body is checked for two headers.
+//! - Every byte is checked a bounded number of times, whatever the file says. A header with a valid
+//!   checksum, salt and offset accounts for as many bytes as it says, even if these are damaged, so
+//!   no byte is checked as part of two bodies.
 //!
 //! # Does not
-//! look into blocks.
+//! decode blocks.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::codec::Part;
+use super::codec::SectionKind;
 use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
 use super::loss::BadRange;
 use super::meter::note_read;
-use super::window::Window;
+use super::window::InputWindow;
 use super::{DATA_MAGIC, FRAME_MAGIC, TraceError};
 
-const CUT: &str = "the last frame is cut off";
-const FOREIGN: &str = "there is a frame of another file or another place";
+const CUT: &str = "the last frame is truncated";
+const FOREIGN: &str = "a frame belongs to another file or offset";
 
-/// Reads frame after frame; needs no seeking.
+/// Reads one frame after the other; needs no seeking.
 #[derive(Debug)]
 pub(super) struct Frames<R> {
-    window: Window<R>,
+    window: InputWindow<R>,
     path: PathBuf,
     /// The salt of the file, once it is known.
     salt: Option<u64>,
     last: Option<FrameHeader>,
     bad: Vec<BadRange>,
-    /// Frames are lost between the last two that were given.
+    /// Whether frames are lost between the last two returned frames.
     after_loss: bool,
-    end: Option<End>,
+    end: Option<FramesEnd>,
 }
 
-/// Where and why reading ended.
+/// The end of the readable part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
-    /// Offset of the first byte that belongs to no frame that was read.
+pub(super) struct FramesEnd {
+    /// The offset of the first byte after the last frame.
     pub(super) offset: u64,
-    /// Bytes from there to the end of the file.
+    /// The number of bytes from there to the end of the file.
     pub(super) left_over: u64,
-    /// The last frame said that it is the last.
+    /// Whether the last frame is marked as the last of a complete file.
     pub(super) closed: bool,
-    /// What is wrong with the bytes that are left over.
+    /// The reason why the left-over bytes are not a frame.
     pub(super) reason: &'static str,
 }
 
-impl End {
-    /// What a user should be told, if anything.
+impl FramesEnd {
+    /// Returns a notice for the user, if there is anything to report.
     pub(super) fn notice(&self) -> Option<String> {
         let Self { offset, left_over, closed, reason } = self;
         match (closed, left_over) {
             (true, 0) => None,
             (true, _) => Some(format!("{left_over} bytes after the end of the trace are ignored")),
             (false, 0) => Some(
-                "the trace was not finished: the recording is still running or was killed; all \
-                 that was flushed is here"
+                "the trace was not finished: the recording is still running or was killed; \
+                 everything that was flushed is included"
                     .into(),
             ),
             (false, _) => Some(format!(
@@ -69,20 +69,21 @@ impl End {
     }
 }
 
-/// A whole frame as it is stored: the checksums are right.
+/// A complete frame as it is stored; its checksums are right.
 #[derive(Debug)]
 pub(super) struct StoredFrame {
     pub(super) header: FrameHeader,
-    /// Its sections.
+    /// The stored sections.
     pub(super) body: Vec<u8>,
-    /// Frames are lost between the one before and this.
+    /// Whether frames are lost between the previous frame and this one.
     pub(super) after_loss: bool,
 }
 
-/// What lies at a place.
-enum Found {
-    Whole(FrameHeader, Vec<u8>),
-    /// A frame of this file and this place, of so many bytes, that is not whole.
+/// The result of a check for a frame at an offset.
+enum FoundFrame {
+    /// A complete frame.
+    Complete(FrameHeader, Vec<u8>),
+    /// A frame of this file and offset with this many bytes that is damaged or incomplete.
     Broken(u64, &'static str),
     Nothing(&'static str),
 }
@@ -94,7 +95,7 @@ impl Frames<BufReader<File>> {
     }
 }
 
-/// Opens a regular file for reading; a pipe would block.
+/// Opens a regular file for reading; opening a pipe would block.
 pub(super) fn open_regular(path: &Path) -> Result<BufReader<File>, TraceError> {
     let read = |source| TraceError::read(path, source);
     if !std::fs::metadata(path).map_err(read)?.is_file() {
@@ -104,13 +105,13 @@ pub(super) fn open_regular(path: &Path) -> Result<BufReader<File>, TraceError> {
 }
 
 impl<R: Read> Frames<R> {
-    /// Checks the header of the data file that `input` is at the begin of; `path` is for messages.
+    /// Checks the header of the data file that `input` is at the start of; `path` is for messages.
     pub(super) fn new(mut input: R, path: &Path) -> Result<Self, TraceError> {
         let read = |source| TraceError::read(path, source);
         let header = read_up_to(&mut input, super::HEADER_BYTES as u64).map_err(read)?;
         super::check_header(&header, DATA_MAGIC, path)?;
         Ok(Self {
-            window: Window::new(input, header.len() as u64),
+            window: InputWindow::new(input, header.len() as u64),
             path: path.to_owned(),
             salt: None,
             last: None,
@@ -120,11 +121,11 @@ impl<R: Read> Frames<R> {
         })
     }
 
-    /// The next frame, `None` at the end.
+    /// Returns the next frame, or `None` at the end.
     ///
     /// # Errors
-    /// Besides those of reading, [`TraceError::Corrupt`] for a section that has the right checksum
-    /// but cannot be decoded.
+    /// Besides read errors, [`TraceError::Corrupt`] for a section that has the right checksum but
+    /// cannot be decoded.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, TraceError> {
         let Some(StoredFrame { header, body, .. }) = self.next_stored()? else { return Ok(None) };
         let frame = Frame::decode(header, &body);
@@ -132,7 +133,7 @@ impl<R: Read> Frames<R> {
         frame.map(Some).map_err(|malformed| corrupt(malformed.what))
     }
 
-    /// The next frame as it is stored, `None` at the end.
+    /// Returns the next frame as it is stored, or `None` at the end.
     pub(super) fn next_stored(&mut self) -> Result<Option<StoredFrame>, TraceError> {
         if self.end.is_some() {
             return Ok(None);
@@ -140,18 +141,18 @@ impl<R: Read> Frames<R> {
         self.find().map_err(|source| TraceError::read(&self.path, source))
     }
 
-    /// Frames are lost between the last two that were given.
+    /// Returns whether frames are lost between the last two returned frames.
     pub(super) fn after_loss(&self) -> bool {
         self.after_loss
     }
 
-    /// What was passed so far because it is not whole, though whole frames follow.
+    /// Returns the skipped ranges that are followed by complete frames.
     pub(super) fn bad(&self) -> &[BadRange] {
         &self.bad
     }
 
-    /// Where reading ended, once [`Self::next_frame`] gave `None`.
-    pub(super) fn end(&self) -> Option<&End> {
+    /// Returns the end of the readable part, once [`Self::next_frame`] has returned `None`.
+    pub(super) fn end(&self) -> Option<&FramesEnd> {
         self.end.as_ref()
     }
 
@@ -168,27 +169,28 @@ impl<R: Read> Frames<R> {
         }
         self.window.pass(u64::MAX)?;
         let left_over = self.window.at() - start;
-        let reason = reason.unwrap_or("they follow the end");
-        self.end = Some(End { offset: start, left_over, closed, reason });
+        let reason = reason.unwrap_or("they follow the end of the trace");
+        self.end = Some(FramesEnd { offset: start, left_over, closed, reason });
         Ok(None)
     }
 
-    /// Passes what is before the next whole frame. `reason` is set to what is wrong with the first
-    /// of it, if there is any.
+    /// Skips to the next complete frame. Sets `reason` to what is wrong with the first skipped
+    /// bytes, if any are skipped.
     fn search(
         &mut self,
         reason: &mut Option<&'static str>,
     ) -> io::Result<Option<(FrameHeader, Vec<u8>)>> {
         loop {
-            match self.look()? {
-                Found::Whole(header, body) => return Ok(Some((header, body))),
-                Found::Broken(bytes, what) => {
+            match self.check_frame()? {
+                FoundFrame::Complete(header, body) => return Ok(Some((header, body))),
+                FoundFrame::Broken(bytes, what) => {
                     reason.get_or_insert(what);
-                    // If the frame behind it is not whole either, it is searched for.
+                    // If the following frame is not complete either, the loop searches for the next
+                    // one.
                     self.window.pass(bytes)?;
                     continue;
                 }
-                Found::Nothing(what) => {
+                FoundFrame::Nothing(what) => {
                     reason.get_or_insert(what);
                 }
             }
@@ -202,7 +204,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// Notes a whole frame, and what lies between it and the one before.
+    /// Records a complete frame, and the range between it and the previous one.
     fn note(&mut self, header: &FrameHeader, start: u64, reason: Option<&'static str>) {
         let expected = self.last.map_or(0, |last| last.sequence.saturating_add(1));
         self.after_loss = header.offset != start || header.sequence != expected;
@@ -214,26 +216,26 @@ impl<R: Read> Frames<R> {
         self.last = Some(*header);
     }
 
-    /// What lies at the place that the window is at.
-    fn look(&mut self) -> io::Result<Found> {
+    /// Checks for a frame at the current offset.
+    fn check_frame(&mut self) -> io::Result<FoundFrame> {
         let at = self.window.at();
-        let Ok(bytes) = <[u8; HEADER_BYTES]>::try_from(self.window.look(HEADER_BYTES)?) else {
-            return Ok(Found::Nothing(CUT));
+        let Ok(bytes) = <[u8; HEADER_BYTES]>::try_from(self.window.peek(HEADER_BYTES)?) else {
+            return Ok(FoundFrame::Nothing(CUT));
         };
         let header = match FrameHeader::decode(&bytes) {
             Ok(header) => header,
-            Err(malformed) => return Ok(Found::Nothing(malformed.what)),
+            Err(malformed) => return Ok(FoundFrame::Nothing(malformed.what)),
         };
         if header.offset != at || self.salt.is_some_and(|salt| salt != header.salt) {
-            return Ok(Found::Nothing(FOREIGN));
+            return Ok(FoundFrame::Nothing(FOREIGN));
         }
         if at == super::HEADER_BYTES as u64 {
             self.salt = Some(header.salt);
         }
         let total = header.total_bytes();
-        let seen = self.window.look(total as usize)?;
+        let seen = self.window.peek(total as usize)?;
         if (seen.len() as u64) < total {
-            return Ok(Found::Broken(total, CUT));
+            return Ok(FoundFrame::Broken(total, CUT));
         }
         let (body, trailer) =
             seen[HEADER_BYTES..].split_at(seen.len() - HEADER_BYTES - TRAILER_BYTES);
@@ -242,10 +244,10 @@ impl<R: Read> Frames<R> {
             what = Some("the trailer of a frame is wrong");
         }
         let mut rest = body;
-        for part in [Part::Directory, Part::Neutral, Part::Points] {
+        for part in [SectionKind::Directory, SectionKind::Neutral, SectionKind::Points] {
             let section = header.section(part);
-            let (stored, behind) = rest.split_at(section.stored as usize);
-            rest = behind;
+            let (stored, tail) = rest.split_at(section.stored as usize);
+            rest = tail;
             if crc32fast::hash(stored) != section.crc {
                 what.get_or_insert("the checksum of a frame is wrong");
             }
@@ -254,10 +256,10 @@ impl<R: Read> Frames<R> {
         if !self.follows(&header) {
             what.get_or_insert(FOREIGN);
         }
-        Ok(what.map_or(Found::Whole(header, body), |what| Found::Broken(total, what)))
+        Ok(what.map_or(FoundFrame::Complete(header, body), |what| FoundFrame::Broken(total, what)))
     }
 
-    /// A frame may follow the last whole one.
+    /// Returns whether a frame with this header may follow the last complete one.
     fn follows(&self, header: &FrameHeader) -> bool {
         let Some(last) = self.last else {
             return (header.sequence == 0) == (header.previous == 0)
@@ -269,11 +271,13 @@ impl<R: Read> Frames<R> {
         } else {
             (last.offset + 1..header.offset).contains(&header.previous)
         };
-        header.codec.goes_with(last.codec) && header.sequence > last.sequence && previous
+        header.codec.shares_positions_with(last.codec)
+            && header.sequence > last.sequence
+            && previous
     }
 }
 
-/// Up to `bytes` bytes; allocates for what is there, not for what is asked.
+/// Reads up to `bytes` bytes; allocates for the bytes that exist, not for those requested.
 pub(super) fn read_up_to(input: &mut impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     input.by_ref().take(bytes).read_to_end(&mut read)?;

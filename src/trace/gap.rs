@@ -1,9 +1,9 @@
-//! The gap rule: when too much time lies between two samples to assume that calls went on.
+//! The gap rule: whether two samples are too far apart to assume that calls continued between them.
 
-/// How many recent intervals are remembered.
+/// The number of recent intervals that are kept.
 const WINDOW: usize = 16;
 
-/// The recent intervals of a thread.
+/// The recent intervals between samples of a thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Intervals {
     recent_ns: [u64; WINDOW],
@@ -11,8 +11,9 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// Adds an interval; says whether it is a gap: longer than 2.5 periods (of as many as the
-    /// sample stands for) and than three times the median absolute deviation of the recent ones.
+    /// Adds an interval and returns whether it is a gap. A gap is longer than 2.5 periods, times
+    /// the weight of the sample, and longer than three times the median absolute deviation of the
+    /// recent intervals.
     pub(super) fn add(&mut self, interval_ns: u64, period_ns: u64, weight: u32) -> bool {
         let expected_ns = period_ns.saturating_mul(weight.max(1).into());
         let long = period_ns > 0 && interval_ns > two_and_a_half(expected_ns);

@@ -1,33 +1,33 @@
-//! The inference of method calls from consecutive samples of one thread.
+//! Infers method calls from consecutive samples of one thread.
 //!
 //! # Invariants
 //! - A call continues only if its method and its call site in the parent are unchanged and every
-//!   outer call continues: when the parent's return address moved, the activation is a new one.
-//! - Calls are matched by their place in the stack, never by membership: recursion makes the same
+//!   outer call continues: if the parent's return address moved, the activation is a new one.
+//! - Calls are matched by their depth in the stack, never by membership: recursion makes the same
 //!   method appear many times.
 //!
-//! Does not know time; gaps are found in [`super::gap`].
+//! Knows nothing of time; [`super::gap`] finds gaps.
 
 use super::{LocationId, MAX_DEPTH, MethodId};
 
-/// How many places of a stack are tried for a truncated one, innermost first. Deep recursion offers
-/// hundreds that are all alike.
+/// The number of depths at which a truncated stack is tried, innermost first. Deep recursion offers
+/// hundreds of equal ones.
 const ANCHORS_TRIED: usize = 16;
 
-/// What inference needs to know of a location.
+/// The properties of a location that inference needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Site {
     /// The function.
     pub(super) method: MethodId,
-    /// It is a call that was inlined into the location before it.
+    /// Whether the call is inlined into the location before it.
     pub(super) inlined: bool,
-    /// String id of the source file.
+    /// The string id of the source file.
     pub(super) file: u32,
-    /// Line.
+    /// The line.
     pub(super) line: u32,
 }
 
-/// How many calls of `open` (root first) go on in `stack`.
+/// Returns how many calls of `open` (root first) continue in `stack`.
 pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Site]) -> usize {
     let shared = open.iter().zip(stack).take_while(|(old, new)| old == new).count();
     let mut depth = shared;
@@ -37,9 +37,9 @@ pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Sit
         if old.method != new.method {
             break;
         }
-        // The calls outside the first difference are identical. Beyond it only inlined calls can go
-        // on: they move with the address of the function that they are inlined into, and the line
-        // that they are called from says whether they are the same.
+        // The calls outside the first difference are identical. Inside it only inlined calls can
+        // continue: their addresses move with the function that contains them, and the line of the
+        // call site shows whether they are the same.
         if depth > shared {
             let (old_parent, new_parent) = (site(open[depth - 1]), site(stack[depth - 1]));
             let same_line =
@@ -53,34 +53,35 @@ pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Sit
     depth
 }
 
-/// Where in `open` a truncated `stack` fits: at the place whose location is that of the outermost
-/// known frame (whose method, if that is the only frame and so no return address) and which lets
-/// most calls go on.
+/// Returns the depth in `open` at which a truncated `stack` fits. The location there must be that
+/// of the outermost known frame. If that is the only frame, and so no return address, only the
+/// method must match. Of the candidates, the one at which most calls continue wins.
 pub(super) fn anchor(open: &[LocationId], stack: &[LocationId], sites: &[Site]) -> Option<usize> {
     let outermost = *stack.first()?;
     let method = |location: LocationId| sites[location.0 as usize].method;
-    let fits = |place: &LocationId| match stack.len() {
-        1 => method(*place) == method(outermost),
-        _ => *place == outermost,
+    let fits = |location: &LocationId| match stack.len() {
+        1 => method(*location) == method(outermost),
+        _ => *location == outermost,
     };
-    let places = open.iter().enumerate().rev().filter(|(_, place)| fits(place));
-    // Innermost first and strictly better only, so that of equals the innermost stays.
+    let candidates = open.iter().enumerate().rev().filter(|(_, location)| fits(location));
+    // Innermost first, replaced only by a strictly better one, so the innermost of equal ones wins.
     let mut best = None;
-    for (place, _) in places.take(ANCHORS_TRIED) {
-        let going_on = continuing(&open[place..], stack, sites);
-        if best.is_none_or(|(most, _)| going_on > most) {
-            best = Some((going_on, place));
+    for (depth, _) in candidates.take(ANCHORS_TRIED) {
+        let continued = continuing(&open[depth..], stack, sites);
+        if best.is_none_or(|(most, _)| continued > most) {
+            best = Some((continued, depth));
         }
     }
-    // A place that is so deep that the stack would be too deep is none.
-    best.map(|(_, place)| place).filter(|place| place + stack.len() < MAX_DEPTH)
+    // A depth at which the stack would be too deep does not count.
+    best.map(|(_, depth)| depth).filter(|depth| depth + stack.len() < MAX_DEPTH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Location n is at address n % 10 of method n / 10; from 500 on inlined, line n % 10 / 5.
+    /// Location n is at address n % 10 of method n / 10. Locations from 500 on are inlined, at line
+    /// n % 10 / 5.
     fn sites() -> Vec<Site> {
         let site = |n: u32| Site {
             method: MethodId(n / 10),
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_goes_on_while_method_and_call_site_stay() {
+    fn a_call_continues_while_method_and_call_site_stay() {
         check(&[10, 20, 30], &[10, 20, 30], 3);
         check(&[10, 20, 30], &[10, 20, 31], 3);
         check(&[10, 20, 30], &[10, 21, 30], 2);
@@ -113,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn recursion_goes_by_place() {
+    fn recursion_is_matched_by_depth() {
         check(&[10, 20, 20, 20], &[10, 20, 20], 3);
         check(&[10, 20, 20], &[10, 20, 21, 20], 3);
         check(&[10, 20, 21, 20], &[10, 21, 20], 2);
     }
 
     #[test]
-    fn an_inlined_call_goes_on_while_its_line_stays() {
+    fn an_inlined_call_continues_while_its_line_stays() {
         check(&[10, 20, 500, 510], &[10, 21, 501, 511], 4);
         check(&[10, 20, 500, 510], &[10, 25, 501, 511], 2);
         check(&[10, 20, 500, 510], &[10, 21, 506, 511], 3);

@@ -1,8 +1,8 @@
-//! Putting parts of a recording together again, in one file.
+//! Joins the parts of a recording into one file.
 //!
 //! # Invariants
-//! - Calls are inferred from all samples as if there had been no parts: those that go on over an
-//!   end go on.
+//! - Calls are inferred from all samples as if there were no parts: a call that continues into the
+//!   next part stays one call.
 //! - One part is in memory at a time.
 
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use super::{
     TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
-/// Metadata that says when a part began: that of the first part counts.
+/// The metadata keys of a part's start times: the joint trace has those of the first part.
 const OF_FIRST: [&str; 2] = ["start_monotonic_ns", "start_realtime_ns"];
-/// Metadata that is about a part among others.
+/// The metadata keys that identify a part.
 const OF_PART: [&str; 2] = [TRACE_UUID, "part"];
 
 /// Writes the parts of one recording, in their order, into one trace.
@@ -33,7 +33,8 @@ pub fn join(
     join_parts((parts, false), output, options)
 }
 
-/// The same; the parts may be all that there were: then the closing figures are those of the trace.
+/// Like [`join`]. If `are_all`, the parts are all parts of the recording, so its closing figures
+/// are those of the joint trace.
 pub(super) fn join_parts(
     (parts, are_all): (&[PathBuf], bool),
     output: &Path,
@@ -47,18 +48,20 @@ pub(super) fn join_parts(
     joint.writer.finish()
 }
 
-/// What tells a thread from all others, in each part.
-type Key = (u32, u32, u64);
+/// The process id, thread id and first time of a thread, which distinguish it from all others in
+/// each part.
+type PartThreadKey = (u32, u32, u64);
 
+/// The joint trace while it is written.
 struct Joint {
     writer: TraceWriter,
-    /// Those that have not ended.
-    threads: HashMap<Key, ThreadId>,
+    /// The threads that have not exited.
+    threads: HashMap<PartThreadKey, ThreadId>,
     are_all: bool,
 }
 
-/// New ids by the part's own.
-struct Ids {
+/// The ids of the joint trace, by the part's ids.
+struct JoinedIds {
     modules: Vec<ModuleId>,
     locations: Vec<LocationId>,
     texts: HashMap<u32, TextId>,
@@ -94,7 +97,7 @@ impl Joint {
         self.streams(part, &ids)
     }
 
-    fn objects(&mut self, part: &LoadedTrace) -> Result<Ids, TraceError> {
+    fn objects(&mut self, part: &LoadedTrace) -> Result<JoinedIds, TraceError> {
         let writer = &mut self.writer;
         let modules = part.modules.iter().map(|module| writer.module(module));
         let modules = modules.collect::<Result<Vec<ModuleId>, _>>()?;
@@ -108,17 +111,17 @@ impl Joint {
         for location in &part.locations {
             let mut location = location.clone();
             location.method = methods[location.method.0 as usize];
-            // Its id is smaller.
+            // The parent has a smaller id.
             let parent = location.inline_parent.and_then(|id| locations.get(id.0 as usize));
             location.inline_parent = parent.copied();
             locations.push(writer.location(&location)?);
         }
         let texts = part.texts.iter().map(|(id, text)| Ok((id.0, writer.text(text)?)));
         let texts = texts.collect::<Result<HashMap<u32, TextId>, TraceError>>()?;
-        Ok(Ids { modules, locations, texts })
+        Ok(JoinedIds { modules, locations, texts })
     }
 
-    fn streams(&mut self, part: &LoadedTrace, ids: &Ids) -> Result<(), TraceError> {
+    fn streams(&mut self, part: &LoadedTrace, ids: &JoinedIds) -> Result<(), TraceError> {
         let tags = TextTags::of(&part.metadata);
         for thread in &part.threads {
             let id = self.thread(part, thread.id, &thread.thread)?;
@@ -142,7 +145,8 @@ impl Joint {
         Ok(())
     }
 
-    /// The thread, which may have been in the part before; with the name that it has in this one.
+    /// Returns the thread, which may be in the previous part already; it gets the name that it has
+    /// in this part.
     fn thread(
         &mut self,
         part: &LoadedTrace,
@@ -164,12 +168,12 @@ impl Joint {
     }
 }
 
-fn key(thread: &Thread) -> Key {
+fn key(thread: &Thread) -> PartThreadKey {
     (thread.pid, thread.tid, thread.first_seen_ns)
 }
 
-/// The sample with the texts as the joint trace has them.
-fn renamed(sample: &Sample, ids: &Ids, tags: TextTags) -> Sample {
+/// Returns the sample with the text ids of the joint trace.
+fn renamed(sample: &Sample, ids: &JoinedIds, tags: TextTags) -> Sample {
     let mut sample = sample.clone();
     sample.waits_on = sample.waits_on.and_then(|text| ids.texts.get(&text.0).copied());
     for value in tags.values(&mut sample) {

@@ -1,11 +1,12 @@
 //! The kinds of objects: the first byte of every object, and of every index cell.
 
-/// Kinds from here on are followed by a varint length, so that readers skip those they don't know.
+/// The first kind that is followed by a varint length, so that readers skip the kinds that they do
+/// not know.
 pub(super) const FIRST_SIZED: u8 = 128;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $number:literal $name:literal,)*) => {
-        /// The kind of an object or an index cell. 0 is no kind, so that zeros never validate.
+        /// The kind of an object or an index cell. 0 is no kind, so zeros never validate.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Kind {
@@ -16,7 +17,7 @@ macro_rules! kinds {
             /// All kinds in the order of their numbers.
             pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
 
-            /// The kind with this number.
+            /// Returns the kind with this number.
             pub fn from_number(number: u8) -> Option<Kind> {
                 match number {
                     $($number => Some(Kind::$variant),)*
@@ -24,7 +25,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Its name, as in the format's specification.
+            /// Returns the name, as in the format's specification.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Kind::$variant => $name,)*
@@ -41,55 +42,55 @@ kinds! {
     Module = 2 "MODULE",
     /// A function.
     Method = 3 "METHOD",
-    /// A place in a function.
+    /// A location in a function.
     Location = 4 "CODE_LOCATION",
-    /// A frame of call traces: its caller's frame and its location.
+    /// A frame of call traces: its caller's node and its location.
     StackNode = 5 "STACK_NODE",
     /// A call trace with its 64-bit id.
     CallTrace = 6 "CALL_TRACE",
-    /// A thread; again when it is renamed or ends.
+    /// A thread; written again when it is renamed or exits.
     Thread = 7 "THREAD",
-    /// A range of addresses that a module was mapped at.
+    /// A range of addresses at which a module was mapped.
     Mapping = 8 "MAPPING",
     /// A key and its value.
     Metadata = 9 "METADATA",
     /// Text of more than 65,535 bytes.
     LongString = 10 "LONG_STRING",
-    /// Header of a method call.
+    /// The header of a method call.
     Call = 16 "TRACEPOINT_CALL",
-    /// End of one or more method calls.
+    /// The end of one or more method calls.
     Footer = 17 "TRACEPOINT_FOOTER",
     /// The innermost call moved to another location.
     Site = 18 "TRACEPOINT_SITE",
-    /// An outer call moved to another location: one that inlined calls hang on.
+    /// An outer call, into which calls are inlined, moved to another location.
     OuterSite = 19 "TRACEPOINT_OUTER_SITE",
     /// A sample.
     Sample = 20 "TRACEPOINT_SAMPLE",
-    /// A time of which nothing is known.
+    /// A time about which nothing is known.
     Gap = 21 "TRACEPOINT_GAP",
-    /// The thread began.
+    /// The thread started.
     ThreadStart = 22 "TRACEPOINT_THREAD_START",
-    /// The thread ended.
+    /// The thread exited.
     ThreadExit = 23 "TRACEPOINT_THREAD_EXIT",
-    /// Begin of a block.
+    /// The start of a block.
     BlockStart = 32 "BLOCK_START",
-    /// End of a block.
+    /// The end of a block.
     BlockEnd = 33 "BLOCK_END",
-    /// End of a complete file.
+    /// The end of a complete file.
     Eof = 34 "EOF",
-    /// Index only: which trace the index belongs to.
+    /// Index only: the identity of the trace that the index belongs to.
     Identity = 40 "IDENTITY",
-    /// Index only: begin of the cells of one frame.
+    /// Index only: the start of the cells of one frame.
     Group = 41 "GROUP",
     /// Index only: a frame of the data file.
     Frame = 42 "FRAME",
-    /// Index only: where a block goes on in a later frame.
+    /// Index only: the part of a block in a later frame.
     BlockPart = 43 "BLOCK_PART",
-    /// Index only: time, place and samples of the block before.
+    /// Index only: the time, offset and number of samples of the previous block.
     BlockSpan = 44 "BLOCK_SPAN",
-    /// Index only: how much lies in the call before.
+    /// Index only: the contents of the previous call.
     CallSummary = 45 "CALL_SUMMARY",
-    /// Index only: where the cells of a kind lie.
+    /// Index only: the location of the cells of one kind.
     Table = 46 "TABLE",
     /// Index only: the checksum of a page of the index.
     Page = 47 "PAGE",

@@ -1,4 +1,4 @@
-//! The eager reader: a whole trace in memory, from the data file alone.
+//! The eager reader: loads a complete trace into memory, from the data file alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
@@ -10,7 +10,7 @@ use super::checkpoint::BlockEntry;
 use super::forest::{Forest, ForestEnd};
 use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
-use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
+use super::loss::{self, EofCounts, FileTotals, Loss, PendingLoss, ThreadEnd};
 use super::notice::notices;
 use super::object::Record;
 use super::resolve::{Neutrals, Referred};
@@ -27,45 +27,45 @@ use super::{
 pub struct LoadedTrace {
     /// The last value of each key.
     pub metadata: Metadata,
-    /// By [`ModuleId`](super::ModuleId).
+    /// The modules by [`ModuleId`](super::ModuleId).
     pub modules: Vec<Module>,
-    /// By [`MethodId`](super::MethodId).
+    /// The methods by [`MethodId`](super::MethodId).
     pub methods: Vec<Method>,
-    /// By [`LocationId`](super::LocationId).
+    /// The locations by [`LocationId`](super::LocationId).
     pub locations: Vec<Location>,
     /// The texts that samples refer to: what they wait on, and tags.
     pub texts: BTreeMap<TextId, String>,
-    /// In the order in which they were written.
+    /// The mappings of modules, in the order of recording.
     pub mapped: Vec<MappedModule>,
-    /// Call traces that were written as objects.
+    /// The call traces that were written as objects.
     pub call_traces: CallTraces,
-    /// By [`ThreadId`].
+    /// The threads by [`ThreadId`].
     pub threads: Vec<ThreadTrace>,
-    /// The recording was finished; otherwise it is still running or was killed.
+    /// Whether the recording was finished; otherwise it is still running or was killed.
     pub closed: bool,
-    /// What the file lacks because it is damaged.
+    /// The losses of a damaged file.
     pub losses: Vec<Loss>,
-    /// What a user should know of the file's state.
+    /// Notices for the user about the state of the file.
     pub notices: Vec<String>,
 }
 
 /// Loads the data file at `path`.
 ///
-/// A file without its end, or with a torn or foreign tail, is loaded up to its last whole frame.
-/// What is damaged in between is passed: [`LoadedTrace::losses`] and
-/// [`Node::Lost`](super::Node::Lost) say what is lost, and thread-neutral objects that are lost are
-/// named `[lost]`. [`LoadedTrace::notices`] sums it up.
+/// A file without its end, or with a torn or foreign tail, is loaded up to its last complete frame.
+/// Damage in between is skipped: [`LoadedTrace::losses`] and [`Node::Lost`](super::Node::Lost)
+/// state what is lost, and lost thread-neutral objects are named `[lost]`. [`LoadedTrace::notices`]
+/// has a summary.
 ///
 /// # Errors
 /// [`TraceError::NotATrace`], [`TraceError::NewerVersion`], [`TraceError::Io`],
-/// [`TraceError::Corrupt`] for a frame that is whole but says something impossible, and
+/// [`TraceError::Corrupt`] for a complete frame with impossible content, and
 /// [`TraceError::LimitExceeded`] for a trace that would take more memory than
 /// [`LoadLimits::default`] allows.
 pub fn load(path: &Path) -> Result<LoadedTrace, TraceError> {
     load_frames(Frames::open(path)?, LoadLimits::default())
 }
 
-/// Loads a data file from anything that can be read, a pipe for example. `name` is for messages.
+/// Loads a data file from any input, for example a pipe. `name` is for messages.
 ///
 /// # Errors
 /// Those of [`load`](fn@load).
@@ -85,7 +85,7 @@ pub fn load_from(input: impl Read, name: &Path) -> Result<LoadedTrace, TraceErro
     load_within(input, name, LoadLimits::default())
 }
 
-/// As [`load_from`], with other limits.
+/// Like [`load_from`], with other limits.
 pub fn load_within(
     input: impl Read,
     name: &Path,
@@ -94,7 +94,7 @@ pub fn load_within(
     load_frames(Frames::new(input, name)?, limits)
 }
 
-/// Loads what `frames` has.
+/// Loads all frames of `frames`.
 fn load_frames<R: Read>(
     mut frames: Frames<R>,
     limits: LoadLimits,
@@ -109,7 +109,7 @@ fn load_frames<R: Read>(
     loading.finish(&frames)
 }
 
-/// How many objects are taken in between two looks at the memory.
+/// The number of objects between two checks of the memory use.
 const OBJECTS_UNCHECKED: u32 = 1024;
 
 #[derive(Debug)]
@@ -119,16 +119,16 @@ struct Loading {
     budget: Budget,
     last_offset: u64,
     last_end: u64,
-    /// Time of the last sample so far.
+    /// The time of the last sample so far.
     seen_ns: u64,
-    /// How often frames were lost.
+    /// The number of times that frames were lost.
     losses: u64,
     known_losses: Vec<Loss>,
-    unnoted: Unnoted,
+    pending_loss: PendingLoss,
     lost: u64,
-    /// How many losses lie before each thread was named.
+    /// The number of losses before each thread was named.
     named: Vec<u64>,
-    eof: Option<Counts>,
+    eof: Option<EofCounts>,
 }
 
 impl Loading {
@@ -142,7 +142,7 @@ impl Loading {
             seen_ns: 0,
             losses: 0,
             known_losses: Vec::new(),
-            unnoted: Unnoted::default(),
+            pending_loss: PendingLoss::default(),
             lost: 0,
             named: Vec::new(),
             eof: None,
@@ -151,7 +151,7 @@ impl Loading {
 
     fn note_loss(&mut self, header: &FrameHeader) {
         self.losses += 1;
-        self.unnoted.lose(self.seen_ns, header.first_ns);
+        self.pending_loss.add(self.seen_ns, header.first_ns);
         self.neutrals.note_loss(loss::ids_in(header.offset - self.last_end));
     }
 
@@ -165,7 +165,7 @@ impl Loading {
         if blocks.iter().map(|(_, entry)| u128::from(entry.samples)).sum::<u128>()
             != u128::from(header.samples)
         {
-            let what = "a frame has other samples than its header says";
+            let what = "the number of samples in a frame differs from its header";
             return Err(TraceError::Corrupt { offset, what });
         }
         for (at, entry) in blocks {
@@ -182,7 +182,7 @@ impl Loading {
             self.named.push(if lost { 0 } else { self.losses });
         }
         if self.neutrals.placeholders() > placeholders {
-            self.known_losses.extend(self.unnoted.note());
+            self.known_losses.extend(self.pending_loss.take());
         }
         self.seen_ns = self.seen_ns.max(header.last_ns);
         self.last_offset = offset;
@@ -194,7 +194,7 @@ impl Loading {
         let mut cursor = Cursor::new(bytes);
         begin_block(&mut cursor, entry)?;
         let Some(data_end) = bytes.len().checked_sub(usize::from(entry.ends.last)) else {
-            return cursor.fail("a block has no room for its end");
+            return cursor.fail("a block is too short for its end");
         };
         let at = |at| move |what| Malformed { at, what };
         if entry.stream == NO_THREAD {
@@ -203,7 +203,7 @@ impl Loading {
                 match Record::decode(&mut cursor)? {
                     Record::Neutral(object) => self.neutrals.add(object, &mut self.budget),
                     Record::Unknown { .. } => Ok(()),
-                    _ => Err("an object lies where it may not"),
+                    _ => Err("an object is in a block that may not contain it"),
                 }
                 .map_err(at(start))?;
             }
@@ -211,13 +211,13 @@ impl Loading {
         }
         let forest = self.forests.entry(entry.stream & !SIDE).or_default();
         let held = forest.memory();
-        if let Some(gone) = forest.begin(entry, self.losses).map_err(at(0))? {
-            self.lost = self.lost.saturating_add(gone.samples);
+        if let Some(resumption) = forest.begin(entry, self.losses).map_err(at(0))? {
+            self.lost = self.lost.saturating_add(resumption.samples);
             self.known_losses.push(Loss {
                 thread: Some(ThreadId(entry.stream & !SIDE)),
-                from_ns: gone.from_ns,
-                to_ns: gone.to_ns,
-                samples: Some(gone.samples),
+                from_ns: resumption.from_ns,
+                to_ns: resumption.to_ns,
+                samples: Some(resumption.samples),
             });
         }
         let mut unchecked = 0;
@@ -229,7 +229,7 @@ impl Loading {
                 Record::Neutral(object) => self.neutrals.add(object, &mut self.budget),
                 Record::Point(point) => forest.apply(entry.stream, point),
                 Record::Unknown { .. } => Ok(()),
-                _ => Err("an object lies where it may not"),
+                _ => Err("an object is in a block that may not contain it"),
             }
             .map_err(at(start))?;
             unchecked += 1;
@@ -239,7 +239,7 @@ impl Loading {
         }
         end_block(&mut cursor, entry)?;
         forest.end(entry).map_err(at(0))?;
-        // A new one counts as a whole.
+        // A new forest counts completely.
         let before = if held == Forest::default().memory() { 0 } else { held };
         self.budget.take(forest.memory() - before).map_err(at(0))
     }
@@ -264,7 +264,7 @@ impl Loading {
             .map_err(|(budget, what)| budget.error(offset, what))
     }
 
-    /// Checks what can be checked at the end only; gives how many samples are missing.
+    /// Makes the checks that need the end of the file. Returns the number of missing samples.
     fn settle(&mut self) -> Result<Option<u64>, &'static str> {
         let highest = self.forests.values().filter_map(Forest::highest_location).max();
         let last_thread = self.forests.keys().max().copied();
@@ -279,25 +279,25 @@ impl Loading {
         self.neutrals.settle(referred, &mut self.budget)?;
         self.named.resize(self.neutrals.thread_count() as usize, 0);
         if self.neutrals.placeholders() > placeholders {
-            self.known_losses.extend(self.unnoted.note());
+            self.known_losses.extend(self.pending_loss.take());
         }
         let samples = self.forests.values().map(Forest::sample_count).sum();
         let (eof, lost, losses) = (self.eof, self.lost, self.losses);
         let (threads, objects) = (self.neutrals.thread_count(), self.neutrals.added());
-        Totals { eof, samples, threads, objects, lost, losses }.missing()
+        FileTotals { eof, samples, threads, objects, lost, losses }.missing()
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {
         let forest = self.forests.get(&id);
-        let heard = forest.map_or(0, Forest::losses).max(self.named[id as usize]);
+        let losses_before = forest.map_or(0, Forest::losses).max(self.named[id as usize]);
         ThreadEnd {
             id: ThreadId(id),
             last_ns: forest.map_or(0, Forest::last_ns),
-            open: heard < self.losses && !forest.is_some_and(Forest::exit),
+            open: losses_before < self.losses && !forest.is_some_and(Forest::exit),
         }
     }
 
-    /// Resolves all references and ends what is open.
+    /// Resolves all references and ends the open calls.
     fn resolve(
         mut self,
         end: ForestEnd,
@@ -310,10 +310,10 @@ impl Loading {
                 forests.values().flat_map(Forest::texts).copied().collect();
             let tags = TextTags::of(neutrals.metadata());
             if !tags.is_empty() {
-                // Nothing says that the values of tags lead to texts that are there.
-                let there = TextId(u32::try_from(neutrals.texts().count()).unwrap_or(u32::MAX));
+                // Nothing guarantees that the values of tags refer to existing texts.
+                let text_end = TextId(u32::try_from(neutrals.texts().count()).unwrap_or(u32::MAX));
                 let of_tags = forests.values().flat_map(|forest| forest.tag_texts(tags));
-                texts.extend(of_tags.filter(|text| *text < there));
+                texts.extend(of_tags.filter(|text| *text < text_end));
             }
             let mut threads = Vec::new();
             for thread in neutrals.threads(budget)? {

@@ -1,50 +1,52 @@
-//! What a damaged data file lacks.
+//! The losses of a damaged data file.
 
 use super::ThreadId;
 use super::checkpoint::{BlockEntry, Checkpoint, OpenCall};
 
-/// What is lost of a thread between two whole frames.
+/// The loss of a thread between two complete frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
-    /// The thread; `None` for thread-neutral objects, and where it is not known whose samples are
-    /// lost.
+    /// The thread; `None` for thread-neutral objects, and if the thread of the lost samples is
+    /// unknown.
     pub thread: Option<ThreadId>,
-    /// Time of the last sample before, 0 if there is none.
+    /// The time of the last sample before the loss, 0 if there is none.
     pub from_ns: u64,
-    /// Time of the first sample after, [`u64::MAX`] if there is none.
+    /// The time of the first sample after the loss, [`u64::MAX`] if there is none.
     pub to_ns: u64,
-    /// How many samples are lost, where something later in the file tells.
+    /// The number of lost samples, if later data states it.
     pub samples: Option<u64>,
 }
 
-/// Bytes of a data file that belong to no whole frame though whole frames follow.
+/// A range of a data file that belongs to no complete frame though complete frames follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadRange {
-    /// Offset of the first.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many; 0 where frames are missing between two that lie side by side.
+    /// The number of bytes; 0 if frames are missing between two adjacent ones.
     pub bytes: u64,
-    /// What is wrong with the first.
+    /// The reason, as found at the first byte.
     pub what: &'static str,
 }
 
-/// How a stream goes on after frames are lost.
+/// The continuation of a stream after a loss of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resumption {
-    /// How many of the calls that were open, outermost first, still are.
+    /// The number of open calls, outermost first, that are still open.
     pub(super) survivors: usize,
-    /// Time of the last sample before, 0 if there is none.
+    /// The time of the last sample before the loss, 0 if there is none.
     pub(super) from_ns: u64,
-    /// Time of the first sample after; without one in the block, of the last one lost.
+    /// The time of the first sample after the loss; if the block has no samples, that of the last
+    /// lost sample.
     pub(super) to_ns: u64,
-    /// Samples that are lost.
+    /// The number of lost samples.
     pub(super) samples: u64,
 }
 
-const BROKEN_OFF: &str = "a block does not go on where the one before it ended";
+const BROKEN_OFF: &str = "a block does not continue where the previous one ended";
 
-/// How a stream that has reached a state goes on with a block. `None`: just there. That something
-/// lies between is refused unless frames are lost.
+/// Determines how a stream continues from the state `reached` with a block. Returns `None` if the
+/// block continues without a loss. A difference between the two states is an error unless frames
+/// are lost.
 pub(super) fn resume(
     reached: &Checkpoint,
     entry: &BlockEntry,
@@ -74,53 +76,53 @@ pub(super) fn resume(
     }))
 }
 
-/// How many ids of a kind may be missing where so many bytes are lost: more than any writer puts
-/// into them, and so few that what stands for them costs little.
+/// Returns how many ids of a kind may be missing if this many bytes are lost: more than any writer
+/// puts into them, and few enough that their placeholders cost little.
 pub(super) fn ids_in(lost_bytes: u64) -> u64 {
     lost_bytes.saturating_mul(16).saturating_add(1024)
 }
 
-/// The losses of frames of which it is not known yet whether thread-neutral objects are among what
-/// is lost: that may only show much later.
+/// Losses of frames whose effect on thread-neutral objects is unknown so far: it may show only much
+/// later.
 #[derive(Debug, Default)]
-pub(super) struct Unnoted {
+pub(super) struct PendingLoss {
     span_ns: Option<(u64, u64)>,
 }
 
-impl Unnoted {
-    /// Frames are lost between two times; 0 stands for one that is not known.
-    pub(super) fn lose(&mut self, from_ns: u64, to_ns: u64) {
+impl PendingLoss {
+    /// Records that frames are lost between two times; 0 stands for an unknown time.
+    pub(super) fn add(&mut self, from_ns: u64, to_ns: u64) {
         let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
         let (first_ns, last_ns) = self.span_ns.unwrap_or((from_ns, to_ns));
         self.span_ns = Some((first_ns.min(from_ns), last_ns.max(to_ns)));
     }
 
-    /// Objects are among what is lost. `None` if that is noted already.
-    pub(super) fn note(&mut self) -> Option<Loss> {
+    /// Returns the loss of thread-neutral objects; `None` if it was returned before.
+    pub(super) fn take(&mut self) -> Option<Loss> {
         let (from_ns, to_ns) = self.span_ns.take()?;
-        // Threads are written one after the other: the times of two frames may overlap.
+        // Threads are written one after the other, so the times of two frames may overlap.
         let from_ns = from_ns.min(to_ns);
         Some(Loss { thread: None, from_ns, to_ns, samples: None })
     }
 }
 
-/// Brings losses into the order of threads and times.
+/// Sorts losses by thread and time.
 pub(super) fn sort(losses: &mut [Loss]) {
     losses.sort_by_key(|loss| (loss.thread, loss.from_ns, loss.to_ns));
 }
 
-/// What is known of a thread at the end of the file.
+/// The state of a thread at the end of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadEnd {
     pub(super) id: ThreadId,
-    /// Time of its last sample, 0 without one.
+    /// The time of its last sample, 0 without samples.
     pub(super) last_ns: u64,
-    /// Frames are lost since its last block, and it was not seen to end.
+    /// Whether frames are lost after its last block and its exit was not seen.
     pub(super) open: bool,
 }
 
-/// What is lost of threads of which nothing follows the last frames that are lost. `missing`
-/// samples are missing in all, if the end of the file tells.
+/// Returns the losses of threads without data after the last lost frames. `missing` is the total
+/// number of missing samples, if the end of the file states it.
 pub(super) fn at_end(threads: impl Iterator<Item = ThreadEnd>, missing: Option<u64>) -> Vec<Loss> {
     if missing == Some(0) {
         return Vec::new();
@@ -142,41 +144,42 @@ pub(super) fn at_end(threads: impl Iterator<Item = ThreadEnd>, missing: Option<u
     losses
 }
 
-const OTHER_SAMPLES: &str = "the trace has other samples than its end says";
-const OTHER_THREADS: &str = "the trace has other threads than its end says";
-const OTHER_OBJECTS: &str = "the trace has other objects than its end says";
+const OTHER_SAMPLES: &str = "the number of samples differs from that in the EOF object";
+const OTHER_THREADS: &str = "the number of threads differs from that in the EOF object";
+const OTHER_OBJECTS: &str = "the number of objects differs from that in the EOF object";
 
-/// How much a file holds, by its EOF object.
+/// The contents of a file, as its EOF object states them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counts {
-    /// Samples.
+pub(super) struct EofCounts {
+    /// The number of samples.
     pub(super) samples: u64,
-    /// Threads.
+    /// The number of threads.
     pub(super) threads: u32,
-    /// Thread-neutral objects, each time they are written.
+    /// The number of thread-neutral objects; an object that is written again counts again.
     pub(super) objects: u32,
 }
 
-/// What was counted up to the end of the file.
+/// The counts at the end of the file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Totals {
-    /// What the end of the file says.
-    pub(super) eof: Option<Counts>,
-    /// Samples that are there.
+pub(super) struct FileTotals {
+    /// The counts that the EOF object states.
+    pub(super) eof: Option<EofCounts>,
+    /// The number of samples in the file.
     pub(super) samples: u64,
-    /// Threads, those included that are only referred to.
+    /// The number of threads, including those that are only referred to.
     pub(super) threads: u32,
-    /// Thread-neutral objects that are there, each time they are written.
+    /// The number of thread-neutral objects in the file; an object that is written again counts
+    /// again.
     pub(super) objects: u64,
-    /// Samples of which later blocks tell that they are lost.
+    /// The number of lost samples that later blocks state.
     pub(super) lost: u64,
-    /// How often frames were lost.
+    /// The number of times that frames were lost.
     pub(super) losses: u64,
 }
 
-impl Totals {
-    /// How many samples are missing of which no later block tells; `None` if only the end of the
-    /// file, which is missing too, would tell.
+impl FileTotals {
+    /// Returns the number of missing samples that no later block states. Returns `None` if the end
+    /// of the file, which would state it, is missing too.
     pub(super) fn missing(self) -> Result<Option<u64>, &'static str> {
         let Some(eof) = self.eof else {
             return Ok(if self.losses == 0 { Some(0) } else { None });
@@ -188,7 +191,8 @@ impl Totals {
         Ok(Some(missing))
     }
 
-    /// How many are missing of what should be there; only where frames are lost may any be.
+    /// Returns how many of the `expected` items are missing; any may be missing only if frames are
+    /// lost.
     fn missing_of(&self, expected: u64, found: u64) -> Option<u64> {
         expected.checked_sub(found).filter(|missing| *missing == 0 || self.losses > 0)
     }

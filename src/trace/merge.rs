@@ -1,7 +1,7 @@
-//! What the frames of a scan make together.
+//! Merges the scanned frames of a file.
 //!
 //! # Invariants
-//! - A stream's block begins in the state that the one before it ended in, or frames are lost
+//! - A stream's block starts in the state in which the previous block ended, or frames are lost
 //!   between them.
 
 use std::collections::{HashMap, HashSet};
@@ -9,77 +9,77 @@ use std::collections::{HashMap, HashSet};
 use super::checkpoint::{BlockEntry, Checkpoint};
 use super::frame::FrameHeader;
 use super::frames::Frames;
-use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
+use super::index::tables::{CallRow, IndexTables, NEUTRAL_KINDS, neutral_kind_index};
 use super::kind::Kind;
-use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
+use super::loss::{self, EofCounts, FileTotals, Loss, PendingLoss, ThreadEnd};
 use super::output::Identity;
 use super::scanned::{FrameScan, Scan};
 use super::survey::ObjectRow;
 use super::walk::Walked;
 use super::{MAX_DEPTH, Metadata, NONE, SIDE, ThreadId, TraceError, Value};
 
-/// A stream between two frames.
+/// The state of a stream between two frames.
 #[derive(Debug)]
-struct Lane {
+struct StreamProgress {
     state: Checkpoint,
-    /// Children so far: of the stream, then of each open call.
+    /// The number of children so far: of the stream, then of each open call.
     children: Vec<u32>,
-    /// Logical begin of the last block.
+    /// The logical offset of the last block.
     earlier: Option<u64>,
-    /// How many losses lie before its last block.
+    /// The number of losses before its last block.
     losses: u64,
-    /// The thread was seen to end.
+    /// Whether the thread's exit was seen.
     exit: bool,
 }
 
-impl Default for Lane {
+impl Default for StreamProgress {
     fn default() -> Self {
         let state = Checkpoint::default();
         Self { state, children: vec![0], earlier: None, losses: 0, exit: false }
     }
 }
 
-/// The objects of a kind.
+/// The objects of one kind.
 #[derive(Debug, Default)]
-struct Objects {
-    /// What must be equal if an object is written again.
+struct KindObjects {
+    /// The checksum of each object, which must be equal if the object is written again.
     crcs: Vec<u32>,
-    /// Ids that were passed because frames are lost.
+    /// The ids that were skipped because frames are lost.
     lost: HashSet<u32>,
-    /// How many ids may be passed.
+    /// The number of ids that may be skipped.
     may_skip: u64,
     highest: Option<u32>,
 }
 
-/// Puts frames together.
+/// The merged result of the frames so far.
 #[derive(Debug)]
 pub(super) struct Merge {
     all_calls: bool,
-    tables: Tables,
+    tables: IndexTables,
     first: Option<FrameHeader>,
     last_offset: u64,
     last_end: u64,
     metadata: Metadata,
-    objects: [Objects; NEUTRAL_KINDS.len()],
-    /// Of stack nodes.
+    objects: [KindObjects; NEUTRAL_KINDS.len()],
+    /// The depths of the stack nodes.
     depths: Vec<u32>,
-    /// How many losses lie before each thread was named.
+    /// The number of losses before each thread was named.
     named: Vec<u64>,
-    lanes: HashMap<u32, Lane>,
+    streams: HashMap<u32, StreamProgress>,
     losses: u64,
     known_losses: Vec<Loss>,
     lost_samples: HashMap<u32, Vec<(u64, u64)>>,
     samples: u64,
-    /// Thread-neutral objects, each time they are written.
+    /// The number of thread-neutral objects; an object that is written again counts again.
     objects_ever: u64,
     lost: u64,
-    eof: Option<Counts>,
+    eof: Option<EofCounts>,
     decoded_bytes: u64,
     checked: u64,
     seen_ns: u64,
     lost_frames: u64,
     mixed: bool,
-    unnoted: Unnoted,
+    pending_loss: PendingLoss,
 }
 
 type Merged<T> = Result<T, &'static str>;
@@ -88,7 +88,7 @@ impl Merge {
     pub(super) fn new(all_calls: bool) -> Self {
         Self {
             all_calls,
-            tables: Tables::default(),
+            tables: IndexTables::default(),
             first: None,
             last_offset: super::HEADER_BYTES as u64,
             last_end: super::HEADER_BYTES as u64,
@@ -96,7 +96,7 @@ impl Merge {
             objects: Default::default(),
             depths: Vec::new(),
             named: Vec::new(),
-            lanes: HashMap::new(),
+            streams: HashMap::new(),
             losses: 0,
             known_losses: Vec::new(),
             lost_samples: HashMap::new(),
@@ -109,11 +109,11 @@ impl Merge {
             seen_ns: 0,
             lost_frames: 0,
             mixed: false,
-            unnoted: Unnoted::default(),
+            pending_loss: PendingLoss::default(),
         }
     }
 
-    /// Takes in the next frame.
+    /// Merges the next frame.
     pub(super) fn frame(&mut self, frame: &FrameScan) -> Result<(), TraceError> {
         let header = &frame.header;
         self.first = self.first.or(Some(*header));
@@ -122,7 +122,7 @@ impl Merge {
             let expected = self.tables.frames.len() as u64 + self.lost_frames;
             self.lost_frames += u64::from(header.sequence).saturating_sub(expected);
             self.losses += 1;
-            self.unnoted.lose(self.seen_ns, header.first_ns);
+            self.pending_loss.add(self.seen_ns, header.first_ns);
             let may_skip = loss::ids_in(header.offset - self.last_end);
             self.objects.iter_mut().for_each(|objects| objects.may_skip += may_skip);
         }
@@ -154,25 +154,25 @@ impl Merge {
     }
 
     fn object(&mut self, row: &ObjectRow) -> Merged<()> {
-        let Some(place) = neutral_place(row.kind) else { return Err("an object has no id") };
+        let Some(place) = neutral_kind_index(row.kind) else { return Err("an object has no id") };
         let objects = &mut self.objects[place];
         let count = objects.crcs.len() as u64;
         match objects.crcs.get_mut(row.id as usize) {
             Some(known) if *known == row.crc => return Ok(()),
             Some(known) if objects.lost.remove(&row.id) => *known = row.crc,
-            Some(_) => return Err("an object is written again with other content"),
+            Some(_) => return Err("an object is written again with different content"),
             None => {
                 let skipped = u64::from(row.id) - count;
                 if skipped > objects.may_skip {
                     return Err("an object skips an id");
                 }
-                // What follows may have been lost too: an object with a known id is written again.
+                // Later ids may have been lost too: a known object is written again after a loss.
                 objects.may_skip -= skipped;
                 objects.lost.extend(count as u32..row.id);
                 objects.crcs.resize(row.id as usize, 0);
                 objects.crcs.push(row.crc);
                 if skipped > 0 {
-                    self.known_losses.extend(self.unnoted.note());
+                    self.known_losses.extend(self.pending_loss.take());
                 }
             }
         }
@@ -201,46 +201,46 @@ impl Merge {
     }
 
     fn block(&mut self, entry: &BlockEntry, walked: &Walked) -> Merged<()> {
-        let Self { lanes, tables, losses, all_calls, .. } = self;
-        let lane = lanes.entry(entry.stream).or_default();
-        if let Some(gone) = loss::resume(&lane.state, entry, lane.losses < *losses)? {
-            lane.ended_in_loss(gone.survivors, entry, tables, *all_calls);
-            lane.children.resize(entry.begin.depth() + 1, 0);
-            self.lost = self.lost.saturating_add(gone.samples);
+        let Self { streams, tables, losses, all_calls, .. } = self;
+        let progress = streams.entry(entry.stream).or_default();
+        if let Some(resumption) = loss::resume(&progress.state, entry, progress.losses < *losses)? {
+            progress.ended_in_loss(resumption.survivors, entry, tables, *all_calls);
+            progress.children.resize(entry.begin.depth() + 1, 0);
+            self.lost = self.lost.saturating_add(resumption.samples);
             self.lost_samples
                 .entry(entry.stream)
                 .or_default()
-                .push((entry.begin.samples - gone.samples, gone.samples));
+                .push((entry.begin.samples - resumption.samples, resumption.samples));
             self.known_losses.push(Loss {
                 thread: Some(ThreadId(entry.stream & !SIDE)),
-                from_ns: gone.from_ns,
-                to_ns: gone.to_ns,
-                samples: Some(gone.samples),
+                from_ns: resumption.from_ns,
+                to_ns: resumption.to_ns,
+                samples: Some(resumption.samples),
             });
         }
-        lane.losses = *losses;
-        for (total, added) in lane.children.iter_mut().zip(&walked.children[..=walked.low]) {
+        progress.losses = *losses;
+        for (total, added) in progress.children.iter_mut().zip(&walked.children[..=walked.low]) {
             *total = total.saturating_add(*added);
         }
         let mut depth = entry.begin.depth();
         for ended in &walked.ended {
-            let children = lane.children[depth].saturating_add(ended.children);
+            let children = progress.children[depth].saturating_add(ended.children);
             depth -= 1;
-            if *all_calls || lane.earlier.is_some_and(|earlier| ended.row.start <= earlier) {
+            if *all_calls || progress.earlier.is_some_and(|earlier| ended.row.start <= earlier) {
                 tables.add_call(entry.stream, CallRow { children, ..ended.row });
             }
         }
         walked.inner.iter().for_each(|row| tables.add_call(entry.stream, *row));
-        lane.children.truncate(walked.low + 1);
-        lane.children.extend_from_slice(&walked.children[walked.low + 1..]);
-        lane.earlier = Some(entry.begin.logical);
-        lane.state.clone_from(&walked.end);
-        lane.exit |= walked.exit;
+        progress.children.truncate(walked.low + 1);
+        progress.children.extend_from_slice(&walked.children[walked.low + 1..]);
+        progress.earlier = Some(entry.begin.logical);
+        progress.state.clone_from(&walked.end);
+        progress.exit |= walked.exit;
         self.samples += entry.samples;
         Ok(())
     }
 
-    /// Puts together what all frames made.
+    /// Builds the result from all frames.
     pub(super) fn finish<R: std::io::Read>(
         mut self,
         frames: &Frames<R>,
@@ -256,7 +256,7 @@ impl Merge {
         let tail = loss::at_end(ends, missing);
         self.known_losses.extend(tail);
         loss::sort(&mut self.known_losses);
-        // A writer that failed ended the file, not its streams.
+        // A writer that failed has ended the file, but not its streams.
         let finished = closed && !self.metadata.contains_key(super::WRITE_ERROR);
         self.complete_streams(finished);
         self.tables.sort();
@@ -283,60 +283,60 @@ impl Merge {
         })
     }
 
-    /// What is referred to must be there, or lost.
+    /// Checks that all objects that are referred to exist or are lost.
     fn check_references(&mut self) -> Merged<()> {
         let mut lost = false;
         for (place, objects) in self.objects.iter_mut().enumerate() {
             let needed = objects.highest.map_or(0, |highest| u64::from(highest) + 1);
-            let lacking = needed.saturating_sub(objects.crcs.len() as u64);
-            if lacking > objects.may_skip {
+            let missing_ids = needed.saturating_sub(objects.crcs.len() as u64);
+            if missing_ids > objects.may_skip {
                 return Err(match NEUTRAL_KINDS[place] {
-                    Kind::Thread => "a block belongs to a thread that does not exist",
-                    Kind::Location => "an object refers to a location that does not exist",
-                    _ => "an object refers to one that does not exist",
+                    Kind::Thread => "a block belongs to a missing thread",
+                    Kind::Location => "an object refers to a missing location",
+                    _ => "an object refers to a missing object",
                 });
             }
-            lost |= lacking > 0;
-            objects.crcs.resize((objects.crcs.len() as u64 + lacking) as usize, 0);
+            lost |= missing_ids > 0;
+            objects.crcs.resize((objects.crcs.len() as u64 + missing_ids) as usize, 0);
         }
         if lost {
-            self.known_losses.extend(self.unnoted.note());
+            self.known_losses.extend(self.pending_loss.take());
         }
         Ok(())
     }
 
-    /// Threads, those included that are only referred to.
+    /// Returns the number of threads, including those that are only referred to.
     fn thread_count(&self) -> u32 {
-        self.objects[neutral_place(Kind::Thread).unwrap_or(0)].crcs.len() as u32
+        self.objects[neutral_kind_index(Kind::Thread).unwrap_or(0)].crcs.len() as u32
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> FileTotals {
         let (eof, samples, lost, losses) = (self.eof, self.samples, self.lost, self.losses);
         let (threads, objects) = (self.thread_count(), self.objects_ever);
-        Totals { eof, samples, threads, objects, lost, losses }
+        FileTotals { eof, samples, threads, objects, lost, losses }
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {
-        let lanes = [self.lanes.get(&id), self.lanes.get(&(id | SIDE))];
-        let lanes = || lanes.iter().flatten();
+        let streams = [self.streams.get(&id), self.streams.get(&(id | SIDE))];
+        let streams = || streams.iter().flatten();
         let named = self.named.get(id as usize).copied().unwrap_or(0);
-        let heard = lanes().map(|lane| lane.losses).max().unwrap_or(0).max(named);
+        let losses_before = streams().map(|progress| progress.losses).max().unwrap_or(0).max(named);
         ThreadEnd {
             id: ThreadId(id),
-            last_ns: lanes().map(|lane| lane.state.last_ns).max().unwrap_or(0),
-            open: heard < self.losses && !lanes().any(|lane| lane.exit),
+            last_ns: streams().map(|progress| progress.state.last_ns).max().unwrap_or(0),
+            open: losses_before < self.losses && !streams().any(|progress| progress.exit),
         }
     }
 
-    /// Adds the extents of the streams that have ended.
+    /// Adds the rows of the streams that have ended.
     fn complete_streams(&mut self, finished: bool) {
-        for (stream, lane) in &self.lanes {
-            let main = self.lanes.get(&(stream & !SIDE));
-            let ended = finished || main.is_some_and(|lane| lane.exit);
-            let end = lane.state.logical;
+        for (stream, progress) in &self.streams {
+            let main = self.streams.get(&(stream & !SIDE));
+            let ended = finished || main.is_some_and(|progress| progress.exit);
+            let end = progress.state.logical;
             if ended && end > 0 {
-                let (children, samples) = (lane.children[0], lane.state.samples);
-                let last_ns = lane.state.last_ns;
+                let (children, samples) = (progress.children[0], progress.state.samples);
+                let last_ns = progress.state.last_ns;
                 let row = CallRow { start: 0, end, children, samples, last_ns };
                 self.tables.add_call(*stream, row);
             }
@@ -351,13 +351,13 @@ impl Merge {
     }
 }
 
-impl Lane {
-    /// Ends the calls beyond the first `survivors`, whose footers are lost.
+impl StreamProgress {
+    /// Ends the calls after the first `survivors`, whose footers are lost.
     fn ended_in_loss(
         &mut self,
         survivors: usize,
         entry: &BlockEntry,
-        tables: &mut Tables,
+        tables: &mut IndexTables,
         all_calls: bool,
     ) {
         let open = self.state.calls.iter().zip(&self.children[1..]);

@@ -3,17 +3,17 @@
 //! # Invariants
 //! - Lists nest at most [`MAX_NESTING`] deep, and are decoded without recursion.
 
-use super::bytes::{Cursor, Parsed, put_u32, put_u64, to_modified_utf8};
+use super::bytes::{Cursor, ParseResult, put_u32, put_u64, to_modified_utf8};
 use super::{MAX_TEXT_BYTES, TraceError, Value};
 
-/// How deep lists may lie in lists.
+/// The maximum nesting of lists.
 pub(super) const MAX_NESTING: usize = 16;
 
 const UNSIGNED: u8 = 1;
 const TEXT: u8 = 2;
 const LIST: u8 = 3;
 
-/// Refuses what the format cannot hold.
+/// Refuses metadata that the format cannot hold.
 pub(super) fn check(key: &str, value: &Value) -> Result<(), TraceError> {
     let limit = |what, limit: usize| Err(TraceError::LimitExceeded { what, limit: limit as u64 });
     let mut total = key.len();
@@ -28,7 +28,7 @@ pub(super) fn check(key: &str, value: &Value) -> Result<(), TraceError> {
                 Value::List(values) => next.extend(values),
             }
         }
-        // Modified UTF-8 is at most twice as long.
+        // Modified UTF-8 is at most twice as long as UTF-8.
         if total > MAX_TEXT_BYTES / 2 {
             return limit("the size of a metadata value", MAX_TEXT_BYTES / 2);
         }
@@ -40,7 +40,7 @@ pub(super) fn check(key: &str, value: &Value) -> Result<(), TraceError> {
     limit("the nesting of a metadata value", MAX_NESTING)
 }
 
-/// Appends key and value; both passed [`check`].
+/// Appends a key and a value, which must have passed [`check`].
 pub(super) fn encode(out: &mut Vec<u8>, key: &str, value: &Value) {
     put_text(out, key);
     let mut rest = vec![value];
@@ -70,10 +70,10 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Reads a key and a value.
-pub(super) fn decode(cursor: &mut Cursor<'_>) -> Parsed<(String, Value)> {
+pub(super) fn decode(cursor: &mut Cursor<'_>) -> ParseResult<(String, Value)> {
     let key_len = cursor.u32()? as usize;
     let key = cursor.text(key_len)?;
-    // The lists that are being read: how many values each still lacks.
+    // The open lists, each with the number of its missing values.
     let mut open: Vec<(u32, Vec<Value>)> = Vec::new();
     loop {
         let mut value = match cursor.u8()? {
@@ -93,13 +93,13 @@ pub(super) fn decode(cursor: &mut Cursor<'_>) -> Parsed<(String, Value)> {
                 }
                 Value::List(Vec::new())
             }
-            _ => return cursor.fail("a metadata value has a type that does not exist"),
+            _ => return cursor.fail("a metadata value has an unknown type"),
         };
         loop {
-            let Some((lacking, values)) = open.last_mut() else { return Ok((key, value)) };
+            let Some((missing, values)) = open.last_mut() else { return Ok((key, value)) };
             values.push(value);
-            *lacking -= 1;
-            if *lacking > 0 {
+            *missing -= 1;
+            if *missing > 0 {
                 break;
             }
             value = Value::List(open.pop().map(|(_, values)| values).unwrap_or_default());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_lies_allocates_nothing() {
+    fn a_false_count_allocates_nothing() {
         let mut out = Vec::new();
         put_text(&mut out, "");
         out.extend_from_slice(&[LIST, 0xff, 0xff, 0xff, 0xff]);

@@ -1,98 +1,97 @@
-//! How far this process is with the trace that it works on.
+//! Progress of this process's work on a trace.
 //!
-//! Reading a large trace takes a while, deep below what a view asks for, and what it comes to does
-//! not depend on how far it is. So there is one account for all, to be looked at from another
-//! thread. Work that goes over a trace more than once is so many passes, each of which begins at
-//! nothing.
+//! Reading a large trace takes a while, deep below the code of a view, and its result does not
+//! depend on the progress. So there is one global progress record, which other threads can poll.
+//! Work that reads a trace repeatedly consists of several passes, each of which starts at 0.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a pass is measured in.
+/// The unit of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Stored bytes that were read, of those of the data file.
+pub enum PassUnit {
+    /// Stored bytes of the data file that were read.
     Bytes,
-    /// Samples that were looked at.
+    /// Samples that were read.
     Samples,
 }
 
-/// How far a pass is.
+/// The progress of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
-    /// What is done, such as "reading".
+    /// The name of the work, such as "reading".
     pub doing: &'static str,
-    /// Which time that is done: from 1.
+    /// The number of the pass of this work, from 1.
     pub turn: u32,
-    /// What follows is in this.
-    pub unit: Unit,
-    /// How much is done.
+    /// The unit of `done` and `whole`.
+    pub unit: PassUnit,
+    /// The amount that is done.
     pub done: u64,
-    /// Of how much; 0 if nobody knows.
+    /// The total amount; 0 if unknown.
     pub whole: u64,
 }
 
-/// The pass, and what was counted before it.
-struct Begun {
+/// The current pass, and the count at its start.
+struct RunningPass {
     pass: Pass,
     before: u64,
 }
 
-static READ: AtomicU64 = AtomicU64::new(0);
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-static BEGUN: Mutex<Option<Begun>> = Mutex::new(None);
+static BYTES_READ: AtomicU64 = AtomicU64::new(0);
+static SAMPLES_READ: AtomicU64 = AtomicU64::new(0);
+static RUNNING: Mutex<Option<RunningPass>> = Mutex::new(None);
 
-/// Work on another trace begins: what is done, to a data file of so many bytes.
+/// Starts work on another trace, whose data file has `bytes` bytes.
 pub fn begin(doing: &'static str, bytes: u64) {
-    *begun() = None;
-    pass(doing, Unit::Bytes, bytes);
+    *running() = None;
+    pass(doing, PassUnit::Bytes, bytes);
 }
 
-/// A pass begins: what is done, and how much there is of it (0 if nobody knows).
-pub fn pass(doing: &'static str, unit: Unit, whole: u64) {
-    let mut begun = begun();
-    let same = begun.as_ref().map(|it| it.pass).filter(|it| (it.doing, it.unit) == (doing, unit));
+/// Starts a pass over `whole` units (0 if unknown).
+pub fn pass(doing: &'static str, unit: PassUnit, whole: u64) {
+    let mut running = running();
+    let same = running.as_ref().map(|it| it.pass).filter(|it| (it.doing, it.unit) == (doing, unit));
     let turn = same.map_or(0, |before| before.turn) + 1;
     let pass = Pass { doing, turn, unit, done: 0, whole };
-    *begun = Some(Begun { pass, before: counted(unit) });
+    *running = Some(RunningPass { pass, before: counted(unit) });
 }
 
-/// The pass goes over all of it once more.
+/// Starts the same pass again.
 pub(super) fn again() {
-    let last = begun().as_ref().map(|it| it.pass);
+    let last = running().as_ref().map(|it| it.pass);
     if let Some(Pass { doing, unit, whole, .. }) = last {
         pass(doing, unit, whole);
     }
 }
 
-/// The pass that goes on; `None` if nothing was begun.
+/// Returns the current pass; `None` if none was started.
 pub fn current() -> Option<Pass> {
-    let begun = begun();
-    let Begun { pass, before } = begun.as_ref()?;
+    let running = running();
+    let RunningPass { pass, before } = running.as_ref()?;
     Some(Pass { done: counted(pass.unit).saturating_sub(*before), ..*pass })
 }
 
-/// Bytes of data files were read.
+/// Counts bytes read from data files.
 pub(super) fn note_read(bytes: u64) {
     // Relaxed, as in `counted`.
-    READ.fetch_add(bytes, Ordering::Relaxed);
+    BYTES_READ.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// A sample was looked at.
+/// Counts a sample that was read.
 pub(super) fn note_sample() {
     // Relaxed, as in `counted`.
-    LOOKED_AT.fetch_add(1, Ordering::Relaxed);
+    SAMPLES_READ.fetch_add(1, Ordering::Relaxed);
 }
 
-fn counted(unit: Unit) -> u64 {
+fn counted(unit: PassUnit) -> u64 {
     let count = match unit {
-        Unit::Bytes => &READ,
-        Unit::Samples => &LOOKED_AT,
+        PassUnit::Bytes => &BYTES_READ,
+        PassUnit::Samples => &SAMPLES_READ,
     };
     // Relaxed, as in `note_read` and `note_sample`: the count carries nothing with it.
     count.load(Ordering::Relaxed)
 }
 
-fn begun() -> MutexGuard<'static, Option<Begun>> {
-    BEGUN.lock().unwrap_or_else(PoisonError::into_inner)
+fn running() -> MutexGuard<'static, Option<RunningPass>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }

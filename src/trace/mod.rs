@@ -1,14 +1,14 @@
 //! The trace on disk: a data file and an index file.
 //!
-//! A trace holds, per thread, a forest of method calls that was inferred from consecutive samples,
-//! with the samples as its leaves, and the thread-neutral objects that they refer to. The data file
-//! suffices to read it. `traceprof-data(5)` is the specification.
+//! For each thread, a trace holds a forest of method calls, which was inferred from consecutive
+//! samples, with the samples as its leaves. It also holds the thread-neutral objects that these
+//! refer to. The data file alone suffices to read a trace. `traceprof-data(5)` is the
+//! specification.
 //!
-//! There are two ways to write one ([`WriteMode`]: as samples come, or all at the end) and two to
-//! read one: [`load`](fn@load) takes all of it into memory, from anything that can be read;
-//! [`LazyTrace`] reads what it is asked for, from files of any size, and while they are still
-//! written. [`verify`](fn@verify), [`recover`](fn@recover) and [`reindex`] are for traces that
-//! something has happened to.
+//! There are two ways to write a trace ([`WriteMode`]: as samples come, or all at the end) and two
+//! to read one: [`load`](fn@load) loads a complete trace into memory, from any input; [`LazyTrace`]
+//! reads parts on request, from files of any size, even while they are written.
+//! [`verify`](fn@verify), [`recover`](fn@recover) and [`reindex`] are for damaged traces.
 //!
 //! ```
 //! use traceprof::trace::{self, Location, Method, Sample, Thread, TraceWriter, WriterOptions};
@@ -17,33 +17,33 @@
 //! let path = dir.path().join("out.trace");
 //! let mut writer = TraceWriter::create(&path, WriterOptions::default())?;
 //! let main = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
-//! let place = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
-//! let place = writer.location(&place)?;
+//! let location = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
+//! let location = writer.location(&location)?;
 //! let thread = Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() };
 //! let thread = writer.thread(&thread)?;
-//! writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[place])?;
+//! writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[location])?;
 //! writer.finish()?;
 //!
 //! let trace = trace::load(&path)?;
 //! assert!(trace.closed);
 //! let mut stacks = Vec::new();
 //! trace.threads[0].for_each_sample(&mut |_, stack| stacks.push(stack.to_vec()));
-//! assert_eq!(stacks, [[place]]);
+//! assert_eq!(stacks, [[location]]);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Invariants
-//! - Every prefix of a data file is readable: nothing that was written is changed later, and
-//!   nothing essential lies only at the end.
-//! - An object is written after all that it refers to.
-//! - The data of a frame is durable before its index cells are written, unless durability was not
-//!   asked for; then it is written before them.
+//! - Every prefix of a data file is readable: written data never changes, and nothing essential is
+//!   only at the end.
+//! - An object is written after all objects that it refers to.
+//! - The data of a frame is durable before its index cells are written. Without durability, it is
+//!   written before them.
 //! - A reader checks every length, count, depth and id before it allocates or follows it, and never
 //!   recurses on input.
 //!
 //! # Does not
-//! know targets, symbols or terminals; escape names (that is for whoever prints them).
+//! know targets, symbols or terminals; escape names (the code that prints them does).
 
 mod budget;
 mod bytes;
@@ -116,56 +116,57 @@ pub use model::*;
 pub use options::{Compression, Durability, WriteMode, WriterOptions};
 pub use recover::{Recovered, recover};
 pub use run_state::RunState;
-pub use series::{RingPlan, Saved, Saves, SeriesPlan, TraceSeries, Turn};
+pub use series::{RingPlan, RotateAfter, SavedTrace, Saves, SeriesPlan, TraceSeries};
 pub use tags::{TagKey, TagKind};
 pub use thread::{Call, Node, ThreadTrace};
 pub use verify::{FileState, IndexState, Verification, verify};
 pub use writer::{TraceWriter, Written};
 
-/// First eight bytes of a data file.
+/// The first eight bytes of a data file.
 const DATA_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPDATA\n");
-/// First and last eight bytes of an index file.
+/// The first and last eight bytes of an index file.
 const INDEX_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPINDX\n");
-/// First eight bytes of a frame.
+/// The first eight bytes of a frame.
 const FRAME_MAGIC: u64 = u64::from_be_bytes(*b"\xd7FRAME\x1a\n");
-/// Readers refuse another major version.
+/// The major version: readers refuse a newer one.
 const VERSION_MAJOR: u32 = 1;
-/// Readers accept any minor version: what it adds can be skipped.
+/// The minor version: readers accept any, since they can skip its additions.
 const VERSION_MINOR: u32 = 0;
-/// Bytes of the header of either file.
+/// The size of the header of either file in bytes.
 const HEADER_BYTES: usize = 16;
 
-/// An id that refers to nothing.
+/// The id that refers to nothing.
 const NONE: u32 = u32::MAX;
-/// The thread id of blocks that hold thread-neutral objects only.
+/// The thread id of blocks with only thread-neutral objects.
 const NO_THREAD: u32 = u32::MAX;
-/// Begins the keys of metadata that say where the names of a module come from; its id follows.
+/// The prefix of the metadata keys that name the source of a module's function names; the module id
+/// follows.
 pub const SYMBOLS: &str = "symbols.";
-/// Set in the thread id of a block of a thread's side stream.
+/// The bit in a block's thread id that marks a thread's side stream.
 const SIDE: u32 = 1 << 31;
-/// Key of the metadata that names a trace.
+/// The metadata key of the trace's UUID.
 const TRACE_UUID: &str = "trace_uuid";
-/// Key of the metadata that says why a trace ends early.
+/// The metadata key of the reason why a trace ends early.
 const WRITE_ERROR: &str = "write_error";
-/// Name of the method that stacks hang under whose outer frames are unknown.
+/// The name of the method that is the root of stacks with unknown outer frames.
 const TRUNCATED: &str = "[truncated]";
-/// Name of what was lost with a part of the file.
+/// The name of objects that are lost with a part of the file.
 const LOST: &str = "[lost]";
 
-/// Longest text in bytes of modified UTF-8.
+/// The longest text in bytes of modified UTF-8.
 const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Largest decoded frame: 24 bits of a position say where in it.
+/// The largest decoded frame in bytes: a position has 24 bits for the offset in it.
 const MAX_FRAME_BYTES: usize = 1 << 24;
-/// Most calls that are open at a time.
+/// The most calls that are open at a time.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// The 16 bytes that a file begins with.
+/// Returns the 16 bytes at the start of a file.
 fn file_header(magic: u64) -> [u8; HEADER_BYTES] {
     let version = u64::from(VERSION_MAJOR) << 32 | u64::from(VERSION_MINOR);
     (u128::from(magic) << 64 | u128::from(version)).to_be_bytes()
 }
 
-/// Checks the 16 bytes that a file begins with.
+/// Checks the 16 bytes at the start of a file.
 fn check_header(header: &[u8], magic: u64, path: &std::path::Path) -> Result<(), TraceError> {
     let not_a_trace = || TraceError::NotATrace { path: path.to_owned() };
     let header: [u8; HEADER_BYTES] = header.try_into().map_err(|_| not_a_trace())?;

@@ -1,4 +1,4 @@
-//! The objects of a trace as the API hands them in and out.
+//! The objects of a trace as the API passes them.
 
 use std::collections::BTreeMap;
 
@@ -33,51 +33,51 @@ id!(
 /// An ELF file or another source of code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Module {
-    /// Path as the target sees it; `[vdso]`, `[jit]` for code without a file.
+    /// The path as the target sees it; `[vdso]`, or `[jit]` for code without a file.
     pub path: String,
-    /// GNU build id, empty if there is none.
+    /// The GNU build id, empty if there is none.
     pub build_id: Vec<u8>,
 }
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Method {
-    /// The module it lies in, if known.
+    /// The module that contains it, if known.
     pub module: Option<ModuleId>,
-    /// Demangled name; `[module+0x1234]` where there is no symbol.
+    /// The demangled name; `[module+0x1234]` if there is no symbol.
     pub name: String,
-    /// Start of the function as an SVMA (address in the file), 0 if unknown.
+    /// The start of the function as an SVMA (address in the file), 0 if unknown.
     pub start_svma: u64,
 }
 
-/// A place in a function: a physical frame's address, or an inlined call at one.
+/// A location in a function: a physical frame's address, or an inlined call at one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The function.
     pub method: MethodId,
-    /// SVMA of the instruction (of the call, for a caller).
+    /// The SVMA of the instruction; for a caller, of the call.
     pub svma: u64,
-    /// Source file, if known.
+    /// The source file, if known.
     pub file: Option<String>,
-    /// Line, 0 if unknown.
+    /// The line, 0 if unknown.
     pub line: u32,
-    /// For an inlined call: the location that it is inlined into. A stack that holds this location
-    /// holds that one just before it (root first).
+    /// For an inlined call: the location that it is inlined into. In a stack (root first), that
+    /// location is directly before this one.
     pub inline_parent: Option<LocationId>,
 }
 
 /// A thread of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Thread {
-    /// Process id as the recorder sees it.
+    /// The process id as the recorder sees it.
     pub pid: u32,
-    /// Kernel thread id as the recorder sees it.
+    /// The kernel thread id as the recorder sees it.
     pub tid: u32,
-    /// Name (comm) when last seen.
+    /// The name (comm) when last seen.
     pub name: String,
-    /// When it was first seen, CLOCK_MONOTONIC nanoseconds; 0 if unknown.
+    /// The time when it was first seen, in CLOCK_MONOTONIC nanoseconds; 0 if unknown.
     pub first_seen_ns: u64,
-    /// When it was seen to have ended, if it was.
+    /// The time when its exit was seen, if it was.
     pub ended_ns: Option<u64>,
 }
 
@@ -86,59 +86,58 @@ pub struct Thread {
 pub struct CallTrace {
     /// The storage's 64-bit id.
     pub trace_id: u64,
-    /// Its stack, root first, inlined calls expanded.
+    /// The stack, root first, with inlined calls expanded.
     pub stack: Vec<LocationId>,
     /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
     pub end_reason: u16,
 }
 
-/// A range of a target's addresses that a module was mapped at.
+/// A range of a target's addresses at which a module was mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MappedModule {
-    /// Process id.
+    /// The process id.
     pub pid: u32,
-    /// First AVMA.
+    /// The first AVMA.
     pub start: u64,
     /// One past the last AVMA.
     pub end: u64,
-    /// Offset in the file.
+    /// The offset in the file.
     pub file_offset: u64,
     /// The module.
     pub module: ModuleId,
-    /// When it was first seen, CLOCK_MONOTONIC nanoseconds.
+    /// The time when it was first seen, in CLOCK_MONOTONIC nanoseconds.
     pub first_seen_ns: u64,
 }
 
-/// One sample. The default has weight 1 and everything else 0.
+/// A sample. The default has weight 1 and everything else 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// CLOCK_MONOTONIC nanoseconds.
+    /// The time in CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// The storage's 64-bit call-trace id (epoch << 32 | number within the epoch); 1 is a dropped
     /// trace.
     pub trace_id: u64,
-    /// Weight in sampling periods; in microseconds where
+    /// The weight in sampling periods; in microseconds if
     /// [`traceprof_abi::storage::log::flags::WALL`] is set.
     pub weight: u32,
     /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
     pub end_reason: u16,
-    /// Flags as in [`traceprof_abi::storage::log::flags`].
+    /// The flags as in [`traceprof_abi::storage::log::flags`].
     pub flags: u32,
-    /// [`RunState`](super::RunState) as a number.
+    /// The [`RunState`](super::RunState) as a number.
     pub state: u8,
-    /// System call that the thread was in, if known.
+    /// The system call that the thread was in, if known.
     pub syscall: Option<u32>,
     /// What the system call waits on, if known: `pipe`, `socket tcp 127.0.0.1:6379`, a path.
     pub waits_on: Option<TextId>,
-    /// Span id, or 0.
+    /// The span id, or 0.
     pub span: u64,
-    /// Root span id, or 0.
+    /// The root span id, or 0.
     pub root_span: u64,
-    /// Upper half of a root's id that has 128 bits (a trace id of W3C), or 0.
+    /// The upper half of a 128-bit root id (a trace id of W3C Trace Context), or 0.
     pub root_high: u64,
-    /// Custom tags, 0 for none: numbers, or ids of texts plus 1. Which, and their names, says
-    /// `tags` in the metadata: a list, in the order of the tags, of lists of a name and `number` or
-    /// `text`.
+    /// The custom tags, 0 for none: numbers, or ids of texts plus 1. The metadata key `tags`
+    /// describes them: a list, in the order of the tags, of lists of a name and `number` or `text`.
     pub tags: [u32; 10],
 }
 
@@ -172,5 +171,5 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// Metadata by key, e.g. `engine`, `period_ns`, `command_line`, `start_realtime_ns`.
+/// Metadata by key, such as `engine`, `period_ns`, `command_line`, `start_realtime_ns`.
 pub type Metadata = BTreeMap<String, Value>;

@@ -1,10 +1,10 @@
-//! What a user is told of a data file's state.
+//! Notices for the user about the state of a data file.
 
-use super::frames::End;
+use super::frames::FramesEnd;
 use super::loss::{BadRange, Loss};
 
-/// Of what is damaged, and of how the file ends.
-pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&End>) -> Vec<String> {
+/// Returns the notices about damage and about the end of the file.
+pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&FramesEnd>) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(first) = bad.first() {
         let bytes: u64 = bad.iter().map(|range| range.bytes).sum();
@@ -18,7 +18,7 @@ pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&End>) -> V
         };
         let place = match bad.len() {
             1 => "at".to_owned(),
-            places => format!("in {places} places from"),
+            ranges => format!("in {ranges} ranges from"),
         };
         let BadRange { offset, what, .. } = first;
         notices.push(format!(
@@ -26,6 +26,6 @@ pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&End>) -> V
              {samples}"
         ));
     }
-    notices.extend(end.and_then(End::notice));
+    notices.extend(end.and_then(FramesEnd::notice));
     notices
 }

@@ -1,17 +1,17 @@
-//! The objects as they lie in a block: kind byte, then fields.
+//! The objects as they are stored in a block: a kind byte, then the fields.
 //!
-//! Thread-neutral objects have fixed-width big-endian fields, trace points have varints: the first
-//! are read by position, the second make up the bulk of a file.
+//! Thread-neutral objects have fixed-width big-endian fields, since they are read by position.
+//! Trace points have varints, since they are the bulk of a file.
 
 use super::bytes::{
-    Cursor, Parsed, put_signed, put_u16, put_u32, put_u32s, put_u64, put_u64s, put_varint,
+    Cursor, ParseResult, put_signed, put_u16, put_u32, put_u32s, put_u64, put_u64s, put_varint,
     to_modified_utf8,
 };
 use super::kind::{FIRST_SIZED, Kind};
 use super::metadata;
 use super::{MAX_TEXT_BYTES, NONE, Value};
 
-/// A thread-neutral object with its references still as ids.
+/// A thread-neutral object whose references are still ids.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Neutral {
     String { id: u32, text: String },
@@ -27,7 +27,7 @@ pub(super) enum Neutral {
 
 /// A trace point as it is encoded: relative to the state of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Point {
+pub(super) enum TracePoint {
     Call { location: u32 },
     Footer { run: u32, unfinished: bool },
     Site { location: u32 },
@@ -38,7 +38,7 @@ pub(super) enum Point {
     ThreadExit { time_ns: u64 },
 }
 
-/// The fields of a sample; `None` is "as before" or "zero", see the format's specification.
+/// The fields of a sample. `None` means "as before" or "zero"; see the format's specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct SampleFields {
     pub(super) time: i64,
@@ -54,7 +54,7 @@ pub(super) struct SampleFields {
     pub(super) root_span: Option<u64>,
     pub(super) tags: Option<[Option<u32>; 10]>,
     pub(super) main_before: Option<u64>,
-    /// Id of a text plus 1; 0 for none.
+    /// The id of a text plus 1; 0 for none.
     pub(super) waits_on: Option<u32>,
     pub(super) root_high: Option<u64>,
 }
@@ -63,7 +63,7 @@ pub(super) struct SampleFields {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Record {
     Neutral(Neutral),
-    Point(Point),
+    Point(TracePoint),
     BlockStart { stream: u32 },
     BlockEnd,
     Eof { samples: u64, threads: u32, objects: u32 },
@@ -147,7 +147,7 @@ impl Neutral {
         }
     }
 
-    fn decode(kind: Kind, cursor: &mut Cursor<'_>) -> Parsed<Option<Self>> {
+    fn decode(kind: Kind, cursor: &mut Cursor<'_>) -> ParseResult<Option<Self>> {
         let id = match kind as u8 {
             1..16 => cursor.u32()?,
             _ => return Ok(None),
@@ -160,7 +160,7 @@ impl Neutral {
             Kind::LongString => {
                 let len = cursor.u32()? as usize;
                 if !(0x10000..=MAX_TEXT_BYTES).contains(&len) {
-                    return cursor.fail("a LONG_STRING has a length that it may not have");
+                    return cursor.fail("a LONG_STRING has an invalid length");
                 }
                 Self::String { id, text: cursor.text(len)? }
             }
@@ -218,11 +218,11 @@ impl Neutral {
 }
 
 fn is_long(text: &str) -> bool {
-    // Modified UTF-8 is at most 6/4 (and for U+0000 twice) as long as UTF-8.
+    // Modified UTF-8 is at most 6/4 times (for U+0000 twice) as long as UTF-8.
     text.len() > 0x7fff && to_modified_utf8(text).len() > 0xffff
 }
 
-impl Point {
+impl TracePoint {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Call { .. } => Kind::Call,
@@ -260,7 +260,7 @@ impl Point {
         }
     }
 
-    fn decode(kind: Kind, cursor: &mut Cursor<'_>) -> Parsed<Option<Self>> {
+    fn decode(kind: Kind, cursor: &mut Cursor<'_>) -> ParseResult<Option<Self>> {
         Ok(Some(match kind {
             Kind::Call => Self::Call { location: cursor.varint32()? },
             Kind::Site => Self::Site { location: cursor.varint32()? },
@@ -283,7 +283,7 @@ impl Point {
     }
 }
 
-/// Bits of a sample's presence word, in the order of the fields that they announce.
+/// The bits of a sample's presence word, in the order of the fields that they announce.
 pub(super) mod bit {
     pub(in crate::trace) const SLOT: u64 = 1;
     pub(in crate::trace) const EPOCH: u64 = 1 << 1;
@@ -299,13 +299,13 @@ pub(super) mod bit {
     pub(in crate::trace) const MAIN_BEFORE: u64 = 1 << 11;
     pub(in crate::trace) const WAITS_ON: u64 = 1 << 12;
     pub(in crate::trace) const ROOT_HIGH: u64 = 1 << 13;
-    /// Fields of later versions, each of them one varint, behind those that are known.
+    /// The first bit of fields of later versions; each is one varint after the known fields.
     pub(in crate::trace) const LATER: u32 = 14;
     pub(in crate::trace) const ALL: u64 = (1 << 32) - 1;
 }
 
 impl SampleFields {
-    /// The optional numbers by name, in the order of their bits and on disk.
+    /// Returns the optional numbers by name, in the order of their bits and on disk.
     pub(super) fn named(&self) -> [(&'static str, Option<u64>); 10] {
         [
             ("slot", self.slot.map(u64::from)),
@@ -347,10 +347,10 @@ impl SampleFields {
         }
     }
 
-    fn decode(cursor: &mut Cursor<'_>) -> Parsed<Self> {
+    fn decode(cursor: &mut Cursor<'_>) -> ParseResult<Self> {
         let present = cursor.varint()?;
         if present & !bit::ALL != 0 {
-            return cursor.fail("a sample announces fields that cannot be");
+            return cursor.fail("a sample has invalid field bits");
         }
         let mut fields = Self { time: cursor.signed()?, ..Self::default() };
         let has = |bit| present & bit != 0;
@@ -375,15 +375,15 @@ impl SampleFields {
     }
 }
 
-/// A varint that fits a narrower type.
-fn narrow<T: TryFrom<u64>>(cursor: &mut Cursor<'_>) -> Parsed<T> {
+/// Reads a varint that must fit a narrower type.
+fn narrow<T: TryFrom<u64>>(cursor: &mut Cursor<'_>) -> ParseResult<T> {
     match T::try_from(cursor.varint()?) {
         Ok(value) => Ok(value),
         Err(_) => cursor.fail("a field of a sample is out of range"),
     }
 }
 
-fn decode_tags(cursor: &mut Cursor<'_>) -> Parsed<[Option<u32>; 10]> {
+fn decode_tags(cursor: &mut Cursor<'_>) -> ParseResult<[Option<u32>; 10]> {
     let mask = cursor.varint()?;
     let mut tags = [None; 10];
     if mask >> tags.len() != 0 {
@@ -398,8 +398,8 @@ fn decode_tags(cursor: &mut Cursor<'_>) -> Parsed<[Option<u32>; 10]> {
 }
 
 impl Record {
-    /// Reads one object. Consumes at least its kind byte.
-    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Parsed<Self> {
+    /// Reads an object. Consumes at least its kind byte.
+    pub(super) fn decode(cursor: &mut Cursor<'_>) -> ParseResult<Self> {
         let number = cursor.u8()?;
         if number >= FIRST_SIZED {
             let len = cursor.varint32()? as usize;
@@ -407,12 +407,12 @@ impl Record {
             return Ok(Self::Unknown { kind: number, bytes: len });
         }
         let Some(kind) = Kind::from_number(number) else {
-            return cursor.fail("an object has a kind that does not exist");
+            return cursor.fail("an object has an unknown kind");
         };
         if let Some(neutral) = Neutral::decode(kind, cursor)? {
             return Ok(Self::Neutral(neutral));
         }
-        if let Some(point) = Point::decode(kind, cursor)? {
+        if let Some(point) = TracePoint::decode(kind, cursor)? {
             return Ok(Self::Point(point));
         }
         Ok(match kind {
@@ -421,12 +421,12 @@ impl Record {
             Kind::Eof => {
                 Self::Eof { samples: cursor.u64()?, threads: cursor.u32()?, objects: cursor.u32()? }
             }
-            _ => return cursor.fail("an object of the index lies in the data"),
+            _ => return cursor.fail("an object of the index is in the data"),
         })
     }
 }
 
-/// An id that may be absent.
+/// Returns the id, or [`NONE`].
 pub(super) fn optional(id: Option<u32>) -> u32 {
     id.unwrap_or(NONE)
 }

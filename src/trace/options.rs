@@ -1,69 +1,71 @@
-//! How a trace is written.
+//! Options for writing a trace.
 
-/// Largest `frame_bytes`: two blocks and the objects that they need stay below a frame's limit.
+/// The largest `frame_bytes`: two blocks and the objects that they need stay below a frame's limit.
 const MAX_FRAME_TARGET: usize = 1 << 20;
 
-/// How frames are compressed.
+/// The compression of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all: an offset in the index is an offset in the file.
+    /// No compression: an offset in the index is an offset in the file.
     None,
-    /// With zstd at this level.
+    /// Compression with zstd at this level.
     Zstd(i32),
 }
 
-/// When samples are written.
+/// The time at which samples are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
-    /// As they come, within a fixed budget of memory, and at least at each
-    /// [`flush`](super::TraceWriter::flush). Threads' blocks interleave.
+    /// As they come, within a fixed memory budget, and at least at each
+    /// [`flush`](super::TraceWriter::flush). The blocks of threads interleave.
     Streaming,
-    /// All at [`finish`](super::TraceWriter::finish): one block per thread and stream, but all in
-    /// memory until then, and lost if the process dies. `flush` does nothing.
+    /// All at [`finish`](super::TraceWriter::finish): one block per thread and stream, but
+    /// everything stays in memory until then and is lost if the process dies. `flush` does nothing.
     Collect,
 }
 
-/// What a crash of the whole machine may cost. The death of the process that writes costs nothing
-/// that was flushed, in each case.
+/// The loss that a crash of the machine may cause. If only the writing process dies, flushed data
+/// survives in each case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// The system writes to the disk when it likes: everything of the last half minute or so.
+    /// The kernel writes to the disk at its own pace: a crash may lose about the last half minute.
     None,
-    /// The data file is synced (`fdatasync`) with the first frame after a second, and after 8 MiB.
+    /// The writer syncs the data file (`fdatasync`) with the first frame after a second, and after
+    /// 8 MiB.
     Interval,
-    /// The data file is synced after each frame.
+    /// The writer syncs the data file after each frame.
     Frame,
 }
 
-/// How a trace is written.
+/// The options of a trace writer.
 ///
-/// A streaming writer takes at most three times [`buffer_bytes`](Self::buffer_bytes), and 4 KiB per
-/// living thread with 30 open calls (40 bytes per call more or less; measured are 2.5 KiB while
-/// nothing of the thread waits), whatever is written through it: 88 MiB for 10,000 threads. To this
-/// come tables of the distinct objects, and with [`Durability::Interval`] the index of the last
-/// 8 MiB. Collecting takes what [`Written::collected_bytes`](super::Written::collected_bytes) says.
+/// A streaming writer takes at most three times [`buffer_bytes`](Self::buffer_bytes), plus 4 KiB
+/// for each live thread with 30 open calls, whatever is written: 88 MiB for 10,000 threads. Each
+/// further open call takes 40 bytes; without waiting data a thread takes 2.5 KiB (measured). In
+/// addition there are the tables of the distinct objects and, with [`Durability::Interval`], the
+/// index of the last 8 MiB. For collecting, see
+/// [`Written::collected_bytes`](super::Written::collected_bytes).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Replace files that exist.
+    /// Whether to replace existing files.
     pub force: bool,
-    /// How frames are compressed; zstd at level 3 by default.
+    /// The compression of frames; zstd at level 3 by default.
     pub compress: Compression,
-    /// When samples are written; as they come by default.
+    /// The time at which samples are written; as they come by default.
     pub mode: WriteMode,
-    /// When what was written is made to survive a crash of the machine; about every second by
+    /// The protection of written data against a crash of the machine; a sync about every second by
     /// default.
     pub durability: Durability,
-    /// Bytes of a decoded frame to aim at; 256 KiB by default, at most 1 MiB.
+    /// The target size of a decoded frame in bytes; 256 KiB by default, at most 1 MiB.
     pub frame_bytes: usize,
-    /// Bytes of a block to aim at; 64 KiB by default, at most those of a frame. A reader that looks
-    /// for one place decodes one block; each repeats the open stack.
+    /// The target size of a block in bytes; 64 KiB by default, at most that of a frame. A reader
+    /// that seeks a position decodes one block; each block repeats the open stack.
     pub block_bytes: usize,
-    /// Bytes that may wait in the blocks of all threads together; 16 MiB by default.
+    /// The most bytes that wait in the blocks of all threads together; 16 MiB by default.
     pub buffer_bytes: usize,
-    /// Write the storage's call-trace id with every sample; without, it is read as 0.
+    /// Whether to write the storage's call-trace id with every sample; without, readers get 0.
     pub trace_ids: bool,
-    /// Distinguishes this trace's frames from others'. Random by default; given, equal input makes
-    /// equal bytes.
+    /// The salt that distinguishes this trace's frames from those of others. Random by default;
+    /// with a fixed salt, equal input gives equal bytes.
     pub salt: Option<u64>,
 }
 
@@ -84,7 +86,7 @@ impl Default for WriterOptions {
 }
 
 impl WriterOptions {
-    /// The nearest ones that the format can do.
+    /// Returns the nearest options that the format supports.
     pub(super) fn within_limits(mut self) -> Self {
         self.frame_bytes = self.frame_bytes.clamp(1, MAX_FRAME_TARGET);
         self.block_bytes = self.block_bytes.clamp(1, self.frame_bytes);

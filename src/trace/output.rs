@@ -1,22 +1,22 @@
-//! The frames of the data file, and their groups in the index file.
+//! Writes the frames of the data file, and their groups in the index file.
 //!
 //! # Invariants
-//! - A frame is one write at the end of the data file. Its index group is written when the frame is
-//!   durable, or, if durability was not asked for, right after it.
-//! - After a failed write the data file is cut back to its last whole frame and takes nothing more
-//!   but its end; after a failed sync it is cut back to what was synced and takes nothing at all.
-//! - An index that cannot be written ends no recording: it can be made anew.
+//! - A frame is one write at the end of the data file. The writer writes its index group once the
+//!   frame is durable or, without durability, right after the frame.
+//! - After a failed write the data file is cut back to its last complete frame and accepts only its
+//!   end. After a failed sync it is cut back to the synced part and accepts nothing.
+//! - A failure to write the index does not end a recording: the index can be rebuilt.
 
 use super::bytes::{put_u32, put_u64};
 use super::checkpoint::BlockEntry;
-use super::failure::Failure;
-use super::frame::{FrameHeader, HEADER_BYTES, LAST, Section, TRAILER_BYTES};
+use super::failure::WriteFailure;
+use super::frame::{FrameHeader, HEADER_BYTES, LAST, StoredSection, TRAILER_BYTES};
 use super::index::{self, Cell};
 use super::kind::Kind;
 use super::object::Neutral;
 use super::pack::Packer;
 use super::schedule::Schedule;
-use super::sink::Target;
+use super::sink::TraceFile;
 use super::stream::Block;
 use super::tables::NeutralBlock;
 use super::{
@@ -24,11 +24,11 @@ use super::{
     file_header,
 };
 
-/// No frame begins at or behind this: positions shift offsets by 24 bits.
+/// The limit for the offset of a frame: positions shift offsets by 24 bits.
 const OFFSET_MAX: u64 = 1 << 39;
-/// What is left of that for the last frame.
+/// The part of that limit that is reserved for the last frame.
 const END_BYTES: u64 = 1 << 28;
-/// Where a frame ends: its length and its header's checksum once more.
+/// Returns the trailer of a frame: its length and its header's checksum again.
 pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(TRAILER_BYTES);
     put_u32(&mut out, header.total_bytes() as u32);
@@ -36,7 +36,7 @@ pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The blocks of the frame that is being put together.
+/// The blocks of the frame under construction.
 #[derive(Debug, Default)]
 struct Pending {
     points: Vec<u8>,
@@ -45,16 +45,16 @@ struct Pending {
     cells: Vec<Cell>,
 }
 
-/// What the frames that were written hold.
+/// The contents of the written frames.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Contents {
-    /// Samples.
+    /// The number of samples.
     pub(super) samples: u64,
-    /// Threads that have an object.
+    /// The number of threads that have an object.
     threads: u32,
     /// The next free id of METADATA.
     pub(super) metadata: u32,
-    /// Thread-neutral objects, each time they are written.
+    /// The number of thread-neutral objects; an object that is written again counts again.
     objects: u32,
 }
 
@@ -71,7 +71,7 @@ impl Contents {
         }
     }
 
-    /// The end of a file that holds this and so many objects more.
+    /// Returns the end of a file with these contents and `objects` more objects.
     fn end(self, objects: usize) -> Vec<u8> {
         let mut eof = vec![Kind::Eof as u8];
         put_u64(&mut eof, self.samples);
@@ -81,32 +81,32 @@ impl Contents {
     }
 }
 
-/// Both files and the frame that is being put together.
+/// Both files and the frame under construction.
 #[derive(Debug)]
 pub(super) struct Output {
-    data: Target,
-    index: Target,
+    data: TraceFile,
+    index: TraceFile,
     identity: Identity,
     packer: Packer,
     pending: Pending,
     sequence: u32,
     previous: u64,
     contents: Contents,
-    /// What would be left if the next sync failed.
+    /// The contents that would remain if the next sync failed.
     durable: Contents,
     schedule: Schedule,
-    /// Index groups of frames that are not durable yet.
+    /// The index groups of frames that are not durable yet.
     held: Vec<u8>,
-    failed: Option<Failure>,
-    index_failed: Option<Failure>,
+    failed: Option<WriteFailure>,
+    index_failed: Option<WriteFailure>,
     closed: bool,
 }
 
 impl Output {
     /// Writes both headers.
     pub(super) fn new(
-        mut data: Target,
-        mut index: Target,
+        mut data: TraceFile,
+        mut index: TraceFile,
         identity: Identity,
         options: &WriterOptions,
     ) -> Result<Self, TraceError> {
@@ -134,47 +134,47 @@ impl Output {
         })
     }
 
-    /// What distinguishes the trace from others.
+    /// Returns the identity of the trace.
     pub(super) fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Bytes of both files.
+    /// Returns the sizes of both files in bytes.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.data.bytes(), self.index.bytes())
     }
 
-    /// What the data file holds.
+    /// Returns the contents of the data file.
     pub(super) fn contents(&self) -> Contents {
         self.contents
     }
 
-    /// The data file has its end.
+    /// Returns whether the data file has its end.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// An error if the data file could not be written before.
+    /// Returns an error if an earlier write of the data file failed.
     pub(super) fn check(&self) -> Result<(), TraceError> {
         self.failed.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
     }
 
-    /// Why the data file, or else the index, is not all that it should be.
-    pub(super) fn failure(&self) -> Option<&Failure> {
+    /// Returns why the data file, or else the index, is incomplete.
+    pub(super) fn failure(&self) -> Option<&WriteFailure> {
         self.failed.as_ref().or(self.index_failed.as_ref())
     }
 
-    /// Bytes of the frame that is being put together.
+    /// Returns the size in bytes of the frame under construction.
     pub(super) fn pending(&self) -> usize {
         self.pending.points.len() + self.pending.directory_bytes
     }
 
-    /// Bytes of the index that wait for the next sync.
+    /// Returns the number of bytes of the index that wait for the next sync.
     pub(super) fn held(&self) -> u64 {
         self.held.len() as u64
     }
 
-    /// Adds a block to the frame that is being put together.
+    /// Adds a block to the frame under construction.
     pub(super) fn add(&mut self, block: Block) {
         let Block { mut entry, content, cells } = block;
         let points = &mut self.pending.points;
@@ -198,8 +198,8 @@ impl Output {
         self.pending.cells.extend(cells);
     }
 
-    /// Writes the frame with `neutral` as its first block, if there is anything in it, and syncs if
-    /// it is time to.
+    /// Writes the frame with `neutral` as its first block, unless it is empty, and syncs if a sync
+    /// is due.
     pub(super) fn write_frame(&mut self, neutral: NeutralBlock) -> Result<(), TraceError> {
         self.check()?;
         if !neutral.is_empty() || !self.pending.entries.is_empty() {
@@ -211,28 +211,28 @@ impl Output {
         }
     }
 
-    /// Writes the last frame and the ends of both files. Everything before must be written.
+    /// Writes the last frame and the ends of both files. All other frames must be written.
     pub(super) fn finish(&mut self) -> Result<(), TraceError> {
         self.check()?;
         self.write_pending(NeutralBlock::default(), Some(self.contents.end(0)))?;
         self.end()
     }
 
-    /// Writes the end of a data file that took no more, with `metadata` and the reason: into the
-    /// room that was kept free for it.
+    /// Writes the end of a data file after a failed write, with `metadata` and the reason, into the
+    /// reserved space.
     pub(super) fn finish_failed(&mut self, mut metadata: Vec<(String, Value)>) {
         let Some(failure) = self.failed.take_if(|failure| failure.may_close) else { return };
-        // What could not be written is lost, whatever came after it.
+        // Data that could not be written is lost, and so is all later data.
         self.pending = Pending::default();
         if !self.data.is_torn() {
             self.data.release();
             metadata.push((super::WRITE_ERROR.into(), Value::Text(failure.to_string())));
             let written = self.write_end(&metadata).or_else(|_| {
-                // The least that a reader needs.
+                // Retries with the least that a reader needs.
                 metadata.retain(|(key, _)| key == super::WRITE_ERROR || key == super::TRACE_UUID);
                 self.write_end(&metadata)
             });
-            // The first failure is the one to tell of; whether this worked shows in `closed`.
+            // The first failure is reported; `closed` shows whether this attempt succeeded.
             let _ = written.and_then(|()| self.end());
         }
         self.failed = Some(failure);
@@ -249,9 +249,9 @@ impl Output {
         self.write_pending(neutral, Some(end))
     }
 
-    /// What follows the last frame.
+    /// Completes both files after the last frame.
     fn end(&mut self) -> Result<(), TraceError> {
-        // The index may have it.
+        // The index may use the reserved space.
         self.data.release();
         if self.schedule.is_used() {
             self.sync()?;
@@ -261,7 +261,7 @@ impl Output {
         Ok(())
     }
 
-    /// Completes the index. The data file is whole and, if that was asked for, durable.
+    /// Completes the index. The data file is complete and, if requested, durable.
     fn finish_index(&mut self) {
         let held = std::mem::take(&mut self.held);
         self.write_index(&held);
@@ -270,14 +270,14 @@ impl Output {
             && self.index_failed.is_none()
             && let Err(error) = self.index.sync()
         {
-            self.index_failed = Some(Failure::new(error, &self.index.path, false));
+            self.index_failed = Some(WriteFailure::new(error, &self.index.path, false));
         }
     }
 
-    /// Makes the data file durable, and then writes the index groups that waited for it.
+    /// Makes the data file durable, and then writes the index groups that waited for that.
     fn sync(&mut self) -> Result<(), TraceError> {
         if let Err(error) = self.data.sync() {
-            let failure = Failure::new(error, &self.data.path, false);
+            let failure = WriteFailure::new(error, &self.data.path, false);
             let error = failure.error();
             self.failed = Some(failure);
             self.contents = self.durable;
@@ -296,7 +296,7 @@ impl Output {
         if self.index_failed.is_none()
             && let Err(error) = self.index.write(bytes)
         {
-            self.index_failed = Some(Failure::new(error, &self.index.path, false));
+            self.index_failed = Some(WriteFailure::new(error, &self.index.path, false));
         }
     }
 
@@ -307,7 +307,7 @@ impl Output {
     ) -> Result<(), TraceError> {
         let written = self.try_write(neutral, eof);
         written.map_err(|error| {
-            let failure = Failure::new(error, &self.data.path, true);
+            let failure = WriteFailure::new(error, &self.data.path, true);
             let error = failure.error();
             self.failed = Some(failure);
             error
@@ -367,7 +367,7 @@ impl Output {
         let mut directory = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut directory));
         let samples: u64 = entries.iter().map(|entry| entry.samples).sum();
-        let mut sections = [Section::default(); 3];
+        let mut sections = [StoredSection::default(); 3];
         let mut body = Vec::new();
         let plain = [&directory, payload[0], payload[1]];
         let (codec, stored) = self
@@ -375,14 +375,14 @@ impl Output {
             .sections(plain)
             .map_err(|source| TraceError::write(&self.data.path, source))?;
         for ((section, bytes), stored) in sections.iter_mut().zip(plain).zip(stored) {
-            *section = Section {
+            *section = StoredSection {
                 stored: stored.len() as u32,
                 bytes: bytes.len() as u32,
                 crc: crc32fast::hash(&stored),
             };
             body.extend_from_slice(&stored);
         }
-        // An entry without samples has the time of an earlier one.
+        // An entry without samples has the time of an earlier sample.
         let sampled = || entries.iter().filter(|entry| entry.samples > 0);
         let header = FrameHeader {
             salt: self.identity.salt,
@@ -414,11 +414,11 @@ impl Output {
     }
 }
 
-/// What distinguishes a trace from all others.
+/// The identity of a trace, which distinguishes it from all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// In every frame.
+    /// The salt, which is in every frame.
     pub(super) salt: u64,
-    /// In the metadata of the first frame.
+    /// The UUID, which is in the metadata of the first frame.
     pub(super) uuid: u128,
 }

@@ -1,7 +1,7 @@
-//! Sections as they are stored: plain, as zstd frames, or in columns.
+//! The storage of sections: plain, as zstd frames, or in columns.
 //!
 //! # Invariants
-//! - Unpacking gives exactly the length that a frame's header says, and allocates for no more than
+//! - Unpacking returns exactly the length that a frame's header states, and allocates no more than
 //!   a few times that.
 
 use std::cell::RefCell;
@@ -11,17 +11,17 @@ use std::io;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::Compression;
-use super::bytes::{Cursor, Malformed, Parsed, put_varint};
+use super::bytes::{Cursor, Malformed, ParseResult, put_varint};
 use super::codec::Codec;
 use super::columns::{COLUMNS, Columns, GROWTH, SLACK, join};
 
-/// Up to here both codecs are tried. Above, columns have always been smaller.
+/// The size up to which both codecs are tried. Above it, columns have always been smaller.
 const SMALL_BYTES: usize = 1 << 14;
-/// Smaller columns are stored as they are.
+/// The size below which columns are stored uncompressed.
 const TINY_BYTES: usize = 32;
 const BAD_ZSTD: &str = "a compressed section cannot be decompressed";
 
-/// Stores sections. Keeps its tables from one frame to the next.
+/// Packs sections. Its tables are reused from one frame to the next.
 pub(super) struct Packer {
     zstd: Option<Compressor<'static>>,
     columns: Columns,
@@ -42,7 +42,7 @@ impl Packer {
         Ok(Self { zstd, columns: Columns::default() })
     }
 
-    /// The sections of a frame, and how they are stored.
+    /// Returns the stored sections of a frame, and their codec.
     pub(super) fn sections(&mut self, sections: [&[u8]; 3]) -> io::Result<(Codec, [Vec<u8>; 3])> {
         let [directory, neutral, points] = sections;
         let Self { zstd: Some(zstd), columns } = self else {
@@ -53,7 +53,7 @@ impl Packer {
         if columns.split(points) {
             packed = Some((Codec::Columns, pack_columns(zstd, columns)?));
         }
-        // Whatever is in it, no section becomes much larger than it was.
+        // No section becomes much larger than before, whatever its content.
         let is_good = |stored: &[u8]| points.len() > SMALL_BYTES && stored.len() < points.len();
         if !packed.as_ref().is_some_and(|(_, stored)| is_good(stored)) {
             let other = compress(zstd, points)?;
@@ -70,7 +70,7 @@ fn compress(zstd: &mut Compressor<'_>, bytes: &[u8]) -> io::Result<Vec<u8>> {
     if bytes.is_empty() { Ok(Vec::new()) } else { zstd.compress(bytes) }
 }
 
-/// The columns one after the other, each a zstd frame or as it is, behind a table of their lengths.
+/// Concatenates the columns, each as a zstd frame or uncompressed, after a table of their lengths.
 fn pack_columns(zstd: &mut Compressor<'_>, columns: &Columns) -> io::Result<Vec<u8>> {
     let mut table = Vec::new();
     let mut body = Vec::new();
@@ -86,25 +86,26 @@ fn pack_columns(zstd: &mut Compressor<'_>, columns: &Columns) -> io::Result<Vec<
     Ok(table)
 }
 
-/// A section of `bytes` bytes as it was.
-pub(super) fn unpack(codec: Codec, stored: &[u8], bytes: usize) -> Parsed<Vec<u8>> {
+/// Restores a section of `bytes` bytes.
+pub(super) fn unpack(codec: Codec, stored: &[u8], bytes: usize) -> ParseResult<Vec<u8>> {
     let bad = |what| Err(Malformed { at: 0, what });
     match codec {
         _ if stored.is_empty() && bytes == 0 => Ok(Vec::new()),
         Codec::Plain if stored.len() == bytes => Ok(stored.to_vec()),
-        Codec::Plain => bad("a plain section has two lengths"),
+        Codec::Plain => bad("a plain section has two different lengths"),
         Codec::Zstd => with_zstd(|zstd| decompress(zstd, stored, bytes, 1)),
         Codec::Columns => join(&unpack_columns(stored, bytes)?, bytes),
     }
 }
 
 thread_local! {
-    /// Making one takes as long as decompressing a small frame.
+    /// A decompressor for each thread, since creating one takes as long as decompressing a small
+    /// frame.
     static ZSTD: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// What `f` does with a decompressor.
-fn with_zstd<T>(f: impl FnOnce(&mut Decompressor<'static>) -> Parsed<T>) -> Parsed<T> {
+/// Runs `f` with the thread's decompressor.
+fn with_zstd<T>(f: impl FnOnce(&mut Decompressor<'static>) -> ParseResult<T>) -> ParseResult<T> {
     ZSTD.with_borrow_mut(|zstd| match zstd {
         Some(zstd) => f(zstd),
         none => {
@@ -114,34 +115,34 @@ fn with_zstd<T>(f: impl FnOnce(&mut Decompressor<'static>) -> Parsed<T>) -> Pars
     })
 }
 
-/// What a zstd frame holds, with room for `spare` bytes more, at least 1: so that a longer one is
-/// noticed.
+/// Decompresses a zstd frame. The buffer has capacity for `spare` extra bytes, at least 1, so that
+/// a longer frame is noticed.
 fn decompress(
     zstd: &mut Decompressor<'_>,
     stored: &[u8],
     bytes: usize,
     spare: usize,
-) -> Parsed<Vec<u8>> {
+) -> ParseResult<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes + spare);
     match zstd.decompress_to_buffer(stored, &mut out) {
         Ok(_) if out.len() == bytes => Ok(out),
         Ok(_) => {
-            let what = "a compressed section has another length than its header says";
+            let what = "the length of a compressed section differs from its header";
             Err(Malformed { at: 0, what })
         }
         Err(_) => Err(Malformed { at: 0, what: BAD_ZSTD }),
     }
 }
 
-/// The columns of a payload of `bytes` bytes, each with its zeros behind it.
-fn unpack_columns(stored: &[u8], bytes: usize) -> Parsed<[Vec<u8>; COLUMNS]> {
+/// Restores the columns of a payload of `bytes` bytes, each followed by its zeros.
+fn unpack_columns(stored: &[u8], bytes: usize) -> ParseResult<[Vec<u8>; COLUMNS]> {
     let mut cursor = Cursor::new(stored);
     let mut lengths = [(0, 0); COLUMNS];
     let mut left = bytes.saturating_mul(GROWTH).saturating_add(COLUMNS);
     for (bytes, stored) in &mut lengths {
         (*bytes, *stored) = (cursor.varint32()? as usize, cursor.varint32()? as usize);
         let Some(rest) = left.checked_sub(*bytes) else {
-            return cursor.fail("columns are larger than what they hold");
+            return cursor.fail("the columns are larger than their payload can be");
         };
         left = rest;
     }
@@ -159,5 +160,5 @@ fn unpack_columns(stored: &[u8], bytes: usize) -> Parsed<[Vec<u8>; COLUMNS]> {
         }
         Ok(())
     })?;
-    if cursor.is_at_end() { Ok(columns) } else { cursor.fail("columns have bytes left over") }
+    if cursor.is_at_end() { Ok(columns) } else { cursor.fail("the columns have trailing bytes") }
 }

@@ -1,12 +1,12 @@
-//! Entrances for fuzzing: bytes in, and what must hold whatever they are.
+//! Entry points for fuzzing: they take any bytes and check the invariants.
 //!
-//! Each function panics where an invariant is broken, and only there.
+//! Each function panics if an invariant is broken, and only then.
 
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{BlockEntry, Ends};
 use super::codec::Codec;
-use super::frame::{FrameHeader, LAST, Section};
+use super::frame::{FrameHeader, LAST, StoredSection};
 use super::frames::Frames;
 use super::index::{self, CELL_BYTES};
 use super::kind::Kind;
@@ -18,28 +18,27 @@ use super::{
     file_header, load_within, output,
 };
 
-/// What a file of a few kilobytes may take.
+/// The memory limit for a file of a few kilobytes.
 const LIMITS: LoadLimits = LoadLimits { memory_bytes: 64 << 20 };
 
-/// A whole data file, its header excepted: bytes as they are, so that little gets past a checksum.
+/// Probes a complete data file without its header: unchanged bytes, so little passes a checksum.
 pub fn frame(bytes: &[u8]) {
     let file = [&file_header(DATA_MAGIC)[..], bytes].concat();
-    agree(&file);
+    check_readers_agree(&file);
 }
 
-/// The content of frames with everything else put right: per frame two lengths, of the neutral
-/// block and of the block of a thread, then the objects of both.
+/// Probes the content of frames, with valid headers and checksums around it. Each frame has two
+/// lengths, of the neutral block and of the block of a thread, and then the objects of both.
 pub fn block(bytes: &[u8]) {
-    agree(&put_right(bytes));
+    check_readers_agree(&build_file(bytes));
 }
 
-/// The cells of an index file beside a data file that is right. With an odd first byte they are put
-/// into a group of a journal with everything else right, else they are the file behind its
-/// identity.
+/// Probes the cells of an index file beside a valid data file. If the first byte is odd, the cells
+/// form a valid group of a journal; else they follow the identity unchanged.
 pub fn index(bytes: &[u8]) {
-    let Ok(place) = Place::new() else { return };
+    let Ok(place) = ProbeDirectory::new() else { return };
     let path = place.0.join("data");
-    let data = put_right(SMALL);
+    let data = build_file(SMALL);
     let Ok(mut frames) = Frames::new(&data[..], &path) else { return };
     let Ok(Some(first)) = frames.next_frame() else { return };
     let identity = Identity { salt: first.header.salt, uuid: 0 };
@@ -59,12 +58,12 @@ pub fn index(bytes: &[u8]) {
     let written =
         std::fs::write(&path, &data).and_then(|()| std::fs::write(index::index_path(&path), file));
     if written.is_ok() {
-        // What has its checksums right may lie; then it is only asked not to do harm.
-        read_lazily(&path, if sealed { None } else { agree(&data) });
+        // An index with valid checksums may contain false statements; then it only must do no harm.
+        read_lazily(&path, if sealed { None } else { check_readers_agree(&data) });
     }
 }
 
-/// A GROUP cell with the right checksum before cells as they are.
+/// Returns a GROUP cell with a valid checksum, and the unchanged cells.
 fn sealed_group(frame_offset: u64, cells: &[u8]) -> Vec<u8> {
     let head = |crc: u32| {
         let count = (cells.len() / CELL_BYTES) as u64;
@@ -77,20 +76,20 @@ fn sealed_group(frame_offset: u64, cells: &[u8]) -> Vec<u8> {
     [&head(crc), cells].concat()
 }
 
-/// The content of frames, as for [`block`], read piece by piece.
+/// Probes the content of frames, as for [`block`], with the lazy reader.
 pub fn lazy(bytes: &[u8]) {
-    let Ok(place) = Place::new() else { return };
+    let Ok(place) = ProbeDirectory::new() else { return };
     let path = place.0.join("data");
-    let data = put_right(bytes);
+    let data = build_file(bytes);
     if std::fs::write(&path, &data).is_ok() {
-        read_lazily(&path, agree(&data));
+        read_lazily(&path, check_readers_agree(&data));
     }
 }
 
-/// A directory of this thread's own, for as long as it is used.
-struct Place(PathBuf);
+/// A temporary directory of this thread.
+struct ProbeDirectory(PathBuf);
 
-impl Place {
+impl ProbeDirectory {
     fn new() -> std::io::Result<Self> {
         let thread = std::thread::current().id();
         let name = format!("traceprof-probe-{}-{thread:?}", std::process::id());
@@ -100,9 +99,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ProbeDirectory {
     fn drop(&mut self) {
-        // Of a directory that stays the next one makes use.
+        // A directory that remains is reused by the next probe.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -110,14 +109,14 @@ impl Drop for Place {
 /// The content of a frame of one thread.
 const SMALL: &[u8] = include_bytes!("../../tests/fuzz/corpus/block/one-frame");
 
-/// Puts directories, checksums and headers around contents.
-pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
+/// Builds a data file with valid directories, checksums and headers around the contents.
+pub(super) fn build_file(bytes: &[u8]) -> Vec<u8> {
     let mut file = file_header(DATA_MAGIC).to_vec();
     let mut rest = bytes;
     let mut thread = BlockEntry::neutral(0);
     thread.stream = 0;
     let mut previous = 0;
-    let mut walk = super::walk::Walk::new(false);
+    let mut walk = super::walk::BlockWalk::new(false);
     let mut survey = super::survey::Survey::default();
     for sequence in 0..8 {
         let [neutral, points, content @ ..] = rest else { break };
@@ -131,7 +130,7 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
         let mut block = [&[32, 0, 0, 0, 0], &points[..], &[33]].concat();
         thread.bytes = block.len() as u32;
         thread.ends = Ends::BOTH;
-        // What the points say decides what the directory must say; if they are wrong, so be it.
+        // The directory is derived from the points; it may be wrong if they are invalid.
         let end = super::walk::measure(&mut walk, &mut thread, &block, &mut survey);
         let mut directory = Vec::new();
         let of_neutral = BlockEntry::neutral(neutral.len() as u32);
@@ -149,7 +148,7 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
             block.extend_from_slice(&threads.to_be_bytes());
             block.extend_from_slice(&(survey.objects.len() as u32).to_be_bytes());
         }
-        let sections = [&directory, &neutral, &block].map(|section| Section {
+        let sections = [&directory, &neutral, &block].map(|section| StoredSection {
             stored: section.len() as u32,
             bytes: section.len() as u32,
             crc: crc32fast::hash(section),
@@ -178,8 +177,8 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The eager reader and the scan agree about a file.
-fn agree(file: &[u8]) -> Option<(LoadedTrace, Scan)> {
+/// Checks that the eager reader and the scan check_readers_agree about a file.
+fn check_readers_agree(file: &[u8]) -> Option<(LoadedTrace, Scan)> {
     let name = Path::new("fuzzed");
     let loaded = load_within(file, name, LIMITS);
     let frames = Frames::new(file, name).ok()?;
@@ -207,7 +206,7 @@ fn agree(file: &[u8]) -> Option<(LoadedTrace, Scan)> {
     }
 }
 
-/// A lazy reader of the file at `path` finds the samples that the eager one found.
+/// Checks that the lazy reader finds the samples that the eager reader found.
 fn read_lazily(path: &Path, loaded: Option<(LoadedTrace, Scan)>) {
     let Ok(trace) = LazyTrace::open(path) else { return };
     let mut counts = vec![0; trace.threads().len()];

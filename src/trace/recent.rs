@@ -1,18 +1,18 @@
-//! Ids that were met lately.
+//! A set of recently seen ids.
 //!
-//! Ids of call traces are never used again for another one, but an old one may come back at any
-//! time: preserved traces keep theirs, and kernel mode has epochs of its own that alternate with
-//! those of user mode. So ids are kept by when they were met last, whatever their epoch.
+//! Ids of call traces are never reused for another trace, but an old id may come back at any time:
+//! preserved traces keep theirs, and kernel mode has epochs of its own that alternate with those of
+//! user mode. So the set keeps ids by the time when they were last seen, whatever their epoch.
 //!
 //! # Invariants
-//! - The latest [`KEPT`] different ids are known, and no more than twice as many.
+//! - The set has the latest [`KEPT`] distinct ids, and at most twice as many.
 
 use std::collections::HashSet;
 
-/// Different ids that are known for certain.
+/// The number of distinct ids that are certain to be in the set.
 const KEPT: usize = 32_768;
 
-/// A set that forgets what was not met for long.
+/// A set that forgets ids that were not seen for long.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     young: HashSet<u64>,
@@ -20,12 +20,12 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// Notes an id; true if it was not known.
+    /// Adds an id; returns true if it was not in the set.
     pub(super) fn insert(&mut self, id: u64) -> bool {
         if self.young.contains(&id) {
             return false;
         }
-        // Before the old ones are forgotten, of which it may be one.
+        // Removed before the old ids are dropped, since this id may be among them.
         let is_known = self.old.remove(&id);
         if self.young.len() == KEPT {
             std::mem::swap(&mut self.young, &mut self.old);
@@ -54,10 +54,10 @@ mod tests {
         assert!(recent.insert(always));
         for id in 0..10 * KEPT as u64 {
             assert!(recent.insert(id));
-            assert!(!recent.insert(always), "it was met just now");
+            assert!(!recent.insert(always), "it was just seen");
             assert!(!recent.insert(id.saturating_sub(KEPT as u64 / 3)), "{id}");
             assert!(recent.young.len() + recent.old.len() <= 2 * KEPT);
         }
-        assert!(recent.insert(0), "not met for long");
+        assert!(recent.insert(0), "not seen for long");
     }
 }

@@ -1,10 +1,10 @@
-//! Recovery: all that can be read of a trace, as a trace that is whole.
+//! Recovery: writes everything readable of a trace into a complete trace.
 //!
 //! # Invariants
-//! - Streams are copied as they are, calls included: nothing is inferred again, so that a trace
-//!   that was whole stays the same.
-//! - Where something is lost the copy has a gap.
-//! - Memory is that of the scan's tables, of the thread-neutral objects and of the writer.
+//! - Streams are copied unchanged, calls included: nothing is inferred again, so a complete trace
+//!   stays the same.
+//! - Where something is lost, the copy has a gap.
+//! - Memory use is that of the scan's tables, the thread-neutral objects and the writer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,12 +20,12 @@ use super::frames::Frames;
 use super::index::index_path;
 use super::loss::{self, Loss};
 use super::meter;
-use super::object::{Point, Record, SampleFields};
+use super::object::{Record, SampleFields, TracePoint};
 use super::resolve::{Neutrals, Referred};
 use super::sample::Context;
 use super::scan::scan;
 use super::scanned::Scan;
-use super::state::Copied;
+use super::state::StreamRef;
 use super::stream::Stream;
 use super::tags::TextTags;
 use super::verify::FileState;
@@ -34,12 +34,12 @@ use super::{
     Thread, ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
-/// What was recovered.
+/// The result of [`recover`].
 #[derive(Debug)]
 pub struct Recovered {
-    /// Samples in the new file.
+    /// The number of samples in the new file.
     pub samples: u64,
-    /// What the old file lacks.
+    /// The losses of the old file.
     pub losses: Vec<Loss>,
     /// The new file.
     pub written: Written,
@@ -47,10 +47,10 @@ pub struct Recovered {
     pub was: FileState,
 }
 
-/// Writes a trace to `output` that is whole and has all that can be read of the one at `input`.
+/// Writes to `output` a complete trace with everything that can be read of the trace at `input`.
 /// Where samples are lost it has a gap. If the old file was not clean, the new one has the metadata
-/// `recovered_from` (the old file's name), `recovered_unfinished` (1, if that was not closed),
-/// `recovered_lost_frames` and `recovered_lost_samples` (as far as known).
+/// `recovered_from` (the old file's name), `recovered_unfinished` (1, if the old file was not
+/// closed), `recovered_lost_frames` and `recovered_lost_samples` (as far as known).
 ///
 /// # Errors
 /// Those of [`load`](fn@super::load) for the input; [`TraceError::SameFile`] if the output would
@@ -73,12 +73,12 @@ pub fn recover(
     output: &Path,
     options: WriterOptions,
 ) -> Result<Recovered, TraceError> {
-    // Opened first: an input that is missing is the first thing to say.
+    // Opened first, so that a missing input is the first error.
     let frames = Frames::open(input)?;
     refuse_same(input, output)?;
     let scan = scan(input, false)?;
     let was = FileState::of(&scan.bad, &scan.losses, scan.closed);
-    // Of a file without losses all that is referred to is there: the scan has seen it.
+    // In a file without losses all references are valid: the scan has checked them.
     let everywhere = scan.mixed || !scan.bad.is_empty();
     meter::again();
     let neutrals = read_objects(frames, everywhere)?;
@@ -87,7 +87,7 @@ pub fn recover(
     if was != FileState::Clean {
         note_origin(&mut writer, input, &scan)?;
     }
-    // First, so that those of a trace that is whole keep their ids.
+    // Texts come first, so that those of a complete trace keep their ids.
     let texts: Vec<TextId> =
         neutrals.texts().map(|text| writer.text(text)).collect::<Result<_, _>>()?;
     let locations = write_objects(&mut writer, &neutrals)?;
@@ -103,7 +103,7 @@ pub fn recover(
     Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
 }
 
-/// Refuses to write over the input or its index.
+/// Refuses to overwrite the input or its index.
 fn refuse_same(input: &Path, output: &Path) -> Result<(), TraceError> {
     let inode = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let read = [inode(input), inode(&index_path(input))];
@@ -124,7 +124,7 @@ fn corrupt(offset: u64, what: &'static str) -> TraceError {
     budget().error(offset, what)
 }
 
-/// Says in the metadata what the new file was made from.
+/// Records in the metadata what the new file was made from.
 fn note_origin(writer: &mut TraceWriter, input: &Path, scan: &Scan) -> Result<(), TraceError> {
     let name = input.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let samples = scan.losses.iter().filter_map(|loss| loss.samples);
@@ -137,8 +137,8 @@ fn note_origin(writer: &mut TraceWriter, input: &Path, scan: &Scan) -> Result<()
     writer.set_metadata("recovered_lost_samples", Value::Unsigned(samples))
 }
 
-/// The thread-neutral objects of a file. Blocks of threads are looked into only if they may have
-/// any, or refer to what is lost.
+/// Reads the thread-neutral objects of a file. Decodes blocks of threads only if they may contain
+/// such objects or refer to lost ones.
 fn read_objects(
     mut frames: Frames<BufReader<File>>,
     everywhere: bool,
@@ -172,11 +172,14 @@ fn read_objects(
                         .add(object, &mut budget)
                         .map_err(|what| budget.error(offset, what))?,
                     Record::Point(
-                        Point::Call { location }
-                        | Point::Site { location }
-                        | Point::OuterSite { location, .. },
+                        TracePoint::Call { location }
+                        | TracePoint::Site { location }
+                        | TracePoint::OuterSite { location, .. },
                     ) => referred.locations = referred.locations.max(u64::from(location) + 1),
-                    Record::Point(Point::Sample(SampleFields { waits_on: Some(text), .. })) => {
+                    Record::Point(TracePoint::Sample(SampleFields {
+                        waits_on: Some(text),
+                        ..
+                    })) => {
                         referred.texts = referred.texts.max(u64::from(text));
                     }
                     _ => {}
@@ -188,8 +191,8 @@ fn read_objects(
     Ok(neutrals)
 }
 
-/// Writes metadata and objects; gives the new ids of the locations. Those of a trace that is whole
-/// are the old ones.
+/// Writes metadata and objects. Returns the new ids of the locations; in a complete trace these
+/// equal the old ids.
 fn write_objects(
     writer: &mut TraceWriter,
     neutrals: &Neutrals,
@@ -212,7 +215,7 @@ fn write_objects(
     let mut locations: Vec<LocationId> = Vec::new();
     for mut location in neutrals.locations(&mut budget).map_err(wrong)? {
         location.method = methods[location.method.0 as usize];
-        // Its id is smaller.
+        // The parent has a smaller id.
         location.inline_parent =
             location.inline_parent.and_then(|id| locations.get(id.0 as usize).copied());
         locations.push(writer.location(&location)?);
@@ -230,14 +233,14 @@ fn write_objects(
     Ok(locations)
 }
 
-/// Copies streams.
+/// Copies the streams of a trace.
 struct Copy<'a> {
     writer: TraceWriter,
-    /// New ids by old ones.
+    /// The new text ids by old ones.
     texts: Vec<TextId>,
-    /// Which tags are texts.
+    /// The tags whose values are texts.
     tags: TextTags,
-    /// New ids by old ones.
+    /// The new location ids by old ones.
     locations: Vec<LocationId>,
     threads: &'a [Thread],
     scan: &'a Scan,
@@ -276,7 +279,7 @@ impl Copy<'_> {
             let reached = reached.entry(entry.stream).or_default();
             self.resume(&entry, reached)?;
             let bytes = &frame.payload[at..at + entry.bytes as usize];
-            let mut block = Block {
+            let mut block = CopiedBlock {
                 state: entry.begin.clone(),
                 context: Context::default(),
                 tick_ns: entry.tick_ns,
@@ -303,41 +306,41 @@ impl Copy<'_> {
     fn point(
         &mut self,
         entry: &BlockEntry,
-        block: &mut Block,
-        point: Point,
+        block: &mut CopiedBlock,
+        point: TracePoint,
         offset: u64,
     ) -> Result<(), TraceError> {
         let stream = copied(entry.stream);
         let place = |location: u32| LocationId(location);
-        // The scan has checked all that could be wrong here.
-        let impossible = || corrupt(offset, "the file has changed while it was read");
+        // The scan has checked everything that could be wrong here.
+        let impossible = || corrupt(offset, "the file changed while it was read");
         let state = &mut block.state;
         let last_ns = state.last_ns;
         match point {
-            Point::Call { location } => {
+            TracePoint::Call { location } => {
                 let new = self.new_location(place(location)).ok_or_else(impossible)?;
                 state.push(place(location), state.logical);
                 self.writer.copy(stream, 0, |stream| stream.open_call(new))
             }
-            Point::Footer { run, unfinished } => {
+            TracePoint::Footer { run, unfinished } => {
                 let depth = state.depth().checked_sub(run as usize).ok_or_else(impossible)?;
                 state.truncate(depth);
                 self.writer.copy(stream, 0, |stream| stream.close(depth, unfinished))
             }
-            Point::Site { location } => self.site(stream, state, 0, place(location)),
-            Point::OuterSite { up, location } => {
+            TracePoint::Site { location } => self.site(stream, state, 0, place(location)),
+            TracePoint::OuterSite { up, location } => {
                 self.site(stream, state, up as usize, place(location))
             }
-            Point::Sample(fields) => {
+            TracePoint::Sample(fields) => {
                 self.sample(entry.stream, block, &fields).ok_or_else(impossible)?
             }
-            Point::Gap { before, length } => {
+            TracePoint::Gap { before, length } => {
                 let times = super::forest::gap(before, length, last_ns);
                 let (from_ns, to_ns) = times.map_err(|what| corrupt(offset, what))?;
                 block.context.gap(to_ns);
                 self.writer.copy(stream, 0, |stream| stream.gap(from_ns, to_ns))
             }
-            Point::ThreadStart { .. } | Point::ThreadExit { .. } => {
+            TracePoint::ThreadStart { .. } | TracePoint::ThreadExit { .. } => {
                 self.writer.copy(stream, 0, |stream| stream.leaf(point))
             }
         }
@@ -349,27 +352,27 @@ impl Copy<'_> {
 
     fn site(
         &mut self,
-        stream: Copied,
+        stream: StreamRef,
         state: &mut Checkpoint,
         up: usize,
         location: LocationId,
     ) -> Result<(), TraceError> {
         let place = state.depth().checked_sub(up + 1);
         let (Some(place), Some(new)) = (place, self.new_location(location)) else {
-            return Err(corrupt(0, "the file has changed while it was read"));
+            return Err(corrupt(0, "the file changed while it was read"));
         };
         state.locations[place] = location;
         self.writer.copy(stream, 0, |stream| stream.move_call(place, new))
     }
 
-    /// Copies a sample; `None` if it cannot be one.
+    /// Copies a sample; returns `None` if it is invalid.
     fn sample(
         &mut self,
         stream: u32,
-        block: &mut Block,
+        block: &mut CopiedBlock,
         fields: &SampleFields,
     ) -> Option<Result<(), TraceError>> {
-        let Block { state, context, tick_ns } = block;
+        let CopiedBlock { state, context, tick_ns } = block;
         let mut sample = context.decode(fields, state, *tick_ns)?;
         let outer = fields.outer.unwrap_or(0) as usize;
         state.depth().checked_sub(outer)?;
@@ -391,12 +394,12 @@ impl Copy<'_> {
         Some(self.writer.copy(copied, 1, |stream| stream.sample(&sample, outer, main_before)))
     }
 
-    /// Gives the texts among the tags their new ids.
+    /// Replaces the text ids among the tags by their new ids.
     fn rename_tags(&mut self, sample: &mut Sample) -> Result<(), TraceError> {
         for value in self.tags.values(sample) {
             let text = match self.texts.get(*value as usize - 1) {
                 Some(text) => *text,
-                // No reader has looked at whether it is there.
+                // Readers do not check that the texts of tags exist.
                 None => self.writer.text(LOST)?,
             };
             *value = text.0.saturating_add(1);
@@ -404,24 +407,25 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// How many samples of a main stream are copied before the one that had the number `before`.
+    /// Returns the number of copied samples of a main stream before the sample with the old number
+    /// `before`.
     fn main_before(&self, stream: u32, before: u64) -> u64 {
         let lost = self.scan.lost_samples.get(&stream).map_or(&[][..], |lost| lost);
         let lost = lost.iter().map(|(at, count)| before.saturating_sub(*at).min(*count));
         before - lost.sum::<u64>()
     }
 
-    /// Brings a stream into the state that a block begins in.
+    /// Brings a stream into the state at the start of a block.
     fn resume(&mut self, entry: &BlockEntry, reached: &Checkpoint) -> Result<(), TraceError> {
         let resumption = loss::resume(reached, entry, true).map_err(|what| corrupt(0, what))?;
         let Some(resumption) = resumption else { return Ok(()) };
         let new: Option<Vec<_>> =
             entry.begin.locations.iter().map(|old| self.new_location(*old)).collect();
-        let new = new.ok_or_else(|| corrupt(0, "the file has changed while it was read"))?;
+        let new = new.ok_or_else(|| corrupt(0, "the file changed while it was read"))?;
         let (survivors, to_ns) = (resumption.survivors, resumption.to_ns);
         let from_ns = self.known_since(entry.stream, resumption.from_ns, to_ns);
         self.writer.copy(copied(entry.stream), 0, |stream: &mut Stream| {
-            // That they had ended was not seen.
+            // The ends of these calls were not seen.
             stream.close(survivors, true);
             stream.gap(from_ns, to_ns);
             for (place, new) in new.iter().enumerate() {
@@ -434,8 +438,8 @@ impl Copy<'_> {
         })
     }
 
-    /// When a gap begins that ends at `to_ns`: at the last sample, without one where the thread
-    /// does.
+    /// Returns the start of a gap that ends at `to_ns`: the last sample or, without samples, the
+    /// first time of the thread.
     fn known_since(&self, stream: u32, from_ns: u64, to_ns: u64) -> u64 {
         let thread = self.threads.get((stream & !SIDE) as usize);
         let first_seen = thread.map_or(0, |thread| thread.first_seen_ns);
@@ -446,7 +450,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Ends a thread whose rest is lost.
+    /// Ends a thread whose remaining data is lost.
     fn end_in_loss(&mut self, thread: ThreadId, from_ns: u64) -> Result<(), TraceError> {
         let to_ns = self.scan.last_ns.max(from_ns);
         let from_ns = self.known_since(thread.0, from_ns, to_ns);
@@ -457,13 +461,13 @@ impl Copy<'_> {
     }
 }
 
-/// A block that is being copied.
-struct Block {
+/// The state of a block that is being copied.
+struct CopiedBlock {
     state: Checkpoint,
     context: Context,
     tick_ns: u64,
 }
 
-fn copied(stream: u32) -> Copied {
-    Copied { thread: ThreadId(stream & !SIDE), side: stream & SIDE != 0 }
+fn copied(stream: u32) -> StreamRef {
+    StreamRef { thread: ThreadId(stream & !SIDE), side: stream & SIDE != 0 }
 }

@@ -1,10 +1,10 @@
-//! The thread-neutral objects of a trace while it is read: by id, then with references resolved.
+//! The thread-neutral objects of a trace while it is read: by id, then with resolved references.
 //!
 //! # Invariants
-//! - Ids are dense: a new object has the next id of its kind, one that is written again has equal
-//!   content. So a file cannot make a table larger than itself. Where frames are lost, ids may be
-//!   passed; placeholders keep their places.
-//! - An inlined location's parent has a smaller id, so that chains end.
+//! - Ids are dense: a new object has the next id of its kind, and an object that is written again
+//!   has equal content. So a file cannot make a table larger than itself. If frames are lost, ids
+//!   may be skipped; placeholders take their slots.
+//! - An inlined location's parent has a smaller id, so chains end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use super::{
     Module, ModuleId, NONE, TextId, Thread, Value,
 };
 
-/// What was read so far.
+/// The objects that were read so far.
 #[derive(Debug, Default)]
 pub(super) struct Neutrals {
-    strings: Table<String>,
-    modules: Table<Neutral>,
-    methods: Table<Neutral>,
-    locations: Table<Neutral>,
-    nodes: Table<(u32, u32)>,
+    strings: ObjectTable<String>,
+    modules: ObjectTable<Neutral>,
+    methods: ObjectTable<Neutral>,
+    locations: ObjectTable<Neutral>,
+    nodes: ObjectTable<(u32, u32)>,
     depths: Vec<u32>,
-    traces: Table<(u64, u32, u16)>,
-    threads: Table<Neutral>,
-    mappings: Table<Neutral>,
+    traces: ObjectTable<(u64, u32, u16)>,
+    threads: ObjectTable<Neutral>,
+    mappings: ObjectTable<Neutral>,
     metadata_count: u32,
     metadata: Metadata,
     may_skip_metadata: bool,
@@ -34,38 +34,39 @@ pub(super) struct Neutrals {
     added: u64,
 }
 
-/// The objects of a kind; `None` for those that are lost.
+/// The objects of one kind; `None` for lost objects.
 #[derive(Debug)]
-struct Table<T> {
+struct ObjectTable<T> {
     objects: Vec<Option<T>>,
-    /// How many ids may be passed.
+    /// The number of ids that may be skipped.
     may_skip: u64,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for ObjectTable<T> {
     fn default() -> Self {
         Self { objects: Vec::new(), may_skip: 0 }
     }
 }
 
-/// How many objects of a kind blocks of threads refer to: one more than the largest id.
+/// The number of objects of each kind that blocks of threads need: the largest id they refer to,
+/// plus one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Referred {
     pub(super) locations: u64,
     pub(super) threads: u64,
-    /// Of the strings, by samples.
+    /// The number of strings that samples need.
     pub(super) texts: u64,
 }
 
-/// What is wrong with an object or a reference.
-type Checked<T> = Result<T, &'static str>;
+/// A result with the reason why an object or a reference is invalid.
+type ObjectResult<T> = Result<T, &'static str>;
 
-const UNRESOLVED: &str = "an object refers to one that does not exist";
-const CHANGED: &str = "an object is written again with other content";
+const UNRESOLVED: &str = "an object refers to a missing object";
+const CHANGED: &str = "an object is written again with different content";
 
-impl<T: PartialEq> Table<T> {
-    /// Adds an object; gives how many ids before it were passed.
-    fn insert(&mut self, id: u32, object: T) -> Checked<u64> {
+impl<T: PartialEq> ObjectTable<T> {
+    /// Adds an object. Returns the number of ids that were skipped before it.
+    fn insert(&mut self, id: u32, object: T) -> ObjectResult<u64> {
         match self.objects.get_mut(id as usize) {
             Some(Some(known)) if *known != object => Err(CHANGED),
             Some(known) => {
@@ -77,7 +78,7 @@ impl<T: PartialEq> Table<T> {
                 if skipped as u64 > self.may_skip {
                     return Err("an object skips an id");
                 }
-                // What follows may have been lost too: an object with a known id is written again.
+                // Later ids may have been lost too: a known object is written again after a loss.
                 self.may_skip -= skipped as u64;
                 self.objects.resize_with(id as usize, || None);
                 self.objects.push(Some(object));
@@ -86,27 +87,28 @@ impl<T: PartialEq> Table<T> {
         }
     }
 
-    /// Makes sure that there are `len` objects, if frames that are lost may have had them.
-    fn reach(&mut self, len: u64) -> Checked<u64> {
-        let lacking = len.saturating_sub(self.len() as u64);
-        if lacking > self.may_skip {
+    /// Extends the table to `len` objects, if lost frames may explain the missing ones. Returns the
+    /// number of added placeholders.
+    fn extend_to(&mut self, len: u64) -> ObjectResult<u64> {
+        let missing = len.saturating_sub(self.len() as u64);
+        if missing > self.may_skip {
             return Err(UNRESOLVED);
         }
-        self.objects.resize_with(self.len() + lacking as usize, || None);
-        Ok(lacking)
+        self.objects.resize_with(self.len() + missing as usize, || None);
+        Ok(missing)
     }
 
     fn len(&self) -> usize {
         self.objects.len()
     }
 
-    fn there(&self) -> impl Iterator<Item = &T> {
+    fn present(&self) -> impl Iterator<Item = &T> {
         self.objects.iter().flatten()
     }
 }
 
 impl Neutrals {
-    /// Frames are lost: so many ids of each kind may be passed from now on.
+    /// Records a loss of frames: `may_skip` more ids of each kind may be skipped.
     pub(super) fn note_loss(&mut self, may_skip: u64) {
         let Self { strings, modules, methods, locations, nodes, traces, threads, mappings, .. } =
             self;
@@ -124,28 +126,28 @@ impl Neutrals {
         self.may_skip_metadata = true;
     }
 
-    /// How many objects there were, one that is written again counted again.
+    /// Returns the number of added objects; an object that is written again counts again.
     pub(super) fn added(&self) -> u64 {
         self.added
     }
 
-    /// How many objects are placeholders.
+    /// Returns the number of placeholders.
     pub(super) fn placeholders(&self) -> u64 {
         self.placeholders
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(super) fn thread_count(&self) -> u32 {
         self.threads.len() as u32
     }
 
-    /// The place of a thread is kept by a placeholder.
+    /// Returns whether a thread is a placeholder.
     pub(super) fn is_thread_lost(&self, id: u32) -> bool {
         matches!(self.threads.objects.get(id as usize), Some(None))
     }
 
-    /// Takes an object in.
-    pub(super) fn add(&mut self, object: Neutral, budget: &mut Budget) -> Checked<()> {
+    /// Adds an object.
+    pub(super) fn add(&mut self, object: Neutral, budget: &mut Budget) -> ObjectResult<()> {
         budget.take(size_of::<Option<Neutral>>() as u64 + object_bytes(&object))?;
         self.added += 1;
         let skipped = match object {
@@ -168,7 +170,7 @@ impl Neutrals {
                 if id > self.metadata_count && !self.may_skip_metadata {
                     return Err("an object skips an id");
                 }
-                // Nothing keeps their places, but they are missed.
+                // They get no placeholders, but count as missing.
                 self.placeholders += u64::from(id.saturating_sub(self.metadata_count));
                 if id >= self.metadata_count {
                     self.metadata_count = id.saturating_add(1);
@@ -182,13 +184,13 @@ impl Neutrals {
         budget.take(skipped * size_of::<Option<Neutral>>() as u64)
     }
 
-    fn add_thread(&mut self, id: u32, object: Neutral) -> Checked<u64> {
+    fn add_thread(&mut self, id: u32, object: Neutral) -> ObjectResult<u64> {
         match (self.threads.objects.get_mut(id as usize), &object) {
             (
                 Some(Some(Neutral::Thread { tid: old_tid, pid: old_pid, .. })),
                 Neutral::Thread { tid, pid, .. },
             ) if (&*old_tid, &*old_pid) != (tid, pid) => {
-                Err("a thread is written again as another one")
+                Err("a thread is written again with different ids")
             }
             (Some(known), _) => {
                 *known = Some(object);
@@ -198,11 +200,11 @@ impl Neutrals {
         }
     }
 
-    fn add_node(&mut self, id: u32, node: (u32, u32)) -> Checked<u64> {
+    fn add_node(&mut self, id: u32, node: (u32, u32)) -> ObjectResult<u64> {
         let depth = match node.0 {
             NONE => 0,
             parent if parent < id => self.depths.get(parent as usize).map_or(0, |depth| depth + 1),
-            _ => return Err("a stack node lies under a later one"),
+            _ => return Err("a stack node is the child of a later one"),
         };
         if depth as usize >= MAX_DEPTH {
             return Err("a call trace is too deep");
@@ -213,17 +215,17 @@ impl Neutrals {
         Ok(skipped)
     }
 
-    /// Makes all that is referred to be there, as a placeholder if it is lost. Nothing may be added
-    /// after this.
-    pub(super) fn settle(&mut self, referred: Referred, budget: &mut Budget) -> Checked<()> {
+    /// Adds a placeholder for each lost object that is referred to, and fails if an object is
+    /// missing without a loss. Nothing may be added after this.
+    pub(super) fn settle(&mut self, referred: Referred, budget: &mut Budget) -> ObjectResult<()> {
         let Referred { locations, threads, texts } = referred;
         let after = |id: u32| if id == NONE { 0 } else { u64::from(id) + 1 };
         let mut needed = [0u64; 5];
         let [strings, modules, methods, location, nodes] = &mut needed;
         let need = |count: &mut u64, id: u32| *count = (*count).max(after(id));
-        let objects = self.modules.there().chain(self.methods.there());
-        let objects = objects.chain(self.locations.there()).chain(self.threads.there());
-        for object in objects.chain(self.mappings.there()) {
+        let objects = self.modules.present().chain(self.methods.present());
+        let objects = objects.chain(self.locations.present()).chain(self.threads.present());
+        for object in objects.chain(self.mappings.present()) {
             match *object {
                 Neutral::Module { path, .. } => need(strings, path),
                 Neutral::Method { module, name, .. } => {
@@ -239,19 +241,19 @@ impl Neutrals {
                 _ => {}
             }
         }
-        self.nodes.there().for_each(|(_, id)| need(location, *id));
-        self.traces.there().for_each(|(_, id, _)| need(nodes, *id));
+        self.nodes.present().for_each(|(_, id)| need(location, *id));
+        self.traces.present().for_each(|(_, id, _)| need(nodes, *id));
         let [strings, modules, methods, location, nodes] = needed;
-        let mut made = self.strings.reach(strings.max(texts))?;
-        made += self.modules.reach(modules)?;
-        made += self.nodes.reach(nodes)?;
-        let missing = "a trace point refers to a location that does not exist";
-        made += self.locations.reach(location.max(locations)).map_err(|_| missing)?;
-        made += self.methods.reach(methods)?;
-        let missing = "a block belongs to a thread that does not exist";
-        made += self.threads.reach(threads).map_err(|_| missing)?;
+        let mut made = self.strings.extend_to(strings.max(texts))?;
+        made += self.modules.extend_to(modules)?;
+        made += self.nodes.extend_to(nodes)?;
+        let missing = "a trace point refers to a missing location";
+        made += self.locations.extend_to(location.max(locations)).map_err(|_| missing)?;
+        made += self.methods.extend_to(methods)?;
+        let missing = "a block belongs to a missing thread";
+        made += self.threads.extend_to(threads).map_err(|_| missing)?;
         self.placeholders += made;
-        // What the placeholders themselves refer to.
+        // The objects that the placeholders themselves refer to.
         if self.nodes.objects.contains(&None) && !self.locations.objects.contains(&None) {
             self.locations.objects.push(None);
         }
@@ -269,12 +271,12 @@ impl Neutrals {
         &self.metadata
     }
 
-    /// The ids of the call traces, in the order in which they were written.
+    /// Returns the ids of the call traces, in the order of writing.
     pub(super) fn trace_ids(&self) -> impl Iterator<Item = u64> {
-        self.traces.there().map(|(trace_id, ..)| *trace_id)
+        self.traces.present().map(|(trace_id, ..)| *trace_id)
     }
 
-    pub(super) fn modules(&self, budget: &mut Budget) -> Checked<Vec<Module>> {
+    pub(super) fn modules(&self, budget: &mut Budget) -> ObjectResult<Vec<Module>> {
         let resolve = |object: &Option<Neutral>| match object {
             Some(Neutral::Module { path, build_id, .. }) => {
                 budget.take((size_of::<Module>() + build_id.len()) as u64)?;
@@ -285,7 +287,7 @@ impl Neutrals {
         self.modules.objects.iter().map(resolve).collect()
     }
 
-    pub(super) fn methods(&self, budget: &mut Budget) -> Checked<Vec<Method>> {
+    pub(super) fn methods(&self, budget: &mut Budget) -> ObjectResult<Vec<Method>> {
         let resolve = |object: &Option<Neutral>| match object {
             Some(Neutral::Method { module, start_svma, name, .. }) => {
                 budget.take(size_of::<Method>() as u64)?;
@@ -300,7 +302,7 @@ impl Neutrals {
         self.methods.objects.iter().map(resolve).collect()
     }
 
-    pub(super) fn locations(&self, budget: &mut Budget) -> Checked<Vec<Location>> {
+    pub(super) fn locations(&self, budget: &mut Budget) -> ObjectResult<Vec<Location>> {
         let lost = self.methods.objects.iter().position(Option::is_none);
         let lost = MethodId(lost.unwrap_or(0) as u32);
         let resolve = |object: &Option<Neutral>| match object {
@@ -322,18 +324,18 @@ impl Neutrals {
         self.locations.objects.iter().map(resolve).collect()
     }
 
-    pub(super) fn call_traces(&self) -> Checked<CallTraces> {
+    pub(super) fn call_traces(&self) -> ObjectResult<CallTraces> {
         let lost = self.locations.objects.iter().position(Option::is_none);
         let node = |node: &Option<(u32, u32)>| {
             let (parent, location) = node.unwrap_or((NONE, lost.unwrap_or(0) as u32));
             let location = reference(location, self.locations.len())?.ok_or(UNRESOLVED)?;
             Ok((parent, LocationId(location)))
         };
-        let nodes = self.nodes.objects.iter().map(node).collect::<Checked<_>>()?;
-        CallTraces::new(nodes, self.traces.there().copied()).ok_or(UNRESOLVED)
+        let nodes = self.nodes.objects.iter().map(node).collect::<ObjectResult<_>>()?;
+        CallTraces::new(nodes, self.traces.present().copied()).ok_or(UNRESOLVED)
     }
 
-    pub(super) fn threads(&self, budget: &mut Budget) -> Checked<Vec<Thread>> {
+    pub(super) fn threads(&self, budget: &mut Budget) -> ObjectResult<Vec<Thread>> {
         let resolve = |object: &Option<Neutral>| match object {
             Some(Neutral::Thread { tid, pid, name, first_seen, ended, .. }) => {
                 budget.take(size_of::<Thread>() as u64)?;
@@ -350,7 +352,7 @@ impl Neutrals {
         self.threads.objects.iter().map(resolve).collect()
     }
 
-    pub(super) fn mapped(&self) -> Checked<Vec<MappedModule>> {
+    pub(super) fn mapped(&self) -> ObjectResult<Vec<MappedModule>> {
         let resolve = |object: &Neutral| match *object {
             Neutral::Mapping { pid, start, end, file_offset, module, seen, .. } => {
                 let module = reference(module, self.modules.len())?.ok_or(UNRESOLVED)?;
@@ -365,24 +367,24 @@ impl Neutrals {
             }
             _ => Err(UNRESOLVED),
         };
-        self.mappings.there().map(resolve).collect()
+        self.mappings.present().map(resolve).collect()
     }
 
-    /// All texts, by id.
+    /// Returns all texts by id.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.strings.objects.iter().map(|text| text.as_deref().unwrap_or(LOST))
     }
 
-    /// The texts with these ids.
+    /// Returns the texts with these ids.
     pub(super) fn texts_of(
         &self,
         ids: BTreeSet<TextId>,
         budget: &mut Budget,
-    ) -> Checked<BTreeMap<TextId, String>> {
+    ) -> ObjectResult<BTreeMap<TextId, String>> {
         ids.into_iter().map(|id| Ok((id, self.string(id.0, budget)?))).collect()
     }
 
-    fn string(&self, id: u32, budget: &mut Budget) -> Checked<String> {
+    fn string(&self, id: u32, budget: &mut Budget) -> ObjectResult<String> {
         let text = self.strings.objects.get(id as usize).ok_or(UNRESOLVED)?;
         let text = text.as_deref().unwrap_or(LOST);
         budget.take(text.len() as u64)?;
@@ -390,7 +392,7 @@ impl Neutrals {
     }
 }
 
-/// What an object takes beyond its fixed part.
+/// Returns the size of an object beyond its fixed part.
 fn object_bytes(object: &Neutral) -> u64 {
     match object {
         Neutral::String { text, .. } => text.len() as u64,
@@ -400,7 +402,7 @@ fn object_bytes(object: &Neutral) -> u64 {
     }
 }
 
-/// What a value takes; lists nest only a little.
+/// Returns the size of a value. The recursion is bounded by the nesting limit.
 fn value_bytes(value: &Value) -> u64 {
     size_of::<Value>() as u64
         + match value {
@@ -410,8 +412,8 @@ fn value_bytes(value: &Value) -> u64 {
         }
 }
 
-/// An id that is in its table, or none.
-fn reference(id: u32, count: usize) -> Checked<Option<u32>> {
+/// Returns an id if it is in its table, or `None` for no id.
+fn reference(id: u32, count: usize) -> ObjectResult<Option<u32>> {
     match id {
         NONE => Ok(None),
         id if (id as usize) < count => Ok(Some(id)),
@@ -428,7 +430,7 @@ mod tests {
         Budget::new(LoadLimits::default())
     }
 
-    fn added(objects: &[Neutral]) -> Checked<Neutrals> {
+    fn added(objects: &[Neutral]) -> ObjectResult<Neutrals> {
         let mut neutrals = Neutrals::default();
         objects.iter().try_for_each(|object| neutrals.add(object.clone(), &mut free()))?;
         Ok(neutrals)

@@ -1,19 +1,19 @@
-//! What a thread does by the scheduler's account.
+//! The state of a thread in the scheduler.
 
 /// The run state of a sample. Its number is what the format stores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RunState {
-    /// It runs on a processor.
+    /// Running on a processor.
     #[default]
     Running = 0,
-    /// It could run, and waits for a processor.
+    /// Ready to run, waiting for a processor.
     Runnable = 1,
-    /// It sleeps until something happens; a signal would wake it.
+    /// Sleeping until an event; a signal would wake it.
     Sleeping = 2,
-    /// It sleeps in the kernel, mostly for a disk, and no signal wakes it.
+    /// Sleeping in the kernel, mostly for a disk; no signal wakes it.
     Disk = 3,
-    /// Job control or a debugger has stopped it.
+    /// Stopped by job control or a debugger.
     Stopped = 4,
 }
 
@@ -22,12 +22,12 @@ impl RunState {
     pub const ALL: [Self; 5] =
         [Self::Running, Self::Runnable, Self::Sleeping, Self::Disk, Self::Stopped];
 
-    /// The state with this number, if there is one.
+    /// Returns the state with this number, if there is one.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its name in views and on the command line.
+    /// Returns the name in views and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",

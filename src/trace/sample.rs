@@ -1,11 +1,11 @@
-//! Samples relative to the one before them: what changed and what is not zero.
+//! Encodes samples relative to the previous one: fields that changed, and fields that are not zero.
 
 use super::checkpoint::Checkpoint;
 use super::object::SampleFields;
 use super::stacks::{Stacks, epoch_of};
 use super::{Sample, TextId};
 
-/// The values of the last sample in the block that the next one is relative to. A block begins with
+/// The values of the last sample in the block that the next one is relative to. A block starts with
 /// the default.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Context {
@@ -14,20 +14,20 @@ pub(super) struct Context {
     root_span: u64,
     root_high: u64,
     tags: [u32; 10],
-    /// Of the last sample with a system call: the text's id plus 1, or 0.
+    /// The text's id plus 1, or 0, of the last sample with a system call.
     waits_on: u32,
     stacks: Stacks,
-    /// Where the gap ends that lies between the last sample and the next one.
+    /// The end of the gap between the last sample and the next one.
     gap_end_ns: Option<u64>,
 }
 
 impl Context {
-    /// Notes a gap in front of the next sample.
+    /// Records a gap before the next sample.
     pub(super) fn gap(&mut self, end_ns: u64) {
         self.gap_end_ns = Some(end_ns);
     }
 
-    /// The fields of `sample`, `outer` calls of whose stack are not its own.
+    /// Returns the fields of `sample`. `outer` is the number of outer calls that are not its own.
     pub(super) fn encode(
         &mut self,
         sample: &Sample,
@@ -64,7 +64,8 @@ impl Context {
         fields
     }
 
-    /// The sample that `fields` stand for; `None` if its time lies before the last one.
+    /// Decodes the sample with these fields; returns `None` if its time is before that of the last
+    /// one.
     pub(super) fn decode(
         &mut self,
         fields: &SampleFields,
@@ -98,12 +99,12 @@ impl Context {
         (time_ns >= state.last_ns).then_some(sample)
     }
 
-    /// What the time of the next sample is relative to.
+    /// Returns the base that the time of the next sample is relative to.
     fn due_ns(&mut self, state: &Checkpoint, tick_ns: u64) -> u64 {
         self.gap_end_ns.take().unwrap_or(state.last_ns.wrapping_add(tick_ns))
     }
 
-    /// The slot field of a sample with this id.
+    /// Returns the slot field of a sample with this call-trace id.
     fn encode_slot(&mut self, trace_id: u64, state: &Checkpoint) -> Option<u32> {
         let (epoch, slot) = (epoch_of(trace_id), trace_id as u32);
         if epoch == 0 {
@@ -116,7 +117,7 @@ impl Context {
         (!is_expected).then_some(zigzag(difference))
     }
 
-    /// The id that a slot field stands for.
+    /// Returns the call-trace id for a slot field.
     fn decode_slot(&mut self, field: Option<u32>, epoch: u32, state: &Checkpoint) -> u64 {
         if epoch == 0 {
             return field.map_or(0, unzigzag).into();
@@ -131,8 +132,8 @@ impl Context {
         trace_id
     }
 
-    /// What a sample waits on if it does not say so: nothing outside of a system call. Samples that
-    /// run come between those that wait again on the same thing.
+    /// Returns what a sample waits on if its field is absent: nothing outside of a system call.
+    /// Between two waits on the same thing there may be running samples.
     fn expected_text(&self, syscall: Option<u32>) -> u32 {
         if syscall.is_some() { self.waits_on } else { 0 }
     }
@@ -147,12 +148,12 @@ impl Context {
     }
 }
 
-/// What a sample waits on, as it is stored. Ids are far from the limit.
+/// Returns the stored form of what a sample waits on. Ids are far from the limit.
 fn text_number(sample: &Sample) -> u32 {
     sample.waits_on.map_or(0, |text| text.0.saturating_add(1))
 }
 
-/// A difference modulo 2^32 as a number that is small if the difference is.
+/// Encodes a difference modulo 2^32 as a number that is small if the difference is.
 fn zigzag(difference: u32) -> u32 {
     difference << 1 ^ (difference as i32 >> 31) as u32
 }

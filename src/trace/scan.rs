@@ -1,10 +1,10 @@
-//! The full scan: reads and checks a whole data file once and makes its index.
+//! The full scan: reads and checks a complete data file once and makes its index.
 //!
-//! Frames are decoded and walked over by several threads, since with its checkpoints each can be
-//! understood alone; what they find is put together in the order of the file.
+//! Several threads decode and check frames, since each frame can be understood alone with its
+//! checkpoints. One thread merges their results in file order.
 //!
 //! # Invariants
-//! - What lies between reading and putting together is bounded, whatever the file says.
+//! - The data between reading and merging is bounded, whatever the file says.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -12,22 +12,22 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use super::TraceError;
-use super::codec::Part;
+use super::codec::SectionKind;
 use super::frame::FrameHeader;
 use super::frames::Frames;
 use super::merge::Merge;
 use super::scanned::{FrameScan, Scan};
-use super::walk::Walk;
+use super::walk::BlockWalk;
 
-/// Most frames that are read but not put together.
+/// The most frames that are read but not merged.
 const FRAMES_AHEAD: u64 = 16;
-/// Decoded bytes of these, beyond which no further one is read.
+/// The decoded bytes of these frames, above which no further frame is read.
 const BYTES_AHEAD: u64 = 64 << 20;
-/// What an entry of a directory takes in memory, relative to what it may take in the file.
+/// The memory of a directory entry, relative to its least size in the file.
 const ENTRY_EXPANSION: u64 = 16;
 
-/// Scans the data file at `path`. The index has the calls that hold a whole block or part, or with
-/// `full_calls` all.
+/// Scans the data file at `path`. The index has the calls that contain a complete block or part of
+/// a block, or all calls with `full_calls`.
 ///
 /// # Errors
 /// Those of [`load`](super::load()).
@@ -36,7 +36,7 @@ pub(super) fn scan(path: &Path, full_calls: bool) -> Result<Scan, TraceError> {
     scan_frames(Frames::open(path)?, full_calls, workers)
 }
 
-/// Scans what `frames` has, with so many threads.
+/// Scans all frames of `frames`, with this many worker threads.
 pub(super) fn scan_frames<R: Read + Send>(
     mut frames: Frames<R>,
     full_calls: bool,
@@ -44,78 +44,80 @@ pub(super) fn scan_frames<R: Read + Send>(
 ) -> Result<Scan, TraceError> {
     if workers <= 1 {
         let mut merge = Merge::new(full_calls);
-        let mut walk = Walk::new(full_calls);
+        let mut walk = BlockWalk::new(full_calls);
         while let Some(stored) = frames.next_stored()? {
             merge.frame(&FrameScan::new(stored, &mut walk)?)?;
         }
         return merge.finish(&frames);
     }
-    let queue = Queue {
-        state: Mutex::new(State { frames, read: 0, merged: 0, bytes: 0, stop: false }),
+    let queue = FrameQueue {
+        state: Mutex::new(QueueState { frames, read: 0, merged: 0, bytes: 0, stop: false }),
         room: Condvar::new(),
     };
     let mut merge = Merge::new(full_calls);
     std::thread::scope(|scope| {
-        // As many as can be on their way, so that nobody waits in sending.
+        // Capacity for all frames in flight, so that no sender waits.
         let (sender, results) = mpsc::sync_channel(FRAMES_AHEAD as usize + workers);
         for _ in 0..workers.max(1) {
             let (sender, queue) = (sender.clone(), &queue);
             scope.spawn(move || work(queue, full_calls, &sender));
         }
         drop(sender);
-        let _stop = Stop(&queue);
-        put_together(&queue, &mut merge, results)
+        let _stop = StopGuard(&queue);
+        merge_results(&queue, &mut merge, results)
     })?;
-    let State { frames, .. } = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let QueueState { frames, .. } =
+        queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     merge.finish(&frames)
 }
 
-/// Frames on their way from the file to the result.
-struct Queue<R> {
-    state: Mutex<State<R>>,
+/// The frames in flight between the file and the result.
+struct FrameQueue<R> {
+    state: Mutex<QueueState<R>>,
     room: Condvar,
 }
 
-struct State<R> {
+/// The state of the queue.
+struct QueueState<R> {
     frames: Frames<R>,
-    /// Frames that were read.
+    /// The number of frames that were read.
     read: u64,
-    /// Frames that were put together with those before them.
+    /// The number of frames that were merged.
     merged: u64,
-    /// Weight of those between.
+    /// The weight of the frames in between.
     bytes: u64,
     stop: bool,
 }
 
-impl<R> Queue<R> {
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+impl<R> FrameQueue<R> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends the work of all when it is dropped.
-struct Stop<'a, R>(&'a Queue<R>);
+/// Stops all workers when it is dropped.
+struct StopGuard<'a, R>(&'a FrameQueue<R>);
 
-impl<R> Drop for Stop<'_, R> {
+impl<R> Drop for StopGuard<'_, R> {
     fn drop(&mut self) {
         self.0.lock().stop = true;
         self.0.room.notify_all();
     }
 }
 
-/// A frame's number and what is in it.
+/// A frame's number and its scan.
 type Numbered = (u64, Result<Box<FrameScan>, TraceError>);
 
-/// What a frame weighs while it is on its way.
+/// Returns the weight of a frame in flight, in bytes.
 fn weight(header: &FrameHeader) -> u64 {
-    let directory = u64::from(header.section(Part::Directory).bytes);
+    let directory = u64::from(header.section(SectionKind::Directory).bytes);
     header.payload_bytes() as u64 + directory * ENTRY_EXPANSION
 }
 
-fn work<R: Read>(queue: &Queue<R>, full_calls: bool, results: &mpsc::SyncSender<Numbered>) {
-    // A worker that fails must not leave the others waiting.
+fn work<R: Read>(queue: &FrameQueue<R>, full_calls: bool, results: &mpsc::SyncSender<Numbered>) {
+    // A failed worker must not leave the others waiting.
     let _stop = StopOnPanic(queue);
-    let mut walk = Walk::new(full_calls);
+    let mut walk = BlockWalk::new(full_calls);
     loop {
         let (number, stored) = {
             let mut state = queue.lock();
@@ -149,18 +151,19 @@ fn work<R: Read>(queue: &Queue<R>, full_calls: bool, results: &mpsc::SyncSender<
     }
 }
 
-struct StopOnPanic<'a, R>(&'a Queue<R>);
+/// Stops all workers if its owner panics.
+struct StopOnPanic<'a, R>(&'a FrameQueue<R>);
 
 impl<R> Drop for StopOnPanic<'_, R> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            drop(Stop(self.0));
+            drop(StopGuard(self.0));
         }
     }
 }
 
-fn put_together<R>(
-    queue: &Queue<R>,
+fn merge_results<R>(
+    queue: &FrameQueue<R>,
     merge: &mut Merge,
     results: mpsc::Receiver<Numbered>,
 ) -> Result<(), TraceError> {

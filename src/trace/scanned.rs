@@ -1,83 +1,84 @@
-//! What a scan finds: of one frame, and of a whole data file.
+//! The results of a scan: of one frame, and of a complete data file.
 
 use std::collections::HashMap;
 
-use super::bytes::{Cursor, Malformed, Parsed};
+use super::bytes::{Cursor, Malformed, ParseResult};
 use super::checkpoint::BlockEntry;
 use super::frame::{Frame, FrameHeader, LAST};
 use super::frames::StoredFrame;
-use super::index::tables::Tables;
+use super::index::tables::IndexTables;
 use super::kind::Kind;
-use super::loss::{BadRange, Counts, Loss};
+use super::loss::{BadRange, EofCounts, Loss};
 use super::object::Record;
 use super::output::Identity;
 use super::survey::Survey;
-use super::walk::{Walk, Walked, begin_block, end_block};
+use super::walk::{BlockWalk, Walked, begin_block, end_block};
 use super::{Metadata, NO_THREAD, SIDE, TraceError};
 
-/// What a data file holds.
+/// The contents of a data file.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// Its index.
-    pub(super) tables: Tables,
-    /// Salt and UUID, if the first frame is there and says one.
+    /// The index.
+    pub(super) tables: IndexTables,
+    /// The salt and the UUID, if the first frame is there and has a UUID.
     pub(super) identity: Option<Identity>,
     pub(super) metadata: Metadata,
-    /// What belongs to no whole frame.
+    /// The ranges that belong to no complete frame.
     pub(super) bad: Vec<BadRange>,
     pub(super) losses: Vec<Loss>,
-    /// Per stream: samples before a loss as its checkpoints count them, and how many are lost.
+    /// For each stream, its losses: the number of samples before the loss according to the
+    /// checkpoints, and the number of lost samples.
     pub(super) lost_samples: HashMap<u32, Vec<(u64, u64)>>,
-    /// Frames that are lost, as the numbers of those around them say.
+    /// The number of lost frames according to the sequence numbers.
     pub(super) lost_frames: u64,
     pub(super) closed: bool,
     pub(super) samples: u64,
-    /// Time of the last sample, 0 without one.
+    /// The time of the last sample, 0 without samples.
     pub(super) last_ns: u64,
-    /// Thread-neutral objects lie in blocks of threads.
+    /// Whether blocks of threads contain thread-neutral objects.
     pub(super) mixed: bool,
-    /// Threads, those that are only referred to included.
+    /// The number of threads, including those that are only referred to.
     pub(super) threads: u32,
-    /// The header of the first whole frame.
+    /// The header of the first complete frame.
     pub(super) first: Option<FrameHeader>,
-    /// Of all whole frames: directories and payloads.
+    /// The decoded bytes of all complete frames: directories and payloads.
     pub(super) decoded_bytes: u64,
-    /// Bytes of the header and of all whole frames.
+    /// The number of bytes of the header and of all complete frames.
     pub(super) checked: u64,
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub(super) bytes: u64,
-    /// What a user should know of the file's state.
+    /// Notices for the user about the state of the file.
     pub(super) notices: Vec<String>,
 }
 
-/// A block of a frame.
+/// The scan of a block.
 #[derive(Debug)]
 pub(super) struct BlockScan {
-    /// Offset in the payload.
+    /// The offset in the payload.
     pub(super) at: usize,
     pub(super) entry: BlockEntry,
     /// `None` for a block of thread-neutral objects.
     pub(super) walked: Option<Walked>,
 }
 
-/// What is in a frame.
+/// The scan of a frame.
 #[derive(Debug)]
 pub(super) struct FrameScan {
     pub(super) header: FrameHeader,
-    /// Bytes that are lost between the frame before and this, if frames are.
+    /// Whether frames are lost between the previous frame and this one.
     pub(super) after_loss: bool,
     pub(super) blocks: Vec<BlockScan>,
     pub(super) survey: Survey,
-    /// What the EOF object says, if it is there.
-    pub(super) eof: Option<Counts>,
-    /// Thread-neutral objects lie in blocks of threads.
+    /// The counts of the EOF object, if it is there.
+    pub(super) eof: Option<EofCounts>,
+    /// Whether blocks of threads contain thread-neutral objects.
     pub(super) mixed: bool,
     pub(super) decoded_bytes: u64,
 }
 
 impl FrameScan {
     /// Decodes a frame and walks over its blocks.
-    pub(super) fn new(stored: StoredFrame, walk: &mut Walk) -> Result<Self, TraceError> {
+    pub(super) fn new(stored: StoredFrame, walk: &mut BlockWalk) -> Result<Self, TraceError> {
         let StoredFrame { header, body, after_loss } = stored;
         let corrupt = |offset, what| TraceError::Corrupt { offset, what };
         let frame = Frame::decode(header, &body).map_err(|bad| corrupt(header.offset, bad.what))?;
@@ -101,7 +102,7 @@ impl FrameScan {
                 .map_err(|bad| corrupt(header.position(at + bad.at), bad.what))?;
         }
         if samples != u64::from(header.samples) {
-            let what = "a frame has other samples than its header says";
+            let what = "the number of samples in a frame differs from its header";
             return Err(corrupt(header.offset, what));
         }
         if let Some(location) = walk.locations.checked_sub(1) {
@@ -115,7 +116,13 @@ impl FrameScan {
         Ok(scan)
     }
 
-    fn block(&mut self, at: usize, entry: BlockEntry, bytes: &[u8], walk: &mut Walk) -> Parsed<()> {
+    fn block(
+        &mut self,
+        at: usize,
+        entry: BlockEntry,
+        bytes: &[u8],
+        walk: &mut BlockWalk,
+    ) -> ParseResult<()> {
         let walked = if entry.stream == NO_THREAD {
             neutral_block(&entry, bytes, at, &mut self.survey)?;
             None
@@ -137,11 +144,11 @@ pub(super) fn neutral_block(
     bytes: &[u8],
     at: usize,
     survey: &mut Survey,
-) -> Parsed<()> {
+) -> ParseResult<()> {
     let mut cursor = Cursor::new(bytes);
     begin_block(&mut cursor, entry)?;
     let Some(data_end) = bytes.len().checked_sub(1) else {
-        return cursor.fail("a block has no room for its end");
+        return cursor.fail("a block is too short for its end");
     };
     while cursor.at() < data_end {
         let start = cursor.at();
@@ -155,7 +162,7 @@ pub(super) fn neutral_block(
                 let record = Record::decode(&mut whole)
                     .map_err(|bad| Malformed { at: start + bad.at, ..bad })?;
                 if !matches!(record, Record::Unknown { .. }) {
-                    let what = "an object lies where it may not";
+                    let what = "an object is in a block that may not contain it";
                     return Err(Malformed { at: start, what });
                 }
                 cursor.take(whole.at() - 1)?;
@@ -165,18 +172,18 @@ pub(super) fn neutral_block(
     end_block(&mut cursor, entry)
 }
 
-/// What follows the blocks: nothing, or in the last frame the EOF object.
-pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<Counts>> {
+/// Decodes the bytes after the blocks: nothing, or in the last frame the EOF object.
+pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> ParseResult<Option<EofCounts>> {
     let mut cursor = Cursor::new(rest);
     let mut eof = None;
     if header.flags & LAST != 0 {
         let Record::Eof { samples, threads, objects } = Record::decode(&mut cursor)? else {
             return cursor.fail("the last frame does not end with EOF");
         };
-        eof = Some(Counts { samples, threads, objects });
+        eof = Some(EofCounts { samples, threads, objects });
     }
     if !cursor.is_at_end() {
-        return cursor.fail("a frame has bytes left over");
+        return cursor.fail("a frame has trailing bytes");
     }
     Ok(eof)
 }

@@ -1,16 +1,16 @@
-//! When the data file is made durable.
+//! The schedule for syncing the data file.
 
 use std::time::Duration;
 
 use super::Durability;
 
-/// A little less than the second that is promised: a flush just short of it must not wait for the
-/// next one.
+/// The interval between syncs: a little less than the promised second, since a flush just before it
+/// must not wait for the next one.
 const AFTER: Duration = Duration::from_millis(850);
-/// Unsynced bytes of the data file; the index groups of so much data wait in memory.
+/// The most unsynced bytes of the data file; the index groups of this data wait in memory.
 const AFTER_BYTES: u64 = 8 << 20;
 
-/// Tells when to sync.
+/// Decides when to sync.
 #[derive(Debug)]
 pub(super) struct Schedule {
     durability: Durability,
@@ -19,22 +19,22 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Begins at this time.
+    /// Creates a schedule that starts at this time.
     pub(super) fn new(durability: Durability, now: Duration) -> Self {
         Self { durability, last: now, bytes: 0 }
     }
 
-    /// Whether anything is ever synced.
+    /// Returns whether anything is ever synced.
     pub(super) fn is_used(&self) -> bool {
         self.durability != Durability::None
     }
 
-    /// Notes a frame.
+    /// Records a written frame.
     pub(super) fn wrote(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    /// Whether to sync now.
+    /// Returns whether a sync is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         let waited = self.bytes >= AFTER_BYTES || now.saturating_sub(self.last) >= AFTER;
         match self.durability {
@@ -44,7 +44,7 @@ impl Schedule {
         }
     }
 
-    /// Notes that all was synced.
+    /// Records a sync of everything.
     pub(super) fn synced(&mut self, now: Duration) {
         self.last = now;
         self.bytes = 0;

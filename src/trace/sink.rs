@@ -1,7 +1,7 @@
-//! What takes the bytes of one of the two files.
+//! The destination of the bytes of one of the two files.
 //!
 //! # Invariants
-//! - After a failed write the file is cut back to what was whole before.
+//! - After a failed write the file is cut back to its complete part.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use super::TraceError;
 
-/// A file, or what stands for one in tests.
+/// A file, or its replacement in tests.
 pub(super) trait Sink: Write + Send + std::fmt::Debug {
-    /// Cuts what was written to `bytes` bytes.
+    /// Truncates the file to `bytes` bytes.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
-    /// Makes what was written survive a crash of the machine.
+    /// Makes the written data survive a crash of the machine.
     fn sync(&mut self) -> io::Result<()>;
-    /// Time since any fixed moment: when to sync depends on it.
+    /// Returns the time since any fixed moment, for the sync schedule.
     fn uptime(&self) -> Duration;
-    /// Gives up the room that was kept free for the last words.
+    /// Releases the space that is reserved for the end.
     fn release(&mut self);
 }
 
-/// One of the two files.
+/// One of the two files of a trace.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct TraceFile {
     sink: Box<dyn Sink>,
     pub(super) path: PathBuf,
     bytes: u64,
@@ -31,17 +31,17 @@ pub(super) struct Target {
     torn: bool,
 }
 
-impl Target {
+impl TraceFile {
     pub(super) fn new(sink: Box<dyn Sink>, path: PathBuf) -> Self {
         Self { sink, path, bytes: 0, synced: 0, torn: false }
     }
 
-    /// Bytes written and not cut off again.
+    /// Returns the number of bytes in the file, without those that were cut off.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// It could not be cut back: nothing may follow what lies at its end.
+    /// Returns whether a cut failed: nothing may follow the data at its end.
     pub(super) fn is_torn(&self) -> bool {
         self.torn
     }
@@ -56,7 +56,7 @@ impl Target {
         self.sink.release();
     }
 
-    /// Appends all of it, or nothing.
+    /// Appends all bytes, or nothing.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), TraceError> {
         if let Err(source) = self.sink.write_all(bytes) {
             self.cut(self.bytes);
@@ -66,13 +66,13 @@ impl Target {
         Ok(())
     }
 
-    /// Takes what was written so far as a state to go back to, without asking the disk for it.
+    /// Treats the written data as synced, as a state to return to, without a sync of the disk.
     pub(super) fn assume_synced(&mut self) {
         self.synced = self.bytes;
     }
 
-    /// Makes what was written durable. After a failure nobody knows what of it is on the disk, and
-    /// another attempt would wrongly succeed: what was not synced before is cut off.
+    /// Makes the written data durable. After a failure, the data on the disk is unknown, and
+    /// another attempt would wrongly succeed; so data that was not synced before is cut off.
     pub(super) fn sync(&mut self) -> Result<(), TraceError> {
         if let Err(source) = self.sink.sync() {
             self.cut(self.synced);
@@ -82,7 +82,8 @@ impl Target {
         Ok(())
     }
 
-    /// What a file has beyond its last whole frame is harmless, but nothing can follow it.
+    /// Cuts the file back. If that fails, the bytes after the last complete frame are harmless, but
+    /// nothing can follow them.
     fn cut(&mut self, bytes: u64) {
         self.torn |= self.sink.cut(bytes).is_err();
         self.bytes = bytes;

@@ -1,31 +1,31 @@
-//! Which trace id a sample has by its stack: that of the last one with the same stack, or a new
-//! one.
+//! Predicts the call-trace id of a sample from its stack: that of the last sample with the same
+//! stack, or a new one.
 //!
-//! Call traces are numbered as they are found. So the samples of a thread either repeat an id that
-//! their stack had, or have one that is larger than all before, and neither needs to be written.
+//! Call traces are numbered in the order in which they are found. So each sample of a thread either
+//! repeats the id of its stack, or has an id larger than all before; neither needs to be stored.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::LocationId;
 
-/// What the hash of a stack is multiplied by for each call. It is a part of the format.
+/// The factor of the hash of a stack, applied for each call. It is a part of the format.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The stacks of a block with the ids that they had.
+/// The stacks of a block with their ids.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
-    /// The last stack,
+    /// The last stack.
     locations: Vec<LocationId>,
-    /// and the hash of its calls up to each.
+    /// The hash of the last stack up to each call.
     hashes: Vec<u64>,
     /// The last id by the hash of the stack.
-    ids: HashMap<u64, u64, BuildHasherDefault<Itself>>,
+    ids: HashMap<u64, u64, BuildHasherDefault<IdentityHasher>>,
     highest: u64,
 }
 
 impl Stacks {
-    /// The hash of a stack. Only what differs from the last one is looked at.
+    /// Returns the hash of a stack. Hashes only the part that differs from the last stack.
     pub(super) fn hash(&mut self, stack: &[LocationId]) -> u64 {
         let pairs = self.locations.iter().zip(stack);
         let same = pairs.take_while(|(old, new)| old == new).count();
@@ -40,7 +40,7 @@ impl Stacks {
         hash
     }
 
-    /// The lower half of the id that a sample has whose slot is absent.
+    /// Returns the lower half of the id of a sample whose slot is absent.
     pub(super) fn expected(&self, hash: u64, epoch: u32) -> u32 {
         match self.ids.get(&hash) {
             Some(id) if epoch_of(*id) == epoch => *id as u32,
@@ -48,28 +48,29 @@ impl Stacks {
         }
     }
 
-    /// The lower half of the next new id.
+    /// Returns the lower half of the next new id.
     pub(super) fn next(&self, epoch: u32) -> u32 {
         if epoch_of(self.highest) == epoch { (self.highest as u32).wrapping_add(1) } else { 0 }
     }
 
-    /// Notes the id that a stack has.
+    /// Records the id of a stack.
     pub(super) fn note(&mut self, hash: u64, id: u64) {
         self.ids.insert(hash, id);
         self.highest = self.highest.max(id);
     }
 }
 
-/// The upper half of a trace id.
+/// Returns the upper half of a call-trace id.
 pub(super) fn epoch_of(id: u64) -> u32 {
     (id >> 32) as u32
 }
 
-/// Hashes are used as they are, halves exchanged: a product's upper bits are the better ones.
+/// A hasher that uses hashes unchanged, with the halves exchanged: the upper bits of a product are
+/// the better ones.
 #[derive(Debug, Default)]
-struct Itself(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Itself {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

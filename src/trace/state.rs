@@ -1,27 +1,27 @@
-//! A thread while it is written: its streams, and what inference and the gap rule remember.
+//! A thread while it is written: its streams, and the state of the inference and the gap rule.
 
 use traceprof_abi::storage::log::flags;
 
 use super::gap::Intervals;
 use super::infer::{self, Site};
-use super::object::{Neutral, Point};
-use super::stream::{Block, Placed, Stream};
+use super::object::{Neutral, TracePoint};
+use super::stream::{Block, PlacedStack, Stream};
 use super::{LocationId, SIDE, Sample, Thread, ThreadId};
 
-/// What all threads of a trace share.
+/// The context that all threads of a trace share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Common<'a> {
-    /// By location.
+pub(super) struct WriteContext<'a> {
+    /// The sites by location.
     pub(super) sites: &'a [Site],
     /// The sampling period, or 0.
     pub(super) period_ns: u64,
-    /// How often time that threads do not run is looked at, or 0.
+    /// The interval between checks of threads that do not run, or 0.
     pub(super) wall_interval_ns: u64,
 }
 
-/// A stream of a thread.
+/// The identity of a stream: a thread, and which of its two streams.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copied {
+pub(super) struct StreamRef {
     pub(super) thread: ThreadId,
     pub(super) side: bool,
 }
@@ -34,11 +34,11 @@ pub(super) struct ThreadState {
     tid: u32,
     name: u32,
     first_seen_ns: u64,
-    /// Time of the last sample.
+    /// The time of the last sample.
     pub(super) last_ns: u64,
-    /// Since when nothing is known of the stack, if there was a sample.
+    /// The time of the last known stack, if there was a sample.
     known_ns: Option<u64>,
-    /// The thread was last seen not to run, which explains a pause.
+    /// Whether the thread was last seen not running, which explains a pause.
     waiting: bool,
     intervals: Box<Intervals>,
     main: Stream,
@@ -46,7 +46,7 @@ pub(super) struct ThreadState {
 }
 
 impl ThreadState {
-    /// A new thread; `name` is the id of its name.
+    /// Creates a thread; `name` is the id of its name.
     pub(super) fn new(id: u32, thread: &Thread, name: u32) -> Self {
         Self {
             id,
@@ -63,22 +63,22 @@ impl ThreadState {
         }
     }
 
-    /// Gives it another name.
+    /// Renames the thread.
     pub(super) fn rename(&mut self, name: u32) {
         self.name = name;
     }
 
-    /// The thread as an object.
+    /// Returns the thread as an object.
     pub(super) fn object(&self, ended_ns: Option<u64>) -> Neutral {
         let Self { id, pid, tid, name, first_seen_ns: first_seen, .. } = *self;
         Neutral::Thread { id, tid, pid, name, first_seen, ended: ended_ns.unwrap_or(u64::MAX) }
     }
 
-    /// One of its streams.
+    /// Returns one of its streams.
     pub(super) fn stream(&mut self, side: bool) -> &mut Stream {
         let Self { main, side: of_side, .. } = self;
         match side {
-            true => of_side.get_or_insert_with(|| Box::new(Stream::new(main.word() | SIDE))),
+            true => of_side.get_or_insert_with(|| Box::new(Stream::new(main.stream_id() | SIDE))),
             false => main,
         }
     }
@@ -87,23 +87,23 @@ impl ThreadState {
         std::iter::once(&mut self.main).chain(self.side.as_deref_mut())
     }
 
-    /// Bytes in its blocks that are being filled.
+    /// Returns the number of bytes in its open blocks.
     pub(super) fn pending(&self) -> usize {
         self.main.pending() + self.side.as_ref().map_or(0, |side| side.pending())
     }
 
-    /// Ends its blocks.
+    /// Ends its open blocks.
     pub(super) fn end_blocks(&mut self) -> impl Iterator<Item = Block> {
         self.streams().filter_map(Stream::end_block)
     }
 
-    /// Writes a sample. `unrooted` is the location of `[truncated]`, if the stack is not whole.
+    /// Writes a sample. `unrooted` is the location of `[truncated]`, if the stack is incomplete.
     pub(super) fn sample(
         &mut self,
         sample: &Sample,
         stack: &[LocationId],
         unrooted: Option<LocationId>,
-        common: Common<'_>,
+        common: WriteContext<'_>,
     ) {
         if !stack.is_empty() {
             self.note_interval(sample, common);
@@ -111,7 +111,7 @@ impl ThreadState {
         self.last_ns = sample.time_ns;
         if sample.flags & flags::FIRST != 0 && self.main.samples() == 0 {
             self.main.begin(common.period_ns);
-            self.main.leaf(Point::ThreadStart { time_ns: sample.time_ns });
+            self.main.leaf(TracePoint::ThreadStart { time_ns: sample.time_ns });
         }
         let anchored = match unrooted {
             None => Some(0),
@@ -122,7 +122,7 @@ impl ThreadState {
             (outer, _) => {
                 let outer = outer.unwrap_or(0);
                 self.main.begin(common.period_ns);
-                self.main.move_to(Placed { stack, outer, proven: true }, common.sites);
+                self.main.move_to(PlacedStack { stack, outer, proven: true }, common.sites);
                 self.main.sample(sample, outer, None);
             }
         }
@@ -136,11 +136,11 @@ impl ThreadState {
         self.known_ns = Some(self.known_ns.unwrap_or(0).max(to_ns));
     }
 
-    /// Writes its end.
+    /// Writes the thread's exit.
     pub(super) fn exit(&mut self, tick_ns: u64, time_ns: u64) {
         self.close(tick_ns, false);
         self.main.begin(tick_ns);
-        self.main.leaf(Point::ThreadExit { time_ns });
+        self.main.leaf(TracePoint::ThreadExit { time_ns });
         self.streams().for_each(Stream::complete);
     }
 
@@ -157,15 +157,15 @@ impl ThreadState {
         }
     }
 
-    /// Applies the gap rule to the time since the last sample whose stack is known. Wall clock time
-    /// that was measured is none of which nothing is known.
-    fn note_interval(&mut self, sample: &Sample, common: Common<'_>) {
-        let Common { period_ns, wall_interval_ns, .. } = common;
+    /// Applies the gap rule to the time since the last sample with a known stack. Measured wall
+    /// clock time is not a gap.
+    fn note_interval(&mut self, sample: &Sample, common: WriteContext<'_>) {
+        let WriteContext { period_ns, wall_interval_ns, .. } = common;
         let measured = sample.flags & flags::WALL != 0;
         if let Some(known_ns) = self.known_ns.filter(|_| !measured) {
             let interval_ns = sample.time_ns.saturating_sub(known_ns);
-            // Without a period nothing is known of gaps. Where time is measured that a thread does
-            // not run, it is known a look later.
+            // Without a period there are no gaps. If waiting time is measured, a wait is known one
+            // wall interval later.
             let expected_ns = if period_ns == 0 { 0 } else { period_ns.max(wall_interval_ns) };
             let long = self.intervals.add(interval_ns, expected_ns, sample.weight);
             if long && !self.waiting && sample.state == 0 {
@@ -182,17 +182,17 @@ impl ThreadState {
         sample: &Sample,
         stack: &[LocationId],
         root: LocationId,
-        common: Common<'_>,
+        common: WriteContext<'_>,
     ) {
         let Self { main, side, .. } = self;
-        let side = side.get_or_insert_with(|| Box::new(Stream::new(main.word() | SIDE)));
+        let side = side.get_or_insert_with(|| Box::new(Stream::new(main.stream_id() | SIDE)));
         side.begin(common.period_ns);
         if side.open().is_empty() {
             side.open_call(root);
         }
         let anchor = infer::anchor(&side.open()[1..], stack, common.sites);
         let outer = 1 + anchor.unwrap_or(0);
-        side.move_to(Placed { stack, outer, proven: anchor.is_some() }, common.sites);
+        side.move_to(PlacedStack { stack, outer, proven: anchor.is_some() }, common.sites);
         side.sample(sample, outer, Some(main.samples()));
     }
 }

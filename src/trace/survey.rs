@@ -1,7 +1,7 @@
-//! The thread-neutral objects of a frame, checked and listed without being built.
+//! Checks and lists the thread-neutral objects of a frame without building them.
 
-use super::bytes::{Cursor, Parsed, is_modified_utf8};
-use super::index::tables::{NEUTRAL_KINDS, neutral_place};
+use super::bytes::{Cursor, ParseResult, is_modified_utf8};
+use super::index::tables::{NEUTRAL_KINDS, neutral_kind_index};
 use super::kind::Kind;
 use super::{MAX_TEXT_BYTES, Metadata, NONE, metadata};
 
@@ -10,47 +10,47 @@ use super::{MAX_TEXT_BYTES, Metadata, NONE, metadata};
 pub(super) struct ObjectRow {
     pub(super) kind: Kind,
     pub(super) id: u32,
-    /// Offset in the payload.
+    /// The offset in the payload.
     pub(super) at: u32,
-    /// Equal for equal content; of a thread for equal ids and first time.
+    /// A checksum that is equal for equal content; for a thread, it covers only its ids.
     pub(super) crc: u32,
-    /// Of a STACK_NODE, its parent.
+    /// The parent of a STACK_NODE.
     pub(super) parent: u32,
 }
 
-/// What was found.
+/// The objects that were found.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub(super) objects: Vec<ObjectRow>,
-    /// The largest id of each kind that something refers to, by place in [`NEUTRAL_KINDS`].
+    /// The largest id of each kind that something refers to, in the order of [`NEUTRAL_KINDS`].
     pub(super) highest: [Option<u32>; NEUTRAL_KINDS.len()],
     pub(super) metadata: Metadata,
 }
 
 impl Survey {
-    /// Notes that something refers to an object, or to none.
+    /// Records a reference to an object, or to none.
     pub(super) fn refer(&mut self, kind: Kind, id: u32) {
         if id != NONE {
             self.refer_always(kind, id);
         }
     }
 
-    /// Notes that something refers to an object that it may not lack.
+    /// Records a mandatory reference to an object.
     pub(super) fn refer_always(&mut self, kind: Kind, id: u32) {
-        if let Some(place) = neutral_place(kind) {
+        if let Some(place) = neutral_kind_index(kind) {
             self.highest[place] = self.highest[place].max(Some(id));
         }
     }
 
-    /// Takes in an object whose kind was read. `at` is its offset in the payload; the bytes that
-    /// `cursor` reads are `bytes`.
+    /// Checks and adds an object whose kind was read. `at` is its offset in the payload; `bytes`
+    /// are the bytes that `cursor` reads.
     pub(super) fn object(
         &mut self,
         kind: Kind,
         cursor: &mut Cursor<'_>,
         at: usize,
         bytes: &[u8],
-    ) -> Parsed<()> {
+    ) -> ParseResult<()> {
         let start = cursor.at() - 1;
         let id = cursor.u32()?;
         let mut parent = NONE;
@@ -63,7 +63,7 @@ impl Survey {
             Kind::LongString => {
                 let len = cursor.u32()? as usize;
                 if !(0x10000..=MAX_TEXT_BYTES).contains(&len) {
-                    return cursor.fail("a LONG_STRING has a length that it may not have");
+                    return cursor.fail("a LONG_STRING has an invalid length");
                 }
                 text(cursor, len)?;
             }
@@ -90,7 +90,7 @@ impl Survey {
             Kind::StackNode => {
                 parent = cursor.u32()?;
                 if parent != NONE && parent >= id {
-                    return cursor.fail("a stack node lies under a later one");
+                    return cursor.fail("a stack node is the child of a later one");
                 }
                 self.refer_always(Kind::Location, cursor.u32()?);
             }
@@ -101,7 +101,7 @@ impl Survey {
             }
             Kind::Thread => {
                 cursor.take(8)?;
-                // Id, thread, process; the name and the end may change.
+                // The id, thread id and process id; the name and the end may change.
                 compared = Some(crc32fast::hash(&bytes[start + 1..cursor.at()]));
                 self.refer_always(Kind::String, cursor.u32()?);
                 cursor.take(16)?;
@@ -123,8 +123,8 @@ impl Survey {
     }
 }
 
-/// Passes text.
-fn text(cursor: &mut Cursor<'_>, len: usize) -> Parsed<()> {
+/// Skips and checks text.
+fn text(cursor: &mut Cursor<'_>, len: usize) -> ParseResult<()> {
     let at = cursor.at();
     let bytes = cursor.take(len)?;
     if is_modified_utf8(bytes) {

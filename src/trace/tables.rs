@@ -1,4 +1,4 @@
-//! Interning: thread-neutral objects by content, and the block that new ones are written to.
+//! Interns thread-neutral objects by content, and collects new ones in a block.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::{
     TraceError,
 };
 
-/// New thread-neutral objects that are not in a frame yet.
+/// The new thread-neutral objects that are not in a frame yet.
 #[derive(Debug, Default)]
 pub(super) struct NeutralBlock {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl NeutralBlock {
         self.bytes.is_empty()
     }
 
-    /// Takes whole objects out, from the first on, of `bytes` bytes or a little more.
+    /// Removes and returns complete objects from the front, `bytes` bytes or a little more.
     pub(super) fn split_to(&mut self, bytes: usize) -> NeutralBlock {
         let count = self.cells.partition_point(|(_, _, at)| *at < bytes);
         let end = self.cells.get(count).map_or(self.bytes.len(), |(_, _, at)| *at);
@@ -39,7 +39,7 @@ impl NeutralBlock {
         &self.bytes
     }
 
-    /// Kind, id and offset of each object, if the first lies at `base`.
+    /// Returns the kind, id and offset of each object, if the first is at `base`.
     pub(super) fn cells(&self, base: usize) -> Vec<(Kind, u32, usize)> {
         self.cells.iter().map(|(kind, id, at)| (*kind, *id, base + at)).collect()
     }
@@ -50,13 +50,13 @@ impl NeutralBlock {
     }
 }
 
-/// The objects that were written, by content.
+/// The written objects by content.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct InternTables {
     strings: HashMap<Box<str>, u32>,
     modules: HashMap<(u32, Vec<u8>), u32>,
     methods: HashMap<(u32, u64, u32), u32>,
-    locations: HashMap<LocationKey, u32>,
+    locations: HashMap<InternedLocation, u32>,
     sites: Vec<Site>,
     nodes: HashMap<(u32, LocationId), u32>,
     traces: Recent,
@@ -65,7 +65,7 @@ pub(super) struct Tables {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct LocationKey {
+struct InternedLocation {
     method: u32,
     svma: u64,
     file: u32,
@@ -73,10 +73,10 @@ struct LocationKey {
     inline_parent: u32,
 }
 
-/// Longest build id: what its length field can say.
+/// The longest build id in bytes, given its length field.
 const MAX_BUILD_ID_BYTES: usize = u16::MAX as usize;
 
-/// The next id of a table with `len` objects.
+/// Returns the next id of a table with `len` objects.
 pub(super) fn next_id(len: usize) -> Result<u32, TraceError> {
     const LIMIT: u32 = (1 << 31) - 2;
     match u32::try_from(len) {
@@ -85,8 +85,8 @@ pub(super) fn next_id(len: usize) -> Result<u32, TraceError> {
     }
 }
 
-impl Tables {
-    /// What inference knows of each location.
+impl InternTables {
+    /// Returns the properties of each location that inference needs.
     pub(super) fn sites(&self) -> &[Site] {
         &self.sites
     }
@@ -104,7 +104,8 @@ impl Tables {
 
     pub(super) fn module(&mut self, module: &Module) -> Result<ModuleId, TraceError> {
         let path = self.string(&module.path)?;
-        // A real one has 8 to 64 bytes; of one that a hostile file claims, so much is kept.
+        // A real build id has 8 to 64 bytes; a longer one that a hostile file claims is cut to
+        // this.
         let build_id = &module.build_id[..module.build_id.len().min(MAX_BUILD_ID_BYTES)];
         let key = (path, build_id.to_vec());
         if let Some(id) = self.modules.get(&key) {
@@ -138,7 +139,7 @@ impl Tables {
             known("location", parent.0, self.sites.len())?;
         }
         let file = location.file.as_deref().map(|file| self.string(file)).transpose()?;
-        let key = LocationKey {
+        let key = InternedLocation {
             method: location.method.0,
             svma: location.svma,
             file: optional(file),
@@ -149,7 +150,7 @@ impl Tables {
             return Ok(LocationId(*id));
         }
         let id = next_id(self.locations.len())?;
-        let LocationKey { method, svma, file, line, inline_parent } = key;
+        let InternedLocation { method, svma, file, line, inline_parent } = key;
         self.block.push(&Neutral::Location { id, method, svma, file, line, inline_parent });
         let inlined = location.inline_parent.is_some();
         self.sites.push(Site { method: location.method, inlined, file, line });
@@ -157,7 +158,7 @@ impl Tables {
         Ok(LocationId(id))
     }
 
-    /// Writes a call trace and its nodes, unless it was written lately.
+    /// Writes a call trace and its nodes, unless it was written recently.
     pub(super) fn call_trace(
         &mut self,
         (trace_id, end_reason): (u64, u16),
@@ -200,13 +201,13 @@ impl Tables {
     }
 }
 
-/// Refuses an id that was not given out.
+/// Refuses an id that was never returned.
 fn known(kind: &'static str, id: u32, count: usize) -> Result<(), TraceError> {
     if (id as usize) < count { Ok(()) } else { Err(TraceError::UnknownId { kind, id }) }
 }
 
-/// Text that the format can hold: one that is too long is cut and ends with its checksum, so that
-/// two long ones stay two.
+/// Returns text that the format can hold: text that is too long is cut and ends with its checksum,
+/// so that two long texts stay distinct.
 fn cut(text: &str) -> Cow<'_, str> {
     // Modified UTF-8 is at most twice as long as UTF-8.
     const LIMIT: usize = MAX_TEXT_BYTES / 2;

@@ -1,16 +1,16 @@
-//! What the tags of samples are: their names, and whether their values are numbers or texts.
+//! The tags of samples: their names, and whether their values are numbers or texts.
 //!
 //! # Invariants
-//! - Whatever the metadata says, there are at most as many names as tags, and the place of a name
-//!   is the place of its tag.
+//! - Whatever the metadata says, there are at most as many names as tags, and the names are in the
+//!   order of the tags.
 
 pub use traceprof_abi::context::TagKind;
 
 use super::{Metadata, Sample, TextId, Value};
 
-/// Key of the metadata that names the tags of samples.
+/// The metadata key of the samples' tags.
 const TAGS: &str = "tags";
-/// Tags that a sample has.
+/// The number of tags of a sample.
 pub(super) const COUNT: usize = traceprof_abi::context::TAGS;
 const NUMBER: &str = "number";
 const TEXT: &str = "text";
@@ -18,15 +18,15 @@ const TEXT: &str = "text";
 /// A tag of the samples of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagKey {
-    /// What the application calls it.
+    /// The name that the application gave it.
     pub name: String,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: TagKind,
 }
 
 impl TagKey {
-    /// The tags that a trace names, by place. One that is not as the format has it is called by its
-    /// place, and has numbers.
+    /// Returns the tags that a trace names, in order. A tag with malformed metadata is named by its
+    /// number and has numbers.
     pub fn of(metadata: &Metadata) -> Vec<Self> {
         let Some(Value::List(listed)) = metadata.get(TAGS) else { return Vec::new() };
         listed
@@ -37,7 +37,7 @@ impl TagKey {
             .collect()
     }
 
-    /// The metadata that says so: key and value.
+    /// Returns the metadata for these tags: key and value.
     pub fn metadata(keys: &[Self]) -> (&'static str, Value) {
         let listed = keys.iter().map(|key| {
             let kind = match key.kind {
@@ -82,13 +82,13 @@ impl TextTags {
         self.0 == [false; COUNT]
     }
 
-    /// The values of a sample's tags that stand for texts.
+    /// Returns the values of a sample's tags that stand for texts.
     pub(super) fn values(self, sample: &mut Sample) -> impl Iterator<Item = &mut u32> {
         let tags = sample.tags.iter_mut().zip(self.0);
         tags.filter(|(value, is_text)| *is_text && **value != 0).map(|(value, _)| value)
     }
 
-    /// The texts that they are.
+    /// Returns the texts that a sample's tags stand for.
     pub(super) fn texts(self, sample: &Sample) -> impl Iterator<Item = TextId> {
         let tags = sample.tags.iter().zip(self.0);
         tags.filter_map(|(value, is_text)| value.checked_sub(1).filter(|_| is_text)).map(TextId)

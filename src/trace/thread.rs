@@ -1,12 +1,12 @@
-//! One thread of a loaded trace: its samples in order and its forest of calls.
+//! A thread of a loaded trace: its samples in order and its forest of calls.
 //!
 //! # Invariants
-//! - Nodes and stacks are indices in flat vectors: no depth of a trace costs stack here.
+//! - Nodes and stacks are indices in flat vectors: the depth of a trace costs no stack here.
 //! - A stack is a path in `paths`, where a parent always comes before its children.
 
 use super::{LocationId, NONE, Sample, Thread, ThreadId};
 
-/// A thread and what was recorded of it.
+/// A thread and its recorded data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadTrace {
     pub(super) id: ThreadId,
@@ -14,7 +14,7 @@ pub struct ThreadTrace {
     pub(super) nodes: Vec<NodeRecord>,
     pub(super) roots: Vec<u32>,
     pub(super) samples: Vec<SampleRecord>,
-    /// Indices of `samples` in the order in which they were taken.
+    /// The indices of `samples` in the order of recording.
     pub(super) order: Vec<u32>,
     pub(super) paths: Vec<(u32, LocationId)>,
 }
@@ -24,7 +24,7 @@ pub struct ThreadTrace {
 pub(super) struct SampleRecord {
     pub(super) sample: Sample,
     pub(super) path: u32,
-    /// How many of the path's innermost frames are the sample's own.
+    /// The number of the path's innermost frames that are the sample's own.
     pub(super) frames: u32,
 }
 
@@ -64,38 +64,38 @@ pub(super) struct CallRecord {
 pub enum Node<'a> {
     /// A method call.
     Call(Call<'a>),
-    /// A sample that was taken in the call above it.
+    /// A sample that was taken in the parent call.
     Sample(&'a Sample),
-    /// A time of which nothing is known; the calls before it were ended.
+    /// A time about which nothing is known; the calls before it ended.
     Gap {
-        /// Time of the last sample before it.
+        /// The time of the last sample before the gap.
         from_ns: u64,
-        /// Time of the first sample after it.
+        /// The time of the first sample after the gap.
         to_ns: u64,
     },
-    /// The thread began during the recording.
+    /// The thread started during the recording.
     ThreadStart {
-        /// When it was first seen.
+        /// The time at which it was first seen.
         time_ns: u64,
     },
-    /// The thread ended during the recording.
+    /// The thread exited during the recording.
     ThreadExit {
-        /// When it was seen to have ended.
+        /// The time at which its exit was seen.
         time_ns: u64,
     },
-    /// Here something is lost: the file is damaged. The call that it lies in went on.
+    /// A loss, since the file is damaged. The parent call continued over it.
     Lost {
-        /// Time of the last sample before, 0 if there is none.
+        /// The time of the last sample before the loss, 0 if there is none.
         from_ns: u64,
-        /// Time of the first sample after, [`u64::MAX`] if there is none.
+        /// The time of the first sample after the loss, [`u64::MAX`] if there is none.
         to_ns: u64,
-        /// How many samples are lost, if that is known.
+        /// The number of lost samples, if it is known.
         samples: Option<u64>,
     },
 }
 
 impl Node<'_> {
-    /// The time it begins: of a call, that of its first sample.
+    /// Returns the start time; for a call, the time of its first sample.
     pub fn first_ns(&self) -> u64 {
         match self {
             Self::Call(call) => call.first_ns(),
@@ -114,47 +114,48 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Where it was when it was first seen; its method is that of the whole call.
+    /// Returns the location at which the call was first seen. The method of that location is the
+    /// call's method throughout.
     pub fn location(&self) -> LocationId {
         self.record.location
     }
 
-    /// The location in the call above that it was made from, `None` for a root.
+    /// Returns the location in the parent call from which it was called, `None` for a root.
     pub fn call_site(&self) -> Option<LocationId> {
         self.record.call_site
     }
 
-    /// Time of the first sample that shows it.
+    /// Returns the time of the first sample that shows the call.
     pub fn first_ns(&self) -> u64 {
         self.record.first_ns
     }
 
-    /// Time of the last sample that shows it.
+    /// Returns the time of the last sample that shows the call.
     pub fn last_ns(&self) -> u64 {
         self.record.last_ns
     }
 
-    /// How many samples show it: its own and those of the calls below it.
+    /// Returns the number of samples that show the call: its own and those of the calls below it.
     pub fn samples(&self) -> u64 {
         self.record.samples
     }
 
-    /// True if the recording ended before the call was seen to end.
+    /// Returns whether the recording ended before the end of the call was seen.
     pub fn unfinished(&self) -> bool {
         self.record.unfinished
     }
 
-    /// True if its begin is lost: it was open where the file goes on after damage.
+    /// Returns whether its start is lost: it was open where the file continues after damage.
     pub fn begin_lost(&self) -> bool {
         self.record.begin_lost
     }
 
-    /// True if its end is lost: it was open before damage and is not after it.
+    /// Returns whether its end is lost: it was open before damage and is not open after it.
     pub fn end_lost(&self) -> bool {
         self.record.end_lost
     }
 
-    /// Calls and samples in it, in the order of their times.
+    /// Iterates over the nodes in the call, by time.
     pub fn children(&self) -> impl Iterator<Item = Node<'a>> + use<'a> {
         let trace = self.trace;
         let mut next = self.record.first_child;
@@ -167,38 +168,38 @@ impl<'a> Call<'a> {
 }
 
 impl ThreadTrace {
-    /// Its dense id.
+    /// Returns the dense id.
     pub fn id(&self) -> ThreadId {
         self.id
     }
 
-    /// Process, kernel thread id and last name.
+    /// Returns the process, kernel thread id and last name.
     pub fn thread(&self) -> &Thread {
         &self.thread
     }
 
-    /// How many samples it has.
+    /// Returns the number of samples.
     pub fn sample_count(&self) -> usize {
         self.samples.len()
     }
 
-    /// Time of its first sample.
+    /// Returns the time of the first sample.
     pub fn first_ns(&self) -> Option<u64> {
         self.order.first().map(|first| self.samples[*first as usize].sample.time_ns)
     }
 
-    /// Time of its last sample.
+    /// Returns the time of the last sample.
     pub fn last_ns(&self) -> Option<u64> {
         self.order.last().map(|last| self.samples[*last as usize].sample.time_ns)
     }
 
-    /// The outermost calls and what lies between them, in the order of their times; after those of
-    /// samples with whole stacks come those of samples that hang under `[truncated]`.
+    /// Iterates over the outermost calls and the nodes between them, by time. The calls of
+    /// `[truncated]` come last.
     pub fn roots(&self) -> impl Iterator<Item = Node<'_>> {
         self.roots.iter().map(|root| self.node(&self.nodes[*root as usize]))
     }
 
-    /// Calls `f` with each sample and its stack, root first, in the order in which they were taken.
+    /// Calls `f` with each sample and its stack, root first, in the order of recording.
     pub fn for_each_sample(&self, f: &mut dyn FnMut(&Sample, &[LocationId])) {
         let mut stack = Vec::new();
         for place in &self.order {
@@ -229,5 +230,5 @@ impl ThreadTrace {
     }
 }
 
-/// No node.
+/// The index that stands for no node.
 pub(super) const NO_NODE: u32 = NONE;

@@ -1,38 +1,38 @@
-//! Verification: everything in a trace is read and compared once.
+//! Verification: reads and compares everything in a trace once.
 
 use std::path::Path;
 
-use super::index::tables::{NEUTRAL_KINDS, Tables};
-use super::index::{self, Index, Opened};
+use super::index::tables::{IndexTables, NEUTRAL_KINDS};
+use super::index::{self, Index, OpenedIndex};
 use super::loss::{BadRange, Loss};
 use super::scan::scan;
 use super::scanned::Scan;
 use super::{Metadata, TraceError};
 
-/// What a trace file is like.
+/// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verification {
-    /// Bytes of the data file.
+    /// The size of the data file in bytes.
     pub bytes: u64,
-    /// Bytes that were checked: the header and all whole frames.
+    /// The number of checked bytes: the header and all complete frames.
     pub checked: u64,
-    /// Bytes that these hold when they are decoded.
+    /// The number of bytes of these frames when decoded.
     pub decoded: u64,
-    /// Whole frames.
+    /// The number of complete frames.
     pub frames: u64,
-    /// What belongs to none of them, though some follow.
+    /// The ranges that belong to no complete frame though complete frames follow.
     pub bad: Vec<BadRange>,
-    /// Samples that are there.
+    /// The number of samples in the file.
     pub samples: u64,
-    /// Threads, those included of which only the samples are there.
+    /// The number of threads, including those of which only the samples are there.
     pub threads: u32,
-    /// What the file lacks.
+    /// The losses of the file.
     pub losses: Vec<Loss>,
-    /// The recording was finished.
+    /// Whether the recording was finished.
     pub closed: bool,
-    /// What its index is like.
+    /// The state of its index.
     pub index: IndexState,
-    /// What a user should know.
+    /// Notices for the user.
     pub notices: Vec<String>,
     /// The last value of each key.
     pub metadata: Metadata,
@@ -41,11 +41,12 @@ pub struct Verification {
 /// The state of a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileState {
-    /// It is complete.
+    /// The file is complete.
     Clean,
-    /// All that was written is there, but the recording was not finished, or is still running.
+    /// Everything that was written is there, but the recording was not finished, or is still
+    /// running.
     Unfinished,
-    /// Something within it is lost.
+    /// Something inside the file is lost.
     Lossy,
 }
 
@@ -62,18 +63,18 @@ impl FileState {
 /// The state of an index file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexState {
-    /// There is none; readers make one in memory.
+    /// There is no index; readers make one in memory.
     Missing,
-    /// It says what the data file says.
+    /// The index matches the data file.
     Sound,
-    /// It is the journal of a recording that was not finished, and says what the data file says.
+    /// The index is the journal of a recording that was not finished, and matches the data file.
     Journal,
-    /// It cannot be used, for this reason; readers make one in memory.
+    /// The index cannot be used, for this reason; readers make one in memory.
     Broken(String),
 }
 
 impl Verification {
-    /// The state of the data file.
+    /// Returns the state of the data file.
     pub fn state(&self) -> FileState {
         FileState::of(&self.bad, &self.losses, self.closed)
     }
@@ -118,14 +119,14 @@ pub fn verify(path: &Path) -> Result<Verification, TraceError> {
 
 fn index_state(path: &Path, scan: &Scan) -> IndexState {
     let Some(first) = &scan.first else {
-        // Without a frame there is nothing that an index could be compared with.
+        // Without a frame there is nothing to compare an index with.
         return match index::index_path(path).exists() {
             true => IndexState::Journal,
             false => IndexState::Missing,
         };
     };
     let compared = index::open(path, first, scan.bytes).and_then(|opened| {
-        let Some(Opened { index, complete }) = opened else { return Ok(IndexState::Missing) };
+        let Some(OpenedIndex { index, complete }) = opened else { return Ok(IndexState::Missing) };
         index.check()?;
         Ok(match differs(&index, &scan.tables, complete)? {
             Some(what) => IndexState::Broken(what.into()),
@@ -136,57 +137,57 @@ fn index_state(path: &Path, scan: &Scan) -> IndexState {
     compared.unwrap_or_else(|broken| IndexState::Broken(broken.to_string()))
 }
 
-/// What an index says that its data does not, or lacks.
+/// Returns how an index differs from its data.
 fn differs(
     index: &Index,
-    tables: &Tables,
+    tables: &IndexTables,
     complete: bool,
 ) -> Result<Option<&'static str>, index::Broken> {
     let frames = index.frame_count();
     if frames > tables.frames.len() as u64 || complete && frames < tables.frames.len() as u64 {
-        return Ok(Some("the index has other frames than the data"));
+        return Ok(Some("the frames of the index differ from the data"));
     }
     for (n, row) in (0..frames).zip(&tables.frames) {
         if index.frame(n)? != *row {
-            return Ok(Some("the index has other frames than the data"));
+            return Ok(Some("the frames of the index differ from the data"));
         }
     }
     let whole = frames == tables.frames.len() as u64;
     for (kind, rows) in NEUTRAL_KINDS.into_iter().zip(&tables.neutral) {
         let count = index.neutral_rows(kind);
         if whole && count != rows.len() as u64 {
-            return Ok(Some("the index has other objects than the data"));
+            return Ok(Some("the objects of the index differ from the data"));
         }
         for n in 0..count {
-            // Of a journal that lacks frames the rows may lie at other places.
+            // In a journal with missing frames, the rows may have other numbers.
             let row = index.neutral_row(kind, n)?;
             if !rows
                 .binary_search_by_key(&(row.1, row.2), |row| (row.1, row.2))
                 .is_ok_and(|at| rows[at] == row)
             {
-                return Ok(Some("the index has other objects than the data"));
+                return Ok(Some("the objects of the index differ from the data"));
             }
         }
     }
     for stream in index.streams()? {
         let Some(of_stream) = tables.streams.get(&stream) else {
-            return Ok(Some("the index has a stream that the data has not"));
+            return Ok(Some("the index has a stream that is not in the data"));
         };
         let count = index.block_count(stream)?;
         if count > of_stream.blocks.len() as u64 || whole && count < of_stream.blocks.len() as u64 {
-            return Ok(Some("the index has other blocks than the data"));
+            return Ok(Some("the blocks of the index differ from the data"));
         }
         for (n, row) in (0..count).zip(&of_stream.blocks) {
             if index.block(stream, n)? != *row {
-                return Ok(Some("the index has other blocks than the data"));
+                return Ok(Some("the blocks of the index differ from the data"));
             }
         }
         for row in of_stream.calls.iter().filter(|_| whole) {
             if index.call(stream, row.start)? != Some(*row) {
-                return Ok(Some("the index has other calls than the data"));
+                return Ok(Some("the calls of the index differ from the data"));
             }
         }
     }
     let all_streams = !whole || index.streams()?.len() == tables.streams.len();
-    Ok((!all_streams).then_some("the index lacks a stream"))
+    Ok((!all_streams).then_some("the index is missing a stream"))
 }

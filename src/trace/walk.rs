@@ -1,14 +1,13 @@
-//! The trace points of a block, checked and counted without being built.
+//! Checks and counts the trace points of a block without building them.
 //!
 //! # Invariants
-//! - What [`Walk::block`] accepts, and the state that it ends in, is what [`super::forest`] accepts
-//!   and reaches.
+//! - [`BlockWalk::block`] accepts the same blocks and reaches the same state as [`super::forest`].
 
-use super::bytes::{Cursor, Malformed, Parsed};
+use super::bytes::{Cursor, Malformed, ParseResult};
 use super::checkpoint::{BlockEntry, Checkpoint, OpenCall};
 use super::index::tables::CallRow;
 use super::kind::{FIRST_SIZED, Kind};
-use super::object::{Point, Record, bit};
+use super::object::{Record, TracePoint, bit};
 use super::survey::Survey;
 use super::{LocationId, MAX_DEPTH};
 
@@ -20,40 +19,41 @@ struct Level {
     call: OpenCall,
 }
 
-/// A call that was open when the block began and ended in it.
+/// A call that was open at the start of the block and ended in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended {
-    /// Its children in this block.
+pub(super) struct EndedCall {
+    /// The number of its children in this block.
     pub(super) children: u32,
-    /// Its row but for the children.
+    /// Its row without the number of children.
     pub(super) row: CallRow,
 }
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Walked {
     /// The state at its end.
     pub(super) end: Checkpoint,
-    /// How many calls were open all the time.
+    /// The number of calls that were open throughout the block.
     pub(super) low: usize,
-    /// New children of the stream and of the open calls. Those beyond `low` have no others.
+    /// The number of new children of the stream and of each open call. Calls deeper than `low` have
+    /// no other children.
     pub(super) children: Vec<u32>,
-    /// Calls that were open at its begin and ended, innermost first.
-    pub(super) ended: Vec<Ended>,
-    /// Calls that began and ended in it, if they were asked for.
+    /// The calls that were open at its start and ended in it, innermost first.
+    pub(super) ended: Vec<EndedCall>,
+    /// The calls that started and ended in it, if they were requested.
     pub(super) inner: Vec<CallRow>,
-    /// It has a TRACEPOINT_THREAD_EXIT.
+    /// Whether it has a TRACEPOINT_THREAD_EXIT.
     pub(super) exit: bool,
 }
 
-/// Walks over blocks.
+/// A walk over blocks.
 #[derive(Debug, Default)]
-pub(super) struct Walk {
-    /// Also list the calls that begin and end in one block.
+pub(super) struct BlockWalk {
+    /// Whether to list also the calls that start and end in one block.
     all_calls: bool,
-    /// One more than the largest location id that was used, 0 if none was.
+    /// The largest location id in use plus one, 0 if none is used.
     pub(super) locations: u64,
-    /// The same of the ids of texts.
+    /// The largest text id in use plus one, 0 if none is used.
     pub(super) texts: u64,
     levels: Vec<Level>,
     roots: u32,
@@ -63,32 +63,32 @@ pub(super) struct Walk {
     samples: u64,
     main_before: u64,
     tick_ns: u64,
-    /// What the time of the next sample is relative to.
+    /// The base that the time of the next sample is relative to.
     due_ns: u64,
     exit: bool,
-    ended: Vec<Ended>,
+    ended: Vec<EndedCall>,
     inner: Vec<CallRow>,
 }
 
-impl Walk {
-    /// `all_calls` also lists the calls that begin and end in one block.
+impl BlockWalk {
+    /// Creates a walk. With `all_calls` it lists also the calls that start and end in one block.
     pub(super) fn new(all_calls: bool) -> Self {
         Self { all_calls, ..Self::default() }
     }
 
-    /// Walks over the block, or the part of one, that `entry` describes and that lies at `at` in
-    /// its payload. Thread-neutral objects in it go to `survey`.
+    /// Walks over the block, or the part of a block, that `entry` describes and that is at offset
+    /// `at` in its payload. Adds the thread-neutral objects in it to `survey`.
     pub(super) fn block(
         &mut self,
         entry: &BlockEntry,
         bytes: &[u8],
         at: usize,
         survey: &mut Survey,
-    ) -> Parsed<Walked> {
+    ) -> ParseResult<Walked> {
         let mut cursor = Cursor::new(bytes);
         begin_block(&mut cursor, entry)?;
         let Some(data_end) = bytes.len().checked_sub(usize::from(entry.ends.last)) else {
-            return cursor.fail("a block has no room for its end");
+            return cursor.fail("a block is too short for its end");
         };
         if entry.begin.logical.checked_add(entry.data_bytes()).is_none() {
             return cursor.fail("a logical offset overflows");
@@ -151,11 +151,11 @@ impl Walk {
         self.due_ns = begin.last_ns.wrapping_add(entry.tick_ns);
     }
 
-    fn end(&mut self, entry: &BlockEntry, logical: u64) -> Parsed<Walked> {
+    fn end(&mut self, entry: &BlockEntry, logical: u64) -> ParseResult<Walked> {
         let times = (self.first_ns.unwrap_or(entry.begin.last_ns), self.last_ns);
         let samples = self.samples - entry.begin.samples;
         if samples != entry.samples || times != (entry.first_ns, entry.last_ns) {
-            let what = "a block has other samples than its directory says";
+            let what = "the samples of a block differ from its directory entry";
             return Err(Malformed { at: 0, what });
         }
         let end = Checkpoint {
@@ -177,7 +177,7 @@ impl Walk {
         })
     }
 
-    /// Notes that `location` is referred to.
+    /// Records a reference to `location`.
     #[inline]
     fn refer(&mut self, location: u32) {
         self.locations = self.locations.max(u64::from(location) + 1);
@@ -210,13 +210,13 @@ impl Walk {
         Ok(())
     }
 
-    /// Calls in a row, as far as they have short ids: most of a block.
+    /// Processes consecutive calls with short ids, which are most of a block.
     #[inline]
     fn calls(&mut self, cursor: &mut Cursor<'_>, base: u64) {
         let (outer, samples_before) = (self.levels.len(), self.samples);
         let mut locations = self.locations;
         while self.levels.len() < MAX_DEPTH
-            && let Some(location) = cursor.short_behind(Kind::Call as u8)
+            && let Some(location) = cursor.short_varint_after(Kind::Call as u8)
         {
             locations = locations.max(u64::from(location) + 1);
             let call = OpenCall { start: base.wrapping_add(cursor.at() as u64), samples_before };
@@ -224,7 +224,7 @@ impl Walk {
         }
         self.locations = locations;
         if self.levels.len() > outer {
-            // Each is the only child of the one before, so far.
+            // Each call is the only child of the previous one so far.
             self.child_of(outer);
             if let Some(innermost) = self.levels.last_mut() {
                 innermost.children = 0;
@@ -243,14 +243,14 @@ impl Walk {
         Ok(())
     }
 
-    /// Notes the calls from `depth` on as ended.
+    /// Records the calls from `depth` on as ended.
     fn note_ended(&mut self, depth: usize, end: u64) {
         for place in (depth..self.levels.len()).rev() {
             let Level { children, call, .. } = self.levels[place];
             let samples = self.samples - call.samples_before;
             let row = CallRow { start: call.start, end, children, samples, last_ns: self.last_ns };
             if place < self.low {
-                self.ended.push(Ended { children, row });
+                self.ended.push(EndedCall { children, row });
             } else if self.all_calls {
                 self.inner.push(row);
             }
@@ -262,15 +262,16 @@ impl Walk {
     fn site(&mut self, up: usize, location: u32) -> Result<(), &'static str> {
         self.refer(location);
         let place = self.levels.len().checked_sub(up.saturating_add(1));
-        self.levels[place.ok_or("a call that is not open moves")?].location = location;
+        self.levels[place.ok_or("a trace point moves a call that is not open")?].location =
+            location;
         Ok(())
     }
 
     #[inline]
-    fn sample(&mut self, cursor: &mut Cursor<'_>, start: usize) -> Parsed<()> {
+    fn sample(&mut self, cursor: &mut Cursor<'_>, start: usize) -> ParseResult<()> {
         let present = cursor.varint()?;
         if present & !bit::ALL != 0 {
-            return cursor.fail("a sample announces fields that cannot be");
+            return cursor.fail("a sample has invalid field bits");
         }
         let time = cursor.signed()?;
         if present & bit::SLOT != 0 {
@@ -284,7 +285,7 @@ impl Walk {
         }
         let time_ns = self.due_ns.wrapping_add(time as u64);
         if time_ns < self.last_ns {
-            let what = "the time of a sample lies before that of the last one";
+            let what = "the time of a sample is before that of the last one";
             return Err(Malformed { at: start, what });
         }
         self.last_ns = time_ns;
@@ -296,9 +297,14 @@ impl Walk {
         Ok(())
     }
 
-    /// The fields of a sample that most samples have not.
+    /// Checks the fields of a sample that most samples do not have.
     #[inline(never)]
-    fn rare_fields(&mut self, present: u64, cursor: &mut Cursor<'_>, start: usize) -> Parsed<()> {
+    fn rare_fields(
+        &mut self,
+        present: u64,
+        cursor: &mut Cursor<'_>,
+        start: usize,
+    ) -> ParseResult<()> {
         let has = |bit| present & bit != 0;
         let small = |limit: u64, cursor: &mut Cursor<'_>| match cursor.varint()? {
             value if value <= limit => Ok(value),
@@ -348,7 +354,7 @@ impl Walk {
         Ok(())
     }
 
-    /// An object of a kind that is not common.
+    /// Checks an object of a kind that is not common.
     #[inline(never)]
     fn rare(
         &mut self,
@@ -356,14 +362,14 @@ impl Walk {
         bytes: &[u8],
         cursor: &mut Cursor<'_>,
         start: usize,
-    ) -> Parsed<()> {
+    ) -> ParseResult<()> {
         let mut whole = Cursor::new(&bytes[start..]);
         let at = |bad: Malformed| Malformed { at: start + bad.at, ..bad };
         let record = Record::decode(&mut whole).map_err(at)?;
         match (record, Kind::from_number(number)) {
             (Record::Point(point), _) => {
                 self.exit |= number == Kind::ThreadExit as u8;
-                if let Point::Gap { before, length } = point {
+                if let TracePoint::Gap { before, length } = point {
                     let times = super::forest::gap(before, length, self.last_ns);
                     let (_, to_ns) = times.map_err(|what| Malformed { at: start, what })?;
                     self.due_ns = to_ns;
@@ -372,7 +378,7 @@ impl Walk {
             }
             _ if number >= FIRST_SIZED => {}
             _ => {
-                let what = "an object lies where it may not";
+                let what = "an object is in a block that may not contain it";
                 return Err(Malformed { at: start, what });
             }
         }
@@ -380,8 +386,8 @@ impl Walk {
     }
 }
 
-/// Passes the BLOCK_START that a block must have.
-pub(super) fn begin_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed<()> {
+/// Skips and checks the BLOCK_START of a block.
+pub(super) fn begin_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> ParseResult<()> {
     let begin = Record::BlockStart { stream: entry.stream };
     if entry.ends.first && Record::decode(cursor)? != begin {
         return cursor.fail("a block does not begin as its directory says");
@@ -389,26 +395,26 @@ pub(super) fn begin_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed
     Ok(())
 }
 
-/// Passes the BLOCK_END that a block must have.
-pub(super) fn end_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed<()> {
+/// Skips and checks the BLOCK_END of a block.
+pub(super) fn end_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> ParseResult<()> {
     if entry.ends.last && Record::decode(cursor)? != Record::BlockEnd || !cursor.is_at_end() {
         return cursor.fail("a block does not end where its directory says");
     }
     Ok(())
 }
 
-/// Sets what a directory says of a block of trace points to what its points say; gives the state at
-/// its end, if they can be read. `survey` takes the objects among them.
+/// Sets the directory entry of a block of trace points according to its points. Returns the state
+/// at its end, if the points are valid. Adds the objects among them to `survey`.
 #[cfg(any(test, fuzzing))]
 pub(super) fn measure(
-    walk: &mut Walk,
+    walk: &mut BlockWalk,
     entry: &mut BlockEntry,
     bytes: &[u8],
     survey: &mut Survey,
 ) -> Option<Checkpoint> {
     (entry.first_ns, entry.last_ns) = (entry.begin.last_ns, entry.begin.last_ns);
     entry.samples = 0;
-    // It fails where the numbers of samples are compared, after all points.
+    // The first walk fails where the numbers of samples are compared, after all points.
     let _ = walk.block(entry, bytes, 0, &mut Survey::default());
     entry.samples = walk.samples.wrapping_sub(entry.begin.samples);
     entry.first_ns = walk.first_ns.unwrap_or(entry.begin.last_ns);

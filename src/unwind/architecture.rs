@@ -1,4 +1,4 @@
-//! The machines that tables can be compiled for.
+//! The machine architectures that tables can be compiled for.
 
 use gimli::{UnwindSection, UnwindTableRow, Vendor};
 use traceprof_abi::unwind::Rule;
@@ -9,7 +9,7 @@ use super::dwarf::{Fde, Slice};
 const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
 
-/// A machine whose code can be unwound.
+/// A machine architecture whose code can be unwound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Architecture {
     X86_64,
@@ -17,11 +17,11 @@ pub(super) enum Architecture {
 }
 
 impl Architecture {
-    /// The one that this program runs on, and so what it attaches to.
+    /// The architecture that this program runs on. Its targets have the same.
     pub(super) const HOST: Self =
         if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
 
-    /// The machine with this number (`EM_*`).
+    /// Returns the architecture with this ELF machine number (`EM_*`).
     pub(super) fn of(number: u16) -> Option<Self> {
         match number {
             EM_X86_64 => Some(Self::X86_64),
@@ -30,7 +30,7 @@ impl Architecture {
         }
     }
 
-    /// Whose extensions its call frame information may have.
+    /// Returns the vendor whose extensions the call frame information may use.
     pub(super) fn vendor(self) -> Vendor {
         match self {
             Self::X86_64 => Vendor::Default,
@@ -38,7 +38,7 @@ impl Architecture {
         }
     }
 
-    /// The rule for a row of `fde`.
+    /// Returns the rule for a row of `fde`.
     pub(super) fn rule<'a>(
         self,
         row: &UnwindTableRow<usize>,

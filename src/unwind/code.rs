@@ -1,4 +1,4 @@
-//! The executable part of a module, and ranges of it.
+//! The executable code of a module, and ranges in it.
 
 use std::ops::Range;
 
@@ -7,20 +7,22 @@ use traceprof_abi::unwind::tables::BLOCK;
 use super::error::CompileError;
 use crate::elf::Elf;
 
-/// Executable bytes from the first to the last that a table covers. The small code model ends at
-/// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
+/// Maximum distance in bytes from the first to the last executable byte that a table covers. The
+/// small code model ends at 2 GiB. The limit keeps a file with nonsense addresses from demanding
+/// gigabytes of index.
 const SPAN_MAX: u64 = 1 << 30;
 
-/// The bytes of `nop` in all its lengths, of `int3`, and of nothing.
+/// Bytes that occur in padding: in `nop` of every length, in `int3`, and zero.
 pub(super) const PADDING: [u8; 11] =
     [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
-/// The executable part of a module.
+
+/// The executable code of a module.
 #[derive(Debug)]
 pub(super) struct Code {
     pub(super) base: u64,
-    /// Behind the base.
+    /// End of the code, as an offset from `base`.
     pub(super) end: u32,
-    /// (start, end) of the executable segments' contents, SVMAs.
+    /// Start and end (SVMAs) of the contents of each executable segment.
     pub(super) parts: Vec<(u64, u64)>,
 }
 
@@ -45,22 +47,23 @@ impl Code {
         Ok(Self { base, end: (end - base) as u32, parts })
     }
 
-    /// A range of code behind the base.
+    /// Converts a range of SVMAs to offsets from `base`. Returns `None` if it is not inside one
+    /// segment.
     pub(super) fn range(&self, start: u64, end: u64) -> Option<(u32, u32)> {
         let inside = |part: &(u64, u64)| part.0 <= start && start < end && end <= part.1;
         self.parts.iter().any(inside).then(|| {
-            // Both are at most SPAN_MAX behind the base: `Code::of` has checked the parts.
+            // Both offsets are at most SPAN_MAX: `Code::of` has checked the segments.
             ((start - self.base) as u32, (end - self.base) as u32)
         })
     }
 }
 
-/// Parts of code, none of which touches another.
+/// Ranges of code that neither overlap nor touch each other, ascending.
 #[derive(Debug, Default)]
-pub(super) struct Parts(Vec<Range<u32>>);
+pub(super) struct DisjointRanges(Vec<Range<u32>>);
 
-impl Parts {
-    /// All of these.
+impl DisjointRanges {
+    /// Merges ranges that overlap or touch.
     pub(super) fn of(ranges: impl Iterator<Item = Range<u32>>) -> Self {
         let mut sorted: Vec<Range<u32>> = ranges.collect();
         sorted.sort_unstable_by_key(|range| range.start);
@@ -74,10 +77,10 @@ impl Parts {
         Self(parts)
     }
 
-    /// A byte of the range is in one.
+    /// Returns whether at least one byte of `range` is in one of the ranges.
     pub(super) fn touch(&self, range: Range<u32>) -> bool {
-        let behind = self.0.partition_point(|part| part.end <= range.start);
-        self.0.get(behind).is_some_and(|part| part.start < range.end)
+        let next = self.0.partition_point(|part| part.end <= range.start);
+        self.0.get(next).is_some_and(|part| part.start < range.end)
     }
 }
 
@@ -86,8 +89,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_touch_what_has_a_byte_of_them() {
-        let parts = Parts::of([40..50, 10..20, 15..30, 30..32].into_iter());
+    fn a_range_touches_if_it_shares_a_byte() {
+        let parts = DisjointRanges::of([40..50, 10..20, 15..30, 30..32].into_iter());
         assert_eq!(parts.0, [10..32, 40..50]);
         for (range, touched) in [
             (0..10, false),
@@ -100,6 +103,6 @@ mod tests {
         ] {
             assert_eq!(parts.touch(range.clone()), touched, "{range:?}");
         }
-        assert!(!Parts::default().touch(0..u32::MAX));
+        assert!(!DisjointRanges::default().touch(0..u32::MAX));
     }
 }

@@ -1,10 +1,11 @@
-//! Compiles a module's call frame information into a table that is independent of its position.
+//! Compiles a module's call frame information into a position-independent table.
 //!
 //! # Invariants
 //! - Rows ascend strictly, so no block of 256 bytes has more than 256 rows.
-//! - Where entries overlap, the one that starts first holds. Of entries that start together, one of
-//!   `.debug_frame` comes last. A debug file adds only code that the module does not describe.
-//! - What is collected is bounded: tables may say the same of many functions in a few bytes.
+//! - Where entries overlap, the entry that starts first applies. Of entries with the same start,
+//!   those of `.debug_frame` come last. A debug file adds only code that the module does not
+//!   describe.
+//! - Memory use is bounded: a few bytes of input can describe the same code many times.
 
 use std::ops::Range;
 
@@ -14,46 +15,47 @@ use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
 use super::architecture::Architecture;
-use super::code::{Code, Parts};
+use super::code::{Code, DisjointRanges};
 use super::debug_file::CallFrames;
 use super::dwarf::{Bytes, Fde, Slice};
 use super::error::CompileError;
 use super::fde::for_each_fde;
 use super::gap::{self, Gaps};
-use super::rows::{Row, Rows, RuleId, Rules};
+use super::rows::{Row, RowBuilder, RuleId, Rules};
 use super::sections::{self, Sections};
 use super::{cfi, corrections, go};
 use crate::elf::{Elf, GoFunction, Pclntab};
 
-/// Rows of one module at most, without those of the last entry. The largest modules have millions.
+/// Maximum number of rows of one module, not counting those of the last entry. The largest modules
+/// have millions.
 const ROWS_MAX: usize = 1 << 25;
 /// DWARF number of rbx.
 const RBX: u8 = 3;
 
-/// What a compilation saw.
+/// Statistics of one compilation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frame description entries compiled.
+    /// The number of frame description entries compiled.
     pub fdes: usize,
-    /// Entries left out: unparsable, empty, outside the code, covered, or too many.
+    /// The number of entries skipped: unparsable, empty, outside the code, covered, or too many.
     pub skipped_fdes: usize,
-    /// Rows of the table.
+    /// The number of rows in the table.
     pub rows: usize,
-    /// Distinct rules.
+    /// The number of distinct rules.
     pub rules: usize,
-    /// Bytes of code under a rule that cannot be expressed.
+    /// Bytes of code whose rule cannot be expressed.
     pub bad_bytes: u64,
-    /// Bytes of code without information.
+    /// Bytes of code without call frame information.
     pub gap_bytes: u64,
-    /// Bytes of code with a standard frame.
+    /// Bytes of code with a standard frame pointer frame.
     pub frame_pointer_bytes: u64,
-    /// Bytes from the first to the last executable one.
+    /// Bytes from the first to the last executable byte.
     pub span_bytes: u64,
-    /// Length of `.eh_frame`.
+    /// Length of `.eh_frame` in bytes.
     pub eh_frame_bytes: usize,
 }
 
-/// A module's table, position independent.
+/// A module's unwind table, independent of where the module is mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleTable {
     pub(super) base: u64,
@@ -62,18 +64,19 @@ pub struct ModuleTable {
     pub(super) ids: Vec<u16>,
     pub(super) rules: Vec<Rule>,
     pub(super) default_rule: u32,
-    /// Where each rule keeps the caller's rbx; empty if no frame of the module is found through it.
+    /// For each rule, the slot of the caller's rbx. Empty if no frame of the module is found
+    /// through rbx.
     pub(super) rbx_slots: Vec<i16>,
     pub(super) statistics: Statistics,
 }
 
 impl ModuleTable {
-    /// What the compilation saw.
+    /// Returns the statistics of the compilation.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
-    /// Most of the module's code keeps frame pointers.
+    /// Returns whether most of the module's code keeps frame pointers.
     pub fn keeps_frame_pointers(&self) -> bool {
         let Statistics { span_bytes, gap_bytes, frame_pointer_bytes, .. } = self.statistics;
         keeps_frame_pointers(frame_pointer_bytes, span_bytes.saturating_sub(gap_bytes))
@@ -89,17 +92,18 @@ pub fn compile(elf: &[u8]) -> Result<ModuleTable, CompileError> {
     compile_elf(&Elf::parse(elf)?, Architecture::HOST, None)
 }
 
-/// Compiles a module from its file, with its debug file for the code that it does not describe.
+/// Compiles a module from its file, and uses its debug file for code that the module does not
+/// describe.
 pub fn compile_with(elf: &[u8], debug: &CallFrames<'_>) -> Result<ModuleTable, CompileError> {
     compile_elf(&Elf::parse(elf)?, Architecture::HOST, Some(debug))
 }
 
-/// Compiles a module from its memory: the vDSO, or one whose file is gone.
+/// Compiles a module from its memory image: the vDSO, or a module whose file no longer exists.
 pub fn compile_image(image: &[u8]) -> Result<ModuleTable, CompileError> {
     compile_elf(&Elf::parse_image(image)?, Architecture::HOST, None)
 }
 
-/// Compiles a module of this machine.
+/// Compiles a module for this architecture.
 pub(super) fn compile_elf(
     elf: &Elf<'_>,
     machine: Architecture,
@@ -108,7 +112,7 @@ pub(super) fn compile_elf(
     compile_bounded(elf, machine, debug, ROWS_MAX)
 }
 
-/// The same with so many rows that are collected at most, but for the last entry's.
+/// Like [`compile_elf`], with a maximum number of rows. The last entry may exceed it.
 pub(super) fn compile_bounded(
     elf: &Elf<'_>,
     machine: Architecture,
@@ -128,7 +132,7 @@ pub(super) fn compile_bounded(
     let mut collected = collect(fresh(false)?, &sections, debug.as_ref());
     let is_by_rbx = |rule: &Rule| rule.op == op::REG_LEAF + RBX;
     if machine == Architecture::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
-        // Few modules have such frames, so only they pay for the slots.
+        // Few modules have such frames, so only they pay for the rbx slots.
         collected = collect(fresh(true)?, &sections, debug.as_ref());
     }
     let mut table = collected.finish(elf);
@@ -136,7 +140,7 @@ pub(super) fn compile_bounded(
     Ok(table)
 }
 
-/// Collects what the module says, then what its debug file adds.
+/// Collects the rows of the module, then the rows that its debug file adds.
 fn collect<'e, 'a>(
     mut collected: Collected<'e, 'a>,
     sections: &Sections<'_>,
@@ -148,7 +152,7 @@ fn collect<'e, 'a>(
     }
     collected.sections(sections);
     if let Some(debug) = debug {
-        collected.covered = Parts::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
+        collected.covered = DisjointRanges::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
         collected.sections(debug);
     }
     collected
@@ -162,11 +166,11 @@ struct FdeRows {
     first_row: usize,
     end_row: usize,
     secondary: bool,
-    /// Functions return to its first instruction, although no call precedes it.
+    /// Whether functions return to its first instruction, although no call precedes it.
     returned_to: bool,
 }
 
-/// Rows as they come, entry by entry.
+/// Rows in the order in which the entries are read.
 #[derive(Debug)]
 struct Collected<'e, 'a> {
     elf: &'e Elf<'a>,
@@ -177,9 +181,9 @@ struct Collected<'e, 'a> {
     rules: Rules,
     skipped: usize,
     follow_rbx: bool,
-    /// Code that the module describes itself: its debug file is not asked.
-    covered: Parts,
-    /// Bytes of code that may still be looked at to put rows right: as many as there are.
+    /// Code that the module describes itself. Its debug file is ignored there.
+    covered: DisjointRanges,
+    /// Bytes of code that the corrections may still scan. Starts as the size of the code.
     unread: u64,
     rows_max: usize,
 }
@@ -188,7 +192,7 @@ impl<'e, 'a> Collected<'e, 'a> {
     fn new(elf: &'e Elf<'a>, code: Code, follow_rbx: bool) -> Self {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
         let machine = Architecture::of(elf.machine()).unwrap_or(Architecture::HOST);
-        let covered = Parts::default();
+        let covered = DisjointRanges::default();
         let unread = code.parts.iter().map(|(start, end)| end - start).sum();
         Self {
             elf,
@@ -242,7 +246,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         if self.rows.len() >= self.rows_max {
             return None;
         }
-        // Entries of discarded functions stay at address 0 or outside the code.
+        // The linker leaves entries of discarded functions at address 0 or outside the code.
         let start_svma = fde.initial_address();
         let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
         if self.covered.touch(start..end) {
@@ -251,10 +255,10 @@ impl<'e, 'a> Collected<'e, 'a> {
         let first_row = self.rows.len();
         let is_marked = fde.is_signal_trampoline() && self.is_sigreturn(start_svma, 1);
         if let Some(rule) = self.returned_to(start_svma, is_marked) {
-            // C libraries state their trampolines from one byte early on, for callers that look up
-            // pc - 1. That of Go is not even marked.
+            // C libraries start the entry of a trampoline one byte early, for unwinders that look
+            // up pc - 1. Go's trampoline is not even marked.
             let start = if is_marked { start } else { start.saturating_sub(1) };
-            self.whole(start..end, rule);
+            self.single_rule_entry(start..end, rule);
             return Some(());
         }
         let returns_elsewhere = self.collect_rows(section, fde, bases, context)?;
@@ -263,8 +267,8 @@ impl<'e, 'a> Collected<'e, 'a> {
         Some(())
     }
 
-    /// Code that is returned to, not called, with one rule from its start to its end.
-    fn whole(&mut self, range: Range<u32>, rule: Rule) {
+    /// Adds an entry with one rule for code that is returned to and never called.
+    fn single_rule_entry(&mut self, range: Range<u32>, rule: Rule) {
         let first_row = self.rows.len();
         let rule = self.rules.number(rule);
         self.rows.push(Row { offset: range.start, rule });
@@ -285,7 +289,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             return;
         };
         if self.is_sigreturn(function.range.start, 0) {
-            return self.whole(start.saturating_sub(1)..end, Rule::SIGNAL);
+            return self.single_rule_entry(start.saturating_sub(1)..end, Rule::SIGNAL);
         }
         let first_row = self.rows.len();
         for (svma, rule) in go::rows(self.elf, callers, function) {
@@ -297,9 +301,10 @@ impl<'e, 'a> Collected<'e, 'a> {
         }
     }
 
-    /// The rows of an entry; whether they say that it keeps rax, as functions do that return to
-    /// where an exception is caught. From an instruction on that cannot be followed, nothing is
-    /// known: hand-written code has some behind its last row that matters.
+    /// Collects the rows of an entry. Returns whether they say that the function saves rax, as
+    /// functions do that return to an exception's landing pad. Code from an instruction that cannot
+    /// be followed on gets no information: hand-written code has such instructions behind its last
+    /// relevant row.
     fn collect_rows<'s>(
         &mut self,
         section: &impl UnwindSection<Slice<'s>>,
@@ -325,7 +330,7 @@ impl<'e, 'a> Collected<'e, 'a> {
                     break;
                 }
             };
-            // The entry lies in the code; a row outside of it is nonsense that ends it.
+            // The entry is inside the code. A row outside the entry is invalid, and ends it.
             let start = row.start_address();
             if start >= last {
                 break;
@@ -342,12 +347,12 @@ impl<'e, 'a> Collected<'e, 'a> {
         Some(returns_elsewhere)
     }
 
-    /// Puts right what is known to be wrong in the rows of an entry.
+    /// Corrects rows of an entry that are known to be wrong.
     fn correct(&mut self, first_row: usize, (start, end): (u32, u32), returns_elsewhere: bool) {
         let svma = self.code.base + u64::from(start);
         let code = self.elf.data(svma).unwrap_or_default();
         let code = code.get(..(end - start) as usize).unwrap_or_default();
-        // Entries of a damaged file may lie over each other any number of times.
+        // Entries of a corrupt file may overlap each other any number of times.
         let Some(left) = self.unread.checked_sub(code.len() as u64) else { return };
         self.unread = left;
         if self.machine != Architecture::X86_64 {
@@ -365,20 +370,20 @@ impl<'e, 'a> Collected<'e, 'a> {
         }
     }
 
-    /// Has a rule hold in a part of an entry.
+    /// Makes a rule apply to a part of an entry.
     fn overlay(&mut self, first_row: usize, bytes: Range<u32>, rule: RuleId) {
         let mut own = self.rows[first_row..].iter().rev();
         let Some(last) = own.find(|row| row.offset <= bytes.end).copied() else { return };
         let own = self.rows.split_off(first_row);
-        let (before, behind) = (bytes.start, bytes.end);
-        let around = [Row { offset: before, rule }, Row { offset: behind, rule: last.rule }];
+        let (before, after) = (bytes.start, bytes.end);
+        let around = [Row { offset: before, rule }, Row { offset: after, rule: last.rule }];
         self.rows.extend(own.iter().filter(|row| row.offset < before));
         self.rows.extend(around);
-        self.rows.extend(own.iter().filter(|row| row.offset > behind));
+        self.rows.extend(own.iter().filter(|row| row.offset > after));
     }
 
-    /// The rule of an entry whose first instruction functions return to, though they were not
-    /// called from in front of it.
+    /// Returns the rule of an entry whose first instruction is returned to, although no call
+    /// precedes it.
     fn returned_to(&self, start_svma: u64, is_marked: bool) -> Option<Rule> {
         if is_marked || self.is_sigreturn(start_svma, 0) {
             return Some(Rule::SIGNAL);
@@ -387,10 +392,10 @@ impl<'e, 'a> Collected<'e, 'a> {
         corrections::is_fiber_root(code).then_some(Rule::STOP)
     }
 
-    /// A trampoline starts so many bytes behind this address.
-    fn is_sigreturn(&self, svma: u64, behind: usize) -> bool {
+    /// Returns whether a signal trampoline starts `offset` bytes after this address.
+    fn is_sigreturn(&self, svma: u64, offset: usize) -> bool {
         let code = self.elf.data(svma).unwrap_or_default();
-        code.get(behind..).is_some_and(|code| gap::sigreturn_len(code).is_some())
+        code.get(offset..).is_some_and(|code| gap::sigreturn_len(code).is_some())
     }
 
     fn finish(mut self, elf: &Elf<'_>) -> ModuleTable {
@@ -400,7 +405,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         let total: u64 = self.fdes.iter().map(|fde| u64::from(fde.end - fde.start)).sum();
         let gaps = Gaps::new(elf, self.code.base, keeps_frame_pointers(covered, total));
         let default_rule = u32::from(self.rules.number(Rule::GAP_GUESS));
-        let mut rows = Rows::default();
+        let mut rows = RowBuilder::default();
         let first = self.code.parts.first().map_or(self.code.base, |part| part.0);
         let mut up_to = (first - self.code.base) as u32;
         for fde in &self.fdes {
@@ -411,7 +416,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             if gaps.fill(up_to, fde.start, &mut self.rules, &mut rows) {
                 statistics.gap_bytes += u64::from(fde.start - up_to);
             }
-            // It takes the last byte of what is in front of it: nothing returns there.
+            // The entry takes the last byte of the code before it: nothing returns there.
             up_to -= u32::from(fde.returned_to && up_to == fde.start + 1);
             let own = &self.rows[fde.first_row..fde.end_row];
             let ends = own.iter().skip(1).map(|row| row.offset).chain([fde.end]);
@@ -432,7 +437,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         self.lay_out(&rows.0, default_rule, statistics)
     }
 
-    /// Bytes by kind of rule, counted in the entries before they are merged.
+    /// Counts the bytes of each kind of rule in the entries before they are merged.
     fn measure(&self) -> Statistics {
         let mut statistics =
             Statistics { span_bytes: u64::from(self.code.end), ..Statistics::default() };
@@ -465,7 +470,7 @@ impl<'e, 'a> Collected<'e, 'a> {
     }
 }
 
-/// For each block up to `end`, and the one behind it, the number of rows in front of it.
+/// Returns for each block up to `end`, and for the block after it, the number of rows before it.
 pub(super) fn block_index(rows: &[Row], end: u32) -> Vec<u32> {
     let block_count = end.div_ceil(BLOCK as u32);
     let mut blocks = Vec::with_capacity(block_count as usize + 1);

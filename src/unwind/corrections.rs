@@ -1,6 +1,6 @@
 //! Corrects call frame information that is known to be wrong.
 //!
-//! Only the code itself shows it, so the code is recognised, instruction by instruction.
+//! Only the code itself shows the error, so the code is recognised instruction by instruction.
 
 use std::ops::Range;
 
@@ -8,29 +8,29 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
 use super::interpreter;
-use super::rows::Part;
+use super::rows::RuleRange;
 
-/// Functions of this length, in bytes, are looked at.
+/// Lengths in bytes of the functions that are checked for a stack switch.
 const LENGTHS: Range<usize> = 128..512;
-/// From the first of two calls to the end of a function that returns to another, in bytes: 128 in
-/// libgcc of GCC 12.
+/// Maximum number of bytes from the first of two calls to the end of a function that returns to
+/// another one: 128 in libgcc of GCC 12.
 const RETURN_LENGTH: usize = 192;
-/// Where a `ucontext` keeps rsp, rbp and rip, in units of 8 bytes.
+/// Offsets of rsp, rbp and rip in a `ucontext`, in units of 8 bytes.
 const PLACES: [u8; 3] = [20, 15, 21];
 /// The encodings of a base register, rdx or rsi, in the second byte of an instruction's operand.
 const BASES: [u8; 2] = [2, 6];
-/// DWARF numbers of the same.
+/// DWARF numbers of these base registers.
 const NUMBERS: [u8; 2] = [1, 4];
 
-/// What is wrong in a function by its code and its rows: each one's offset and rule, ascending.
-/// `returns_elsewhere` says that one keeps rax; `is_code` tells of offsets from the function's
-/// start.
+/// Returns the ranges of a function whose rules are wrong, with the right rules, ascending.
+/// `returns_elsewhere` says that a row keeps rax. `is_code` says whether an offset from the
+/// function's start is in code.
 pub(super) fn parts(
     code: &[u8],
     rows: impl Iterator<Item = (u32, Rule)> + Clone,
     returns_elsewhere: bool,
     is_code: impl Fn(i64) -> bool,
-) -> Vec<Part> {
+) -> Vec<RuleRange> {
     let mut ahead = rows.clone();
     match (ahead.next(), ahead.next()) {
         (Some((_, stated)), None) => {
@@ -41,16 +41,16 @@ pub(super) fn parts(
     }
 }
 
-/// Bit-sliced ciphers of libcrypto keep their frame through %rbp and make room of any size below
-/// it, while their rows go on to count from sp. What the frame's end says of %rbp holds from its
-/// copy of sp on.
-fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) -> Option<Part> {
+/// Bit-sliced ciphers of libcrypto keep their frame in %rbp and reserve a variable size below it,
+/// while their rows keep counting from sp. The rule for %rbp at the end of the frame applies from
+/// the copy of sp on.
+fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) -> Option<RuleRange> {
     const RAX: u8 = op::REG_LEAF;
-    let behind = rows.clone().skip(1);
+    let next = rows.clone().skip(1);
     let of_end = |((_, row), (_, next)): &((u32, Rule), (u32, Rule))| {
         (row.op, next.op, next.cfa_off) == (op::SP, RAX, 8)
     };
-    let ((from, stated), (to, _)) = rows.zip(behind).find(of_end)?;
+    let ((from, stated), (to, _)) = rows.zip(next).find(of_end)?;
     let body = code.get(from as usize..to as usize)?;
     // lea n(%rbp),%rax, in both lengths
     let n = (stated.cfa_off - 8).to_le_bytes();
@@ -62,9 +62,9 @@ fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) ->
     (has_end && is_moved.is_some()).then_some((start..to, Rule { op: op::FP, ..stated }))
 }
 
-/// The part of glibc's `swapcontext` in which sp is on the new stack already and the return address
-/// is not yet: what is stated there is that it lies at sp, as before.
-fn stack_switch(code: &[u8]) -> Option<Part> {
+/// Finds the part of glibc's `swapcontext` where sp is already on the new stack but the return
+/// address is not. The rows still say that the return address is at sp.
+fn stack_switch(code: &[u8]) -> Option<RuleRange> {
     if !LENGTHS.contains(&code.len()) {
         return None;
     }
@@ -80,10 +80,10 @@ fn stack_switch(code: &[u8]) -> Option<Part> {
     })
 }
 
-/// The end of the functions of libgcc that return to where an exception is caught: what they have
-/// saved for their caller is by then that of the function to return to, which is on the stack
-/// further up than the rows say. `is_code` tells of offsets from the function's start.
-pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Option<Part> {
+/// Finds the end of the libgcc functions that return to an exception's landing pad. By then the
+/// registers that they saved belong to the function they return to, whose frame is further up the
+/// stack than the rows say. `is_code` says whether an offset from the function's start is in code.
+pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Option<RuleRange> {
     // mov %rcx,%rsp; pop %rcx; jmp *%rcx, and mov %rcx,%rsp; ret
     const ENDS: [&[u8]; 2] = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1], &[0x48, 0x89, 0xCC, 0xC3]];
     let end = ENDS.iter().find_map(|end| Some(find(code, end)? + end.len()))?;
@@ -92,19 +92,19 @@ pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Op
         let target = operand.map(|it| *at as i64 + 5 + i64::from(i32::from_le_bytes(*it)));
         code[*at] == 0xE8 && target.is_some_and(&is_code)
     };
-    // One puts the other function's values in their places, the next is for debuggers.
+    // One call installs the other function's values, the next call is for debuggers.
     let mut calls = (end.saturating_sub(RETURN_LENGTH)..end).rev().filter(is_call);
-    let (_debuggers, places) = (calls.next()?, calls.next()?);
-    // From the call's last byte on, which is where its return address is looked up.
-    Some((places as u32 + 4..end as u32, Rule::BAD))
+    let (_debuggers, installs) = (calls.next()?, calls.next()?);
+    // The range starts at the call's last byte, where its return address is looked up.
+    Some((installs as u32 + 4..end as u32, Rule::BAD))
 }
 
 fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
     code.windows(pattern.len()).position(|window| window == pattern)
 }
 
-/// glibc's `__start_context`, which a function given to `makecontext` returns to: the context to go
-/// on with lies above it, no caller.
+/// Returns whether this is glibc's `__start_context`, the function that a `makecontext` function
+/// returns to. The context to resume is above it on the stack, and there is no caller.
 pub(super) fn is_fiber_root(code: &[u8]) -> bool {
     // mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
     code.starts_with(&[0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74])
@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn a_switch_of_contexts_is_recognised() {
-        // Of glibc 2.36: mov 160(%rdx),%rsp; mov 128(%rdx),%rbx; mov 168(%rdx),%rcx; push %rcx
+        // From glibc 2.36: mov 160(%rdx),%rsp; mov 128(%rdx),%rbx; mov 168(%rdx),%rcx; push %rcx
         let switch = [0x48, 0x8B, 0xA2, 160, 0, 0, 0, 0x48, 0x8B, 0x9A, 128, 0, 0, 0];
         let push = [0x48, 0x8B, 0x8A, 168, 0, 0, 0, 0x51];
         let code = [&[0x90; 160][..], &switch, &push, &[0xC3]].concat();
         let rule = Rule::from(op::FROM_CONTEXT, 1, PLACES);
         assert_eq!(stack_switch(&code), Some((167..182, rule)));
         let mut other = code.clone();
-        // %rsi in place of %rdx.
+        // %rsi instead of %rdx.
         [162, 169, 176].into_iter().for_each(|at| other[at] ^= 4);
         let rule = Rule::from(op::FROM_CONTEXT, 4, PLACES);
         assert_eq!(stack_switch(&other), Some((167..182, rule)));
@@ -137,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_kept_by_rbp_is_recognised() {
-        // Of libcrypto 3: mov %rsp,%rbp; sub %rax,%rsp; lea 120(%rbp),%rax, from the seventeenth
-        // byte on.
+        // From libcrypto 3: mov %rsp,%rbp; sub %rax,%rsp; lea 120(%rbp),%rax, starting at offset
+        // 17.
         let body = [0x48, 0x89, 0xE5, 0x90, 0x48, 0x29, 0xC4, 0x90, 0x48, 0x8D, 0x45, 120];
         let code = [&[0x90; 17][..], &body, &[0xC3; 4]].concat();
         let saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..Rule::plain(op::SP) };
@@ -146,12 +146,12 @@ mod tests {
         let rows = [(0, of(op::SP, 8)), (9, of(op::SP, 128)), (29, of(op::REG_LEAF, 8))];
         let found = |code: &[u8], rows: &[(u32, Rule)]| frame_by_rbp(code, rows.iter().copied());
         assert_eq!(found(&code, &rows), Some((20..29, of(op::FP, 128))));
-        // With 32 bits of displacement.
+        // The displacement has 32 bits.
         let end = [0x48, 0x8D, 0x85, 0xF8, 1, 0, 0];
         let wide = [&[0x90; 17][..], &body[..8], &end].concat();
         let large = [rows[0], (9, of(op::SP, 512)), (32, rows[2].1)];
         assert_eq!(found(&wide, &large), Some((20..32, of(op::FP, 512))));
-        // Another size, no room below, no copy of sp, another end, no end.
+        // Another size, no reserved space, no copy of sp, another end, no end.
         for at in [28, 23, 19] {
             let mut other = code.clone();
             other[at] ^= 0x40;
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_root_of_a_fiber_is_recognised() {
-        // Of glibc 2.36: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
+        // From glibc 2.36: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
         let code = [0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74, 0x24];
         assert!(is_fiber_root(&code) && !is_fiber_root(&code[1..]) && !is_fiber_root(&code[..10]));
     }

@@ -1,4 +1,4 @@
-//! The names that gimli's types go by here.
+//! Short names for gimli's types.
 
 use gimli::{DebugFrame, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian};
 
@@ -7,7 +7,7 @@ pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// A frame description entry.
 pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-/// The bytes behind a section of call frame information.
+/// Access to the raw bytes of a call frame information section.
 pub(super) trait Bytes<'a> {
     fn bytes(&self) -> &'a [u8];
 }

@@ -1,19 +1,19 @@
-//! Why a module cannot be compiled.
+//! The reasons why a module cannot be compiled.
 
 use std::fmt;
 
 use crate::elf::ElfError;
 
-/// Why a module has no table.
+/// The reason why a module has no unwind table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompileError {
     /// The ELF headers are unusable.
     Elf(ElfError),
-    /// It is for another machine (`EM_*`).
+    /// The module is for another machine (`EM_*`).
     Machine(u16),
-    /// It has no executable segment with contents.
+    /// The module has no executable segment with contents.
     NoCode,
-    /// Its executable segments are too far apart, by this many bytes.
+    /// The executable segments span too many bytes.
     Span(u64),
 }
 

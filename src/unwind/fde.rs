@@ -1,8 +1,8 @@
 //! The frame description entries of a module.
 //!
 //! # Invariants
-//! - An entry that cannot be parsed is skipped and counted; the others are still found, which
-//!   gimli's own iterator, ending at the first error, does not give.
+//! - An entry that cannot be parsed is skipped and counted, and the entries after it are still
+//!   found. gimli's own iterator ends at the first error.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ where
     S::Offset: UnwindOffset<usize>,
 {
     let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
-    // Neighbours mostly share one.
+    // Consecutive entries mostly share one.
     let mut last: Option<(usize, CommonInformationEntry<Slice<'a>>)> = None;
     let mut skipped = 0;
     for offset in (EntryOffsets { data, at: 0 }) {
@@ -47,7 +47,7 @@ where
         });
         match fde {
             Ok(fde) => visit(&fde),
-            // A common information entry.
+            // This is a common information entry.
             Err(Error::NotCiePointer(_)) => {}
             Err(_) => skipped += 1,
         }
@@ -55,7 +55,7 @@ where
     skipped
 }
 
-/// Offsets of the entries of a section, by their lengths alone.
+/// Iterator over the offsets of a section's entries. It reads only their lengths.
 struct EntryOffsets<'a> {
     data: &'a [u8],
     at: usize,
@@ -80,8 +80,8 @@ impl Iterator for EntryOffsets<'_> {
     }
 }
 
-/// The functions of a module as (SVMA, length), sorted: the bounds that remain in a file without
-/// symbols.
+/// Returns the functions of a module as (SVMA, length), sorted. A file without symbols still has
+/// these bounds.
 pub fn function_starts(elf: &[u8]) -> Result<Vec<(u64, u64)>, CompileError> {
     let elf = Elf::parse(elf)?;
     let debug_frame = sections::debug_frame(&elf);

@@ -1,28 +1,29 @@
-//! What a stack was unwound from: enough to see later that a sleeping thread has the same stack.
+//! The inputs of an unwind: enough to see later that a sleeping thread has the same stack.
 //!
-//! A walk depends on the registers that it starts with, the words of the stack that it loads, and
-//! the tables. If the tables, the stack pointer, the pc and these words are the same, so is the
-//! stack.
+//! A walk depends on the registers that it starts with, the stack words that it loads, and the
+//! tables. If the tables, the stack pointer, the pc and these words are the same, the stack is the
+//! same.
 //!
 //! The other registers are not compared. A stack that was unwound without them is certainly the
-//! same. A stack that was unwound with them could differ in one case only: the thread came back to
-//! the same place, with a frame of another size below the same return addresses.
+//! same. A stack that was unwound with them can differ in one case only: the thread returned to the
+//! same location with a frame of another size below the same return addresses.
 //!
 //! # Does not
-//! - know that the tables are the same: a fingerprint holds only as long as the mappings do.
+//! - know whether the tables are the same: a fingerprint is valid only while the mappings are
+//!   unchanged.
 
-/// Bytes that are read at once.
+/// Number of bytes per read.
 const READ_LEN: usize = 8 << 10;
 const WORD: usize = size_of::<u64>();
 
-/// What a stack was unwound from.
+/// The inputs that a stack was unwound from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackFingerprint {
     sp: u64,
     pc: u64,
-    /// Addresses that were read, ascending, and their words.
+    /// The addresses that were read, ascending, and their words.
     words: Vec<(u64, u64)>,
-    /// Addresses that could not be read.
+    /// The addresses that could not be read.
     missing: Vec<u64>,
 }
 
@@ -37,16 +38,16 @@ impl StackFingerprint {
         Self { sp, pc, words, missing }
     }
 
-    /// Every word that the walk asked for could be read.
+    /// Returns whether every word that the walk loaded could be read.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// A thread that sleeps with this stack pointer and pc has this stack. `read` reads the
-    /// process's memory, as far as it exists, and returns how many bytes it read.
+    /// Returns whether a thread that sleeps with this stack pointer and pc has this stack. `read`
+    /// reads the process's memory, as far as it exists, and returns the number of bytes read.
     ///
-    /// The caller ensures that the thread does not run from before its place is read until this
-    /// returns.
+    /// The caller ensures that the thread does not run from the time its registers are read until
+    /// this function returns.
     pub fn matches(
         &self,
         (sp, pc): (u64, u64),
@@ -59,7 +60,7 @@ impl StackFingerprint {
     }
 }
 
-/// The words are unchanged. Neighbours are read together.
+/// Returns whether the words are unchanged. Adjacent words are read together.
 fn holds(mut words: &[(u64, u64)], read: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> bool {
     let mut bytes = [0; READ_LEN];
     while let Some(&(first, _)) = words.first() {
@@ -109,9 +110,9 @@ mod tests {
     const PLACE: (u64, u64) = (STACK, 0x40_1000);
 
     #[test]
-    fn stack_is_the_same_if_place_and_words_are() {
-        // Neighbours, the last word that is read with the first, one beyond it, and the last of
-        // all.
+    fn stack_is_the_same_if_registers_and_words_are() {
+        // Adjacent words, the last word of the first read, the first word beyond it, and the last
+        // word of all.
         let offsets = [0, 8, READ_LEN as u64 - 8, READ_LEN as u64, 0x9000, 0xFFF8];
         let fingerprint = at(&offsets);
         let memory = memory();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_the_same() {
+    fn missing_memory_does_not_match() {
         let memory = memory();
         assert!(!at(&[0, 0xFFF8]).matches(PLACE, &mut read_from(&memory[..0xFFF8])));
         assert!(!at(&[0x9000]).matches(PLACE, &mut |_, _| 0));

@@ -1,7 +1,7 @@
 //! Code without call frame information.
 //!
 //! # Invariants
-//! - Padding between functions is no gap: nothing runs there, so it needs no row of its own.
+//! - Padding between functions is not a gap: it never runs, so it needs no row of its own.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -11,34 +11,33 @@ use traceprof_abi::unwind::Rule;
 use super::architecture::Architecture;
 use super::code::PADDING;
 use super::linkage;
-use super::rows::{Rows, RuleId, Rules};
+use super::rows::{RowBuilder, RuleId, Rules};
 use crate::elf::Elf;
 
-/// Fewer bytes than this without information can be padding: functions are aligned to 16.
+/// Minimum length in bytes of a gap. Fewer bytes can be padding: functions are aligned to 16.
 const GAP_MIN: u32 = 16;
-/// A gap of this size is no hand-written routine but a block of generated code.
+/// A gap of at least this many bytes is generated code, not a hand-written routine.
 const GENERATED_MIN: u32 = 64 << 10;
 
-/// Code in which a function is no longer than this on average, judged by beginnings that set up a
-/// frame pointer, keeps frame pointers.
+/// Code keeps frame pointers if it has, on average, a prologue that sets up a frame pointer at
+/// least once in this many bytes.
 const FUNCTION_LENGTH: usize = 1024;
-/// Fewer of them say nothing: the compiler's start-up code has one, among functions without.
+/// Minimum number of such prologues. The compiler's start-up code has one, among functions that
+/// keep no frame pointer.
 const PROLOGUES_MIN: usize = 4;
 
-/// How much of a gap belongs to the program's first instructions, in bytes: those of the dynamic
-/// linker are 61.
+/// Length in bytes of the program's entry code: the dynamic linker's has 61 bytes.
 const ENTRY_LEN: u32 = 64;
 
 /// `mov $15,%rax; syscall`, in the encodings of C libraries and of Go, and on aarch64 `mov x8,#139;
-/// svc
-/// #0`: the kernel's only way back from a signal handler.
+/// svc #0`: the kernel's only way back from a signal handler.
 const SIGRETURNS: [&[u8]; 3] = [
     &[0x48, 0xC7, 0xC0, 0x0F, 0, 0, 0, 0x0F, 0x05],
     &[0xB8, 0x0F, 0, 0, 0, 0x0F, 0x05],
     &[0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4],
 ];
 
-/// The code starts with a call of `rt_sigreturn`: how many bytes of it.
+/// Returns the length of the `rt_sigreturn` call that the code starts with, if it does.
 pub(super) fn sigreturn_len(code: &[u8]) -> Option<usize> {
     SIGRETURNS.iter().find(|pattern| code.starts_with(pattern)).map(|pattern| pattern.len())
 }
@@ -49,25 +48,31 @@ pub(super) struct Gaps<'e, 'a> {
     elf: &'e Elf<'a>,
     base: u64,
     frame_pointers: bool,
-    /// Where functions start, once it matters.
+    /// Start addresses of functions, read when they are first needed.
     symbols: OnceCell<Vec<u64>>,
 }
 
 impl<'e, 'a> Gaps<'e, 'a> {
-    /// `frame_pointers` says that most of the module's code keeps them.
+    /// Creates a filler. `frame_pointers` says that most of the module's code keeps them.
     pub(super) fn new(elf: &'e Elf<'a>, base: u64, frame_pointers: bool) -> Self {
         let go = elf.section(".gopclntab").or_else(|| elf.section(".data.rel.ro.gopclntab"));
         Self { elf, base, frame_pointers: frame_pointers || go.is_some(), symbols: OnceCell::new() }
     }
 
-    /// Adds the rows for the gap from `start` to `end`; true if it is one.
-    pub(super) fn fill(&self, start: u32, end: u32, rules: &mut Rules, rows: &mut Rows) -> bool {
+    /// Adds the rows for the gap from `start` to `end`. Returns whether it is a gap.
+    pub(super) fn fill(
+        &self,
+        start: u32,
+        end: u32,
+        rules: &mut Rules,
+        rows: &mut RowBuilder,
+    ) -> bool {
         let length = end.saturating_sub(start);
         if length == 0 {
             return false;
         }
         let code = self.code(start, end);
-        // `.fini` is shorter than 16 bytes, and it runs.
+        // `.fini` is shorter than 16 bytes, but it does run.
         if length < GAP_MIN && code.iter().all(|byte| PADDING.contains(byte)) {
             return false;
         }
@@ -81,14 +86,14 @@ impl<'e, 'a> Gaps<'e, 'a> {
         true
     }
 
-    /// Fills a gap with rules in turn, one for each function that is known by its symbol, but for
-    /// what is known better.
+    /// Fills a gap with one rule for each function that has a symbol. Code that is recognised gets
+    /// its own rule.
     fn fill_parts(
         &self,
         (start, end): (u32, u32),
         in_turn: &[RuleId],
         rules: &mut Rules,
-        rows: &mut Rows,
+        rows: &mut RowBuilder,
     ) {
         let functions = self.functions(start, end);
         let before = |offset: u32| functions.partition_point(|function| *function <= offset);
@@ -120,7 +125,7 @@ impl<'e, 'a> Gaps<'e, 'a> {
         }
     }
 
-    /// The part of a gap that the program begins with: nothing called it.
+    /// Returns the part of a gap where the program starts: it has no caller.
     fn entry(&self, start: u32, end: u32, functions: &[u32]) -> Option<(Range<u32>, Rule)> {
         let entry = self.elf.entry().checked_sub(self.base)?;
         let entry = u32::try_from(entry).ok().filter(|entry| (start..end).contains(entry))?;
@@ -134,18 +139,18 @@ impl<'e, 'a> Gaps<'e, 'a> {
         &code[..code.len().min((end - start) as usize)]
     }
 
-    /// Functions that start in a gap, behind its first byte.
+    /// Returns the functions that start in a gap, after its first byte.
     fn functions(&self, start: u32, end: u32) -> Vec<u32> {
         let symbols = self.symbols.get_or_init(|| self.elf.function_symbols());
         let (first, last) = (self.base + u64::from(start), self.base + u64::from(end));
         let from = symbols.partition_point(|svma| *svma <= first);
         let inside = symbols[from..].iter().take_while(|svma| **svma < last);
-        // A gap ends with the code, which `Code` keeps shorter than 4 GiB.
+        // A gap ends inside the code, which `Code` keeps shorter than 4 GiB.
         inside.map(|svma| (svma - self.base) as u32).collect()
     }
 }
 
-/// The functions in this code begin with `push %rbp; mov %rsp,%rbp`.
+/// Returns whether the functions in this code begin with `push %rbp; mov %rsp,%rbp`.
 fn keeps_frame_pointers(code: &[u8]) -> bool {
     let is_prologue =
         |code: &&[u8]| matches!(code, [0x55, 0x48, 0x89, 0xE5] | [0x55, 0x48, 0x8B, 0xEC]);
@@ -153,28 +158,29 @@ fn keeps_frame_pointers(code: &[u8]) -> bool {
     prologues >= PROLOGUES_MIN && prologues * FUNCTION_LENGTH >= code.len()
 }
 
-/// From one byte early on: code that is returned to is looked up by return addresses.
+/// Returns the offset one byte earlier: code that is returned to is looked up by return address
+/// minus one.
 fn early(at: u32) -> u32 {
     at.saturating_sub(1)
 }
 
-/// Parts of code that are known for what they are, ascending.
+/// Returns the parts of code that are recognised, ascending.
 fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
     let part = |at: usize, len: usize, rule| Some((early(at as u32)..(at + len) as u32, rule));
     (0..code.len()).filter_map(move |at| match code[at] {
         // The first bytes of trampolines.
         0x48 | 0xB8 | 0x68 => part(at, sigreturn_len(&code[at..])?, Rule::SIGNAL),
-        // Where main returns to, nothing is run but looked up.
+        // Nothing runs where main returns to; the address is only looked up.
         0x89 if is_exit_of_main(code, at) => part(at, 0, Rule::STOP),
         _ => None,
     })
 }
 
-/// `call *register; mov %eax,%edi; call exit`, and no more: `exit(main())` in the start-up code of
-/// a C library. At the second instruction.
+/// Returns whether the code at `at` is the second instruction of exactly `call *register; mov
+/// %eax,%edi; call exit`: `exit(main())` in the start-up code of a C library.
 fn is_exit_of_main(code: &[u8], at: usize) -> bool {
     let (before, code) = code.split_at(at);
-    // hlt, int3, nop in its lengths, or the end
+    // hlt, int3, nop in its lengths, or the end of the code
     let is_end =
         |next: Option<&u8>| next.is_none_or(|byte| [0xF4, 0xCC, 0x90, 0x0F, 0x66].contains(byte));
     matches!(before, [.., 0xFF, 0xD0..=0xD7])

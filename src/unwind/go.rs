@@ -1,12 +1,12 @@
-//! Rows for a Go program, from its own table of frame sizes.
+//! Rows for a Go program, from Go's own table of frame sizes.
 //!
-//! The table says at each instruction how many bytes of stack are in use. It does not say where the
-//! caller's frame pointer is saved. That is always below the return address, from the prologue's
-//! store on, which is recognised by its bytes.
+//! The table gives the bytes of stack in use at each instruction. It does not say where the
+//! caller's frame pointer is saved. That is always directly below the return address, from the
+//! prologue's store on. The store is recognised by its bytes.
 //!
 //! # Invariants
-//! - A function that moves the stack pointer to another stack keeps its frame through the frame
-//!   pointer, or ends the walk: frame sizes say nothing there.
+//! - A function that moves the stack pointer to another stack is unwound through the frame pointer,
+//!   or ends the walk. Frame sizes say nothing there.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,15 +16,17 @@ use traceprof_abi::unwind::rule::{fp_op, op};
 
 use crate::elf::{Elf, GoFunction, Pclntab};
 
-/// Outermost functions by their names: Go 1.16 has no flag for them.
+/// Names of the outermost functions: Go 1.16 has no flag for them.
 const OUTERMOST: [&str; 3] = ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"];
-/// Runs on a signal's stack, above the trampoline that leads back to what was interrupted.
+/// The function that runs on the signal stack. Its caller is the trampoline that returns to the
+/// interrupted code.
 const SIGNAL_ENTRY: &str = "runtime.sigtramp";
-/// These switch to the system's stack and never come back. What runs there is not the goroutine's
-/// work, and Go itself takes these functions for the outermost ones.
+/// Functions that switch to the system stack and never return. Code there does not do the
+/// goroutine's work, and Go itself treats these functions as outermost.
 const LEAVERS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
 
-/// Called by the handlers of signals, between any two instructions of the function below.
+/// Functions whose calls signal handlers inject between any two instructions of the interrupted
+/// function.
 const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2"];
 
 /// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement, and without.
@@ -35,31 +37,32 @@ const RESTORES: [&[u8]; 3] =
     [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24], &[0x48, 0x8B, 0x2C, 0x24]];
 /// `push %rbp`.
 const PUSH: u8 = 0x55;
-/// Length of these instructions.
+/// Lengths of these instructions in bytes.
 const LENGTHS: [usize; 3] = [5, 8, 4];
-/// `lea disp(%rsp),%rbp` is as long as the store before it; `mov %rsp,%rbp`.
+/// Length of `mov %rsp,%rbp`. `lea disp(%rsp),%rbp` is as long as the store before it.
 const MOVE_LEN: u64 = 3;
 
-/// Names of its functions begin so.
+/// Prefix of the names of the runtime's functions.
 const RUNTIME: &str = "runtime.";
-/// Frames of callers that are searched for a return address, in bytes.
+/// Maximum frame size in bytes of a caller that is searched for a return address.
 const CALLERS_FRAME_MAX: i32 = 4096;
 
-/// Functions of a program whose callers are searched for; a real one has three.
+/// Maximum number of functions of a program whose callers are searched for. A real program has
+/// three.
 const SEARCHES_MAX: usize = 16;
 
-/// Frame sizes of one function that are believed.
+/// Maximum number of frame sizes of one plausible function.
 const SIZES_MAX: usize = 1 << 16;
 
-/// From an address on, a rule holds.
+/// An address (SVMA), and the rule that applies from it on.
 pub(super) type GoRow = (u64, Rule);
 
-/// It has no more frame sizes than a function may have.
+/// Returns whether the function has at most [`SIZES_MAX`] frame sizes.
 pub(super) fn is_plausible(function: &GoFunction<'_, '_>) -> bool {
     function.frame_sizes().nth(SIZES_MAX).is_none()
 }
 
-/// The rows of a function, ascending.
+/// Returns the rows of a function, ascending.
 pub(super) fn rows(
     elf: &Elf<'_>,
     callers: &Callers<'_, '_>,
@@ -75,7 +78,8 @@ pub(super) fn rows(
     let len = usize::try_from(function.range.end - start).unwrap_or(usize::MAX);
     let code = &code[..code.len().min(len)];
     let first = function.frame_sizes().find(|(_, size)| *size > 0);
-    let frame = first.map_or(Frame::NONE, |first| Frame::find(start, first, code));
+    let frame =
+        first.map_or(SavedFramePointer::NONE, |first| SavedFramePointer::find(start, first, code));
     let mut rows = Vec::new();
     for (range, size) in function.frame_sizes() {
         frame.add_rows(range, size, &mut rows);
@@ -91,21 +95,22 @@ pub(super) fn rows(
     rows
 }
 
-/// Where a function keeps its caller's frame pointer.
-struct Frame {
-    /// From here on it is in the frame.
+/// The location of a function's saved frame pointer: that of its caller.
+struct SavedFramePointer {
+    /// Address from which on the caller's frame pointer is in the frame.
     saved: Option<u64>,
-    /// From here on the register has the frame's address.
+    /// Address from which on %rbp holds the frame's address.
     set: Option<u64>,
 }
 
-impl Frame {
+impl SavedFramePointer {
     const NONE: Self = Self { saved: None, set: None };
 
-    /// By the first part of a function in which it uses the stack, and how many bytes of it.
+    /// Finds the save from the first range in which the function uses the stack, and the bytes in
+    /// use there.
     fn find(start: u64, (range, size): (Range<u64>, i32), code: &[u8]) -> Self {
         let at = (range.start - start) as usize;
-        // Go 1.21 and later push it; the row begins behind the push.
+        // Go 1.21 and later push the frame pointer. The row begins after the push.
         if size == 8 && at > 0 && code.get(at - 1) == Some(&PUSH) {
             return Self { saved: Some(range.start), set: Some(range.start + MOVE_LEN) };
         }
@@ -134,10 +139,10 @@ impl Frame {
         }
     }
 
-    /// Between its setting and its restoring the frame pointer leads to the frame, on whichever
-    /// stack the function is. Without one, what a function calls on the other stack is told of by
-    /// the frame pointer that it left alone: its caller's. `frame_max` says how large that is at
-    /// most.
+    /// Sets the rules of a function that switches stacks. From where the function sets the frame
+    /// pointer to where it restores it, the pointer leads to the frame on any stack. A function
+    /// that sets none leaves its caller's frame pointer in place, and unwinding from its callees
+    /// goes through that. `frame_max` returns the maximum size of the caller's frame.
     fn keep_across_stacks(
         &self,
         function: &GoFunction<'_, '_>,
@@ -148,9 +153,8 @@ impl Frame {
         let start = function.range.start;
         let name = function.name().unwrap_or_default();
         let end = |from: u64| {
-            let behind = code.get((from - start) as usize..).unwrap_or_default();
-            let mut starts =
-                (0..behind.len()).filter(|&at| access(&RESTORES, &behind[at..]).is_some());
+            let rest = code.get((from - start) as usize..).unwrap_or_default();
+            let mut starts = (0..rest.len()).filter(|&at| access(&RESTORES, &rest[at..]).is_some());
             starts.next().map_or(function.range.end, |at| from + at as u64)
         };
         if let Some(set) = self.set.filter(|&set| set < function.range.end) {
@@ -170,12 +174,13 @@ impl Frame {
     }
 }
 
-/// The rule of a function of this length whose callers have frames of this size at most.
+/// Returns the rule of a function with this length whose callers have frames of at most this size.
 fn by_caller(frame_max: i32, len: i16) -> Rule {
     Rule { fp_off: len, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) }
 }
 
-/// Finds the callers of functions, a few times: each takes a look at the whole runtime.
+/// Finds the callers of functions. The number of searches is limited: each scans the complete
+/// runtime.
 pub(super) struct Callers<'t, 'a> {
     table: &'t Pclntab<'a>,
     searches: Cell<usize>,
@@ -186,8 +191,8 @@ impl<'t, 'a> Callers<'t, 'a> {
         Self { table, searches: Cell::new(0) }
     }
 
-    /// The largest frame, in bytes, that one of the runtime's functions has where it calls the
-    /// function at `entry`. Nothing but the runtime calls those that change stacks.
+    /// Returns the largest frame, in bytes, of a runtime function where it calls the function at
+    /// `entry`. Only the runtime calls functions that switch stacks.
     fn frame_max(&self, elf: &Elf<'_>, entry: u64) -> Option<i32> {
         self.searches.set(self.searches.get() + 1);
         if self.searches.get() > SEARCHES_MAX {
@@ -200,7 +205,7 @@ impl<'t, 'a> Callers<'t, 'a> {
     }
 }
 
-/// The frame sizes of a function where it calls the one at `entry`.
+/// Returns the frame sizes of a function at its calls of the function at `entry`.
 fn frames_at_calls(elf: &Elf<'_>, function: &GoFunction<'_, '_>, entry: u64) -> Vec<i32> {
     let Range { start, end } = function.range;
     let code = elf.data(start).unwrap_or_default();
@@ -212,22 +217,23 @@ fn frames_at_calls(elf: &Elf<'_>, function: &GoFunction<'_, '_>, entry: u64) -> 
     calls.map(|call| size(call).map_or(i32::MAX, |(_, size)| size)).collect()
 }
 
-/// Where the call that starts here leads, if it is one, counted from the code's start.
+/// Returns the target of the call at `at`, relative to the start of the code, or `None` if there is
+/// no call.
 fn call_target(code: &[u8], at: usize) -> Option<i64> {
     let [0xE8, operand @ ..] = *code.get(at..)?.first_chunk::<5>()? else { return None };
     Some(at as i64 + 5 + i64::from(i32::from_le_bytes(operand)))
 }
 
-/// Puts one rule over a range of rows.
+/// Replaces the rules of a range of rows with one rule.
 fn replace(rows: &mut Vec<GoRow>, range: Range<u64>, rule: Rule) {
-    let behind = rows.iter().rev().find(|row| row.0 <= range.end).copied();
+    let last = rows.iter().rev().find(|row| row.0 <= range.end).copied();
     rows.retain(|row| !range.contains(&row.0) && row.0 != range.end);
     rows.push((range.start, rule));
-    rows.extend(behind.map(|(_, rule)| (range.end, rule)));
+    rows.extend(last.map(|(_, rule)| (range.end, rule)));
     rows.sort_by_key(|row| row.0);
 }
 
-/// Length and displacement of an access to the stack that has one of three encodings.
+/// Returns the length and displacement of a stack access that has one of three encodings.
 fn access(encodings: &[&[u8]; 3], code: &[u8]) -> Option<(usize, i32)> {
     let which = encodings.iter().position(|start| code.starts_with(start))?;
     let displacement = match which {
@@ -238,8 +244,8 @@ fn access(encodings: &[&[u8]; 3], code: &[u8]) -> Option<(usize, i32)> {
     Some((LENGTHS[which], displacement))
 }
 
-/// Where code without a frame is on another stack: from the first change of the stack pointer up to
-/// the second, or to the end.
+/// Returns the part of frameless code that runs on another stack: from the first change of the
+/// stack pointer to the second, or to the end.
 fn switched(code: &[u8]) -> Option<Range<u64>> {
     let mut changes = (0..code.len()).filter_map(|at| Some((at, sp_change_len(&code[at..])?)));
     let (first, len) = changes.next()?;
@@ -248,7 +254,8 @@ fn switched(code: &[u8]) -> Option<Range<u64>> {
     Some((first + len) as u64..end as u64)
 }
 
-/// The code starts with a move to the stack pointer, from a register or from memory: its length.
+/// Returns the length of the move to the stack pointer, from a register or memory, that the code
+/// starts with.
 fn sp_change_len(code: &[u8]) -> Option<usize> {
     let [rex, opcode, modrm, ..] = *code.first_chunk::<3>()?;
     let (mode, register, base) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
@@ -266,14 +273,16 @@ mod tests {
 
     const START: u64 = 0x1000;
 
-    /// The rows of a function with this prologue, whose frame sizes are told from these offsets on.
+    /// Returns the rows of a function with this prologue, whose frame sizes apply from these
+    /// offsets on.
     fn rows_of(code: &[u8], sizes: &[(u64, i32)]) -> Vec<GoRow> {
         let end = |at: usize| sizes.get(at + 1).map_or(0x100, |(from, _)| *from);
         let sizes = sizes.iter().enumerate();
         let parts: Vec<_> =
             sizes.map(|(at, (from, size))| (START + from..START + end(at), *size)).collect();
         let first = parts.iter().find(|(_, size)| *size > 0).cloned();
-        let frame = first.map_or(Frame::NONE, |first| Frame::find(START, first, code));
+        let frame = first
+            .map_or(SavedFramePointer::NONE, |first| SavedFramePointer::find(START, first, code));
         let mut rows = Vec::new();
         parts.into_iter().for_each(|(range, size)| frame.add_rows(range, size, &mut rows));
         rows
@@ -298,11 +307,11 @@ mod tests {
         let far = [0x48, 0x81, 0xEC, 0, 2, 0, 0, 0x48, 0x89, 0xAC, 0x24, 0xF8, 1, 0, 0];
         let expected = [row(0, 8, false), row(13, 520, false), row(21, 520, true)];
         assert_eq!(rows_of(&[&check[..], &far].concat(), &[(0, 0), (13, 512)]), expected);
-        // sub $8,%rsp; mov %rbp,(%rsp); lea (%rsp),%rbp: it keeps nothing else.
+        // sub $8,%rsp; mov %rbp,(%rsp); lea (%rsp),%rbp: the frame holds nothing else.
         let alone = [0x48, 0x83, 0xEC, 8, 0x48, 0x89, 0x2C, 0x24, 0x48, 0x8D, 0x2C, 0x24];
         let expected = [row(0, 8, false), row(10, 16, false), row(14, 16, true)];
         assert_eq!(rows_of(&[&check[..], &alone].concat(), &[(0, 0), (10, 8)]), expected);
-        // A store elsewhere is none of the frame pointer.
+        // A store to another slot does not save the frame pointer.
         let other = [0x48, 0x83, 0xEC, 24, 0x48, 0x89, 0x6C, 0x24, 8];
         let expected = [row(0, 8, false), row(10, 32, false)];
         assert_eq!(rows_of(&[&check[..], &other].concat(), &sizes[..2]), expected);
@@ -316,15 +325,15 @@ mod tests {
         ];
         let expected = [row(0, 8, false), row(7, 16, true), row(14, 32, true)];
         assert_eq!(rows_of(&code, &[(0, 0), (7, 8), (14, 24)]), expected);
-        let frame = Frame::find(START, (START + 7..START + 14, 8), &code);
+        let frame = SavedFramePointer::find(START, (START + 7..START + 14, 8), &code);
         assert_eq!((frame.saved, frame.set), (Some(START + 7), Some(START + 10)));
-        // Damage.
+        // Corrupt frame sizes.
         assert_eq!(rows_of(&code, &[(0, -8)]), [(START, Rule::BAD)]);
         assert_eq!(rows_of(&[], &[(0, 0), (7, 8)]), [row(0, 8, false), row(7, 16, false)]);
     }
 
     #[test]
-    fn calls_are_told_by_their_operands() {
+    fn call_targets_are_computed_from_operands() {
         // call +16; call -7
         let code = [0xE8, 16, 0, 0, 0, 0x90, 0xE8, 0xF9, 0xFF, 0xFF, 0xFF];
         assert_eq!((call_target(&code, 0), call_target(&code, 6)), (Some(21), Some(4)));
@@ -341,7 +350,7 @@ mod tests {
         assert_eq!(switched(&code), Some(7..16));
         assert_eq!(switched(&code[..13]), Some(7..13), "it does not come back");
         assert_eq!(switched(&code[7..13]), None);
-        // With one, as of `mcall` from Go 1.21 on: push %rbp; mov %rsp,%rbp; mov %rsp,%rbx;
+        // Code with a frame, as in `mcall` since Go 1.21: push %rbp; mov %rsp,%rbp; mov %rsp,%rbx;
         // mov 56(%r14),%rsp; mov $0,%ebp; push %rax; call *%r12; pop %rbp; ret
         let code = [
             0x55, 0x48, 0x89, 0xE5, 0x48, 0x89, 0xE3, 0x49, 0x8B, 0x66, 0x38, 0xBD, 0, 0, 0, 0,

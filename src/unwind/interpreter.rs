@@ -1,31 +1,34 @@
-//! Frames in a block of hand-written code whose information describes one function with one row.
+//! Frames in a block of hand-written code that call frame information describes as one function
+//! with one row.
 //!
-//! LuaJIT's interpreter is such a block. All of it runs on one frame, with exceptions: entries that
-//! have not made the frame yet, exits that have removed it, the arithmetic that the block calls,
-//! and the place where compiled code comes back. The row is wrong there, and the code says what is
-//! right. It is followed only as far as every instruction is known not to touch the stack.
+//! LuaJIT's interpreter is such a block. All of it runs on one frame, except entries that have not
+//! set up the frame yet, exits that have removed it, the arithmetic subroutines, and the return
+//! point of compiled code. The row is wrong there, and the code shows the right rule. The code is
+//! followed only while every instruction is known not to change the stack.
 
 use std::ops::{Range, RangeInclusive};
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
-use super::rows::Part;
+use super::rows::RuleRange;
 
-/// A function of fewer bytes is no such block, nor one of more. Those of LuaJIT have 16 KiB.
+/// Lengths in bytes of functions that can be such a block. LuaJIT's have 16 KiB.
 const BLOCK: RangeInclusive<usize> = 4 << 10..=256 << 10;
-/// Bytes of one subroutine at most, and how many there are at most.
+/// Maximum number of bytes of one subroutine.
 const SUBROUTINE_MAX: usize = 256;
+/// Maximum number of subroutines.
 const PARTS_MAX: usize = 64;
-/// Registers that a function saves for its caller.
+/// Maximum number of registers that a function saves for its caller.
 const PUSHES_MAX: usize = 6;
-/// From where all registers are saved to where sp is set anew, in bytes: 256 in LuaJIT.
+/// Maximum number of bytes from the save of all registers to the instruction that sets sp: 256 in
+/// LuaJIT.
 const SAVED_MAX: usize = 1024;
-/// At a call's target the CFA is 8 bytes above sp.
+/// The rule at a call's target: the CFA is 8 bytes above sp.
 const CALLED: Rule = Rule { cfa_off: 8, ..Rule::plain(op::SP) };
 
-/// What is wrong in the one row of a block, ascending.
-pub(super) fn parts(code: &[u8], stated: Rule) -> Vec<Part> {
+/// Returns the ranges of a block where its one row is wrong, with the right rules, ascending.
+pub(super) fn parts(code: &[u8], stated: Rule) -> Vec<RuleRange> {
     let has_frame = stated.op == op::SP && stated.cfa_off > 8;
     if !BLOCK.contains(&code.len()) || !has_frame {
         return Vec::new();
@@ -33,7 +36,7 @@ pub(super) fn parts(code: &[u8], stated: Rule) -> Vec<Part> {
     let mut parts = Vec::new();
     for target in call_targets(code) {
         let mut start = target;
-        // What is called from elsewhere lies side by side with what is called from here.
+        // Subroutines that are called from elsewhere are adjacent to those called from here.
         while let Some(len) = subroutine_len(&code[start..])
             && parts.len() < PARTS_MAX
         {
@@ -53,7 +56,7 @@ pub(super) fn parts(code: &[u8], stated: Rule) -> Vec<Part> {
     parts
 }
 
-/// Where calls in the block lead into it.
+/// Returns the targets in the block of the calls in the block.
 fn call_targets(code: &[u8]) -> Vec<usize> {
     let target = |(at, bytes): (usize, &[u8])| {
         let [0xE8, operand @ ..] = *bytes.first_chunk::<5>()? else { return None };
@@ -63,8 +66,8 @@ fn call_targets(code: &[u8]) -> Vec<usize> {
     code.windows(5).enumerate().filter_map(target).take(PARTS_MAX).collect()
 }
 
-/// Bytes up to the end of code that returns without touching the stack: moves of constants,
-/// arithmetic of vector registers, short jumps forward.
+/// Returns the length of a subroutine that returns without changing the stack. It has only moves of
+/// constants, arithmetic of vector registers and short forward jumps.
 fn subroutine_len(code: &[u8]) -> Option<usize> {
     let code = &code[..code.len().min(SUBROUTINE_MAX)];
     let (mut at, mut jumps_to) = (0, 0);
@@ -84,14 +87,15 @@ fn subroutine_len(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// Length of an instruction whose operands are vector registers, or one of them and %rax.
+/// Returns the length of an instruction whose operands are vector registers, or one of them and
+/// %rax.
 fn vector_len(code: &[u8]) -> Option<usize> {
     let prefix = usize::from(matches!(code.first()?, 0x66 | 0xF2 | 0xF3));
     let wide = usize::from(code.get(prefix)? & 0xF0 == 0x40);
     let [0x0F, opcode, modrm, ..] = *code.get(prefix + wide..)? else { return None };
     let len = prefix + wide + 3;
     match opcode {
-        // cmpxxsd has a constant behind it.
+        // cmpxxsd has an immediate operand.
         0xC2 if modrm >= 0xC0 => Some(len + 1),
         // movaps, ucomis, and, andn, or, xor, add, mul, sub, min, div, max; movq from %rax
         0x28 | 0x2E | 0x54..=0x57 | 0x58 | 0x59 | 0x5C..=0x5F if modrm >= 0xC0 => Some(len),
@@ -100,15 +104,15 @@ fn vector_len(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// A part of the block in which the frame has this size so far.
-fn of_size(bytes: Range<usize>, stated: Rule, size: i32, has_fp: bool) -> Part {
+/// Returns the rule of a range of the block where the frame has this size so far.
+fn of_size(bytes: Range<usize>, stated: Rule, size: i32, has_fp: bool) -> RuleRange {
     let fp_op = if has_fp { stated.fp_op } else { fp_op::SAME };
     let fp_off = if has_fp { stated.fp_off } else { 0 };
     let range = bytes.start as u32..bytes.end as u32;
     (range, Rule { op: op::SP, fp_op, fp_off, cfa_off: size })
 }
 
-/// Length of a push or a pop with the first byte `opcode` for %rax.
+/// Returns the length of a push or pop whose first byte is `opcode` for %rax.
 fn push_or_pop_len(code: &[u8], opcode: u8) -> Option<usize> {
     match *code {
         [byte, ..] if byte & 0xF8 == opcode => Some(1),
@@ -117,9 +121,9 @@ fn push_or_pop_len(code: &[u8], opcode: u8) -> Option<usize> {
     }
 }
 
-/// `push %rbp`, other pushes and `sub $n,%rsp` that make the frame.
-fn entry(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<Part>) {
-    // A prefix makes it another register's.
+/// Recognises the `push %rbp`, other pushes and `sub $n,%rsp` that set up the frame.
+fn entry(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<RuleRange>) {
+    // With a prefix it pushes another register.
     if code[at] != 0x55 || at > 0 && code[at - 1] == 0x41 {
         return;
     }
@@ -138,8 +142,8 @@ fn entry(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<Part>) {
     }
 }
 
-/// `add $n,%rsp`, pops of all that was pushed, and `ret`.
-fn exit(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<Part>) {
+/// Recognises the `add $n,%rsp`, the pops of all pushed registers, and the `ret`.
+fn exit(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<RuleRange>) {
     let [0x48, 0x83, 0xC4, by, ..] = code[at..] else { return };
     let mut end = at + 4;
     let mut size = stated.cfa_off - i32::from(by);
@@ -156,9 +160,9 @@ fn exit(code: &[u8], at: usize, stated: Rule, parts: &mut Vec<Part>) {
     }
 }
 
-/// Code that saves more registers than a function keeps for its caller is the end of another kind
-/// of frame, and nothing says of which size that was, until sp is set anew.
-fn all_saved(code: &[u8]) -> Option<Part> {
+/// Finds code that saves more registers than a function keeps for its caller. It exits another kind
+/// of frame, whose size is unknown until sp is set again.
+fn all_saved(code: &[u8]) -> Option<RuleRange> {
     let pushed = |from: usize| {
         let pushes = (0..=PUSHES_MAX).scan(from, |at, _| {
             *at += push_or_pop_len(&code[*at..], 0x50)?;
@@ -179,9 +183,8 @@ mod tests {
 
     const STATED: Rule = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 80 };
 
-    /// What is wrong in a block that has this code, from its hundredth byte on, and calls its
-    /// start.
-    fn parts_of(part: &[u8]) -> Vec<Part> {
+    /// Returns the corrections of a block that has this code at offset 100 and calls it.
+    fn parts_of(part: &[u8]) -> Vec<RuleRange> {
         let mut code = vec![0xCC; *BLOCK.start()];
         // call 100
         code[..5].copy_from_slice(&[0xE8, 95, 0, 0, 0]);
@@ -189,7 +192,7 @@ mod tests {
         parts(&code, STATED)
     }
 
-    fn part(bytes: Range<u32>, cfa_off: i32, has_fp: bool) -> Part {
+    fn part(bytes: Range<u32>, cfa_off: i32, has_fp: bool) -> RuleRange {
         let base = if has_fp { STATED } else { Rule::plain(op::SP) };
         (bytes.start + 100..bytes.end + 100, Rule { cfa_off, ..base })
     }
@@ -206,7 +209,7 @@ mod tests {
         ]
         .concat();
         assert_eq!(parts_of(&code), [part(0..31, 8, false)]);
-        // What follows is of the same kind, up to what is not.
+        // Adjacent subroutines are found until other code follows.
         let two = [&code[..], &[0x0F, 0x28, 0xC8, 0xC3, 0x90, 0xC3]].concat();
         assert_eq!(parts_of(&two), [part(0..31, 8, false), part(31..35, 8, false)]);
         for (at, byte) in [(0, 0x53), (17, 0xD3), (23, 0x86)] {
@@ -253,7 +256,7 @@ mod tests {
 
     #[test]
     fn where_all_registers_are_saved_nothing_is_known() {
-        // Pushes of r13 to r10; of rdi, rsi, rdx; something; mov %rcx,%rsp
+        // push r13 to r10; push rdi, rsi, rdx; other code; mov %rcx,%rsp
         let pushes = [0x41, 0x55, 0x41, 0x54, 0x41, 0x53, 0x41, 0x52, 0x57, 0x56, 0x52];
         let code = [&pushes[..], &[0x90; 20], &[0x48, 0x89, 0xCC]].concat();
         assert_eq!(parts_of(&code), [(100..134, Rule::BAD)]);

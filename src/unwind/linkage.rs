@@ -1,12 +1,11 @@
-//! Stubs of procedure linkage tables that no call frame information covers.
+//! Stubs of procedure linkage tables that have no call frame information.
 //!
-//! GNU ld states the frames of most tables that it makes, but not of the stubs behind the IFUNC
-//! calls of a static program. Other linkers state none at all. The instructions themselves are
-//! recognised.
+//! GNU ld describes the frames of most tables that it makes, but not of the IFUNC stubs of a static
+//! program. Other linkers describe none. The instructions themselves are recognised.
 //!
 //! # Invariants
-//! - A stub ends with a jump through a slot in data, or to a table's first stub. Other code is left
-//!   alone.
+//! - A stub ends with a jump through a slot in data, or to a table's first stub. Other code is not
+//!   changed.
 
 use std::ops::Range;
 
@@ -14,50 +13,51 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
 use super::code::PADDING;
-use super::rows::Part;
-use crate::elf::{Elf, Load};
+use super::rows::RuleRange;
+use crate::elf::{Elf, LoadSegment};
 
-/// Stubs start at multiples of this, or where the one before ends.
+/// Stubs start at multiples of this many bytes, or where the previous stub ends.
 const ALIGNMENT: u64 = 8;
-/// Instructions of a stub at most: mold's first stub has four.
+/// Maximum number of instructions of a stub: mold's first stub has four.
 const INSTRUCTIONS_MAX: usize = 5;
-/// A return address, and what is pushed on top of it.
+/// Size in bytes of a return address, and of each pushed value.
 const WORD: i32 = 8;
 
-/// What an instruction of a stub does.
+/// The effect of an instruction of a stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// Nothing to the stack.
+    /// Does not change the stack.
     None,
+    /// Pushes a value.
     Push,
     /// Pushes the slot at this SVMA.
     PushSlot(u64),
-    /// Jumps to where the slot at this SVMA leads.
+    /// Jumps through the slot at this SVMA.
     JumpSlot(u64),
     /// Jumps to this SVMA.
     Jump(u64),
 }
 
-/// The stubs in code that starts at an SVMA: parts with one rule each, ascending.
-pub(super) fn stubs(elf: &Elf<'_>, code: &[u8], svma: u64) -> Vec<Part> {
+/// Returns the stubs in code that starts at `svma`: ranges with one rule each, ascending.
+pub(super) fn stubs(elf: &Elf<'_>, code: &[u8], svma: u64) -> Vec<RuleRange> {
     let is_slot = |slot: u64| {
         let mut data = elf.loads().iter().filter(|load| load.write && !load.exec);
-        let holds = |load: &Load| load.svma <= slot && slot - load.svma < load.mem_len;
+        let holds = |load: &LoadSegment| load.svma <= slot && slot - load.svma < load.mem_len;
         slot.is_multiple_of(8) && data.any(holds)
     };
-    Table { code, svma, is_slot: &is_slot }.stubs()
+    LinkageTable { code, svma, is_slot: &is_slot }.stubs()
 }
 
-/// Code that may hold stubs.
-struct Table<'c> {
+/// Code that may contain stubs.
+struct LinkageTable<'c> {
     code: &'c [u8],
     svma: u64,
     is_slot: &'c dyn Fn(u64) -> bool,
 }
 
-impl Table<'_> {
-    fn stubs(&self) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+impl LinkageTable<'_> {
+    fn stubs(&self) -> Vec<RuleRange> {
+        let mut parts: Vec<RuleRange> = Vec::new();
         let (mut at, mut end) = (0, 0);
         while at < self.code.len() {
             match self.stub(at, end) {
@@ -72,13 +72,14 @@ impl Table<'_> {
         parts
     }
 
-    /// The stub that starts here; the one before ended at `before`.
-    fn stub(&self, start: usize, before: usize) -> Option<Vec<Part>> {
+    /// Returns the stub that starts here. The previous stub ended at `before`.
+    fn stub(&self, start: usize, before: usize) -> Option<Vec<RuleRange>> {
         if start != before && !self.may_start(start) {
             return None;
         }
         let (mut at, mut parts) = (start, Vec::new());
-        // Only another stub leads to one that pushes a slot first, and that has pushed a number.
+        // A stub that first pushes a slot is reached only from another stub, which has pushed a
+        // number.
         let mut size = match self.instruction(at)?.0 {
             Effect::PushSlot(_) => 2 * WORD,
             _ => WORD,
@@ -103,7 +104,7 @@ impl Table<'_> {
         None
     }
 
-    /// No code runs on into this address.
+    /// Returns whether a stub may start here: no code falls through to this address.
     fn may_start(&self, at: usize) -> bool {
         // ret, hlt
         let is_end = |byte: &u8| [0xC3, 0xF4].contains(byte) || PADDING.contains(byte);
@@ -111,7 +112,8 @@ impl Table<'_> {
             && at.checked_sub(1).is_none_or(|before| is_end(&self.code[before]))
     }
 
-    /// A table's first stub, which the others jump to: it pushes a slot and jumps through the next.
+    /// Returns whether `svma` is a table's first stub, which the others jump to. It pushes a slot
+    /// and jumps through the next slot.
     fn is_first(&self, svma: u64) -> bool {
         let Some(start) = svma.checked_sub(self.svma).and_then(|at| usize::try_from(at).ok())
         else {
@@ -135,7 +137,7 @@ impl Table<'_> {
         false
     }
 
-    /// An instruction that stubs have, and where the next one is.
+    /// Decodes an instruction that stubs use. Returns its effect and the offset of the next one.
     fn instruction(&self, at: usize) -> Option<(Effect, usize)> {
         let code = self.code.get(at..)?;
         let to = |len: usize, operand: [u8; 4]| {
@@ -164,8 +166,8 @@ impl Table<'_> {
         Some((effect, at + len))
     }
 
-    /// The last part goes on to where the next stub can start: nothing runs there.
-    fn with_padding(&self, mut parts: Vec<Part>) -> Vec<Part> {
+    /// Extends the last range to where the next stub can start: nothing runs there.
+    fn with_padding(&self, mut parts: Vec<RuleRange>) -> Vec<RuleRange> {
         let Some((bytes, _)) = parts.last_mut() else { return parts };
         let is_padding = |end: u32| {
             let is_start = (self.svma + u64::from(end)).is_multiple_of(ALIGNMENT);
@@ -178,8 +180,8 @@ impl Table<'_> {
     }
 }
 
-/// Instructions of a stub whose CFA is so far above sp.
-fn part(bytes: Range<usize>, size: i32) -> Part {
+/// Returns a range of instructions whose CFA is `size` bytes above sp.
+fn part(bytes: Range<usize>, size: i32) -> RuleRange {
     let rule = Rule { cfa_off: size, ..Rule::plain(op::SP) };
     (bytes.start as u32..bytes.end as u32, rule)
 }
@@ -189,26 +191,27 @@ mod tests {
     use super::*;
 
     const SVMA: u64 = 0x40_1000;
-    /// Where slots are, that many bytes behind the code's start.
+    /// Range of the slots, in bytes from the start of the code.
     const SLOTS: Range<u64> = 0x1000..0x2000;
 
-    /// An instruction and its operand, which leads so many bytes behind the code's start.
+    /// Appends an instruction whose operand refers to `target`, in bytes from the start of the
+    /// code.
     fn to(code: &mut Vec<u8>, opcode: &[u8], target: u64) {
         let next = (code.len() + opcode.len() + 4) as u64;
         code.extend([opcode, &(target.wrapping_sub(next) as u32).to_le_bytes()].concat());
     }
 
-    /// The stubs of code at `SVMA`: their bytes, and how far above sp the CFA is.
+    /// Returns the stubs of code at `SVMA`: their ranges, and the distance of the CFA from sp.
     fn found(code: &[u8]) -> Vec<(Range<u32>, i32)> {
         let is_slot =
             |slot: u64| SLOTS.contains(&slot.wrapping_sub(SVMA)) && slot.is_multiple_of(8);
-        let parts = Table { code, svma: SVMA, is_slot: &is_slot }.stubs();
+        let parts = LinkageTable { code, svma: SVMA, is_slot: &is_slot }.stubs();
         parts.into_iter().map(|(bytes, rule)| (bytes, rule.cfa_off)).collect()
     }
 
     #[test]
     fn stubs_of_a_static_program_are_recognised() {
-        // The end of .init, and two stubs behind it.
+        // The end of .init, then two stubs.
         let mut code = vec![0xC3, 0, 0, 0, 0, 0, 0, 0];
         for slot in [0x1000, 0x1008] {
             to(&mut code, &[0xFF, 0x25], slot);
@@ -245,7 +248,7 @@ mod tests {
         to(&mut code, &[0xE9], 0);
         let first = [(0..6, 16), (6..16, 24)];
         assert_eq!(found(&code), [&first[..], &[(16..22, 8), (22..27, 8), (27..32, 16)]].concat());
-        // Where branch targets are marked: endbr64; push $n; bnd jmp; nop
+        // With marked branch targets: endbr64; push $n; bnd jmp; nop
         let mut marked = code[..16].to_vec();
         marked.extend([0xF3, 0x0F, 0x1E, 0xFA, 0x68, 0, 0, 0, 0]);
         to(&mut marked, &[0xF2, 0xE9], 0);
@@ -254,7 +257,7 @@ mod tests {
             found(&marked),
             [&first[..], &[(16..20, 8), (20..25, 8), (25..32, 16)]].concat()
         );
-        // Another slot, and a jump elsewhere.
+        // Another slot, and a jump to another target.
         let mut other = code.clone();
         other[8] ^= 8;
         assert_eq!(found(&other).len(), 3, "no first stub, so the push belongs to none");
@@ -263,7 +266,7 @@ mod tests {
         assert_eq!(found(&other).len(), 3);
     }
 
-    /// mold's: the number is in a register, and the first stub pushes it.
+    /// In mold's stubs the number is in a register, and the first stub pushes it.
     #[test]
     fn a_number_may_be_passed_in_a_register() {
         let mut code = vec![0xF3, 0x0F, 0x1E, 0xFA, 0x41, 0x53];

@@ -6,12 +6,13 @@
 //! snapshots of the target's mappings.
 //!
 //! # Invariants
-//! - Modules come from the target's file system: any bytes are ordinary input.
-//! - What cannot be expressed becomes a rule that ends the walk with a reason, never a guess.
+//! - Modules come from the target's file system. Arbitrary bytes are expected input.
+//! - Call frame information that a rule cannot express becomes a rule that ends the walk with a
+//!   reason, never a guess.
 //!
 //! # Does not
-//! - step: that is `traceprof_abi::unwind`, which runs in the target too. [`RemoteUnwinder`] runs
-//!   it on a copy of a stack.
+//! - step: `traceprof_abi::unwind` does, which runs in the target too. [`RemoteUnwinder`] runs it
+//!   on a copy of a stack.
 //! - know where modules are mapped, or which ones are.
 
 mod architecture;

@@ -1,33 +1,33 @@
-//! A table without an ELF file: for memory that Python has filled with copies of one routine.
+//! A table without an ELF file, for memory that Python has filled with copies of one routine.
 //!
-//! Python 3.12 and later can name their functions for profilers. Each function then has its own
-//! copy of a trampoline that keeps no frame pointer. Copies follow each other from the first byte
-//! of each 64 KiB on, packed or aligned, depending on the version.
+//! Python 3.12 and later can name its functions for profilers. Each function then has its own copy
+//! of a trampoline that keeps no frame pointer. Copies follow each other from the first byte of
+//! each 64 KiB on, packed or aligned, depending on the version.
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
 use super::compile::{ModuleTable, Statistics, block_index};
-use super::rows::{Rows, Rules};
+use super::rows::{RowBuilder, Rules};
 
-/// So many bytes tell what a mapping is filled with: two copies.
+/// Number of bytes that show what a mapping contains: two copies.
 pub const TRAMPOLINE_PROBE: usize = 64;
 /// `sub $8,%rsp; call *%rcx; add $8,%rsp; ret`.
 const CODE: [u8; 11] = [0x48, 0x83, 0xEC, 0x08, 0xFF, 0xD1, 0x48, 0x83, 0xC4, 0x08, 0xC3];
-/// Bytes of its first instruction.
+/// Length in bytes of its first instruction, which extends the stack.
 const MAKES_ROOM: usize = 4;
-/// Bytes in front of its last.
+/// Offset in bytes of its last instruction, after the stack is released.
 const GIVES_BACK: usize = 10;
 const ENDBR64: [u8; 4] = [0xF3, 0x0F, 0x1E, 0xFA];
-/// Copies are at most so far apart.
+/// Maximum distance in bytes between the starts of two copies.
 const STEP_MAX: usize = 32;
-/// Python fills so many bytes at a time; neighbours are one mapping.
+/// Number of bytes that Python fills at a time. Adjacent arenas form one mapping.
 const ARENA: usize = 64 << 10;
-/// More of them than there are functions.
+/// Maximum length in bytes of a mapping: more trampolines than a program has functions.
 const LEN_MAX: u64 = 64 << 20;
 
-/// The table of a mapping of this length that begins with these bytes, if it holds trampolines.
-/// Addresses count from its start.
+/// Returns the table of a mapping of this length that begins with these bytes, if it contains
+/// trampolines. Addresses count from the start of the mapping.
 pub fn python_trampolines(first: &[u8], len: u64) -> Option<ModuleTable> {
     let entry = if first.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let is_copy = |at: usize| first.get(at + entry..).is_some_and(|rest| rest.starts_with(&CODE));
@@ -35,7 +35,7 @@ pub fn python_trampolines(first: &[u8], len: u64) -> Option<ModuleTable> {
     if !is_copy(0) || len > LEN_MAX {
         return None;
     }
-    let (mut rules, mut rows) = (Rules::default(), Rows::default());
+    let (mut rules, mut rows) = (Rules::default(), RowBuilder::default());
     let outside = rules.number(Rule { cfa_off: 8, ..Rule::plain(op::SP) });
     let inside = rules.number(Rule { cfa_off: 16, ..Rule::plain(op::SP) });
     let default_rule = u32::from(rules.number(Rule::GAP_FP));
@@ -70,7 +70,7 @@ pub fn python_trampolines(first: &[u8], len: u64) -> Option<ModuleTable> {
 mod tests {
     use super::*;
 
-    /// Offset in a copy, and the rule that holds there.
+    /// Returns the rule that applies at this offset.
     fn rule_at(table: &ModuleTable, offset: u32) -> Rule {
         let block = (offset / 256) as usize;
         let (from, to) = (table.blocks[block] as usize, table.blocks[block + 1] as usize);
@@ -101,7 +101,7 @@ mod tests {
         for (len, copies) in [(1000, 1000 / 11), (ARENA + 100, ARENA / 11 + 100 / 11)] {
             let table =
                 python_trampolines(&CODE.repeat(6)[..TRAMPOLINE_PROBE], len as u64).unwrap();
-            // What ends a copy begins the next.
+            // The row that ends one copy begins the next.
             assert_eq!(table.statistics.rows, 2 * copies + 1, "{len}");
             assert!(rule_at(&table, len as u32 - 1).cfa_off > 0);
         }

@@ -1,21 +1,22 @@
-//! Unwinds a stack outside of its process, from registers and a copy of the top of the stack.
+//! Unwinds a stack outside its process, from registers and a copy of the top of the stack.
 //!
 //! The steps and the tables are those of the agent. Memory beyond the copy is read when a step
-//! needs it. The thread may have run on by then, so frames that were found this way are marked.
+//! needs it. The thread may have continued by then, so frames that were found this way are marked.
 //!
-//! Only the stack pointer and the pc are known of a thread that sleeps and was not stopped. Many
-//! stacks need no more: the frames below have saved what a frame needs. To find out, the stack is
-//! unwound twice, with two different values in all other registers. Neither value is an address.
-//! A rule that follows such a value, or decides by it, ends the walk. A walk that reaches the root
-//! twice, the same way, has not used them.
+//! Of a thread that sleeps and was not stopped, only the stack pointer and the pc are known. Many
+//! stacks need no more, because the inner frames have saved the registers that a frame needs. To
+//! find out, the stack is unwound twice, with two different values in all other registers. Neither
+//! value is an address. A rule that follows such a value, or decides by it, ends the walk. Two
+//! walks that reach the root the same way have not used the values.
 //!
 //! # Invariants
-//! - The copy and all that is read belong to another process: any bytes are ordinary input.
-//! - A sleeper's stack that could be another one is not returned.
+//! - The copy and all memory that is read belong to another process. Arbitrary bytes are expected
+//!   input.
+//! - An ambiguous stack of a sleeping thread is not returned.
 //!
 //! # Does not
 //! - stop threads;
-//! - read memory in any way but the one that it is given.
+//! - read memory other than through the function that is passed in.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,41 +24,42 @@ use traceprof_abi::unwind::{EndReason, Memory, RSP, Registers, Snapshot, unwind}
 
 use super::fingerprint::StackFingerprint;
 
-/// Frames of a stack at most: more than a sample has, as they need no memory of the target.
+/// Maximum number of frames of a stack. A sample has fewer; these frames need no memory of the
+/// target.
 const DEPTH_MAX: usize = 8192;
-/// No frame word is this: a pc with all bits set is stored without the uppermost.
+/// A value that is not a frame word: the topmost bit of a pc is cleared when it is stored.
 const UNSET: u64 = u64::MAX;
-/// Below the stack pointer of a leaf, x86_64 code may keep values.
+/// Bytes below the stack pointer in which x86_64 leaf code may keep values.
 const RED_ZONE: u64 = 128;
-/// How far above the stack pointer to look where the mapping is not known.
+/// Bytes above the stack pointer that belong to the stack where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
 const PAGE: u64 = 4096;
-/// Values for unknown registers, far from all memory that a process can have: one is aligned to a
-/// word, one is not.
+/// Values for unknown registers, far from any memory that a process can have. One is aligned to a
+/// word, the other is not.
 const UNKNOWN: [u64; 2] = [0xA5C3_5A3C_9669_F000, 0x5AC3_A53C_6996_0FFB];
 
 /// The copy of a stack.
 #[derive(Debug, Clone, Copy)]
 pub struct StackCopy<'a> {
-    /// Where it starts (AVMA).
+    /// Start address (AVMA).
     pub avma: u64,
-    /// What lies there.
+    /// The copied bytes.
     pub bytes: &'a [u8],
 }
 
-/// A stack that was unwound outside of its process.
+/// A stack that was unwound outside its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteStack {
     /// Frame words, leaf first.
     pub frames: Vec<u64>,
-    /// Why there are no more.
+    /// The reason why the walk ended.
     pub end: EndReason,
-    /// The first frame that may be later than the copy; one past the last frame if only the end of
-    /// the stack may be.
+    /// Index of the first frame that may be later than the copy. It is the number of frames if only
+    /// the end of the stack may be later.
     pub late: Option<usize>,
 }
 
-/// Unwinds stacks, one after the other.
+/// Unwinds stacks, one at a time.
 #[derive(Debug)]
 pub struct RemoteUnwinder {
     words: Vec<AtomicU64>,
@@ -70,8 +72,8 @@ impl Default for RemoteUnwinder {
 }
 
 impl RemoteUnwinder {
-    /// Unwinds a stack. `read` reads the process's memory, as far as it exists, and returns how
-    /// many bytes it read.
+    /// Unwinds a stack. `read` reads the process's memory, as far as it exists, and returns the
+    /// number of bytes read.
     pub fn unwind(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -82,8 +84,8 @@ impl RemoteUnwinder {
         self.unwind_with_fingerprint(snapshot, registers, copy, read).0
     }
 
-    /// Unwinds a stack and returns its fingerprint, to recognise it when the thread sleeps at the
-    /// same place later.
+    /// Unwinds a stack and also returns its fingerprint, which recognises the stack if the thread
+    /// later sleeps at the same location.
     pub fn unwind_with_fingerprint(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -105,18 +107,19 @@ impl RemoteUnwinder {
         memory.bound(registers.sp);
         let unwound = unwind(snapshot, registers, &mut memory, &self.words);
         let late = memory.late.filter(|&depth| depth <= unwound.depth);
-        let place = (registers.sp, registers.pc);
-        let fingerprint = StackFingerprint::new(place, memory.loaded, memory.missing);
+        let point = (registers.sp, registers.pc);
+        let fingerprint = StackFingerprint::new(point, memory.loaded, memory.missing);
         let used = self.words.iter_mut().take(unwound.depth);
         let frames = used.map(|word| std::mem::replace(word.get_mut(), UNSET)).collect();
         (RemoteStack { frames, end: unwound.end, late }, fingerprint)
     }
 
     /// Unwinds the stack of a thread that sleeps with this stack pointer and pc, and returns its
-    /// frame words, leaf first. `None` if they depend on other registers, or if there is no root.
+    /// frame words, leaf first. Returns `None` if they depend on other registers, or if the walk
+    /// does not reach the root.
     ///
-    /// The caller ensures that the thread does not run from before the copy is taken until this
-    /// returns, or drops the result.
+    /// The caller ensures that the thread does not run from before the copy is made until this
+    /// function returns. Otherwise the caller drops the result.
     pub fn unwind_sleeping(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -140,15 +143,15 @@ struct RemoteMemory<'a> {
     snapshot: &'a Snapshot<'a>,
     copy: StackCopy<'a>,
     read: &'a mut dyn FnMut(u64, &mut [u8]) -> usize,
-    /// Where the frames go: how many there are says which one a load is for.
+    /// The frame words. The number of them that are set says which frame a load is for.
     words: &'a [AtomicU64],
     bounds: (u64, u64),
-    /// The page that was read last, by its address.
+    /// Address and contents of the page that was read last.
     page: (u64, [u8; PAGE as usize]),
     late: Option<usize>,
-    /// The words that were asked for, by their addresses.
+    /// Addresses and values of the words that were loaded.
     loaded: Vec<(u64, u64)>,
-    /// The addresses of those that could not be read.
+    /// Addresses of the words that could not be read.
     missing: Vec<u64>,
 }
 
@@ -166,21 +169,22 @@ impl RemoteMemory<'_> {
         self.copy.bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// A word of the stack, and from which frame on they may be of a later time.
+    /// Returns a word of the stack, and notes the frame from which on words may be later than the
+    /// copy.
     fn word(&mut self, avma: u64) -> Option<u64> {
         if let Some(word) = self.copied(avma) {
             return Some(word);
         }
         let word = self.read_now(avma)?;
         if self.late.is_none() {
-            // Relaxed: this thread has written them.
+            // Relaxed: this thread wrote them.
             let is_unset = |word: &AtomicU64| word.load(Ordering::Relaxed) == UNSET;
             self.late = self.words.iter().position(is_unset);
         }
         Some(word)
     }
 
-    /// A word that lies in one page, read now.
+    /// Reads a word that is inside one page from the process.
     fn read_now(&mut self, avma: u64) -> Option<u64> {
         let start = avma & !(PAGE - 1);
         if self.page.0 != start {

@@ -1,4 +1,4 @@
-//! Rows of rules in the order of their addresses, while they are collected.
+//! Collects rows of rules in the order of their addresses.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,31 +7,31 @@ use std::ops::Range;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::tables::RBX_LOST;
 
-/// Number of a rule among a module's rules.
+/// The index of a rule in a module's list of rules.
 pub(super) type RuleId = u16;
 
-/// From `offset` on, behind the module's base, a rule holds.
+/// The rule that applies from `offset` on, in bytes from the module's base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) offset: u32,
     pub(super) rule: RuleId,
 }
 
-/// Bytes of code, counted from a start that the context gives, and the rule that holds there.
-pub(super) type Part = (Range<u32>, Rule);
+/// A range of code, relative to a start that the context defines, and the rule that applies there.
+pub(super) type RuleRange = (Range<u32>, Rule);
 
 /// The distinct rules of a module.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
-    /// For each rule, where it keeps the caller's rbx.
+    /// For each rule, the slot of the caller's rbx.
     pub(super) rbx_slots: Vec<i16>,
     numbers: HashMap<(u64, i16), RuleId, BuildHasherDefault<RuleHasher>>,
-    /// Rules seen lately, by their hash: most rows have one of a few dozen.
+    /// Recently seen rules, by their hash: most rows have one of a few dozen rules.
     recent: [Option<(Rule, i16, RuleId)>; RECENT],
 }
 
-/// A power of two.
+/// Number of recently seen rules that are remembered. A power of two.
 const RECENT: usize = 256;
 
 impl Default for Rules {
@@ -42,16 +42,16 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The number of a rule. A module with more rules than numbers gets [`Rule::BAD`] for the
-    /// rest, which only a file made to be hostile has.
+    /// Returns the number of a rule. When a module has more rules than numbers, the remaining ones
+    /// become [`Rule::BAD`]. Only a hostile file has that many.
     pub(super) fn number(&mut self, rule: Rule) -> RuleId {
         self.number_with(rule, RBX_LOST)
     }
 
-    /// The number of a rule that keeps the caller's rbx in a slot.
+    /// Returns the number of a rule whose frame keeps the caller's rbx in this slot.
     pub(super) fn number_with(&mut self, rule: Rule, rbx: i16) -> RuleId {
-        let place = (mix(rule.to_bits() ^ rbx as u64) >> 32) as usize % RECENT;
-        if let Some((seen, seen_rbx, id)) = self.recent[place]
+        let slot = (mix(rule.to_bits() ^ rbx as u64) >> 32) as usize % RECENT;
+        if let Some((seen, seen_rbx, id)) = self.recent[slot]
             && (seen, seen_rbx) == (rule, rbx)
         {
             return id;
@@ -60,7 +60,7 @@ impl Rules {
             Some(&id) => id,
             None => self.add(rule, rbx),
         };
-        self.recent[place] = Some((rule, rbx, id));
+        self.recent[slot] = Some((rule, rbx, id));
         id
     }
 
@@ -77,7 +77,8 @@ impl Rules {
     }
 }
 
-/// A multiply is enough: keys are few, and a bad distribution costs only time.
+/// Hashes a word. One multiplication is enough: there are few keys, and a bad distribution costs
+/// only time.
 fn mix(word: u64) -> u64 {
     let mixed = word.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ mixed >> 29
@@ -106,12 +107,12 @@ impl Hasher for RuleHasher {
     }
 }
 
-/// Rows that grow upwards only.
+/// Builds a list of rows with ascending addresses.
 #[derive(Debug, Default)]
-pub(super) struct Rows(pub(super) Vec<Row>);
+pub(super) struct RowBuilder(pub(super) Vec<Row>);
 
-impl Rows {
-    /// Adds a row; of rows at one address the last holds, and equal neighbours are one.
+impl RowBuilder {
+    /// Adds a row. Of rows at one address the last applies, and equal adjacent rows are merged.
     pub(super) fn push(&mut self, offset: u32, rule: RuleId) {
         if self.0.last().is_some_and(|last| last.offset == offset) {
             self.0.pop();
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn equal_neighbours_are_one_row_and_the_last_at_an_address_holds() {
-        let mut rows = Rows::default();
+        let mut rows = RowBuilder::default();
         for (offset, rule) in [(0, 1), (4, 1), (8, 2), (8, 1), (12, 3), (12, 4)] {
             rows.push(offset, rule);
         }

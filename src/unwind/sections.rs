@@ -8,8 +8,8 @@ use super::architecture::Architecture;
 use super::dwarf::Slice;
 use crate::elf::Elf;
 
-/// Bytes of a section of call frame information: that of a program of a hundred megabytes has ten.
-/// They are unpacked while a table is made, and no longer.
+/// Maximum bytes of a section of call frame information: a program of a hundred megabytes has ten.
+/// They stay unpacked only while a table is compiled.
 pub(super) const LEN_MAX: u64 = 32 << 20;
 
 /// The sections with call frame information.
@@ -18,12 +18,13 @@ pub(super) struct Sections<'a> {
     pub(super) eh_frame: Option<EhFrame<Slice<'a>>>,
     pub(super) debug_frame: Option<DebugFrame<Slice<'a>>>,
     pub(super) bases: BaseAddresses,
-    /// Bytes of `.eh_frame`.
+    /// Length of `.eh_frame` in bytes.
     pub(super) eh_frame_len: usize,
 }
 
 impl<'a> Sections<'a> {
-    /// Those of a module, whose `.debug_frame` is handed in: it may have to be unpacked.
+    /// Finds the sections of a module. The caller passes its `.debug_frame`, which may have to be
+    /// unpacked.
     pub(super) fn find(elf: &Elf<'a>, debug_frame: Option<&'a [u8]>) -> Self {
         let mut bases = BaseAddresses::default();
         if let Some(text) = elf.section(".text") {
@@ -47,8 +48,8 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// `.eh_frame` as the loaded module itself finds it, for images and files without section headers.
-/// Its end is not stated; its terminator ends the iteration.
+/// Finds `.eh_frame` as the loaded module itself does, for images and files without section
+/// headers. Its end is unknown, so its terminator ends the iteration.
 fn eh_frame_by_header<'a>(elf: &Elf<'a>) -> Option<(u64, &'a [u8])> {
     let svma = elf.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(svma);
@@ -59,7 +60,7 @@ fn eh_frame_by_header<'a>(elf: &Elf<'a>) -> Option<(u64, &'a [u8])> {
     }
 }
 
-/// The section of a module that is not loaded with it.
+/// Returns `.debug_frame`, which is not loaded with the module.
 pub(super) fn debug_frame<'a>(elf: &Elf<'a>) -> Option<Cow<'a, [u8]>> {
     elf.contents(".debug_frame", LEN_MAX).map(|(_, data)| data)
 }

@@ -1,11 +1,11 @@
-//! The recorder's side of the tables segment: modules are added, snapshots published.
+//! The recorder's side of the tables segment. It adds modules and publishes snapshots.
 //!
 //! # Invariants
-//! - A module's bytes are never written again once [`TableWriter::add_module`] has returned.
-//! - A snapshot's bytes are written again only after [`TableWriter::recycle`].
+//! - The bytes of a module never change after [`TableWriter::add_module`] has returned.
+//! - The bytes of a snapshot are reused only after [`TableWriter::recycle`].
 //!
 //! # Does not
-//! - map or populate memory: it says how far the segment is used.
+//! - map or populate memory: it only says how much of the segment is used.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,11 @@ use traceprof_abi::unwind::tables::{ALIGN, Header, MAGIC, ModuleHead, Range};
 
 use super::compile::ModuleTable;
 
-/// Room for a snapshot is given in steps, so that the next, slightly larger one fits as well.
+/// Snapshot memory is allocated in multiples of this many bytes, so that a slightly larger one fits
+/// as well.
 const SNAPSHOT_STEP: u64 = 4096;
 
-/// Where a module's table lies in the segment.
+/// The offset of a module's table in the segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleRef(u32);
 
@@ -29,31 +30,31 @@ pub struct ExecRange {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// What to subtract, wrapping, from an AVMA to get the module's SVMA.
+    /// The value to subtract, wrapping, from an AVMA to get the module's SVMA.
     pub bias: u64,
-    /// Its table; `None` for anonymous code, which is taken to keep frame pointers.
+    /// The module's table, or `None` for anonymous code, which is assumed to keep frame pointers.
     pub module: Option<ModuleRef>,
 }
 
-/// The segment has no room left.
+/// The error for a segment that has no space left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablesFull {
-    /// Bytes asked for.
+    /// Number of bytes requested.
     pub wanted: u64,
-    /// Bytes left.
+    /// Number of bytes left.
     pub left: u64,
 }
 
 impl fmt::Display for TablesFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { wanted, left } = self;
-        write!(f, "unwind tables full: {wanted} bytes wanted, {left} left")
+        write!(f, "unwind tables full: {wanted} bytes needed, {left} left")
     }
 }
 
 impl std::error::Error for TablesFull {}
 
-/// Bytes of a snapshot.
+/// Memory of a snapshot in the segment.
 #[derive(Debug, Clone, Copy)]
 struct Area {
     offset: u64,
@@ -69,20 +70,20 @@ pub struct TableWriter<'a> {
     epoch: u32,
     stack_end: u64,
     current: Option<Area>,
-    /// Replaced, perhaps still read.
+    /// Replaced snapshots that a handler may still read.
     retired: Vec<Area>,
     free: Vec<Area>,
 }
 
 impl<'a> TableWriter<'a> {
-    /// Takes the recorder's own, zeroed and writable mapping of the segment. The head is written
-    /// at once: its first page must be populated.
+    /// Creates a writer over the recorder's own zeroed, writable mapping of the segment. It writes
+    /// the header at once, so the first page must be populated.
     ///
     /// # Panics
-    /// If there is not even room for the head.
+    /// If the segment is too small for the header.
     pub fn new(words: &'a [AtomicU64]) -> Self {
         let used = size_of::<Header>() as u64;
-        assert!(words.len() as u64 * 8 >= used, "tables segment smaller than its head");
+        assert!(words.len() as u64 * 8 >= used, "tables segment smaller than its header");
         let writer = Self {
             words,
             used,
@@ -99,12 +100,13 @@ impl<'a> TableWriter<'a> {
         writer
     }
 
-    /// Bytes from the start of the segment that are in use, and are to be populated.
+    /// Returns the number of bytes from the start of the segment that are in use and must be
+    /// populated.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// The bytes that adding a module takes.
+    /// Returns the number of bytes that the module's table needs.
     pub fn module_bytes(module: &ModuleTable) -> u64 {
         module_layout(module).1
     }
@@ -113,19 +115,19 @@ impl<'a> TableWriter<'a> {
     pub fn add_module(&mut self, module: &ModuleTable) -> Result<ModuleRef, TablesFull> {
         let ([blocks, lows, ids, rules, rbx], len) = module_layout(module);
         let at = self.allocate(len)?;
-        // The segment is shorter than 4 GiB (asserted in `abi`), so offsets in it fit.
-        let place = |part: u64| (at + part) as u32;
+        // The segment is shorter than 4 GiB (asserted in `abi`), so its offsets fit.
+        let offset_of = |part: u64| (at + part) as u32;
         let head = ModuleHead {
             base: module.base,
             block_count: (module.blocks.len() - 1) as u32,
             row_count: module.lows.len() as u32,
-            blocks: place(blocks),
-            lows: place(lows),
-            ids: place(ids),
-            rules: place(rules),
+            blocks: offset_of(blocks),
+            lows: offset_of(lows),
+            ids: offset_of(ids),
+            rules: offset_of(rules),
             rule_count: module.rules.len() as u32,
             default_rule: module.default_rule,
-            rbx_slots: if module.rbx_slots.is_empty() { 0 } else { place(rbx) },
+            rbx_slots: if module.rbx_slots.is_empty() { 0 } else { offset_of(rbx) },
             reserved: [0; 3],
         };
         self.write(at, &module_head_bytes(&head));
@@ -137,19 +139,19 @@ impl<'a> TableWriter<'a> {
         Ok(ModuleRef(at as u32))
     }
 
-    /// What is published from now on belongs to another epoch, this one: an address may mean
-    /// something else than before.
+    /// Sets the epoch of later snapshots. In a new epoch an address may have another meaning than
+    /// before.
     pub fn begin_epoch(&mut self, epoch: u16) {
         self.epoch = u32::from(epoch);
     }
 
-    /// What is published from now on has the first thread's stack end here, 0 for nowhere.
+    /// Sets the end of the first thread's stack for later snapshots, 0 if unknown.
     pub fn end_stack_at(&mut self, end: u64) {
         self.stack_end = end;
     }
 
-    /// Publishes the target's mappings: executable ranges, and ranges [lo, hi) that can be read and
-    /// written. Both in any order; empty ones are left out.
+    /// Publishes the target's mappings: the executable ranges, and the ranges [lo, hi) that can be
+    /// read and written. Both may be in any order. Empty ranges are left out.
     pub fn publish(
         &mut self,
         ranges: &[ExecRange],
@@ -189,8 +191,8 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
-    /// Gives the memory of replaced snapshots free for reuse. To be called when no handler runs
-    /// that started before the last [`Self::publish`].
+    /// Makes the memory of replaced snapshots available for reuse. The caller ensures that no
+    /// handler still runs that started before the last [`Self::publish`].
     pub fn recycle(&mut self) {
         self.free.append(&mut self.retired);
     }
@@ -214,7 +216,7 @@ impl<'a> TableWriter<'a> {
         Ok(at)
     }
 
-    /// Writes bytes at a multiple of 8; the rest of the last word becomes zero.
+    /// Writes bytes at a multiple of 8. The remainder of the last word becomes zero.
     fn write(&self, offset: u64, bytes: &[u8]) {
         let words = &self.words[(offset / 8) as usize..][..bytes.len().div_ceil(8)];
         for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
@@ -226,7 +228,8 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-/// Offsets of blocks, lows, ids, rules and rbx slots behind the head, and the length of it all.
+/// Returns the offsets of blocks, lows, ids, rules and rbx slots from the header, and the total
+/// length.
 fn module_layout(module: &ModuleTable) -> ([u64; 5], u64) {
     let mut at = size_of::<ModuleHead>() as u64;
     let parts = [

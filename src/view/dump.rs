@@ -1,7 +1,7 @@
-//! Everything a trace holds, an object or an index cell a line, as text or as JSON.
+//! The complete contents of a trace, one object or index cell per line, as text or as JSON.
 //!
-//! Invariant: a line has the same parts in both forms, so that what is seen in one can be sought in
-//! the other.
+//! Invariant: a line has the same parts in both forms, so that users can search one form for what
+//! they see in the other.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -21,8 +21,8 @@ pub enum DumpFormat {
     Json,
 }
 
-/// Writes the objects of the data file at `path`, then the cells of its index. Says whether there
-/// is an index.
+/// Writes the objects of the data file at `path`, then the cells of its index. Returns whether
+/// there is an index.
 pub fn write(path: &Path, form: DumpFormat, out: &mut dyn Write) -> Result<bool, ViewError> {
     for object in dump_objects(path)? {
         let object = object?;
@@ -32,7 +32,7 @@ pub fn write(path: &Path, form: DumpFormat, out: &mut dyn Write) -> Result<bool,
         }
     }
     let index = index_path(path);
-    // A link that leads nowhere is there.
+    // A dangling symbolic link exists.
     if std::fs::symlink_metadata(&index).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(false);
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the same trace gives the same bytes; text from the trace is escaped; no recursion
 //! follows the depth of a stack. Does not open files other than the trace, print to a terminal or
-//! know of arguments.
+//! know command-line arguments.
 
 pub mod diff;
 pub mod dump;
@@ -18,8 +18,8 @@ pub mod select;
 pub mod text;
 pub mod timeline;
 
-pub use print::options::{Limits, Split, TreeOptions};
-pub use profile::activity::{Activity, ActivityCell};
+pub use print::options::{PrintLimits, Split, TreeOptions};
+pub use profile::activity::{ActivityCell, ActivityProfile};
 pub use profile::load::{load, load_with_contexts};
 pub use profile::new_samples::NewSamples;
 pub use profile::states::StateTimes;

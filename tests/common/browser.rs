@@ -1,4 +1,4 @@
-//! Chromium without a window, driven over the DevTools protocol through a pair of pipes.
+//! Headless Chromium, driven by the DevTools protocol over two pipes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use super::scratch_dir;
 
 /// The command that the tests start.
 pub(crate) const BROWSER: &str = "chromium";
-/// How long an answer may take on a busy machine.
+/// Timeout of an answer, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A browser with one page.
@@ -26,13 +26,14 @@ pub(crate) struct Browser {
     from: Receiver<Json>,
     session: Option<String>,
     calls: u64,
-    /// What it reported without being asked.
+    /// Events that the browser reported by itself.
     events: Vec<Json>,
     _dir: TempDir,
 }
 
 impl Browser {
-    /// Opens a page of a file, in a window of this size; `fragment` is what comes behind the #.
+    /// Opens the page in a file, in a window of this size. `fragment` is the part of the URL after
+    /// the #.
     pub(crate) fn open(page: &Path, fragment: &str, (width, height): (u32, u32)) -> Self {
         let mut browser = Self::start();
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
@@ -57,14 +58,14 @@ impl Browser {
         for pipe in &pipes {
             mkfifo(pipe, Mode::S_IRWXU).expect("a pipe");
         }
-        // Both ways: to open it waits for nobody then.
+        // Opening a FIFO for reading and writing does not block.
         let to = OpenOptions::new().read(true).write(true).open(&pipes[0]).expect("a pipe");
         let words = pipes[1].clone();
         let mut command = Command::new("sh");
         command
             .args(["-c", "in=$1 out=$2; shift 2; exec \"$@\" 3<\"$in\" 4>\"$out\"", "sh"])
             .args(&pipes)
-            // Root may not have its sandbox; the page is our own.
+            // Chromium's sandbox refuses to run as root. The page is our own.
             .args([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"])
             .args(["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage"])
             .args(["--remote-debugging-pipe"])
@@ -75,7 +76,7 @@ impl Browser {
         let child = command.spawn().expect(BROWSER);
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
-            // This waits for the browser, and ends with it.
+            // The thread blocks on the browser's pipe and exits with the browser.
             let messages =
                 BufReader::new(File::open(words).expect("a pipe")).split(0).map_while(Result::ok);
             for message in messages.filter_map(|it| serde_json::from_slice(&it).ok()) {
@@ -87,7 +88,7 @@ impl Browser {
         Self { child, to, from: receiver, session: None, calls: 0, events: Vec::new(), _dir: dir }
     }
 
-    /// Calls a method and waits for what it returns.
+    /// Calls a method and waits for its result.
     pub(crate) fn call(&mut self, method: &str, params: Json) -> Json {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": params });
@@ -106,7 +107,7 @@ impl Browser {
         }
     }
 
-    /// What an expression of the page is.
+    /// Returns the value of an expression in the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Json {
         let mut answer = self.try_evaluate(expression);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
@@ -119,14 +120,14 @@ impl Browser {
         self.call("Runtime.evaluate", params)
     }
 
-    /// The text of an element.
+    /// Returns the text of an element.
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let text =
             self.evaluate(&format!("document.querySelector({}).textContent", json!(selector)));
         text.as_str().expect(selector).to_owned()
     }
 
-    /// A number that the page keeps beside a text of it.
+    /// Returns a number that the page stores in a data attribute beside its text.
     pub(crate) fn number(&mut self, selector: &str, name: &str) -> f64 {
         let value =
             self.evaluate(&format!("document.querySelector({}).dataset.{name}", json!(selector)));
@@ -138,7 +139,7 @@ impl Browser {
 
     pub(crate) fn wait_for(&mut self, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
-        // There may be no page yet, or no such element.
+        // The page or the element may not exist yet.
         while self.try_evaluate(expression)["result"]["value"] != true {
             assert!(Instant::now() < deadline, "never: {expression}; {:?}", self.problems());
             std::thread::sleep(Duration::from_millis(20));
@@ -153,7 +154,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", params);
     }
 
-    /// Drags from one place to another.
+    /// Drags from one position to another.
     pub(crate) fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
         self.mouse("mouseMoved", from);
         self.mouse("mousePressed", from);
@@ -162,7 +163,7 @@ impl Browser {
         self.mouse("mouseReleased", to);
     }
 
-    /// Presses a key; one character types itself.
+    /// Presses a key. A single character is also typed as text.
     pub(crate) fn key(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
@@ -170,7 +171,7 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", json!({ "type": "keyUp", "key": key }));
     }
 
-    /// Where an element is on the page: left, top, width, height.
+    /// Returns the rectangle of an element on the page: left, top, width, height.
     pub(crate) fn place(&mut self, selector: &str) -> [f64; 4] {
         let selector = json!(selector);
         let place = self.evaluate(&format!(
@@ -180,8 +181,8 @@ impl Browser {
         std::array::from_fn(|at| place[at].as_f64().expect("a number"))
     }
 
-    /// What went wrong in the page: exceptions, errors on its console, and whatever it asked the
-    /// network for besides itself.
+    /// Returns everything that went wrong in the page: exceptions, console errors, and network
+    /// requests other than for the page itself.
     pub(crate) fn problems(&self) -> Vec<String> {
         let is_problem = |event: &&Json| {
             let params = &event["params"];
@@ -199,7 +200,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends by itself when its first process is gone. There may be none any more.
+        // The browser exits by itself when its first process exits, so there may be no process to
+        // kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,12 +1,12 @@
-//! Folded stacks as `export --format folded` writes them.
+//! Parser of folded stacks as `export --format folded` writes them.
 
-/// Call stacks, root first, with their counts in sampling periods.
+/// Call stacks, root first, with their counts of sampling periods.
 pub(crate) struct Folded {
     stacks: Vec<(Vec<String>, u64)>,
 }
 
 impl Folded {
-    /// Every line must have the form `root;caller;leaf COUNT`.
+    /// Parses lines, each of which must have the form `root;caller;leaf COUNT`.
     pub(crate) fn parse(text: &str) -> Self {
         let stacks = text.lines().map(|line| {
             let (stack, count) = line.rsplit_once(' ').unwrap_or_else(|| panic!("line: {line}"));
@@ -20,18 +20,18 @@ impl Folded {
         self.stacks.iter().map(|(_, count)| count).sum()
     }
 
-    /// Count of the stacks that hold a frame with exactly this name.
+    /// Returns the count of stacks that contain a frame with exactly this name.
     pub(crate) fn count_of(&self, function: &str) -> u64 {
         self.count_where(|frame| frame == function)
     }
 
-    /// Count of the stacks that hold a frame whose name contains this.
+    /// Returns the count of stacks that contain a frame whose name contains `part`.
     pub(crate) fn count_containing(&self, part: &str) -> u64 {
         self.count_where(|frame| frame.contains(part))
     }
 
-    /// Count of stacks in which each frame whose name contains `function` is called by one whose
-    /// name contains `caller`.
+    /// Returns the count of stacks in which every frame whose name contains `function` is called by
+    /// a frame whose name contains `caller`.
     pub(crate) fn count_of_call(&self, function: &str, caller: &str) -> u64 {
         let right = |stack: &[String]| {
             let mut places = (0..stack.len()).filter(|&at| stack[at].contains(function)).peekable();
@@ -40,8 +40,8 @@ impl Folded {
         self.stacks.iter().filter(|(stack, _)| right(stack)).map(|(_, count)| count).sum()
     }
 
-    /// Counts of the calls of `function` by a caller, in which it calls another one: those in which
-    /// the two are as they should be, and all.
+    /// Returns two counts of the stacks in which `function` has a caller and calls another
+    /// function: those with the expected neighbours, and all.
     pub(crate) fn count_around(
         &self,
         function: &str,
@@ -62,19 +62,19 @@ impl Folded {
         self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
     }
 
-    /// Share of all counts, in percent.
+    /// Returns the share of a function in all counts, in percent.
     pub(crate) fn percent_of(&self, function: &str) -> f64 {
         100.0 * self.count_of(function) as f64 / self.total().max(1) as f64
     }
 
-    /// Count of the stacks that hold both functions.
+    /// Returns the count of stacks that contain both functions.
     pub(crate) fn count_of_both(&self, one: &str, other: &str) -> u64 {
         let holds = |stack: &[String], name: &str| stack.iter().any(|frame| frame == name);
         let both = |stack: &[String]| holds(stack, one) && holds(stack, other);
         self.stacks.iter().filter(|(stack, _)| both(stack)).map(|(_, count)| count).sum()
     }
 
-    /// Count of stacks with this function in which its direct caller is another than `caller`.
+    /// Returns the count of stacks in which the direct caller of this function is not `caller`.
     pub(crate) fn count_with_other_caller(&self, function: &str, caller: &str) -> u64 {
         let wrong = |stack: &[String]| {
             let position = stack.iter().position(|frame| frame == function);

@@ -12,13 +12,14 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
 }
 
-/// `scripts/test --long`: tests that hunt for rare moments try many more of them.
+/// Whether `scripts/test --long` runs the tests. Tests that search for rare races then make many
+/// more attempts.
 pub(crate) fn is_long_run() -> bool {
     std::env::var_os("TRACEPROF_TEST_LONG").is_some()
 }
 
-/// What random choices of the tests start from: `TRACEPROF_TEST_SEED`, which `scripts/check.sh`
-/// draws and prints, or the time.
+/// Returns the seed of the tests' random choices: `TRACEPROF_TEST_SEED`, which `scripts/check.sh`
+/// draws and prints, or else the time.
 pub(crate) fn seed() -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| {
         let given = std::env::var("TRACEPROF_TEST_SEED").ok();
@@ -32,12 +33,12 @@ pub(crate) fn seed() -> u64 {
     *SEED
 }
 
-/// Numbers that look random: the same for the same seed and salt.
+/// A pseudo-random generator. The same seed and salt give the same numbers.
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(salt: u64) -> Self {
-        // Seeds that differ by little begin far from each other.
+        // Seeds that differ by little start far from each other.
         Self((seed() ^ salt << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -49,14 +50,15 @@ impl Random {
     }
 }
 
-/// With `TRACEPROF_TEST_REQUIRE=all` a skip is a failure, unless its reason is listed.
+/// Whether `TRACEPROF_TEST_REQUIRE=all` turns a skip for this reason into a failure. Reasons in the
+/// list of allowed skips never do.
 pub(crate) fn no_skip_allowed(reason: &str) -> bool {
     let required = std::env::var("TRACEPROF_TEST_REQUIRE").is_ok_and(|value| value == "all");
     let mut allowed = ALLOWED_SKIPS.lines().filter(|line| !line.trim().is_empty());
     required && !allowed.any(|line| !line.starts_with('#') && reason.starts_with(line.trim()))
 }
 
-/// Why nothing can be recorded on this host, if so.
+/// Returns the reason why nothing can be recorded on this host, if there is one.
 pub(crate) fn recording_obstacle() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some(format!("architecture: {}", std::env::consts::ARCH));
@@ -68,8 +70,8 @@ pub(crate) fn recording_obstacle() -> Option<String> {
     if is_root() { perf_obstacle() } else { unprivileged_obstacle().or_else(perf_obstacle) }
 }
 
-/// Why a user without privileges cannot record the C targets here, if so. They permit any tracer,
-/// which is enough where yama asks for permission.
+/// Returns the reason why an unprivileged user cannot record the C targets on this host, if there
+/// is one. The targets permit any tracer, which is enough for yama's ptrace_scope 1.
 pub(crate) fn unprivileged_obstacle() -> Option<String> {
     let scope = number_in("/proc/sys/kernel/yama/ptrace_scope").unwrap_or(0);
     if scope > 1 {
@@ -89,7 +91,7 @@ fn number_in(path: impl AsRef<Path>) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Opens a software task clock on this thread, as little as a profiler can ask for.
+/// Opens a task clock of this thread, the least that a profiler can ask for.
 fn perf_obstacle() -> Option<String> {
     /// The first fields of `struct perf_event_attr`, up to PERF_ATTR_SIZE_VER0.
     #[repr(C)]
@@ -123,24 +125,24 @@ fn perf_obstacle() -> Option<String> {
         let error = std::io::Error::last_os_error();
         return Some(format!("perf_event_open: {error}"));
     }
-    // SAFETY: `fd` was opened above and nothing else knows it.
+    // SAFETY: `fd` was opened above and nothing else uses it.
     unsafe { libc::close(fd as i32) };
     None
 }
 
-/// The POSIX timers of a process, one entry each.
+/// Returns the number of POSIX timers of a process.
 pub(crate) fn timers(pid: i32) -> usize {
     let list = fs::read_to_string(format!("/proc/{pid}/timers")).expect("list of timers");
     list.lines().filter(|line| line.starts_with("ID:")).count()
 }
 
-/// CPU time of a whole process, its dead threads included.
+/// Returns the CPU time of a process, exited threads included.
 pub(crate) fn cpu_clock(pid: i32) -> Duration {
     let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(pid));
     clock.and_then(|clock| clock.now()).map(Duration::from).expect("CPU clock of the target")
 }
 
-/// The process with this parent and name.
+/// Returns the child process of this parent that has this name.
 pub(crate) fn child_named(parent: i32, name: &str) -> Option<i32> {
     let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| {
         let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;

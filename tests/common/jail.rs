@@ -3,9 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The action of a filter that ends the process.
+/// The filter action that kills the process.
 pub(crate) const KILL: u32 = 0x8000_0000;
-/// The action of a filter that lets a call fail; the errno is to be added.
+/// The filter action that makes a call fail. The caller adds the errno.
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
 /// One instruction of a classic BPF program.
@@ -16,12 +16,12 @@ struct Step(u16, u8, u8, u32);
 #[repr(C)]
 struct Filter(u16, *const Step);
 
-/// A command that may not open perf events, as in most containers.
+/// Returns the command without permission to open perf events, as in most containers.
 pub(crate) fn without_perf(command: Command) -> Command {
     without(command, libc::SYS_perf_event_open, ERRNO | libc::EPERM as u32)
 }
 
-/// A command under a filter that answers one system call with this action.
+/// Returns the command under a filter that gives `action` for one system call.
 pub(crate) fn without(mut command: Command, number: libc::c_long, action: u32) -> Command {
     const NO_NEW_PRIVILEGES: i32 = 38;
     const SET_FILTER: libc::c_long = 1;
@@ -33,13 +33,13 @@ pub(crate) fn without(mut command: Command, number: libc::c_long, action: u32) -
     ];
     let install = move || {
         let filter = Filter(steps.len() as u16, steps.as_ptr());
-        // SAFETY: takes numbers.
+        // SAFETY: the call takes only numbers.
         let quiet = unsafe { libc::prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) };
-        // SAFETY: the call reads the steps, which live across it.
+        // SAFETY: the kernel reads the filter's steps, which live across the call.
         let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_FILTER, 0, &raw const filter) };
         if quiet == 0 && done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
-    // SAFETY: the closure makes system calls only.
+    // SAFETY: the closure only makes system calls.
     unsafe { command.pre_exec(install) };
     command
 }

@@ -1,4 +1,4 @@
-//! Traces made by hand, from stacks that are written as text.
+//! Synthetic traces, made from stacks that are written as text.
 
 use traceprof::trace::{
     Location, LocationId, Method, Module, ModuleId, Sample, TagKey, TagKind, Thread, ThreadId,
@@ -9,14 +9,14 @@ use traceprof_abi::storage::log::flags::WALL;
 
 use super::Trace;
 
-/// Reached the root.
+/// Stop reason of an unwind that reached the root.
 pub(crate) const ROOT: u16 = 0;
-/// Stopped in a gap of the unwind information.
+/// Stop reason of an unwind at code without unwind information.
 pub(crate) const GAP: u16 = 1;
-/// A span, and its root.
+/// A span, which is its own root span.
 pub(crate) const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
 pub(crate) const SPAN_ROOT: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
-/// When these recordings begin.
+/// Begin of these recordings.
 pub(crate) const BEGIN_NS: u64 = 1_000_000_000;
 
 /// Writes a trace.
@@ -54,13 +54,13 @@ impl Maker {
         self.thread_of(100, tid, name)
     }
 
-    /// A thread of one of several processes.
+    /// Adds a thread of one of several processes.
     pub(crate) fn thread_of(&mut self, pid: u32, tid: u32, name: &str) -> ThreadId {
         let thread = Thread { pid, tid, name: name.to_owned(), ..Thread::default() };
         self.writer.thread(&thread).expect("a thread")
     }
 
-    /// The location of `name`, `name:line` or `name@libc`.
+    /// Returns the location of `name`, `name:line` or `name@libc`.
     pub(crate) fn location(&mut self, place: &str) -> LocationId {
         let (place, module) = match place.strip_suffix("@libc") {
             Some(name) => (name, self.libc),
@@ -79,7 +79,7 @@ impl Maker {
         self.writer.location(&location).expect("a location")
     }
 
-    /// A sample so long after the begin.
+    /// Adds a sample `ms` milliseconds after the begin.
     pub(crate) fn sample(&mut self, thread: ThreadId, ms: u64, stack: &str) {
         self.sample_ending(thread, ms, stack, ROOT);
     }
@@ -102,7 +102,7 @@ impl Maker {
         self.writer.sample(thread, sample, &stack).expect("a sample");
     }
 
-    /// What is inlined into `main`, below it.
+    /// Returns the stack of `main` with a function inlined into it.
     pub(crate) fn inlined_stack(&mut self) -> [LocationId; 2] {
         let main = self.location("main:10");
         let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
@@ -112,16 +112,16 @@ impl Maker {
         [main, self.writer.location(&inlined).expect("a location")]
     }
 
-    /// A sample of three periods, 21 ms after the begin, in what is inlined into `main`.
+    /// Adds a sample of three periods with the inlined stack, 21 ms after the begin.
     pub(crate) fn inlined_sample(&mut self, thread: ThreadId) {
         let stack = self.inlined_stack();
         let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
         self.writer.sample(thread, &sample, &stack).expect("a sample");
     }
 
-    /// A thread with 20 periods of the span [`SPAN`], whose tags are `route`, a text that must be
-    /// escaped, and this one, a number.
-    pub(crate) fn told_thread(&mut self, number: &str) -> ThreadId {
+    /// Adds a thread with 20 periods in the span [`SPAN`]. Its tags are `route`, a text that must
+    /// be escaped, and `number`.
+    pub(crate) fn thread_with_tags(&mut self, number: &str) -> ThreadId {
         let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
         let keys = [key("route", TagKind::Text), key(number, TagKind::Number)];
         let (name, value) = TagKey::metadata(&keys);
@@ -143,25 +143,25 @@ impl Maker {
         thread
     }
 
-    /// 300 ms of a thread that waits for a lock.
+    /// Adds 300 ms of a thread that waits for a lock.
     pub(crate) fn wait_sample(&mut self, thread: ThreadId) {
         let (time_ns, weight) = (BEGIN_NS + 300_000_000, 300_000);
         let waits = Sample { flags: WALL, state: 2, syscall: Some(202), ..Sample::default() };
         self.full_sample(thread, &Sample { time_ns, weight, ..waits }, "main wait");
     }
 
-    /// Makes all so far readable by others.
+    /// Flushes everything so far, so that readers see it.
     pub(crate) fn flush(&mut self) {
         self.writer.flush().expect("written");
     }
 
-    /// The complete trace.
+    /// Returns the complete trace.
     pub(crate) fn finish(self) -> Trace {
         self.writer.finish().expect("the end");
         self.trace
     }
 
-    /// What a recorder leaves that is killed now.
+    /// Returns the trace as a recorder leaves it that is killed at this moment.
     pub(crate) fn abandon(self) -> Trace {
         self.trace
     }

@@ -1,5 +1,5 @@
-//! What the end-to-end tests share: targets, the command under test, a look at a process from
-//! outside.
+//! What the end-to-end tests share: targets, the command under test, and the state of a process
+//! seen from outside.
 #![allow(unsafe_code, reason = "two system calls that no crate in use wraps")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -43,10 +43,10 @@ use std::io::Write;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// The code that every target ends with by itself.
+/// The code with which every target exits by itself.
 pub(crate) const OWN_EXIT_CODE: i32 = 17;
 
-/// Ends the test with a loud line, or fails it where skips are not allowed.
+/// Ends the test with a visible line, or fails it where skips are not allowed.
 macro_rules! skip {
     ($($reason:tt)*) => {{
         $crate::common::announce_skip(&format!($($reason)*));
@@ -55,7 +55,7 @@ macro_rules! skip {
 }
 pub(crate) use skip;
 
-/// Skips the calling test where the host does not let anybody record.
+/// Skips the calling test on a host that permits no recording.
 macro_rules! needs_recording {
     () => {
         if let Some(obstacle) = $crate::common::recording_obstacle() {
@@ -65,39 +65,39 @@ macro_rules! needs_recording {
 }
 pub(crate) use needs_recording;
 
-/// Skips the calling test where nobody can be had to die at a point of the story.
+/// Skips the calling test if the command was built without fault points, at which a process can be
+/// made to die.
 macro_rules! needs_fault_points {
     () => {
         if !traceprof::fault::IS_ARMED {
-            $crate::common::skip!(
-                "fault points: this build has none, as it has no debug assertions"
-            );
+            $crate::common::skip!("fault points: a build without debug assertions has none");
         }
     };
 }
 pub(crate) use needs_fault_points;
 
 pub(crate) fn announce_skip(reason: &str) {
-    // Written past the harness, which hides what a passing test prints.
+    // Written directly to stderr, because the harness hides the output of passing tests.
     let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
     assert!(!no_skip_allowed(reason), "a skip where skips are not allowed: {reason}");
 }
 
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Holds the machine alone, for tests that compare times or look at system-wide lists.
+/// Takes the machine exclusively, for tests that compare times or check system-wide lists.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     assert_group(&["alone", "exclusive"]);
     MACHINE.write().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Shares the machine with tests that are not [`alone`].
+/// Shares the machine with all tests that are not [`alone`].
 pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
     assert_group(&["recordings", "alone", "exclusive"]);
     MACHINE.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Where each test is a process of its own, whoever runs them keeps them apart.
+/// Where each test is its own process, the test runner keeps the groups apart. Checks that this
+/// test is in an expected group.
 fn assert_group(expected: &[&str]) {
     if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
         let is_expected = expected.contains(&group.as_str());
@@ -105,7 +105,7 @@ fn assert_group(expected: &[&str]) {
     }
 }
 
-/// Polls until `condition` holds; false after `limit`.
+/// Polls until `condition` holds. Returns false after `limit`.
 pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {

@@ -1,4 +1,4 @@
-//! The block of data of an HTML page, read as its script reads it.
+//! Parser of the data block of an HTML page, which reads it as the page's script does.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -6,27 +6,27 @@ use std::io::Read;
 use flate2::read::DeflateDecoder;
 use serde_json::Value as Json;
 
-/// What a page holds.
+/// The contents of a page.
 pub(crate) struct Page {
     pub(crate) head: Json,
     pub(crate) columns: BTreeMap<String, Vec<u64>>,
 }
 
-/// A sample of it, or several that were merged.
+/// A sample of the page, or several that were merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PageSample {
     pub(crate) thread: usize,
     pub(crate) time_us: u64,
     pub(crate) weight: u64,
     pub(crate) samples: u64,
-    /// Root first.
+    /// Functions, root first.
     pub(crate) stack: Vec<String>,
-    /// By number; 0 for none.
+    /// Number of the context; 0 for none.
     pub(crate) context: u64,
 }
 
 impl Page {
-    /// From the text of a page.
+    /// Parses the text of a page.
     pub(crate) fn parse(html: &str) -> Self {
         let block =
             html.split_once("<script id=\"trace\" type=\"text/plain\">").expect("a block").1;
@@ -46,12 +46,12 @@ impl Page {
         Self { head, columns }
     }
 
-    /// The head of a mode.
+    /// Returns the head of a mode.
     pub(crate) fn mode(&self, name: &str) -> Option<&Json> {
         self.head["modes"].as_array().unwrap().iter().find(|mode| mode["name"] == name)
     }
 
-    /// All samples of a mode.
+    /// Returns all samples of a mode.
     pub(crate) fn samples(&self, mode: &str) -> Vec<PageSample> {
         let column = |name: &str| &self.columns[&format!("{mode}.{name}")];
         let mut samples = Vec::new();
@@ -78,12 +78,12 @@ impl Page {
         samples
     }
 
-    /// What all samples of a mode weigh.
+    /// Returns the total weight of a mode's samples.
     pub(crate) fn weight(&self, mode: &str) -> u64 {
         self.columns.get(&format!("{mode}.weight")).map_or(0, |weights| weights.iter().sum())
     }
 
-    /// The functions of a call, root first.
+    /// Returns the functions of a call, root first.
     fn stack(&self, mut call: u64) -> Vec<String> {
         let mut stack = Vec::new();
         while call != 0 {

@@ -1,11 +1,11 @@
-//! How much memory a command used.
+//! The peak memory of a command.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// Runs a command that must succeed; the most memory in KiB that it had resident at a time. What
-/// `wait4` says of it begins with the memory of the test itself, so the process is asked while it
-/// runs.
+/// Runs a command that must succeed and returns its peak resident memory in KiB. The peak that
+/// `wait4` reports includes the memory of the test itself before the exec, so the test polls the
+/// process while it runs.
 pub(crate) fn peak_kib(mut command: Command) -> u64 {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.expect("the command");
@@ -15,7 +15,7 @@ pub(crate) fn peak_kib(mut command: Command) -> u64 {
         let text = fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
-        // A process that is gone has none.
+        // A process that has exited has none.
         peak = kib.unwrap_or(0).max(peak);
         if let Some(status) = child.try_wait().expect("its state") {
             assert!(status.success(), "{command:?}: {status}");

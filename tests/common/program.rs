@@ -1,4 +1,4 @@
-//! Building the target programs, each once for all test processes and runs.
+//! Builds the target programs, each once for all test processes and runs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,12 +13,12 @@ fn source_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets")
 }
 
-/// Where the built programs are: in Cargo's own scratch directory for integration tests.
+/// Returns the directory of the built programs, in Cargo's scratch directory for integration tests.
 fn built_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("targets")
 }
 
-/// The program built from `tests/targets/NAME.c` or `.rs`, or a shared object.
+/// Returns the program built from `tests/targets/NAME.c` or `.rs`, or a shared object.
 pub(crate) fn program(name: &str) -> PathBuf {
     let source = source_dir();
     if source.join(format!("{name}.rs")).exists() {
@@ -27,14 +27,15 @@ pub(crate) fn program(name: &str) -> PathBuf {
     let flags = match name {
         "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
         "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
-        // Small, as hundreds are recorded for a moment each.
+        // Kept small, because hundreds of them are recorded briefly.
         "prey" => &["-static", "-pthread"],
         _ => &["-pthread"],
     };
     variant(name, &format!("{name}.c"), "cc", flags)
 }
 
-/// The program NAME built from this file of `tests/targets` by this compiler with these flags.
+/// Returns the program `name`, built from this file of `tests/targets` with this compiler and these
+/// flags.
 pub(crate) fn variant(name: &str, file: &str, compiler: &str, flags: &[&str]) -> PathBuf {
     made(name, |fresh| {
         let mut command = Command::new(compiler);
@@ -44,7 +45,7 @@ pub(crate) fn variant(name: &str, file: &str, compiler: &str, flags: &[&str]) ->
     })
 }
 
-/// The Rust program NAME built from this file of `tests/targets` with these flags.
+/// Returns the Rust program `name`, built from this file of `tests/targets` with these flags.
 pub(crate) fn rust_variant(name: &str, file: &str, flags: &[&str]) -> PathBuf {
     made(name, |fresh| {
         let mut compiler = Command::new("rustc");
@@ -54,36 +55,36 @@ pub(crate) fn rust_variant(name: &str, file: &str, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// The C++ program built from `tests/targets/NAME.cpp`.
+/// Returns the C++ program built from `tests/targets/NAME.cpp`.
 pub(crate) fn cpp_program(name: &str) -> PathBuf {
     variant(name, &format!("{name}.cpp"), "c++", &["-std=c++17", "-pthread"])
 }
 
-/// The Go program built from `tests/targets/FILE`.
+/// Returns the Go program built from `tests/targets/FILE`.
 pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
     go_program_by(Path::new("go"), name, file, &[])
 }
 
-/// The newest Go, which `scripts/test` puts there.
+/// Returns the newest Go compiler, if `scripts/test` has installed it.
 pub(crate) fn newest_go() -> Option<PathBuf> {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
     Some(tools.join("go-1.27/go/bin/go")).filter(|go| go.exists())
 }
 
-/// The same, built by this `go` with these options.
+/// Returns the Go program built with the compiler `go` and these options.
 pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str]) -> PathBuf {
     made(name, |fresh| {
         let mut go = Command::new(go);
         go.arg("build").args(options).arg("-o").arg(fresh).arg(source_dir().join(file));
-        // The compiler wants a place for its cache even where there is no home.
+        // The compiler needs a cache directory even if there is no home directory.
         go.env("GOCACHE", built_dir().join("go-cache")).env("GO111MODULE", "off");
-        // It is taken as it is, wherever another one may be.
+        // Uses this toolchain even where another one is configured.
         go.env("GOTOOLCHAIN", "local").env_remove("GOROOT");
         go
     })
 }
 
-/// The directory with the classes of a Java program from `tests/targets`.
+/// Returns the directory with the classes of a Java program from `tests/targets`.
 pub(crate) fn java_classes(name: &str) -> PathBuf {
     made(&format!("{name}.classes"), |fresh| {
         let mut javac = Command::new("javac");
@@ -92,7 +93,7 @@ pub(crate) fn java_classes(name: &str) -> PathBuf {
     })
 }
 
-/// A script from `tests/targets`.
+/// Returns the path of a script from `tests/targets`.
 pub(crate) fn script(file: &str) -> PathBuf {
     source_dir().join(file)
 }
@@ -102,8 +103,9 @@ pub(crate) fn has_command(name: &str) -> bool {
     executable(name.as_ref()).is_some()
 }
 
-/// What the command makes in the place that it is given. It is made once from the same source by
-/// the same command: each test is a process of its own, so what they share is a file.
+/// Returns the output that the command writes to the path that it is given. It is made once from
+/// the same source by the same command. Each test is its own process, so the tests share it as a
+/// file.
 fn made(name: &str, command: impl Fn(&Path) -> Command) -> PathBuf {
     let dir = built_dir().join(key_of(&command(Path::new(name))));
     fs::create_dir_all(&dir).expect("directory for a built target");
@@ -113,7 +115,7 @@ fn made(name: &str, command: impl Fn(&Path) -> Command) -> PathBuf {
     if finished.exists() {
         return finished;
     }
-    // A compiler that is killed leaves no half of a program.
+    // A compiler that is killed leaves no partial program under the final name.
     let fresh = dir.join("fresh");
     let mut compiler = command(&fresh);
     let output = compiler.output();
@@ -123,7 +125,8 @@ fn made(name: &str, command: impl Fn(&Path) -> Command) -> PathBuf {
     finished
 }
 
-/// Names the result of a command: by its words, its compiler and the sources that it reads.
+/// Returns a file name for the result of a command, from its arguments, its compiler and its
+/// sources.
 fn key_of(command: &Command) -> String {
     let mut key = Sha256::new();
     key.update(format!("{command:?}"));
@@ -146,20 +149,21 @@ fn key_of(command: &Command) -> String {
     key.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The file that is started by this name.
+/// Returns the executable file that this name starts.
 fn executable(name: &Path) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|it| it.exists())
 }
 
-/// A directory that is removed with the value, open to every user.
+/// Creates a directory that every user can use and that is removed when the value is dropped.
 pub(crate) fn scratch_dir() -> TempDir {
     let dir = tempfile::tempdir().expect("temporary directory");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).expect("mode of directory");
     dir
 }
 
-/// Copies a program to where any user can run it: the build directory may be closed to others.
+/// Copies a program to a directory from which any user can run it. The build directory may be
+/// closed to other users.
 pub(crate) fn program_for_everyone(path: &Path, dir: &Path) -> PathBuf {
     let copy = dir.join(path.file_name().expect("a program has a name"));
     if !copy.exists() {

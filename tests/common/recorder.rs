@@ -12,11 +12,11 @@ use tempfile::TempDir;
 
 use super::{Folded, cpu_clock, scratch_dir, wait_until};
 
-/// How long a target may take to get its CPU time on a busy machine.
+/// Timeout of a target's CPU time, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// `traceprof` with these arguments, not yet started: that of this build, or the one that
-/// `TRACEPROF_TEST_COMMAND` names.
+/// Returns `traceprof` with these arguments, not yet started. It is the command of this build, or
+/// that of `TRACEPROF_TEST_COMMAND`.
 pub(crate) fn traceprof(args: &[&str]) -> Command {
     let given = std::env::var_os("TRACEPROF_TEST_COMMAND");
     let mut command = Command::new(given.unwrap_or(env!("CARGO_BIN_EXE_traceprof").into()));
@@ -24,7 +24,7 @@ pub(crate) fn traceprof(args: &[&str]) -> Command {
     command
 }
 
-/// The same command as the user nobody; `None` if this needs root and is not.
+/// Returns a command that runs a program as user nobody; `None` if the test does not run as root.
 pub(crate) fn as_nobody(program: &Path) -> Option<Command> {
     if !super::is_root() {
         return None;
@@ -34,7 +34,7 @@ pub(crate) fn as_nobody(program: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// What a command left: its output and, possibly, a trace.
+/// The result of a command: its output and possibly a trace.
 pub(crate) struct Outcome {
     pub(crate) output: Output,
     pub(crate) trace: Trace,
@@ -45,13 +45,13 @@ impl Outcome {
         self.output.status.code()
     }
 
-    /// Both outputs together, for messages and for looking for a line.
+    /// Returns both outputs together, for messages and to search for a line.
     pub(crate) fn text(&self) -> String {
         let Output { stdout, stderr, .. } = &self.output;
         format!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
     }
 
-    /// Fails the test with everything that was printed unless the code is this.
+    /// Fails the test with all printed output unless the exit code is `code`.
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code(), Some(code), "{}", self.text());
         assert!(!self.text().contains("panicked"), "{}", self.text());
@@ -59,10 +59,10 @@ impl Outcome {
     }
 }
 
-/// A trace in a directory of its own.
+/// A trace in its own directory.
 pub(crate) struct Trace {
     dir: PathBuf,
-    /// Removes the directory with the value.
+    /// Removes the directory when the trace is dropped.
     _owner: Option<TempDir>,
 }
 
@@ -72,7 +72,7 @@ impl Trace {
         Self { dir: owner.path().to_owned(), _owner: Some(owner) }
     }
 
-    /// A trace that is made once in a run of the tests, for the processes of several of them.
+    /// Returns a trace that is made once for the processes of several tests.
     pub(crate) fn shared(name: &str, record: impl FnOnce(Self) -> Self) -> Self {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&dir).expect("directory of a shared trace");
@@ -85,7 +85,7 @@ impl Trace {
             return trace;
         }
         for path in [trace.path(), trace.index_path()] {
-            // Absent at the first run.
+            // The file does not exist at the first run.
             let _ = std::fs::remove_file(path);
         }
         let trace = record(trace);
@@ -105,20 +105,20 @@ impl Trace {
         self.dir.join("out.trace.idx")
     }
 
-    /// A number from the trace's own metadata.
+    /// Returns a number from the trace's metadata.
     pub(crate) fn number(&self, key: &str) -> u64 {
         let value = self.metadata(key).as_u64();
         value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
     }
 
-    /// A list of numbers from there.
+    /// Returns a list of numbers from the trace's metadata.
     pub(crate) fn numbers(&self, key: &str) -> Vec<u64> {
         let value = self.metadata(key);
         let list = value.as_array().unwrap_or_else(|| panic!("no list {key} in the metadata"));
         list.iter().map(|number| number.as_u64().expect("a number")).collect()
     }
 
-    /// The objects of one kind in the data file, by their fields.
+    /// Returns the objects of one kind in the data file, by their fields.
     pub(crate) fn objects(&self, kind: &str) -> Vec<serde_json::Value> {
         let dump = self.view(&["dump", "--json"]);
         let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
@@ -133,12 +133,12 @@ impl Trace {
         fields.map_or(serde_json::Value::Null, |mut fields| fields["value"].take())
     }
 
-    /// Sampling periods of the threads with this name.
+    /// Returns the sampling periods of the threads with this name.
     pub(crate) fn periods(&self, thread: &str) -> u64 {
         periods_of(&self.periods_by_label(), thread)
     }
 
-    /// Sampling periods of each thread, by what an export calls it.
+    /// Returns the sampling periods of each thread, by the label that an export gives it.
     pub(crate) fn periods_by_label(&self) -> HashMap<String, u64> {
         let path = self.dir.join("threads.folded");
         let mut command = traceprof(&["export", "--threads", "--format", "folded", "--force"]);
@@ -154,7 +154,7 @@ impl Trace {
         periods
     }
 
-    /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns what it printed.
+    /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns its output.
     pub(crate) fn view(&self, args: &[&str]) -> String {
         let output = traceprof(args).arg(self.path()).output().expect("traceprof");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -162,7 +162,7 @@ impl Trace {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The call stacks with their counts.
+    /// Returns the call stacks with their counts.
     pub(crate) fn folded(&self) -> Folded {
         let path = self.dir.join("out.folded");
         let mut command = traceprof(&["export"]);
@@ -174,7 +174,7 @@ impl Trace {
     }
 }
 
-/// Sampling periods of a thread by its name, of those of all threads by what an export calls them.
+/// Returns the sampling periods of the thread with this name, from those by label.
 pub(crate) fn periods_of(by_label: &HashMap<String, u64>, thread: &str) -> u64 {
     let is_of = |label: &str| {
         let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
@@ -183,7 +183,7 @@ pub(crate) fn periods_of(by_label: &HashMap<String, u64>, thread: &str) -> u64 {
     by_label.iter().filter(|(label, _)| is_of(label)).map(|(_, n)| n).sum()
 }
 
-/// `traceprof record` running beside the test, killed with the value.
+/// A `traceprof record` that runs beside the test and is killed when the value is dropped.
 pub(crate) struct Recorder {
     child: Option<Child>,
     trace: Option<Trace>,
@@ -202,66 +202,66 @@ impl Recorder {
         Self::spawn(command, trace)
     }
 
-    /// Starts a command that ends with the arguments of `record`, into this trace.
+    /// Starts a command whose last arguments are those of `record`, with this trace as output.
     pub(crate) fn spawn(mut command: Command, trace: Trace) -> Self {
         command.arg("--output").arg(trace.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { child: Some(command.spawn().expect("traceprof")), trace: Some(trace) }
     }
 
-    /// Takes over a recorder that was started with this trace as its output.
+    /// Wraps a recorder that was started with this trace as output.
     pub(crate) fn around(child: Child, trace: Trace) -> Self {
         Self { child: Some(child), trace: Some(trace) }
     }
 
-    /// The trace that is being recorded.
+    /// Returns the trace that is being recorded.
     pub(crate) fn trace(&self) -> &Trace {
         self.trace.as_ref().expect("taken only at the end")
     }
 
     fn child(&mut self) -> &mut Child {
-        self.child.as_mut().expect("not yet waited for")
+        self.child.as_mut().expect("the recorder is not reaped yet")
     }
 
     pub(crate) fn pid(&mut self) -> i32 {
         self.child().id() as i32
     }
 
-    /// The data file that is being written.
+    /// Returns the data file that is being written.
     pub(crate) fn output_path(&self) -> PathBuf {
-        self.trace.as_ref().expect("not yet waited for").path()
+        self.trace.as_ref().expect("the recorder is not reaped yet").path()
     }
 
     pub(crate) fn send(&mut self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("a signal to the recorder");
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_exited(&mut self) -> bool {
         self.child().try_wait().expect("state of the recorder").is_some()
     }
 
-    /// Waits until the recorder has its agent in the target, which shows in the target's maps.
+    /// Waits until the agent of the recorder is in the target's maps.
     pub(crate) fn wait_until_attached(&mut self, target: i32) {
         let maps = || std::fs::read_to_string(format!("/proc/{target}/maps")).unwrap_or_default();
         let attached = wait_until(Duration::from_secs(60), || {
             let maps = maps();
-            maps.contains("/SYSV") || maps.contains("memfd:") || self.has_ended()
+            maps.contains("/SYSV") || maps.contains("memfd:") || self.has_exited()
         });
-        assert!(attached && !self.has_ended(), "not attached: {}", self.collect_text());
+        assert!(attached && !self.has_exited(), "not attached: {}", self.collect_text());
     }
 
-    /// Waits until the target has used so much more CPU time: on a busy machine a time on the wall
+    /// Waits until the target has used this much more CPU time. On a busy machine, elapsed time
     /// says little about how much there was to sample.
     pub(crate) fn wait_for_cpu(&mut self, target: i32, cpu: Duration) {
         let start = cpu_clock(target);
         let used = wait_until(PATIENCE, || {
-            self.has_ended() || cpu_clock(target).saturating_sub(start) >= cpu
+            self.has_exited() || cpu_clock(target).saturating_sub(start) >= cpu
         });
         assert!(used, "the target used less than {cpu:?} in {PATIENCE:?}");
-        assert!(!self.has_ended(), "the recorder ended early: {}", self.collect_text());
+        assert!(!self.has_exited(), "the recorder ended early: {}", self.collect_text());
     }
 
-    /// Records until the target has used so much CPU time since the attach.
+    /// Records until the target has used this much CPU time since the attach.
     pub(crate) fn record_cpu(mut self, target: i32, cpu: Duration) -> Outcome {
         self.wait_until_attached(target);
         self.wait_for_cpu(target, cpu);
@@ -276,9 +276,9 @@ impl Recorder {
         output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into())
     }
 
-    /// Waits for the end.
+    /// Waits until the recorder exits.
     pub(crate) fn finish(mut self) -> Outcome {
-        let child = self.child.take().expect("not yet waited for");
+        let child = self.child.take().expect("the recorder is not reaped yet");
         let output = child.wait_with_output().expect("output of traceprof");
         Outcome { output, trace: self.trace.take().expect("taken only here") }
     }
@@ -287,21 +287,21 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Already gone is as good as killed.
+            // A recorder that has already exited needs no kill.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Records a process for some seconds; the recording must succeed.
+/// Records a process for some seconds. The recording must succeed.
 pub(crate) fn record(pid: i32, seconds: u32, extra: &[&str]) -> Outcome {
     let (pid, seconds) = (pid.to_string(), seconds.to_string());
     let args = ["--pid", &pid, "--duration", &seconds];
     Recorder::start(&[&args[..], extra].concat()).finish().expect_code(0)
 }
 
-/// Records a process until it has used so much CPU time.
+/// Records a process until it has used this much CPU time.
 pub(crate) fn record_cpu(pid: i32, cpu: Duration, extra: &[&str]) -> Outcome {
     let pid_text = pid.to_string();
     Recorder::start(&[&["--pid", &pid_text][..], extra].concat()).record_cpu(pid, cpu)

@@ -1,21 +1,23 @@
-//! A process as seen from outside, to compare before and after.
+//! The state of a process seen from outside, to compare before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-/// Everything that a recording could have changed in a process.
+/// Everything that a recording could change in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Mappings without the two that a program resizes by itself at one end.
+    /// Mappings. Of stack and heap only the end that never moves is kept.
     mappings: BTreeSet<String>,
-    /// Per task: masks, dispositions, tracer, pending signals.
+    /// For each task: signal masks, dispositions, tracer and pending signals.
     tasks: BTreeMap<i32, Vec<String>>,
-    /// Descriptor number and what it refers to.
+    /// Descriptor number and the file that it refers to.
     descriptors: BTreeMap<String, String>,
     /// POSIX timers.
     timers: String,
-    /// System V segments that this process touched last, or that nobody uses or will remove.
+    /// System V segments that this process attached or detached last, or that nobody uses or will
+    /// remove.
     segments: BTreeSet<String>,
 }
 
@@ -32,6 +34,13 @@ const STATUS_KEYS: [&str; 9] = [
     "NoNewPrivs:",
 ];
 
+/// Signal sets that have more signals while a handler runs, or until it is entered.
+const TRANSIENT_SETS: [&str; 3] = ["SigPnd", "ShdPnd", "SigBlk"];
+/// Reads of these sets for one snapshot. A signal that a recorder leaves behind is in all of them.
+const SET_READS: u32 = 3;
+/// Pause between two reads.
+const READ_PAUSE: Duration = Duration::from_millis(2);
+
 impl Snapshot {
     pub(crate) fn take(pid: i32) -> Self {
         let dir = Path::new("/proc").join(pid.to_string());
@@ -44,7 +53,7 @@ impl Snapshot {
         }
     }
 
-    /// What differs, one line each; empty if nothing does.
+    /// Returns the differences, one line each; empty if there are none.
     pub(crate) fn differences(&self, later: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut lost_and_new = |what: &str, old: &BTreeSet<String>, new: &BTreeSet<String>| {
@@ -54,7 +63,8 @@ impl Snapshot {
         lost_and_new("mapping", &self.mappings, &later.mappings);
         lost_and_new("descriptor", &pairs(&self.descriptors), &pairs(&later.descriptors));
         lost_and_new("task", &flat(&self.tasks), &flat(&later.tasks));
-        // One that went is somebody else's: a target of these tests never frees any.
+        // A segment that disappeared belongs to another process: no target of these tests removes
+        // one.
         let new_segments = later.segments.difference(&self.segments);
         found.extend(new_segments.map(|line| format!("segment new: {line}")));
         if self.timers != later.timers {
@@ -65,9 +75,9 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// What differs of what only a recorder changes, in a process that changes by itself: shared
-    /// memory, timers, and the dispositions of the threads that are still there. A thread that is
-    /// in a handler or starts others has another mask than before.
+    /// Returns the differences that only a recorder makes, in a process that also changes by
+    /// itself: shared memory, timers, and the dispositions of threads that still exist. Masks are
+    /// left out, because a thread changes its own in a handler and while it starts threads.
     pub(crate) fn marks_left(&self, later: &Self) -> Vec<String> {
         let own = |tid: &i32| self.tasks.contains_key(tid) && later.tasks.contains_key(tid);
         let keep = |one: &Self| Self {
@@ -85,7 +95,8 @@ fn is_shared_memory(mapping: &str) -> bool {
     mapping.contains("/SYSV") || mapping.contains("memfd:")
 }
 
-/// A runtime starts and ends threads, and signals itself.
+/// Leaves out lines that a runtime changes by itself: it starts and ends threads and sends itself
+/// signals.
 fn lasting_lines((tid, lines): (&i32, &Vec<String>)) -> (i32, Vec<String>) {
     let passing = |line: &String| {
         ["Threads:", "SigPnd:", "ShdPnd:", "SigBlk:"].iter().any(|key| line.starts_with(key))
@@ -106,7 +117,8 @@ fn mappings(dir: &Path) -> BTreeSet<String> {
     maps.lines().map(normalize_mapping).collect()
 }
 
-/// The stack grows downwards and the heap upwards as the program runs: only their fixed end counts.
+/// The stack grows downwards and the heap upwards while the program runs, so only their fixed end
+/// is compared.
 fn normalize_mapping(line: &str) -> String {
     let Some((range, rest)) = line.split_once(' ') else { return line.to_owned() };
     let Some((start, end)) = range.split_once('-') else { return line.to_owned() };
@@ -118,6 +130,19 @@ fn normalize_mapping(line: &str) -> String {
 }
 
 fn tasks(dir: &Path) -> BTreeMap<i32, Vec<String>> {
+    let mut tasks = tasks_now(dir);
+    for _ in 1..SET_READS {
+        std::thread::sleep(READ_PAUSE);
+        let again = tasks_now(dir);
+        for (tid, lines) in &mut tasks {
+            let pairs = lines.iter_mut().zip(again.get(tid).into_iter().flatten());
+            pairs.for_each(|(line, other)| keep_common_signals(line, other));
+        }
+    }
+    tasks
+}
+
+fn tasks_now(dir: &Path) -> BTreeMap<i32, Vec<String>> {
     let entries = fs::read_dir(dir.join("task")).expect("tasks of the target");
     let tids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     tids.map(|tid: i32| {
@@ -129,6 +154,23 @@ fn tasks(dir: &Path) -> BTreeMap<i32, Vec<String>> {
     .collect()
 }
 
+/// Keeps the signals that are in both reads of a set, if a running handler changes that set.
+fn keep_common_signals(line: &mut String, other: &str) {
+    if let (Some((key, one)), Some((other_key, other))) =
+        (transient_set(line), transient_set(other))
+        && key == other_key
+    {
+        *line = format!("{key}:\t{:016x}", one & other);
+    }
+}
+
+/// Returns name and signals of a line of `status` that shows one of [`TRANSIENT_SETS`].
+fn transient_set(line: &str) -> Option<(&'static str, u64)> {
+    let (key, set) = line.split_once(':')?;
+    let key = TRANSIENT_SETS.into_iter().find(|name| *name == key)?;
+    Some((key, u64::from_str_radix(set.trim(), 16).ok()?))
+}
+
 fn descriptors(dir: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(dir.join("fd")).expect("descriptors of the target");
     let entries = entries.filter_map(Result::ok).map(|entry| {
@@ -138,7 +180,7 @@ fn descriptors(dir: &Path) -> BTreeMap<String, String> {
     entries.collect()
 }
 
-/// `key shmid` of segments that would be residue if they were new.
+/// Returns `key shmid` of each segment that would be residue if it were new.
 fn segments(pid: i32) -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     residue(&table, pid, |pid| Path::new("/proc").join(pid.to_string()).exists())
@@ -173,6 +215,20 @@ mod tests {
     }
 
     #[test]
+    fn signals_that_are_blocked_for_a_moment_are_not_kept() {
+        for (one, other, kept) in [
+            ("SigBlk:\t0000000000004010", "SigBlk:\t0000000000004000", 0x4000),
+            ("SigBlk:\t0000000000004000", "SigBlk:\t0000000000004010", 0x4000),
+            ("ShdPnd:\t0000000000000200", "ShdPnd:\t0000000000000200", 0x200),
+            ("SigIgn:\t0000000000000001", "SigIgn:\t0000000000000000", 1),
+        ] {
+            let mut line = one.to_owned();
+            keep_common_signals(&mut line, other);
+            assert!(line.ends_with(&format!("{kept:016x}")), "{line}");
+        }
+    }
+
+    #[test]
     fn residue_is_what_the_target_touched_or_nobody_owns() {
         let table = "key shmid perms size cpid lpid nattch uid\n\
                      0 1 600 4096 100 200 1 0\n\
@@ -183,13 +239,13 @@ mod tests {
         assert_eq!(found, BTreeSet::from(["0 1".to_owned(), "0 3".to_owned()]));
     }
 
-    /// A snapshot that saw no difference anywhere would pass every test of harm.
+    /// A snapshot that never saw a difference would pass every test of `harm`.
     #[test]
     fn own_changes_are_seen() {
         let pid = std::process::id() as i32;
         let before = Snapshot::take(pid);
         let file = fs::File::open("/proc/self/exe").unwrap();
-        // SAFETY: a fresh private mapping of a file that stays open across the call.
+        // SAFETY: a new private mapping of a file that stays open across the call.
         let mapping = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         let differences = before.differences(&Snapshot::take(pid));
         assert!(differences.iter().any(|line| line.starts_with("mapping new")), "{differences:?}");

@@ -1,7 +1,8 @@
-//! A running target process, killed with the value.
+//! A running target process, which is killed when the value is dropped.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use nix::unistd::Pid;
 
 use super::{OWN_EXIT_CODE, Snapshot, program, wait_until};
 
-/// A target that said that it is ready.
+/// A target that reported that it is ready.
 pub(crate) struct Target {
     child: Child,
     pid: i32,
@@ -28,7 +29,7 @@ impl Target {
         Self::spawn(command)
     }
 
-    /// Starts a command that behaves as the programs in `tests/targets` do.
+    /// Starts a command that behaves like the programs in `tests/targets`.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("target");
@@ -40,26 +41,26 @@ impl Target {
         target
     }
 
-    /// As [`Self::spawn`], where the target is the only child of what is started, which ends with
-    /// its code.
+    /// Like [`Self::spawn`], for a command whose only child is the target and that exits with the
+    /// target's code.
     pub(crate) fn spawn_inside(command: Command) -> Self {
         let mut target = Self::spawn(command);
         let outer = target.pid;
         let children = std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
-        let children = children.expect("children of what was started");
+        let children = children.expect("children of the started command");
         target.pid = children.trim().parse().expect("one child");
         target.settle();
         target
     }
 
-    /// A target that ends with another code than most.
+    /// Sets an exit code other than that of most targets.
     pub(crate) fn with_code(mut self, code: i32) -> Self {
         self.own_code = code;
         self
     }
 
-    /// Threads that were just created still change their masks and map their arenas. A target that
-    /// never stands still is good enough after a while.
+    /// Waits until the target is quiet: new threads still change their masks and map their arenas.
+    /// After a while it goes on with a target that never becomes quiet.
     fn settle(&self) {
         let mut last = Snapshot::take(self.pid());
         wait_until(Duration::from_millis(500), || {
@@ -69,7 +70,7 @@ impl Target {
         });
     }
 
-    /// Remembers `key value` lines; `None` at the end of the output.
+    /// Reads a line and remembers `key value` pairs; `None` at the end of the output.
     fn read_line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("output of the target");
@@ -91,49 +92,61 @@ impl Target {
         kill(Pid::from_raw(self.pid()), signal).expect("a signal to the target");
     }
 
-    /// The number that the target reported under this key.
+    /// Returns the number that the target reported under this key.
     pub(crate) fn fact(&self, key: &str) -> u64 {
         let value = self.facts.get(key);
         value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} reported"))
     }
 
-    /// All that the target reported.
+    /// Returns everything that the target reported.
     pub(crate) fn facts(&self) -> &HashMap<String, String> {
         &self.facts
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_exited(&mut self) -> bool {
         self.child.try_wait().expect("state of the target").is_some()
     }
 
-    /// Waits for the end without asking for it.
+    /// Waits for the exit without asking for it.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         while self.read_line().is_some() {}
         self.child.wait().expect("end of the target")
     }
 
-    /// The target is alive and makes progress, and, when asked to, ends as it always would.
+    /// Checks that the target is alive and makes progress, and that it exits normally when asked
+    /// to.
     pub(crate) fn goes_on_and_ends_by_itself(&mut self) {
-        assert!(!self.has_ended(), "the target ended early: {:?}", self.child.try_wait());
-        // A guardian whose recorder was killed may hold it for a moment. One that waits for
-        // children of vfork is hardly ever in another state than D.
+        assert!(!self.has_exited(), "the target ended early: {:?}", self.child.try_wait());
+        // A guardian whose recorder was killed may hold the target for a moment. A target that
+        // waits for children of vfork is nearly always in state D.
         let goes_on =
             wait_until(Duration::from_secs(30), || matches!(self.state(), 'R' | 'S' | 'D'));
         assert!(goes_on, "state {}", self.state());
         sleep(Duration::from_millis(50));
         self.send(Signal::SIGTERM);
-        let ended = wait_until(Duration::from_secs(20), || self.has_ended());
+        let ended = wait_until(Duration::from_secs(20), || self.has_exited());
         assert!(ended, "the target does not react to SIGTERM, state {}", self.state());
         let status = self.wait();
         assert_eq!(status.code(), Some(self.own_code), "{status}");
     }
 
-    /// The letter of the state of its main thread.
+    /// Returns the state letter of the main thread.
     pub(crate) fn state(&self) -> char {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
-        let stat = stat.unwrap_or_default();
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+        state(Path::new(&format!("/proc/{}/stat", self.pid())))
     }
+
+    /// Returns the state letters of all threads.
+    pub(crate) fn states(&self) -> String {
+        let entries = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let entries = entries.expect("threads of the target").filter_map(Result::ok);
+        entries.map(|entry| state(&entry.path().join("stat"))).collect()
+    }
+}
+
+/// Returns the state letter in a stat file, or `?` if the thread no longer exists.
+fn state(file: &Path) -> char {
+    let stat = std::fs::read_to_string(file).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
 impl Drop for Target {
@@ -141,7 +154,7 @@ impl Drop for Target {
         if self.pid != self.child.id() as i32 && !matches!(self.child.try_wait(), Ok(Some(_))) {
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
-        // Already reaped, or gone: nothing is left to kill.
+        // The process may have been reaped or may have exited, which leaves nothing to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

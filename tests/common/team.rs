@@ -6,10 +6,11 @@ use nix::sys::signal::Signal;
 
 use super::{Outcome, Recorder, Target, cpu_clock, wait_until};
 
-/// How long a team may take on a busy machine.
+/// Timeout of a team's work, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Records a team from the first to the last instruction of its work, which takes so much CPU time.
+/// Records a team from the first to the last instruction of its work, which takes this much CPU
+/// time.
 pub(crate) fn record_team(
     program: &str,
     args: &[&str],
@@ -21,11 +22,11 @@ pub(crate) fn record_team(
     let args = ["--pid", &pid, "--duration", "3600"];
     let mut recorder = Recorder::start(&[&args[..], options].concat());
     recorder.wait_until_attached(target.pid());
-    // The mapping that shows the attach comes before the first sample.
+    // The mapping that shows the attach exists before the first sample.
     std::thread::sleep(Duration::from_millis(500));
     target.send(Signal::SIGUSR1);
     let used = wait_until(PATIENCE, || cpu_clock(target.pid()) > whole);
-    assert!(used && !recorder.has_ended(), "{:?} of {whole:?}", cpu_clock(target.pid()));
+    assert!(used && !recorder.has_exited(), "{:?} of {whole:?}", cpu_clock(target.pid()));
     std::thread::sleep(Duration::from_millis(300));
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);

@@ -1,9 +1,9 @@
 //! Recorders, guardians and targets that die at each fault point, and at random moments.
 //!
-//! The points are those of the library that the command is made of. Each scenario is run once
-//! without harm to see which of them it passes; then somebody dies at each, in the first scenario
-//! that passes it: who it is changes with the seed of the run. In a long run all of them die, in
-//! all scenarios.
+//! The library of the command defines the fault points. Each scenario first runs without a death,
+//! to see which points it passes. Then one process dies at each point, in the first scenario that
+//! passes it. Which process dies changes with the seed of the run. In a long run every process dies
+//! at every point of all scenarios.
 
 mod prey;
 mod strike;
@@ -14,34 +14,34 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use traceprof::fault::Point;
+use traceprof::fault::FaultPoint;
 
 use crate::common::{Random, is_long_run, needs_fault_points, needs_recording, seed, together};
 use prey::{SCENARIOS, Scenario};
 use strike::{Deed, Fault, Outcome};
 
-/// Strikes at once: most of the time they wait.
+/// Number of strikes at the same time: most of the time they wait.
 const WORKERS: usize = 4;
-/// Attempts to pass a point that a scenario has passed before: some need luck.
+/// Number of attempts to pass a point that a scenario passed before. Some points need luck.
 const TRIES: usize = 12;
-/// Moments at which the target is not known yet.
-const BEFORE_THE_TARGET: [Point; 2] = [Point::GuardianStarted, Point::RecordStarted];
+/// Points at which the target is not known yet.
+const BEFORE_THE_TARGET: [FaultPoint; 2] = [FaultPoint::GuardianStarted, FaultPoint::RecordStarted];
 
-/// One thing to try.
+/// One fault in one scenario.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     scenario: &'static Scenario,
-    point: Point,
+    point: FaultPoint,
     deed: Deed,
 }
 
-/// What came of all.
+/// The results of all strikes.
 #[derive(Debug, Default)]
 struct Tally {
     struck: BTreeMap<&'static str, usize>,
-    with_rest: usize,
-    naked: usize,
-    naked_deaths: usize,
+    with_residue: usize,
+    bare_strikes: usize,
+    bare_deaths: usize,
     eintr: usize,
     wrong: Vec<String>,
 }
@@ -51,10 +51,10 @@ impl Tally {
         match result {
             Ok(outcome) => {
                 *self.struck.entry(job.point.name()).or_default() += 1;
-                self.with_rest += usize::from(outcome.had_rest);
+                self.with_residue += usize::from(outcome.had_residue);
                 self.eintr += usize::from(outcome.saw_eintr);
-                self.naked += usize::from(outcome.is_naked);
-                self.naked_deaths += usize::from(outcome.is_naked && outcome.target_died);
+                self.bare_strikes += usize::from(outcome.is_bare);
+                self.bare_deaths += usize::from(outcome.is_bare && outcome.target_died);
             }
             Err(error) => {
                 let Job { scenario, point, deed } = job;
@@ -64,8 +64,8 @@ impl Tally {
     }
 }
 
-/// Which points each scenario passes: always, and with luck.
-type Passed = BTreeMap<&'static str, [BTreeSet<Point>; 2]>;
+/// The points that each scenario passes: always, and with luck.
+type Passed = BTreeMap<&'static str, [BTreeSet<FaultPoint>; 2]>;
 
 fn passed() -> Passed {
     let passed = Mutex::new(BTreeMap::new());
@@ -81,7 +81,7 @@ fn in_parallel<T: Sync>(all: &'static [T], work: impl Fn(&'static T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            // Relaxed: each index is given once; the results have locks of their own.
+            // Relaxed: each index is given out once, and the results have their own locks.
             scope.spawn(|| {
                 while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
                     work(one);
@@ -91,12 +91,13 @@ fn in_parallel<T: Sync>(all: &'static [T], work: impl Fn(&'static T) + Sync) {
     });
 }
 
-/// Every deed at every point in every scenario that passes it, in a long run. Else each point once,
-/// in the first scenario that passes it, with one of the deeds: the next one with the next seed.
+/// Returns the jobs. A long run has every deed at every point in every scenario that passes it. A
+/// normal run has each point once, in the first scenario that passes it, with one deed: the next
+/// seed gives the next deed.
 fn jobs(passed: &Passed) -> Vec<Job> {
     let turn = seed() as usize;
     let mut jobs = Vec::new();
-    for (index, &point) in Point::ALL.iter().enumerate() {
+    for (index, &point) in FaultPoint::ALL.iter().enumerate() {
         let always = |it: &Scenario| passed[it.name][0].contains(&point);
         let needs_luck = !SCENARIOS.iter().any(always);
         let passes = |it: &&Scenario| passed[it.name][usize::from(needs_luck)].contains(&point);
@@ -104,7 +105,7 @@ fn jobs(passed: &Passed) -> Vec<Job> {
         for scenario in SCENARIOS.iter().filter(passes).take(how_many) {
             let has_target = !BEFORE_THE_TARGET.contains(&point);
             let makes_sense =
-                |deed: &Deed| scenario.bears(*deed) && (has_target || !deed.is_of_target());
+                |deed: &Deed| scenario.allows(*deed) && (has_target || !deed.is_of_target());
             let deeds: Vec<Deed> = Deed::ALL.into_iter().filter(makes_sense).collect();
             let chosen = match is_long_run() {
                 true => &deeds[..],
@@ -116,7 +117,7 @@ fn jobs(passed: &Passed) -> Vec<Job> {
     jobs
 }
 
-/// Tries until the point was passed.
+/// Repeats the strike until the run passes the point.
 fn try_job(job: &Job) -> Result<Outcome, String> {
     for _ in 0..TRIES {
         if let Some(outcome) = strike::strike(job.scenario, &Fault::At(job.point, job.deed))? {
@@ -132,7 +133,7 @@ fn somebody_dies_at_every_fault_point() {
     needs_fault_points!();
     let _machine = together();
     let passed = passed();
-    let nowhere: Vec<&Point> = Point::ALL
+    let nowhere: Vec<&FaultPoint> = FaultPoint::ALL
         .iter()
         .filter(|point| !passed.values().any(|[_, any]| any.contains(point)))
         .collect();
@@ -144,25 +145,26 @@ fn somebody_dies_at_every_fault_point() {
         tally.lock().unwrap().note(job, result);
     });
     let strikes = jobs.len();
-    let Tally { struck, with_rest, naked, naked_deaths, wrong, .. } = tally.into_inner().unwrap();
+    let Tally { struck, with_residue, bare_strikes, bare_deaths, wrong, .. } =
+        tally.into_inner().unwrap();
     let _ = writeln!(
         std::io::stderr(),
-        "seed {}: {strikes} strikes at {} points, {with_rest} left a rest; of {naked} naked ones \
-         {naked_deaths} killed the target",
+        "seed {}: {strikes} strikes at {} points, {with_residue} left residue; of {bare_strikes} in bare \
+         calls {bare_deaths} killed the target",
         seed(),
         struck.len()
     );
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(struck.len(), Point::ALL.len());
+    assert_eq!(struck.len(), FaultPoint::ALL.len());
     // Otherwise they died too early or too late.
     let guardians = jobs.iter().filter(|job| matches!(job.deed, Deed::Guardian | Deed::Both));
     let guardians = guardians.count();
-    assert!(with_rest * 8 > guardians, "{with_rest} of {guardians}");
+    assert!(with_residue * 8 > guardians, "{with_residue} of {guardians}");
 }
 
-/// Every system call that changes something of a thread, from its seizure to its release, in each
-/// way in which a thread is used: the states between them are all there are. A long run tries all
-/// ways, else it is one: the next one with the next seed.
+/// Kills the guardian after every system call that changes a thread, from seize to release, in each
+/// way in which a thread is used. There are no other states in between. A long run tries all ways.
+/// A normal run tries one: the next seed gives the next one.
 #[test]
 fn guardian_dies_after_every_touch_of_a_thread() {
     const NAMES: [&str; 7] = ["nap", "bare", "spin", "epoll", "fiber", "crowd", "poor"];
@@ -184,26 +186,25 @@ fn guardian_dies_after_every_touch_of_a_thread() {
     in_parallel(jobs, |(scenario, turn)| {
         let deed = Deed::Guardian;
         let result = strike::strike(scenario, &Fault::AtTouch(*turn, deed)).transpose();
-        // One run needs more of them than the other.
+        // One run needs more of them than another.
         let Some(result) = result else { return };
-        // Relaxed: read after the threads have ended.
+        // Relaxed: read after the threads were joined.
         reached.fetch_add(1, Ordering::Relaxed);
-        let job = Job { scenario, point: Point::ThreadTouched, deed };
+        let job = Job { scenario, point: FaultPoint::ThreadTouched, deed };
         tally.lock().unwrap().note(&job, result.map_err(|error| format!("{turn}: {error}")));
     });
-    let Tally { naked, naked_deaths, eintr, wrong, .. } = tally.into_inner().unwrap();
+    let Tally { bare_strikes, bare_deaths, eintr, wrong, .. } = tally.into_inner().unwrap();
     let reached = reached.into_inner();
     let _ = writeln!(
         std::io::stderr(),
-        "{names:?}: {reached} touches of a thread, {eintr} targets saw an EINTR; of {naked} naked \
-         ones \
-         {naked_deaths} killed the target"
+        "{names:?}: {reached} touches of a thread, {eintr} targets saw an EINTR; of {bare_strikes} in \
+         bare calls {bare_deaths} killed the target"
     );
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(reached > jobs.len() * 9 / 10, "{reached} of {}", jobs.len());
 }
 
-/// How many strikes at random; as many hundreds in a long run.
+/// Returns the number of random strikes.
 fn random_strikes() -> usize {
     if is_long_run() { 600 } else { 40 }
 }
@@ -223,7 +224,7 @@ fn somebody_dies_at_random_moments() {
         let deeds = [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Kill];
         let deed = deeds[below(4) as usize];
         let after = Duration::from_micros(below(400_000));
-        let job = Job { scenario, point: Point::RecordLooped, deed };
+        let job = Job { scenario, point: FaultPoint::RecordLooped, deed };
         let result = strike::strike(scenario, &Fault::After(after, deed));
         let result = result.map(Option::unwrap_or_default);
         tally.lock().unwrap().note(&job, result.map_err(|error| format!("{after:?}: {error}")));
@@ -231,12 +232,12 @@ fn somebody_dies_at_random_moments() {
     let tally = tally.into_inner().unwrap();
     let _ = writeln!(
         std::io::stderr(),
-        "{} strikes at random moments, {} left a rest, {} targets saw an EINTR",
+        "{} strikes at random moments, {} left residue, {} targets saw an EINTR",
         rounds.len(),
-        tally.with_rest,
+        tally.with_residue,
         tally.eintr
     );
-    // It takes a kill in some microseconds.
+    // It takes a kill within some microseconds.
     assert!(tally.eintr <= rounds.len() / 10, "{}", tally.eintr);
     assert!(tally.wrong.is_empty(), "{} wrong:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
 }

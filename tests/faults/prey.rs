@@ -1,6 +1,6 @@
-//! What is recorded while somebody dies.
+//! The scenarios: what is recorded while a process dies.
 
-use traceprof::fault::Point;
+use traceprof::fault::FaultPoint;
 
 use super::strike::Deed;
 use crate::common::OWN_EXIT_CODE;
@@ -16,7 +16,7 @@ pub(super) enum Work {
     Command,
 }
 
-/// A program, and what is done to it.
+/// A target program and the command that is run on it.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
@@ -24,12 +24,13 @@ pub(super) struct Scenario {
     /// Program and argument.
     pub(super) program: (&'static str, &'static str),
     pub(super) options: &'static [&'static str],
-    /// A fault that comes before the one that is tried.
+    /// A fault that comes before the fault under test.
     pub(super) first: &'static str,
-    /// How the program ends by itself.
+    /// Exit code of the program when it exits by itself.
     pub(super) code: i32,
-    /// Where nothing can be left on the program's stack, or it has nothing to return through.
-    naked: &'static [Point],
+    /// Points at which nothing can be kept on the program's stack, or at which the program has
+    /// nothing to return through.
+    bare_points: &'static [FaultPoint],
 }
 
 const PLAIN: Scenario = Scenario {
@@ -39,25 +40,25 @@ const PLAIN: Scenario = Scenario {
     options: &["--engine", "perf"],
     first: "",
     code: OWN_EXIT_CODE,
-    naked: &[],
+    bare_points: &[],
 };
 const TIMER: &[&str] = &["--engine", "timer"];
-/// Much less than a recorder with fault points takes, which is known at the third look, after two
-/// seconds.
+/// Much less than a recorder with fault points takes. The recorder knows that at its third
+/// measurement, after two seconds.
 const TIGHT: &[&str] = &["--engine", "perf", "--max-overhead", "2%", "--duration", "4s"];
-/// From a call with nothing behind it to the moment in which the thread is on a chain or back.
-const NAKED: &[Point] = &[
-    Point::BareSet,
-    Point::BareEntry,
-    Point::BareExit,
-    Point::MapBare,
-    Point::LaunchWritten,
-    Point::StepWritten,
-    Point::RestoreUnmappedBare,
-    Point::BackMasked,
+/// From a call with nothing to return to until the thread is on a chain or has returned.
+const BARE_POINTS: &[FaultPoint] = &[
+    FaultPoint::BareSet,
+    FaultPoint::BareEntry,
+    FaultPoint::BareExit,
+    FaultPoint::MapBare,
+    FaultPoint::LaunchWritten,
+    FaultPoint::StepWritten,
+    FaultPoint::RestoreUnmappedBare,
+    FaultPoint::BackMasked,
 ];
 
-/// The first that passes a point is the one that it is tried with.
+/// A point is tried in the first scenario that passes it.
 pub(super) static SCENARIOS: [Scenario; 15] = [
     PLAIN,
     Scenario { name: "crowd", program: ("prey", "crowd"), options: TIMER, ..PLAIN },
@@ -67,8 +68,8 @@ pub(super) static SCENARIOS: [Scenario; 15] = [
     Scenario { name: "crowd, perf", program: ("prey", "crowd"), ..PLAIN },
     Scenario { name: "ticks", program: ("prey", "ticks"), options: TIMER, ..PLAIN },
     Scenario { name: "poor", program: ("prey", "poor"), options: TIMER, ..PLAIN },
-    Scenario { name: "fiber", program: ("prey", "fiber"), naked: NAKED, ..PLAIN },
-    Scenario { name: "bare", program: ("bare", ""), code: 7, naked: NAKED, ..PLAIN },
+    Scenario { name: "fiber", program: ("prey", "fiber"), bare_points: BARE_POINTS, ..PLAIN },
+    Scenario { name: "bare", program: ("bare", ""), code: 7, bare_points: BARE_POINTS, ..PLAIN },
     Scenario { name: "slower", options: TIGHT, ..PLAIN },
     Scenario { name: "recall", first: "LaunchSet=stop", ..PLAIN },
     Scenario { name: "orphan", first: "RecordLooped=recorder", options: TIMER, ..PLAIN },
@@ -77,15 +78,15 @@ pub(super) static SCENARIOS: [Scenario; 15] = [
 ];
 
 impl Scenario {
-    /// Nothing has happened before.
+    /// Whether nothing happens before the fault under test.
     pub(super) fn is_plain(&self) -> bool {
-        self.first.is_empty() && self.work == Work::Record && self.naked.is_empty()
+        self.first.is_empty() && self.work == Work::Record && self.bare_points.is_empty()
     }
 
-    /// This deed makes sense here.
-    pub(super) fn bears(&self, deed: Deed) -> bool {
+    /// Whether this deed makes sense in the scenario.
+    pub(super) fn allows(&self, deed: Deed) -> bool {
         match deed {
-            // It has no handlers for the signals that ask for it.
+            // The program has no handlers for the signals that ask for it.
             Deed::Exec | Deed::Exit => {
                 self.program.0 == "prey" && self.work != Work::Command && !self.is_stopped()
             }
@@ -93,28 +94,29 @@ impl Scenario {
         }
     }
 
-    /// A thread of it makes a call with nothing behind it.
-    pub(super) fn may_be_naked(&self) -> bool {
-        !self.naked.is_empty()
+    /// Whether a thread of the target makes a call with nothing to return to.
+    pub(super) fn makes_bare_calls(&self) -> bool {
+        !self.bare_points.is_empty()
     }
 
-    /// A guardian that dies here takes the target with it.
-    pub(super) fn is_naked(&self, point: Point) -> bool {
-        self.naked.contains(&point)
+    /// Whether a guardian that dies here takes the target with it.
+    pub(super) fn is_bare(&self, point: FaultPoint) -> bool {
+        self.bare_points.contains(&point)
     }
 
-    /// It may see one EINTR if its guardian dies: the call that it sleeps in was restarted by the
-    /// kernel before, and which it is nobody can tell any more.
+    /// Whether the target may see one EINTR if its guardian dies. The kernel had restarted the call
+    /// in which it sleeps, and nobody can tell any more which call that was.
     pub(super) fn sees_restart(&self) -> bool {
         self.program.1 == "nap"
     }
 
-    /// A thread of it sleeps in a call that a mere stop ends with EINTR, until that is put right.
+    /// Whether a thread of the target sleeps in a call that a mere stop ends with EINTR, until the
+    /// guardian repairs it.
     pub(super) fn sees_stop(&self) -> bool {
         ["epoll", "crowd"].contains(&self.program.1)
     }
 
-    /// Job control has the program stopped in the end.
+    /// Whether job control stops the program at the end.
     pub(super) fn is_stopped(&self) -> bool {
         self.first.ends_with("stop")
     }

@@ -1,4 +1,4 @@
-//! One run in which somebody dies, and what must hold afterwards.
+//! One run in which a process dies, and what must hold afterwards.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use traceprof::fault::Point;
+use traceprof::fault::FaultPoint;
 use traceprof::trace;
 
 use super::prey::{Scenario, Work};
 use crate::common::{Snapshot, Target, child_named, scratch_dir, traceprof, wait_until};
 
-/// For what should take a second.
+/// Timeout of steps that normally take a second.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// The guardian's name as a process.
+/// Process name of the guardian.
 const GUARDIAN: &str = "traceprof-guard";
-/// How a prey ends that saw an EINTR.
+/// Exit code of a prey that saw an EINTR.
 const EINTR_SEEN: i32 = 18;
 
-/// Who dies, or what else happens to the target.
+/// Which process dies, or what else happens to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deed {
     Recorder,
@@ -31,7 +31,7 @@ pub(super) enum Deed {
     Kill,
     /// The target executes another program.
     Exec,
-    /// The target ends by itself.
+    /// The target exits by itself.
     Exit,
 }
 
@@ -55,11 +55,11 @@ impl Deed {
     }
 }
 
-/// When somebody dies.
+/// The moment at which a process dies.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fault {
-    At(Point, Deed),
-    /// At this passing of [`Point::ThreadTouched`], counted from 1.
+    At(FaultPoint, Deed),
+    /// At this pass of [`FaultPoint::ThreadTouched`], counted from 1.
     AtTouch(usize, Deed),
     After(Duration, Deed),
 }
@@ -71,26 +71,26 @@ impl Fault {
         }
     }
 
-    /// The point, and how the command under test is told.
-    fn point(self) -> Option<(Point, String)> {
+    /// Returns the point, and the text that requests the fault from the command under test.
+    fn point(self) -> Option<(FaultPoint, String)> {
         let (point, turn) = match self {
             Fault::At(point, _) => (point, 1),
-            Fault::AtTouch(turn, _) => (Point::ThreadTouched, turn),
+            Fault::AtTouch(turn, _) => (FaultPoint::ThreadTouched, turn),
             Fault::After(..) => return None,
         };
         Some((point, format!("{}.{turn}={}", point.name(), self.deed().name())))
     }
 }
 
-/// What a strike came to.
+/// The result of a strike.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Something was left in the target, which was removed.
-    pub(super) had_rest: bool,
+    /// Something was left in the target, and the test removed it.
+    pub(super) had_residue: bool,
     /// The guardian died while the target depended on it.
-    pub(super) is_naked: bool,
+    pub(super) is_bare: bool,
     pub(super) target_died: bool,
-    /// A call of the target's ended with EINTR, as the documentation says it may.
+    /// A call of the target ended with EINTR, as the documentation says it may.
     pub(super) saw_eintr: bool,
 }
 
@@ -98,7 +98,7 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     child: Child,
     directory: TempDir,
@@ -146,42 +146,47 @@ impl Run {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    fn did(&self, point: Point, deed: Deed) -> bool {
+    fn did(&self, point: FaultPoint, deed: Deed) -> bool {
         let line = format!("{}={}", point.name(), deed.name());
         self.text("log").lines().any(|it| it == line)
     }
 
-    /// When the guardian died, its thread was about to make a call with nothing behind it, or had
-    /// made it and was not back. Tells so from the points that were passed before, of which the
-    /// first touch after one may lead into the call.
-    fn died_naked(&self) -> bool {
+    /// Whether the guardian's thread, when it died, was about to make a call with nothing to return
+    /// to, or had made it and had not returned. The passed points show it. The first touch after
+    /// such a point may lead into the call.
+    fn died_in_bare_call(&self) -> bool {
         let log = self.text("log");
-        let end = format!("{}=", Point::ThreadTouched.name());
+        let end = format!("{}=", FaultPoint::ThreadTouched.name());
         let before = log.lines().take_while(|line| !line.starts_with(&end));
         let names = before.filter_map(|line| line.strip_suffix(" guardian"));
-        let mut is_naked = false;
-        for name in names.filter(|name| *name != Point::ThreadTouched.name()) {
-            is_naked = match Point::ALL.iter().find(|point| point.name() == name) {
-                Some(Point::MapStopped | Point::RestoreUnmapped | Point::RestoreOthersReleased) => {
-                    true
-                }
-                Some(Point::BareSet) => true,
-                Some(Point::StepWritten | Point::LaunchWritten | Point::BackMasked)
-                | Some(Point::BareEntry | Point::BareExit)
-                | Some(Point::MapBare | Point::RestoreUnmappedBare) => is_naked,
+        let mut is_bare = false;
+        for name in names.filter(|name| *name != FaultPoint::ThreadTouched.name()) {
+            is_bare = match FaultPoint::ALL.iter().find(|point| point.name() == name) {
+                Some(
+                    FaultPoint::MapStopped
+                    | FaultPoint::RestoreUnmapped
+                    | FaultPoint::RestoreOthersReleased,
+                ) => true,
+                Some(FaultPoint::BareSet) => true,
+                Some(
+                    FaultPoint::StepWritten | FaultPoint::LaunchWritten | FaultPoint::BackMasked,
+                )
+                | Some(FaultPoint::BareEntry | FaultPoint::BareExit)
+                | Some(FaultPoint::MapBare | FaultPoint::RestoreUnmappedBare) => is_bare,
                 _ => false,
             };
         }
-        is_naked
+        is_bare
     }
 
-    /// A call of the target's may end with EINTR: whoever died did so where that cannot be avoided.
+    /// Whether a call of the target may end with EINTR because a process died where that cannot be
+    /// avoided:
     ///
-    /// - From the request to stop to the repair of the call that the stop ends. The kernel has
-    ///   `epoll_wait` and its like return EINTR to whoever is woken for a tracer, and only a tracer
-    ///   can have it say otherwise.
-    /// - While a thread is on a chain whose sleep the kernel had restarted before: what is left of
-    ///   it is in the kernel alone, which forgets it with the chain's end.
+    /// - From the request to stop until the repair of the call that the stop ends. The kernel makes
+    ///   `epoll_wait` and similar calls return EINTR to a thread that is woken for a tracer, and
+    ///   only a tracer can change the result.
+    /// - While a thread is on a chain whose sleep the kernel had restarted before. Only the kernel
+    ///   knows the remainder of that sleep, and it forgets it when the chain ends.
     fn may_see_eintr(&self, scenario: &Scenario, fault: &Fault) -> bool {
         if matches!(fault, Fault::After(..)) {
             return scenario.sees_restart() || scenario.sees_stop();
@@ -197,9 +202,9 @@ impl Run {
                     is_on_chain &= !is_back;
                 }
                 Some((point, "guardian")) => {
-                    is_on_chain |= point == Point::StepWritten.name();
-                    is_going_back = point == Point::BackMasked.name()
-                        || (is_going_back && point == Point::ThreadTouched.name());
+                    is_on_chain |= point == FaultPoint::StepWritten.name();
+                    is_going_back = point == FaultPoint::BackMasked.name()
+                        || (is_going_back && point == FaultPoint::ThreadTouched.name());
                 }
                 _ => {}
             }
@@ -219,7 +224,7 @@ impl Run {
         Ok(status)
     }
 
-    /// System V segments that the recorder has made and that are still there.
+    /// Returns the number of System V segments that the recorder made and that still exist.
     fn segments(&self) -> usize {
         let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
         let own = self.child.id().to_string();
@@ -238,26 +243,26 @@ impl Run {
     }
 }
 
-/// The points that a scenario passes with nobody dying beyond what it begins with, and how often
+/// Returns the points that a scenario passes without a further death, and the number of times that
 /// its guardian touches a thread.
-pub(super) fn dry_run(scenario: &Scenario) -> (BTreeSet<Point>, usize) {
+pub(super) fn dry_run(scenario: &Scenario) -> (BTreeSet<FaultPoint>, usize) {
     let mut target = (scenario.work != Work::Command).then(|| start(scenario).0);
     let mut run = Run::of(scenario, target.as_ref().map(Target::pid), "");
     run.end().expect(scenario.name);
     // A guardian goes on without its recorder.
     std::thread::sleep(Duration::from_millis(if scenario.first.is_empty() { 0 } else { 500 }));
     if let Some(target) = &mut target {
-        assert!(!target.has_ended(), "{} killed its target", scenario.name);
+        assert!(!target.has_exited(), "{} killed its target", scenario.name);
     }
     let log = run.text("log");
     let names: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next()).collect();
-    let touch = format!("{} guardian", Point::ThreadTouched.name());
+    let touch = format!("{} guardian", FaultPoint::ThreadTouched.name());
     let touches = log.lines().filter(|line| *line == touch).count();
-    let passed = Point::ALL.iter().copied().filter(|point| names.contains(&point.name()));
+    let passed = FaultPoint::ALL.iter().copied().filter(|point| names.contains(&point.name()));
     (passed.collect(), touches)
 }
 
-/// The target, and how it looked before anything was done to it.
+/// Starts the target and takes a snapshot before anything changes it.
 fn start(scenario: &Scenario) -> (Target, Snapshot) {
     let (program, argument) = scenario.program;
     let target = Target::start(program, &[argument]);
@@ -269,7 +274,7 @@ fn start(scenario: &Scenario) -> (Target, Snapshot) {
     (target, before)
 }
 
-/// Runs a scenario in which somebody dies; `None` if the point was not passed.
+/// Runs a scenario in which a process dies; `None` if the run did not pass the point.
 pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcome>, String> {
     if scenario.work == Work::Command {
         return strike_command(scenario, fault);
@@ -282,14 +287,14 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
             Outcome::default()
         }
         deed => {
-            let is_naked = deed != Deed::Recorder
+            let is_bare = deed != Deed::Recorder
                 && match fault {
-                    Fault::At(point, _) => scenario.is_naked(*point),
-                    Fault::AtTouch(..) => scenario.may_be_naked() && run.died_naked(),
+                    Fault::At(point, _) => scenario.is_bare(*point),
+                    Fault::AtTouch(..) => scenario.makes_bare_calls() && run.died_in_bare_call(),
                     Fault::After(..) => false,
                 };
             let may_see_eintr = deed != Deed::Recorder && run.may_see_eintr(scenario, fault);
-            check_harmless(scenario, &mut target, &before, (fault, is_naked, may_see_eintr))?
+            check_harmless(scenario, &mut target, &before, (fault, is_bare, may_see_eintr))?
         }
     };
     let gone = wait_until(PATIENCE, || run.segments() == 0);
@@ -297,7 +302,7 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
     Ok(Some(outcome))
 }
 
-/// Runs it until the recorder has ended and the deed is done.
+/// Runs the scenario until the recorder has exited and the deed is done.
 fn run(
     scenario: &Scenario,
     target: Option<&Target>,
@@ -316,7 +321,7 @@ fn run(
             Deed::Kill | Deed::Exec | Deed::Exit => vec![target.map(Target::pid)],
         };
         for pid in doomed.into_iter().flatten() {
-            // One that has ended by itself is as good as killed.
+            // A process that has exited needs no kill.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -332,7 +337,7 @@ fn holds_agent(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains("/SYSV")
 }
 
-/// The program that it executed has its handler of SIGTERM.
+/// Whether the executed program has its SIGTERM handler.
 fn is_next_program(pid: i32) -> bool {
     const SIGTERM: u64 = 1 << 14;
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
@@ -342,50 +347,50 @@ fn is_next_program(pid: i32) -> bool {
     read("cmdline").unwrap_or_default().contains("again") && caught & SIGTERM != 0
 }
 
-/// `detach --pid`; gives how it ended and what it said.
-fn remove_rest(pid: i32) -> (Option<i32>, String) {
+/// Runs `detach --pid` and returns its exit code and its output.
+fn remove_residue(pid: i32) -> (Option<i32>, String) {
     let output = traceprof(&["detach", "--pid", &pid.to_string()]).output().expect("traceprof");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The target goes on as if nothing had been, and nothing is left in it in the end.
+/// Checks that the target goes on as if nothing had happened, and that nothing remains in it.
 fn check_harmless(
     scenario: &Scenario,
     target: &mut Target,
     before: &Snapshot,
-    (fault, is_naked, may_see_eintr): (&Fault, bool, bool),
+    (fault, is_bare, may_see_eintr): (&Fault, bool, bool),
 ) -> Result<Outcome, String> {
     let deed = fault.deed();
-    let mut outcome = Outcome { is_naked, ..Outcome::default() };
-    if is_naked {
-        // What it would die of, it dies of at once.
+    let mut outcome = Outcome { is_bare, ..Outcome::default() };
+    if is_bare {
+        // If the target dies of it, it dies at once.
         std::thread::sleep(Duration::from_millis(20));
-        if target.has_ended() {
+        if target.has_exited() {
             outcome.target_died = true;
             return Ok(outcome);
         }
     }
     let guardian_lives = deed == Deed::Recorder && !scenario.first.contains("both");
-    // Nobody is left to remove it: the next recorder or `detach` does.
-    let leaves_segment = matches!(fault, Fault::At(Point::SegmentMade, Deed::Both));
+    // No process is left to remove it. The next recorder or `detach` does.
+    let leaves_segment = matches!(fault, Fault::At(FaultPoint::SegmentMade, Deed::Both));
     let mut last = (None, String::new());
     let differences = |target: &Target| before.differences(&Snapshot::take(target.pid()));
     if scenario.is_stopped() {
         target.send(Signal::SIGCONT);
     }
     let is_clean = wait_until(Duration::from_secs(20), || {
-        if target.has_ended() {
+        if target.has_exited() {
             return true;
         }
         if !guardian_lives && (leaves_segment || holds_agent(target.pid())) {
-            outcome.had_rest = true;
-            last = remove_rest(target.pid());
+            outcome.had_residue = true;
+            last = remove_residue(target.pid());
         }
         differences(target).is_empty()
     });
-    check(!target.has_ended(), || format!("the target is dead: {}", target.wait()))?;
+    check(!target.has_exited(), || format!("the target is dead: {}", target.wait()))?;
     check(is_clean, || format!("left: {:#?}; detach: {last:?}", differences(target)))?;
-    if outcome.had_rest {
+    if outcome.had_residue {
         check(last.0 == Some(0), || format!("detach: {last:?}"))?;
     }
     let code = end(target)?.code();
@@ -396,29 +401,31 @@ fn check_harmless(
     Ok(outcome)
 }
 
-/// Asks the target to end: more than once, as a thread that is just about to issue its call again
-/// takes the signal before that, and then waits in it.
+/// Asks the target to exit, more than once. A thread that is about to issue its call again takes
+/// the signal before that and then blocks in the call.
 fn end(target: &mut Target) -> Result<ExitStatus, String> {
     let mut asked = None;
     let ended = wait_until(PATIENCE, || {
         if asked.is_none_or(|since: Instant| since.elapsed() > Duration::from_secs(1)) {
-            // One that has ended takes none.
+            // A process that has exited needs no signal.
             let _ = kill(Pid::from_raw(target.pid()), Signal::SIGTERM);
             asked = Some(Instant::now());
         }
-        target.has_ended()
+        target.has_exited()
     });
     check(ended, || "the target does not react to SIGTERM".to_owned())?;
     Ok(target.wait())
 }
 
-/// The target ended, or executed another program: its recorder ends well, with what there is.
+/// Checks that the recorder ends well with the data that it has, after the target exited or
+/// executed another program.
 fn check_end(target: &mut Target, run: &Run, status: ExitStatus, deed: Deed) -> Result<(), String> {
     let code = status.code();
-    let said = || format!("code {code:?}, {} samples: {}", run.samples(), run.text("stderr"));
+    let outcome_text =
+        || format!("code {code:?}, {} samples: {}", run.samples(), run.text("stderr"));
     let is_killed = code.is_none();
     let expected: &[i32] = if run.samples() > 0 { &[0] } else { &[0, 4, 7] };
-    check(is_killed || expected.contains(&code.unwrap_or(-1)), said)?;
+    check(is_killed || expected.contains(&code.unwrap_or(-1)), outcome_text)?;
     if deed == Deed::Exec {
         let is_up = wait_until(Duration::from_secs(20), || is_next_program(target.pid()));
         check(is_up, || "it has not executed".to_owned())?;
@@ -427,24 +434,25 @@ fn check_end(target: &mut Target, run: &Run, status: ExitStatus, deed: Deed) -> 
         let code = end(target)?.code();
         return check(code == Some(17), || format!("the next program ended with {code:?}"));
     }
-    let ended = wait_until(PATIENCE, || target.has_ended());
+    let ended = wait_until(PATIENCE, || target.has_exited());
     check(ended, || "the target does not end".to_owned())?;
     let code = target.wait().code();
     let expected = if deed == Deed::Exit { Some(3) } else { None };
     check(code == expected, || format!("the target ended with {code:?}"))
 }
 
-/// A program that is started for the recording runs to its end, whoever dies; but where the
-/// recording could not be had and the recorder lives, it is never let go.
+/// A program that is started for the recording runs to its end, whichever process dies. The
+/// exception is a recording that fails while the recorder lives: the program is then never
+/// released.
 fn strike_command(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcome>, String> {
     let Some((run, status)) = run(scenario, None, fault)? else { return Ok(None) };
-    let said = || format!("{status}: {}", run.text("stderr"));
+    let outcome_text = || format!("{status}: {}", run.text("stderr"));
     let ran = || wait_until(PATIENCE, || run.text("stdout") == "fine\n");
     match (fault.deed(), status.code()) {
-        (Deed::Kill, code) => check(matches!(code, Some(0 | 4 | 7)), said)?,
-        (_, None | Some(0 | 4)) => check(ran(), || format!("it did not run; {}", said()))?,
+        (Deed::Kill, code) => check(matches!(code, Some(0 | 4 | 7)), outcome_text)?,
+        (_, None | Some(0 | 4)) => check(ran(), || format!("it did not run; {}", outcome_text()))?,
         (Deed::Guardian, Some(1 | 7)) => {}
-        _ => return Err(said()),
+        _ => return Err(outcome_text()),
     }
     check(wait_until(PATIENCE, || run.segments() == 0), || "segments are left".to_owned())?;
     Ok(Some(Outcome::default()))

@@ -1,4 +1,4 @@
-//! `record --follow-exec`: one recording over all programs that a process executes.
+//! `record --follow-exec`: one recording of all programs that a process executes.
 
 mod refused;
 
@@ -13,23 +13,23 @@ use crate::common::{
     wait_until,
 };
 
-/// What a signal, a tick or the last period of a program may take of its samples.
+/// Least share of a program's samples. A signal, a tick or the last period may cost the others.
 const SHARE: f64 = 0.85;
-/// CPU time of a program before it is attached to, on a machine that lets it run meanwhile.
+/// CPU time that a program uses before the attach, on a machine that lets it run meanwhile.
 const UNSAMPLED_MS: u64 = 100;
 const FREQ_HZ: u64 = 997;
 const FREQ: &str = "997";
-/// How long anything may take on a busy machine.
+/// Timeout of each step, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program whose functions are called after `who`.
+/// Returns the program whose functions are named after `who`.
 fn relay(who: &str) -> String {
     let flags = ["-pthread", &format!("-DWHO={who}")];
     let path = variant(&format!("relay_{who}"), "relay.c", "cc", &flags);
     path.into_os_string().into_string().expect("a path that is text")
 }
 
-/// Programs in their order: who, how and for how long.
+/// Returns the arguments of a chain of programs: which program, in which way and for how long.
 fn chain(links: &[(&str, &str, &str)]) -> Vec<String> {
     links.iter().flat_map(|(who, how, ms)| [relay(who), (*how).into(), (*ms).into()]).collect()
 }
@@ -41,7 +41,7 @@ fn record_command(options: &[&str], words: &[String]) -> Outcome {
     Outcome { output: command.output().expect("traceprof"), trace }
 }
 
-/// Starts the first of some programs, and a recorder of it.
+/// Starts the first of several programs, and a recorder of it.
 fn start(words: &[String], options: &[&str]) -> (Target, Recorder) {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
@@ -52,7 +52,7 @@ fn start(words: &[String], options: &[&str]) -> (Target, Recorder) {
     (target, recorder)
 }
 
-/// The program that the target runs is this one, and has the agent.
+/// Waits until the target runs this program and has the agent.
 fn wait_until_in(recorder: &mut Recorder, target: &Target, who: &str) {
     let pid = target.pid();
     let name = format!("relay_{who}");
@@ -60,18 +60,18 @@ fn wait_until_in(recorder: &mut Recorder, target: &Target, who: &str) {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.contains("/SYSV") && maps.contains(&name)
     };
-    let attached = wait_until(PATIENCE, || is_there() || recorder.has_ended());
-    assert!(attached && !recorder.has_ended(), "not attached to {name}");
-    // A program that has just been attached to may not have its handler yet.
+    let attached = wait_until(PATIENCE, || is_there() || recorder.has_exited());
+    assert!(attached && !recorder.has_exited(), "not attached to {name}");
+    // A program that was just attached to may not have its handler yet.
     let handles = || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("");
         u64::from_str_radix(caught.trim(), 16).is_ok_and(|mask| mask >> 14 & 1 == 1)
     };
-    assert!(wait_until(PATIENCE, handles), "{name} does not get ready");
+    assert!(wait_until(PATIENCE, handles), "{name} does not become ready");
 }
 
-/// The number that a program printed under this key.
+/// Returns the number that a program printed under this key.
 fn printed(text: &str, key: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in:\n{text}"))
@@ -81,13 +81,13 @@ fn loaded(trace: &Trace) -> LoadedTrace {
     trace::load(&trace.path()).expect("a trace")
 }
 
-/// The samples that a program which uses so much CPU time has at least.
+/// Returns the least number of samples of a program that uses this much CPU time.
 fn least(ms: u64) -> u64 {
     (ms.saturating_sub(UNSAMPLED_MS) as f64 * FREQ_HZ as f64 / 1000.0 * SHARE) as u64
 }
 
-/// The functions of a program are named by its own module, by no other, and under their own
-/// callers.
+/// Checks that the functions of a program are named after its own module and no other, and are
+/// under their own callers.
 fn check_names(trace: &Trace, who: &str, least: u64) {
     let (burn, lead) = (format!("burn_{who}"), format!("lead_{who}"));
     let folded = trace.folded();
@@ -99,7 +99,7 @@ fn check_names(trace: &Trace, who: &str, least: u64) {
         let module = &loaded.modules[method.module.expect("a module").0 as usize].path;
         assert!(module.ends_with(&format!("/relay_{who}")), "{burn} in {module}");
     }
-    // Its samples are in threads that bear its name, as the kernel cuts it.
+    // The samples are in threads with the program's name, as the kernel truncates it.
     let name = format!("relay_{who}");
     for thread in &loaded.threads {
         let mut own = 0;
@@ -118,7 +118,8 @@ fn check_names(trace: &Trace, who: &str, least: u64) {
     }
 }
 
-/// Name and times of each program that was executed: when that was seen, and sampled from when.
+/// Returns the name and the times of each executed program: when the exec was noticed, and when
+/// sampling began.
 fn executions(trace: &Trace) -> Vec<(String, u64, Option<u64>)> {
     let mut listed: Vec<(u64, _)> = Vec::new();
     for object in trace.objects("METADATA") {
@@ -133,14 +134,14 @@ fn executions(trace: &Trace) -> Vec<(String, u64, Option<u64>)> {
     listed.into_iter().map(|(_, execution)| execution).collect()
 }
 
-/// Sound in every byte, and listed by everything that reads it.
+/// Checks that every byte of the trace is sound, and that every view reads it.
 fn check_sound(trace: &Trace) {
     assert!(trace.view(&["verify"]).contains("clean"), "{}", trace.view(&["verify"]));
     assert!(trace.view(&["print", "--timeline"]).contains("burn_"));
     assert!(trace.view(&["dump"]).contains("executed.1"));
 }
 
-/// A chain of three programs, all of it under one recorder.
+/// Records a chain of three programs with one recorder.
 fn a_chain_is_one_trace(engine: &str) {
     needs_recording!();
     let _machine = together();
@@ -163,19 +164,20 @@ fn a_chain_is_one_trace(engine: &str) {
     let line = header.lines().find(|line| line.starts_with("executed ")).expect("a line");
     assert!(line.contains("relay_two after ") && line.contains("relay_three after "), "{line}");
     check_threads(trace, &executed);
-    // Of the whole CPU time nothing is missing but what is told.
+    // Only the reported part of the CPU time is missing.
     let used_ns = printed(&text, "three_ns");
-    let told_ns = trace.number("cpu_time_ns");
-    assert!(told_ns >= used_ns * 9 / 10, "{told_ns} of {used_ns}");
+    let reported_ns = trace.number("cpu_time_ns");
+    assert!(reported_ns >= used_ns * 9 / 10, "{reported_ns} of {used_ns}");
     let between_ns = trace.number("unsampled_between_ns");
-    assert!(0 < between_ns && between_ns < told_ns / 2, "{between_ns} of {told_ns}");
-    // What the handlers have counted is that of all programs; a few hits are the kernel's.
+    assert!(0 < between_ns && between_ns < reported_ns / 2, "{between_ns} of {reported_ns}");
+    // The handlers' counters cover all programs. A few samples are expiries in the kernel, which no
+    // handler stores.
     let (stored, samples) = (trace.number("samples_stored"), trace.number("samples"));
     assert!(stored >= samples * 8 / 10, "{stored} of {samples} samples");
     let sampled_ns = trace.folded().total() * 1_000_000_000 / FREQ_HZ;
-    let most_ns = told_ns + told_ns / 20;
-    let least_ns = (told_ns - between_ns) * 9 / 10;
-    assert!((least_ns..=most_ns).contains(&sampled_ns), "{sampled_ns} of {told_ns}\n{text}");
+    let most_ns = reported_ns + reported_ns / 20;
+    let least_ns = (reported_ns - between_ns) * 9 / 10;
+    assert!((least_ns..=most_ns).contains(&sampled_ns), "{sampled_ns} of {reported_ns}\n{text}");
     // The heaviest call traces are those of all programs, with their stacks.
     let loaded = loaded(trace);
     let heaviest = trace.objects("METADATA");
@@ -195,7 +197,7 @@ fn a_chain_is_one_trace(engine: &str) {
     assert!(["one", "two", "three"].into_iter().all(has_stack));
 }
 
-/// Each program has its thread, under its own name, until the next one is executed.
+/// Checks that each program has its thread under its own name, until the next exec.
 fn check_threads(trace: &Trace, executed: &[(String, u64, Option<u64>)]) {
     let loaded = loaded(trace);
     let threads: Vec<_> = loaded.threads.iter().map(|it| it.thread()).collect();
@@ -256,7 +258,7 @@ fn a_thread_that_executes_a_program_takes_the_process_with_it() {
             chain(&[("one", "thread", "300"), ("two", "thread", "200"), ("three", "main", "300")]);
         let outcome = record_command(&["--engine", engine], &words).expect_code(0);
         assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
-        // Four threads, of which the one that executes has used all that it was to use.
+        // Four threads. The one that executes has used all of its CPU time.
         for (who, ms) in [("one", 300), ("two", 200), ("three", 300)] {
             check_names(&outcome.trace, who, least(ms));
         }
@@ -290,13 +292,13 @@ fn the_duration_is_that_of_all_programs() {
     let begin = Instant::now();
     let outcome = record_command(&["--duration", "3"], &words).expect_code(0);
     assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
-    assert!(begin.elapsed() > Duration::from_secs(8), "the program was waited for");
-    // On a busy machine the time may be over with the first program.
+    assert!(begin.elapsed() > Duration::from_secs(8), "the recorder waited for the program");
+    // On a busy machine the time may end during the first program.
     check_names(&outcome.trace, "one", 20);
     let elapsed_ns = outcome.trace.number("elapsed_ns");
     assert!((2_900_000_000..6_000_000_000).contains(&elapsed_ns), "{elapsed_ns}");
     let used_ns = outcome.trace.number("cpu_time_ns");
-    assert!(used_ns < 6_000_000_000, "sampled after its time: {used_ns}");
+    assert!(used_ns < 6_000_000_000, "sampled after the duration: {used_ns}");
 }
 
 #[test]
@@ -316,7 +318,7 @@ fn programs_that_execute_others_at_once_are_counted_and_unharmed() {
         let outcome = record_command(&["--engine", engine], &words).expect_code(0);
         let text = outcome.text();
         assert!(text.contains("exited with code 17"), "{text}");
-        // Those that were gone when the recorder looked are in no list.
+        // Programs that had exited before the recorder checked are in no list.
         let count = outcome.trace.number("executions");
         assert!((10..=61).contains(&count), "{engine}: {count}\n{text}");
         let executed = executions(&outcome.trace);
@@ -338,14 +340,14 @@ fn without_the_option_the_recording_ends_at_once_and_says_so() {
         recorder.wait_for_cpu(target.pid(), Duration::from_millis(500));
         let used = cpu_clock(target.pid());
         target.send(Signal::SIGTERM);
-        let ended = wait_until(PATIENCE, || recorder.has_ended());
+        let ended = wait_until(PATIENCE, || recorder.has_exited());
         let later = cpu_clock(target.pid()) - used;
         assert!(ended && later < Duration::from_secs(3), "seen after {later:?}");
         let outcome = recorder.finish().expect_code(0);
         assert!(outcome.text().contains("--follow-exec"), "{}", outcome.text());
         check_names(&outcome.trace, "one", 200);
         assert_eq!(outcome.trace.folded().count_of("burn_two"), 0);
-        // It may not have its handler yet.
+        // The program may not have its handler yet.
         std::thread::sleep(Duration::from_millis(100));
         target.goes_on_and_ends_by_itself();
     }
@@ -413,10 +415,10 @@ fn a_recorder_that_is_killed_in_the_second_program_leaves_both() {
     check_names(&saved, "one", 200);
     check_names(&saved, "two", 200);
     assert_eq!(executions(&saved).len(), 1);
-    let cured = wait_until(PATIENCE, || {
+    let restored = wait_until(PATIENCE, || {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid()));
         !maps.unwrap_or_default().contains("/SYSV")
     });
-    assert!(cured, "the guardian cures the second program as well");
+    assert!(restored, "the guardian restores the second program as well");
     target.goes_on_and_ends_by_itself();
 }

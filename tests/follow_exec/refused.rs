@@ -1,4 +1,5 @@
-//! Programs that may not be attached to: the recording ends with what it has, and says why.
+//! Programs that may not be attached to: the recording ends with the data that it has, and says
+//! why.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +39,7 @@ fn a_program_that_cannot_be_attached_to_ends_the_recording_with_what_it_has() {
     assert!(header.contains("narrow after ") && header.contains("(not sampled: "), "{header}");
 }
 
-/// It is in that mode before the recorder may look at it.
+/// The program enters that mode before the recorder can inspect it.
 #[test]
 fn a_program_in_strict_mode_ends_the_recording_with_what_it_has() {
     needs_recording!();
@@ -65,7 +66,7 @@ fn a_program_in_strict_mode_ends_the_recording_with_what_it_has() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// The second program is not the user's, or not dumpable, as the user may not read it.
+/// The second program belongs to another user, or is not dumpable because the user cannot read it.
 #[test]
 fn a_program_that_is_protected_ends_the_recording_with_what_it_has() {
     needs_recording!();

@@ -1,10 +1,10 @@
-//! One busy process that is attached to and let go again and again.
+//! One busy process, with many attaches and detaches.
 
 use std::time::Duration;
 
 use crate::common::{Recorder, Snapshot, Target, is_long_run, needs_recording, together};
 
-/// How long the target was stopped by one recording, in nanoseconds.
+/// How long one recording stopped the target, in nanoseconds.
 struct Stops {
     attach: u64,
     detach: u64,
@@ -29,7 +29,7 @@ fn median(times: impl Iterator<Item = u64>) -> u64 {
 }
 
 #[test]
-fn nothing_adds_up() {
+fn costs_do_not_accumulate() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("steady", &["12"]);
@@ -52,8 +52,8 @@ fn nothing_adds_up() {
             first / 1000,
             last / 1000
         );
-        // What adds up makes them longer each time; a busy machine does so now and then, and by
-        // less than a time slice or two in half of them.
+        // An accumulating cost makes the stops longer each time. A busy machine makes some of them
+        // longer, and half of them by less than a time slice or two.
         let slices = Duration::from_millis(20).as_nanos() as u64;
         assert!(last < 10 * first + slices, "{what}: {first} ns -> {last} ns");
     }

@@ -31,7 +31,7 @@ fn every_call_ends_as_it_would() {
     let expected = outcomes(&alone);
     let blocked = expected.values().filter(|it| it.contains("blocked")).count();
     assert!(blocked > 40 && expected.len() > 70, "{blocked} of {}: {expected:?}", expected.len());
-    // Its children come and go, and calls with masks of their own are made again and again.
+    // Its children come and go, and it makes calls with temporary signal masks all the time.
     let recorded = outcomes(&Proof::of(start()).changes().survives());
     let differences: Vec<_> = expected
         .iter()

@@ -1,4 +1,5 @@
-//! Children of a process that is recorded: they have its handlers and its mappings, and are not it.
+//! Children of a recorded process: they inherit its handlers and its mappings, but are not
+//! recorded.
 
 use std::collections::BTreeSet;
 
@@ -42,9 +43,10 @@ fn children_leave_nothing_in_the_trace() {
     }
 }
 
-/// The kernel does not drop a signal that is ignored while its receiver is traced. A thread that
-/// has its child only after it was looked at is stopped like any other, on a busy machine once in a
-/// hundred recordings; without the order of the stops there are more ended calls than recordings.
+/// The kernel does not drop an ignored signal while its receiver is traced. A thread that gets a
+/// child after the recorder checked it is stopped like any other, which happens on a busy machine
+/// once in a hundred recordings. Without the order of the stops, more calls are interrupted than
+/// there are recordings.
 #[test]
 fn a_child_that_ends_during_a_stop_ends_no_call() {
     needs_recording!();
@@ -63,5 +65,5 @@ fn a_child_that_ends_during_a_stop_ends_no_call() {
     assert!(target.fact("children") > 100, "{:?}", target.facts());
     assert_eq!(target.fact("wrong"), 0);
     let eintr = target.fact("eintr");
-    assert!(eintr <= rounds / 5, "{eintr} ended calls in {} recordings", 2 * rounds);
+    assert!(eintr <= rounds / 5, "{eintr} interrupted calls in {} recordings", 2 * rounds);
 }

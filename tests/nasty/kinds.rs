@@ -1,5 +1,4 @@
-//! Targets by what they are built from, how many threads they have and what they do with stacks and
-//! signals.
+//! Targets by their compiler, their number of threads, and their use of stacks and signals.
 
 use std::process::Command;
 
@@ -9,12 +8,12 @@ use crate::common::{
     skip, together, variant,
 };
 
-/// Where a compiler with a libc of its own finds the kernel's headers.
+/// Where a compiler with its own libc finds the kernel's headers.
 const KERNEL_HEADERS: [&str; 4] =
     ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
 const VICTIMS: &str = "../../src/inject/tests/victims/";
 
-/// One test for each kind, skipped where one of the tools is missing.
+/// One test for each kind, skipped if one of its tools is missing.
 macro_rules! kinds {
     ($($(#[$note:meta])* $name:ident $tools:expr => $proof:expr;)*) => { $(
         $(#[$note])*
@@ -56,7 +55,7 @@ kinds! {
     every_signal_is_blocked [] => signals("blocked").without_samples();
 }
 
-/// Kept for the long run, where it is done in the same way.
+/// Only in the long run, which does the same.
 #[test]
 fn five_thousand_threads() {
     needs_recording!();
@@ -104,7 +103,7 @@ fn signals(how: &str) -> Proof<'static> {
     Proof::of(Target::start("signals", &[how]))
 }
 
-/// What the signals' own count says, without and with a recorder.
+/// Compares the target's own count of its signals without and with a recorder.
 fn arrive_once(how: &str, recorded: impl Fn(Proof<'static>) -> Target) {
     needs_recording!();
     let _machine = together();
@@ -121,8 +120,8 @@ fn every_signal_is_handled() {
     arrive_once("handled", |proof| proof.changes().survives());
 }
 
-/// By a signalfd and a sigwaitinfo for all, so that none is left for timers. One that was just sent
-/// may be on its way at any time.
+/// A signalfd and a sigwaitinfo wait for all signals, so none is left for timers. A signal that was
+/// just sent may be pending at any time.
 #[test]
 fn every_signal_is_waited_for() {
     arrive_once("waited", |proof| proof.only_by(&["perf"]).changes().survives());

@@ -1,14 +1,14 @@
-//! Every kind of target: what it is built from, where it runs and what it does with its threads and
-//! signals. Each is recorded by both engines and looked at from outside before and after; it checks
-//! itself meanwhile, and ends with its own code.
+//! Every kind of target: how it is built, where it runs and what it does with its threads and
+//! signals. Each is recorded with both engines and compared from outside before and after. It
+//! checks itself meanwhile, and exits with its own code.
 
-mod again; // attached to again and again
+mod again; // repeated attach and detach
 mod calls; // in the middle of every kind of system call
-mod forks; // children of what is recorded
-mod kinds; // the table: compilers, runtimes, numbers of threads, stacks, signals
-mod places; // namespaces, users, files that are gone
-mod refused; // what cannot be recorded, and is told so
-mod stopped; // by job control, and for a child of vfork
+mod forks; // children of a recorded process
+mod kinds; // compilers, runtimes, numbers of threads, stacks, signals
+mod places; // namespaces, users, deleted files
+mod refused; // targets that cannot be recorded
+mod stopped; // stopped by job control, or waiting for a child of vfork
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,10 +21,10 @@ const HZ: &str = "2000";
 const BOTH: &[&str] = &["perf", "timer"];
 /// How long each engine samples.
 const SAMPLED: Duration = Duration::from_secs(1);
-/// And until the target has used so much, on a busy machine.
+/// The CPU time that the target must also have used by then, on a busy machine.
 const CPU_AT_LEAST: Duration = Duration::from_millis(300);
 
-/// A target, and what is to be expected of it.
+/// A target and what the test expects of it.
 struct Proof<'a> {
     target: Target,
     command: Box<dyn Fn() -> Command + 'a>,
@@ -46,7 +46,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Recorded by this command, which ends with the program `traceprof`.
+    /// Records with this command, which ends with the program `traceprof`.
     fn recorded_by(mut self, command: impl Fn() -> Command + 'a) -> Self {
         self.command = Box::new(command);
         self
@@ -57,25 +57,26 @@ impl<'a> Proof<'a> {
         self
     }
 
-    /// The other engine refuses it.
+    /// Only this engine records it; the other engine refuses it.
     fn only_by(mut self, engine: &'a [&'a str]) -> Self {
         self.engines = engine;
         self
     }
 
-    /// It maps memory, starts threads and opens files as it runs.
+    /// The target maps memory, starts threads and opens files while it runs.
     fn changes(mut self) -> Self {
         self.changes = true;
         self
     }
 
-    /// It blocks the signal in all threads.
+    /// The target blocks the signal in all threads.
     fn without_samples(mut self) -> Self {
         self.samples = false;
         self
     }
 
-    /// Nothing is left in it, nothing in it went wrong, and it was sampled.
+    /// Checks that nothing remains in the target, that nothing went wrong in it, and that it was
+    /// sampled.
     fn survives(mut self) -> Target {
         for engine in self.engines {
             self.round(engine);
@@ -94,7 +95,7 @@ impl<'a> Proof<'a> {
         let outcome = self.record(engine);
         let text = outcome.text();
         assert!(!text.contains("left behind"), "{engine}: {text}");
-        // The command looks itself, and finds what is found from here.
+        // The command verifies by itself, and agrees with this test.
         assert!(text.lines().any(|line| line.starts_with("verified")), "{engine}: {text}");
         assert_eq!(outcome.trace.number("left_in_target"), 0, "{engine}: {text}");
         let after = Snapshot::take(pid);
@@ -124,14 +125,14 @@ impl<'a> Proof<'a> {
         }
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish();
-        // Where the signal is blocked, time in the kernel may be all that is seen.
+        // If the signal is blocked, there may be only samples of time in the kernel.
         let is_right = outcome.code() == Some(0) || (!self.samples && outcome.code() == Some(4));
         assert!(is_right, "{engine}: {:?} {}", outcome.code(), outcome.text());
         outcome
     }
 }
 
-/// The target without a recorder for as long as [`Proof`] would take.
+/// Runs the target without a recorder for as long as [`Proof`] would take.
 fn left_alone(target: &mut Target) {
     std::thread::sleep(2 * SAMPLED);
     target.goes_on_and_ends_by_itself();

@@ -11,7 +11,7 @@ use crate::common::{
 
 const TRACEPROF: &str = env!("CARGO_BIN_EXE_traceprof");
 
-/// `unshare FLAGS`, if that is permitted here.
+/// Returns `unshare FLAGS`, if the host permits it.
 fn unshare(flags: &[&str]) -> Option<Command> {
     let mut command = Command::new("unshare");
     command.args(flags);
@@ -20,7 +20,7 @@ fn unshare(flags: &[&str]) -> Option<Command> {
     attempt.output().is_ok_and(|output| output.status.success()).then_some(command)
 }
 
-/// Skips the calling test where there can be no such namespaces.
+/// Skips the calling test where such namespaces are not permitted.
 macro_rules! unshare {
     ($($flag:expr),*) => {
         match unshare(&[$($flag),*]) {
@@ -60,7 +60,7 @@ fn other_network_namespace() {
     Proof::of(Target::spawn(steady(command))).survives();
 }
 
-/// Its first process, at that: what has no handler does not reach it.
+/// The target is the first process of its namespace, which gets no signal without a handler.
 #[test]
 fn other_pid_namespace() {
     needs_recording!();
@@ -89,7 +89,7 @@ fn all_namespaces_but_that_of_our_segments() {
     Proof::of(Target::spawn_inside(steady(command))).survives();
 }
 
-/// As the refusal from outside says.
+/// As the refusal from outside suggests.
 #[test]
 fn other_ipc_namespace_is_entered() {
     needs_recording!();
@@ -105,7 +105,7 @@ fn other_ipc_namespace_is_entered() {
     Proof::of(target).recorded_by(entered).survives();
 }
 
-/// Nothing in its root but the program, which cannot be written; no /proc, no /dev, no /tmp.
+/// Its root contains nothing but the program and is read-only: no /proc, no /dev, no /tmp.
 #[test]
 fn read_only_root_with_nothing_in_it() {
     needs_recording!();
@@ -143,7 +143,7 @@ fn filter_that_permits_us() {
     Proof::of(target).with("--allow-seccomp").survives();
 }
 
-/// Copies of the target and of the recorder that every user can execute.
+/// Copies the target and the recorder to where every user can execute them.
 fn for_everyone(dir: &Path) -> [PathBuf; 2] {
     [program("steady"), TRACEPROF.into()].map(|path| program_for_everyone(&path, dir))
 }
@@ -187,7 +187,7 @@ fn inside_an_unprivileged_user_namespace() {
     };
     let flags = ["--user", "--map-root-user"];
     if !attempt.args(flags).arg("true").output().is_ok_and(|output| output.status.success()) {
-        skip!("unshare: user namespaces are for root only here");
+        skip!("unshare: only root may make user namespaces here");
     }
     let mut command = as_nobody(Path::new("unshare")).expect("root, as before");
     command.args(flags).arg(&steady).arg("8");

@@ -1,4 +1,4 @@
-//! Targets that cannot be recorded: told so before anything in them is changed.
+//! Targets that cannot be recorded: the refusal comes before any change in them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,8 @@ use crate::common::{
     scratch_dir, skip, together, traceprof, variant,
 };
 
-/// Refused with this code by a message that has all these words; not changed, and it goes on.
+/// Checks that the recorder refuses the target with this code and a message with all these words,
+/// and that the target is unchanged and goes on.
 fn refused(mut target: Target, mut command: Command, code: i32, words: &[&str]) {
     let before = Snapshot::take(target.pid());
     command.args(["record", "--duration", "1", "--pid", &target.pid().to_string()]);

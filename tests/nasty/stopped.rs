@@ -11,19 +11,20 @@ use crate::common::{
     traceprof, wait_until,
 };
 
-/// Stopped and continued; `record` is what happens in between.
+/// Stops and continues a target, and calls `record` in between.
 fn continued(record: impl Fn(&Target)) -> Target {
     let mut target = Target::start("steady", &["8"]);
     target.send(Signal::SIGSTOP);
     let limit = Duration::from_secs(20);
-    assert!(wait_until(limit, || target.state() == 'T'), "state {}", target.state());
+    let is_stopped = || target.states().chars().all(|state| state == 'T');
+    assert!(wait_until(limit, is_stopped), "states {}", target.states());
     record(&target);
     target.send(Signal::SIGCONT);
     target.goes_on_and_ends_by_itself();
     target
 }
 
-/// Continuing breaks some calls: as many as without a recorder.
+/// Continuing interrupts some calls: as many as without a recorder.
 #[test]
 fn stopped_process_is_recorded_and_stays_stopped() {
     needs_recording!();
@@ -40,7 +41,7 @@ fn stopped_process_is_recorded_and_stays_stopped() {
         }
     });
     assert_eq!((recorded.fact("wrong"), recorded.fact("other")), (0, 0));
-    // The cure puts right what the stop has broken, too.
+    // The restore also repairs the calls that the stop interrupted.
     let [with, without] = [recorded, alone].map(|target| target.fact("eintr"));
     assert!(with <= without, "{with} calls broken, {without} without a recorder");
 }
@@ -53,9 +54,10 @@ fn thread_beside_one_in_vfork_is_recorded() {
     assert!(target.fact("children") > 3);
 }
 
-/// It cannot be stopped until the child is done: told within the limit, and nobody waits longer.
+/// The thread cannot be stopped until the child is done. The recorder reports that within the
+/// limit, and nobody waits longer.
 #[test]
-fn only_thread_in_vfork_is_told_and_not_harmed() {
+fn only_thread_in_vfork_is_reported_and_not_harmed() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("vfork_parent", &["8000"]);
@@ -71,13 +73,13 @@ fn only_thread_in_vfork_is_told_and_not_harmed() {
     assert_eq!((target.fact("children"), target.fact("wrong")), (1, 0));
 }
 
-/// The last child that a process has now.
+/// Returns the last child that a process has now.
 fn child_of(pid: i32) -> Option<i32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.ok()?.split_whitespace().last()?.parse().ok()
 }
 
-/// Recorded until the leader has been in the vfork of a child for a moment that has our handlers.
+/// Records until the leader is in the vfork of a child that has our handlers.
 fn recorded_into_vfork(target: &Target, engine: &str, limit: Duration) -> (Outcome, i32) {
     let pid = target.pid();
     let mut command = traceprof(&["record", "--freq", "997", "--engine", engine]);
@@ -97,7 +99,7 @@ fn recorded_into_vfork(target: &Target, engine: &str, limit: Duration) -> (Outco
     (recorder.finish(), child.expect("a child"))
 }
 
-/// The leader does not stop, and its child has our handlers: neither keeps the agent in the memory.
+/// The leader does not stop, and its child has our handlers. Neither keeps the agent in memory.
 #[test]
 fn leader_in_vfork_beside_a_busy_thread_is_detached_from() {
     needs_recording!();
@@ -111,20 +113,21 @@ fn leader_in_vfork_beside_a_busy_thread_is_detached_from() {
         assert_eq!((outcome.code(), target.state()), (Some(0), 'D'), "{engine}: {text}");
         assert!(!text.contains("left behind"), "{engine}: {text}");
         assert_eq!(before.marks_left(&Snapshot::take(pid)), [""; 0], "{engine}: {text}");
-        // Ignored by default, as it was when the child was made.
+        // Ignored by default, as when the child was made.
         for signal in [Signal::SIGURG, Signal::SIGWINCH] {
             kill(Pid::from_raw(child), signal).expect("a signal to the child");
         }
-        assert_eq!(child_of(pid), Some(child), "{engine}: it went on sleeping");
+        assert_eq!(child_of(pid), Some(child), "{engine}: the thread went on sleeping");
         target.send(Signal::SIGTERM);
         assert_eq!(target.wait().code(), Some(OWN_EXIT_CODE), "{engine}");
         assert_eq!(target.fact("wrong"), 0, "{engine}");
     }
 }
 
-/// The child of vfork is in a vfork as well: it does not stop, and its actions cannot be put back.
+/// The child of vfork is in a vfork as well, so it does not stop, and its signal actions cannot be
+/// restored.
 #[test]
-fn what_must_be_left_is_told_of_and_can_be_removed() {
+fn unavoidable_residue_is_reported_and_can_be_removed() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("vfork_parent", &["8000", "busy", "nested"]);
@@ -136,7 +139,7 @@ fn what_must_be_left_is_told_of_and_can_be_removed() {
     let advice = format!("`traceprof detach --pid {pid}` removes it");
     assert!(text.contains("left behind") && text.contains(&advice), "{text}");
     assert!(outcome.trace.folded().total() > 0, "{text}");
-    assert!(!before.marks_left(&Snapshot::take(pid)).is_empty(), "nothing was left");
+    assert!(!before.marks_left(&Snapshot::take(pid)).is_empty(), "nothing was left behind");
     let detach = || {
         let output = traceprof(&["detach", "--pid", &pid.to_string()]).output().expect("traceprof");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

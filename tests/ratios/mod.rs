@@ -1,5 +1,5 @@
-//! Programs that know where their time is: each call's by its own CPU clock. Shares of the samples
-//! are held against it, with the error that draws by chance would have.
+//! Programs that measure the time of each of their calls with a CPU clock. The shares of the
+//! samples must match, within the standard error of random draws.
 
 mod shares;
 
@@ -10,36 +10,39 @@ use shares::Shares;
 
 use crate::common::{Outcome, Target, alone, is_long_run, needs_recording, record_team};
 
-/// What `ratios` does; the last three have one leaf in common.
+/// The functions of `ratios`. The last three have a leaf in common.
 const KINDS: [&str; 7] =
     ["kernel_1", "kernel_2", "kernel_4", "kernel_8", "parent_50", "parent_30", "parent_20"];
-/// The one that can be slowed down.
+/// The function that can be slowed down.
 const SLOWED: usize = 3;
-/// Of the duty of all threads, that of each.
+/// The share of each thread in the work of all threads, in percent.
 const DUTIES: [u64; 4] = [10, 20, 30, 40];
 
 const PERF: &[&str] = &["--engine", "perf", "--freq", "999"];
 const TIMER: &[&str] = &["--engine", "timer", "--freq", "999"];
-/// As fast as it takes to see one part in twenty.
+/// The rate that is needed to see a change of one part in twenty.
 const FAST: &[&str] = &["--engine", "perf", "--freq", "9973"];
 
-/// Prints a measurement where a passing test's output is not hidden.
+/// Prints a measurement to stderr, which the harness does not hide for a passing test.
 fn report(line: &str) {
     // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "measured: {line}");
 }
 
-/// Of CPU time, with which the number of draws is fixed.
-fn budget() -> Duration {
-    Duration::from_secs(if is_long_run() { 30 } else { 5 })
+/// Returns the CPU time of a recording, which determines the number of draws.
+///
+/// Timers expire at the kernel's ticks, so on a busy machine their samples stand for many periods.
+fn budget(options: &[&str]) -> Duration {
+    let seconds = if is_long_run() { 30 } else { 5 };
+    Duration::from_secs(if options == TIMER { 2 * seconds } else { seconds })
 }
 
 fn record(program: &str, args: &[&str], options: &[&str]) -> (Target, Outcome) {
-    let ms = budget().as_millis().to_string();
-    record_team(program, &[&[ms.as_str()], args].concat(), budget(), options)
+    let ms = budget(options).as_millis().to_string();
+    record_team(program, &[&[ms.as_str()], args].concat(), budget(options), options)
 }
 
-/// Shares of functions, however deep, against the times that the target took.
+/// Checks the shares of functions, at any depth, against the times that the target measured.
 fn check_functions(target: &Target, outcome: &Outcome, functions: &[&str], title: &str) -> Shares {
     let shares = Shares::of(&outcome.trace.path(), functions);
     let truth: Vec<u64> = functions.iter().map(|name| target.fact(name)).collect();
@@ -71,8 +74,8 @@ fn ratios_are_right_with_timers() {
     check_ratios(TIMER, "ratios, timer");
 }
 
-/// `unseen_ms` is what a thread uses before its first hit and after its last one, whatever it uses
-/// in all.
+/// Checks the shares of threads. `unseen_ms` is the time that a thread uses before its first and
+/// after its last expiry, which does not depend on its total time.
 fn check_duties(options: &[&str], unseen_ms: f64, title: &str) {
     needs_recording!();
     let _machine = alone();
@@ -99,8 +102,8 @@ fn duties_are_right_with_timers() {
     check_duties(TIMER, 16.0, "duty, timer");
 }
 
-/// What is inserted in one function shows up in it, by as much, and the others keep their
-/// proportions.
+/// A slowdown of one function is visible in that function with its size, and the other functions
+/// keep their proportions.
 #[test]
 fn a_slowdown_shows_in_its_function_and_nowhere_else() {
     needs_recording!();
@@ -111,14 +114,14 @@ fn a_slowdown_shows_in_its_function_and_nowhere_else() {
         check_functions(&target, &outcome, &KINDS, &title)
     };
     let before = run(0);
-    // One part in twenty takes a longer look.
+    // One part in twenty takes a longer recording.
     let slowdowns = if is_long_run() { &[5, 10, 20][..] } else { &[10, 20] };
     for percent in slowdowns {
         let after = run(*percent);
         let slowdown = after.slowdown_since(&before, SLOWED);
         report(&format!("slowdown of {percent} %: {slowdown}"));
         assert!(slowdown.is(*percent as f64 / 100.0), "{percent} %: {slowdown}");
-        // Otherwise the test would see none where there is one.
+        // Otherwise the test could not see an existing slowdown.
         assert!(!slowdown.is(0.0), "{percent} %: {slowdown}");
         for other in (0..KINDS.len()).filter(|kind| *kind != SLOWED) {
             let unchanged = after.slowdown_of_other_since(&before, other, SLOWED);
@@ -127,8 +130,8 @@ fn a_slowdown_shows_in_its_function_and_nowhere_else() {
     }
 }
 
-/// Rounds that are nearly as long as a period: hits pass through a round so slowly that they make a
-/// few passes in all. The one that is not complete is what shares may be off, beside chance.
+/// Rounds are nearly as long as a period, so expiries move through a round slowly and pass it only
+/// a few times. The incomplete pass is the error that shares may have besides chance.
 fn check_in_step(options: &[&str], (round_ns, passes): (u64, f64), title: &str) {
     needs_recording!();
     let _machine = alone();
@@ -145,17 +148,17 @@ fn check_in_step(options: &[&str], (round_ns, passes): (u64, f64), title: &str) 
 fn rounds_in_step_with_the_sampler_are_right_with_perf_events() {
     for off in [0.001, 0.011] {
         let period_ns = 1e9 / 999.0;
-        let passes = budget().as_nanos() as f64 / period_ns * off;
+        let passes = budget(PERF).as_nanos() as f64 / period_ns * off;
         check_in_step(PERF, ((period_ns * (1.0 + off)) as u64, passes), "in step, perf");
     }
 }
 
-/// Their hits come with the kernel's ticks, of 1, 4 or 10 ms: these rounds are nearly in step with
-/// each.
+/// Expiries of timers come with the kernel's ticks of 1, 4 or 10 ms. These rounds are nearly in
+/// step with each of them.
 #[test]
 fn rounds_in_step_with_the_sampler_are_right_with_timers() {
     const OFF: f64 = 0.001;
     let round_ns = 1e6 * (1.0 + OFF);
-    let passes = budget().as_nanos() as f64 / round_ns * OFF;
+    let passes = budget(TIMER).as_nanos() as f64 / round_ns * OFF;
     check_in_step(TIMER, (round_ns as u64, passes), "in step, timer");
 }

@@ -1,35 +1,36 @@
-//! Shares of a trace's samples, and whether they could have been drawn by chance from given ones.
+//! Shares of a trace's samples, and whether chance explains their difference from given shares.
 //!
-//! A sample that stands for several periods is one draw. The error is that of independent draws;
-//! those of a sampler with a fixed period are more even, so the test is a mild one.
+//! A sample that stands for several periods is one draw. The error is that of independent draws. A
+//! sampler with a fixed period is more even than that, so the test is lenient.
 
 use std::fmt;
 use std::path::Path;
 
 use traceprof::trace;
 
-/// Standard errors that a share may be off: one in a million, and some forty are looked at. On a
-/// machine with ten times more to do than it can, 4.3 were seen once with timers, where few draws
-/// have large weights.
+/// The most standard errors by which a share may differ: one in a million exceeds it by chance, and
+/// about forty are checked. On a machine with ten times more work than it can do, 4.3 were seen
+/// once with timers, where few draws have large weights.
 const ERRORS_MAX: f64 = 5.0;
 
-/// How much of a trace is in which function.
+/// The weights of a trace by function.
 pub(super) struct Shares {
     functions: Vec<String>,
-    /// Periods.
+    /// Weight of each function, in periods.
     counts: Vec<f64>,
     /// Sum of the squares of the weights.
     squares: f64,
 }
 
-/// How much more time a function takes, as a share, and the standard error of that.
+/// The additional time that a function takes, as a share, with its standard error.
 pub(super) struct Slowdown {
     share: f64,
     error: f64,
 }
 
 impl Shares {
-    /// By the innermost of these functions that a stack holds; other stacks are left out.
+    /// Adds up the trace by the innermost of these functions on each stack. Other stacks are left
+    /// out.
     pub(super) fn of(path: &Path, functions: &[&str]) -> Self {
         let trace = trace::load(path).expect("a trace");
         let place = |id: trace::LocationId| {
@@ -55,12 +56,12 @@ impl Shares {
         self.counts.iter().sum()
     }
 
-    /// Samples that were drawn, as if all had the same weight.
+    /// Returns the number of samples that would give the same precision if all had the same weight.
     fn draws(&self) -> f64 {
         self.total() * self.total() / self.squares.max(1.0)
     }
 
-    /// Standard errors that each share is off, beyond what it may be.
+    /// Returns how many standard errors each share differs beyond `allowance`.
     fn errors(&self, truth: &[u64], allowance: f64) -> Vec<f64> {
         let all: u64 = truth.iter().sum();
         let pairs = self.counts.iter().zip(truth);
@@ -73,14 +74,14 @@ impl Shares {
         pairs.map(error).collect()
     }
 
-    /// No share is off by more than this and what chance has it.
+    /// Checks that no share differs by more than `allowance` and chance.
     pub(super) fn assert_drawn_from(&self, truth: &[u64], allowance: f64, title: &str) {
         assert!(self.draws() > 500.0, "{title}: {} draws", self.draws());
         let worst = self.errors(truth, allowance).into_iter().fold(0.0, |a: f64, b| a.max(b.abs()));
         assert!(worst < ERRORS_MAX, "{}", self.row(title, truth));
     }
 
-    /// Each share with the true one.
+    /// Returns a line with each share and the true share.
     pub(super) fn row(&self, title: &str, truth: &[u64]) -> String {
         let all: u64 = truth.iter().sum();
         let (total, errors) = (self.total().max(1.0), self.errors(truth, 0.0));
@@ -93,12 +94,13 @@ impl Shares {
         format!("{title}, {:.0} draws: {}", self.draws(), parts.join(", "))
     }
 
-    /// Against all others.
+    /// Returns the slowdown of a function relative to all other functions.
     pub(super) fn slowdown_since(&self, before: &Self, function: usize) -> Slowdown {
         self.slowdown(before, function, |_| true)
     }
 
-    /// Of one that was not slowed down, against those that were not either.
+    /// Returns the slowdown of a function that was not slowed down, relative to the others that
+    /// were not.
     pub(super) fn slowdown_of_other_since(
         &self,
         before: &Self,
@@ -125,7 +127,7 @@ impl Shares {
 }
 
 impl Slowdown {
-    /// It may be this one.
+    /// Whether the slowdown may have this true value.
     pub(super) fn is(&self, share: f64) -> bool {
         (self.share - share).abs() < ERRORS_MAX * self.error
     }
@@ -150,7 +152,7 @@ fn shares_are_drawn_or_not() {
     let off = shares(&[580.0, 420.0], 1.0);
     assert!(off.errors(&[50, 50], 0.0)[0] > ERRORS_MAX, "{}", off.row("off", &[50, 50]));
     assert!(off.errors(&[50, 50], 0.05)[0] < ERRORS_MAX);
-    // The same of a fourth as many draws.
+    // The same with a fourth of the draws.
     assert!(shares(&[580.0, 420.0], 4.0).errors(&[50, 50], 0.0)[0] < ERRORS_MAX);
 }
 

@@ -1,12 +1,12 @@
-//! Flat profiles of two profilers, held against each other.
+//! Flat profiles of two profilers, compared with each other.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Of all that either has seen: a function with less is cold.
+/// Share of the total below which a function is cold.
 const HOT: f64 = 0.01;
 
-/// What two profilers have seen of the same run.
+/// The periods of each function in two profiles of the same run.
 pub(super) struct Flat<K> {
     counts: HashMap<K, [f64; 2]>,
 }
@@ -18,7 +18,7 @@ impl<K: Hash + Eq> Default for Flat<K> {
 }
 
 impl<K: Hash + Eq + Clone> Flat<K> {
-    /// So many periods in this function, by the first profiler or the second.
+    /// Adds periods to a function, for the first profiler or the second.
     pub(super) fn add(&mut self, side: usize, place: K, periods: f64) {
         self.counts.entry(place).or_default()[side] += periods;
     }
@@ -28,7 +28,7 @@ impl<K: Hash + Eq + Clone> Flat<K> {
         [sum(0), sum(1)]
     }
 
-    /// The shares that both give to each function, the largest first.
+    /// Returns the shares that both profilers give to each function, the largest first.
     pub(super) fn shares(&self) -> Vec<(K, [f64; 2])> {
         let [one, other] = self.totals().map(|total: f64| total.max(1.0));
         let share =
@@ -38,28 +38,27 @@ impl<K: Hash + Eq + Clone> Flat<K> {
         shares
     }
 
-    /// Sum of the lesser shares, 1 if both agree on everything.
+    /// Returns the sum of the lesser shares, which is 1 if both agree on everything.
     pub(super) fn overlap(&self) -> f64 {
         self.shares().iter().map(|(_, both)| both[0].min(both[1])).sum()
     }
 
-    /// The same, with the cold functions as one.
+    /// Returns the overlap with all cold functions as one.
     pub(super) fn overlap_of_hot(&self) -> f64 {
         self.shares_of_hot().iter().map(|both| both[0].min(both[1])).sum()
     }
 
-    /// What the overlap would be of two profilers that are both right: their hits are drawn by
-    /// chance.
+    /// Returns the expected overlap of two correct profilers, whose expiries are random draws.
     pub(super) fn overlap_by_chance(&self) -> f64 {
         self.by_chance(self.shares().iter().map(|(_, both)| *both))
     }
 
-    /// The same, with the cold functions as one.
+    /// Returns the expected overlap with all cold functions as one.
     pub(super) fn overlap_of_hot_by_chance(&self) -> f64 {
         self.by_chance(self.shares_of_hot().into_iter())
     }
 
-    /// The shares of the hot functions, and of all others together.
+    /// Returns the shares of the hot functions, and of all others together.
     fn shares_of_hot(&self) -> Vec<[f64; 2]> {
         let shares = self.shares().into_iter().map(|(_, both)| both);
         let (mut hot, cold): (Vec<_>, Vec<_>) =

@@ -1,5 +1,5 @@
-//! Real programs, sampled by this command and by perf at the same time: stacks reach their roots,
-//! and both find the same functions hot.
+//! Real programs, sampled by traceprof and by perf at the same time: stacks reach their roots, and
+//! both find the same functions hot.
 
 mod flat;
 mod perf;
@@ -20,25 +20,25 @@ use crate::common::{
     Outcome, Recorder, Target, is_long_run, needs_recording, scratch_dir, skip, together,
 };
 use flat::Flat;
-use perf::{Hit, Perf};
+use perf::{Perf, PerfSample};
 use places::{Naming, Place, Places};
 use programs::Start;
 
-/// Of a thousand samples as many as this reach a root, but for those of hits in the kernel, which
-/// copied a part of the stack: how many these are is the processor's and the kernel's affair.
+/// Share of samples that must reach a root. Samples in the kernel, which copy only a part of the
+/// stack, do not count: their number depends on the processor and the kernel.
 const ROOTED: f64 = 0.999;
-/// Of the hits in the kernel, as many at least copied the whole stack.
+/// Share of the samples in the kernel that must have copied the complete stack.
 const COPIED_WHOLE: f64 = 0.5;
-/// What the overlap of hot functions may be less than that of two samplers of the same thing.
+/// How much smaller the overlap of hot functions may be than that of two equal samplers.
 const HOT_BEYOND_CHANCE: f64 = 0.05;
-/// Where a symbol decides the name, or a relocation, so many may have another one: two symbols may
-/// cover an address.
+/// Share of samples with a different name that is permitted where a symbol or a relocation decides
+/// the name: two symbols may cover an address.
 const MISNAMED: f64 = 0.005;
-/// Standard deviations that chance may add to that: one in a million.
+/// Standard deviations of chance on top of that: one test in a million fails by chance.
 const CHANCE: f64 = 5.0;
-/// What the overlap of all functions may be less than that of two samplers of the same thing.
+/// How much smaller the overlap of all functions may be than that of two equal samplers.
 const BEYOND_CHANCE: f64 = 0.03;
-/// Prime, and unlike the clock tick.
+/// Sampling rate: a prime, and unlike the clock tick.
 const HZ: u32 = 4999;
 /// Lines of each kind in a message.
 const TOPS: usize = 12;
@@ -50,35 +50,35 @@ fn cpu_wanted() -> Duration {
     Duration::from_millis(if is_long_run() { 8_000 } else { 2_000 })
 }
 
-/// A sample of ours, with where it was and who called that.
+/// One of our samples, with its function and the caller.
 struct Own {
     sample: Sample,
     leaf: Option<LocationId>,
     caller: Option<LocationId>,
 }
 
-/// What came of a program.
+/// The comparison of a program's two profiles.
 struct Comparison {
     samples: usize,
-    /// Those of hits in the kernel, and of these the ones whose copy of the stack ended early.
+    /// The number of samples in the kernel, and those of them whose copy of the stack ended early.
     in_kernel: usize,
     cut: usize,
     ends: BTreeMap<&'static str, usize>,
     flat: Flat<Place>,
     /// The functions with their callers.
     callers: Flat<(Place, Place)>,
-    /// Samples of code whose name is decided.
+    /// Weight of samples of code whose name is decided.
     named: f64,
-    /// Of these, those with another name here.
+    /// Weight of those that have a different name here.
     unlike: f64,
     /// Functions with different names.
     misnamed: Vec<String>,
-    /// Where stacks end that reach no root.
+    /// Where stacks end that do not reach a root.
     short: Vec<String>,
 }
 
-/// Both on the same process, while it uses so much CPU time.
-fn record_both(target: &Target) -> (Outcome, Vec<Hit>, Places) {
+/// Runs both profilers on the same process while it uses the CPU time of the test.
+fn record_both(target: &Target) -> (Outcome, Vec<PerfSample>, Places) {
     let dir = scratch_dir();
     let (pid, freq) = (target.pid().to_string(), HZ.to_string());
     let args = ["--pid", &pid, "--freq", &freq, "--engine", "perf"];
@@ -89,10 +89,10 @@ fn record_both(target: &Target) -> (Outcome, Vec<Hit>, Places) {
     let places = Places::of(target.pid());
     perf.stop();
     recorder.send(Signal::SIGINT);
-    (recorder.finish().expect_code(0), perf.hits(), places)
+    (recorder.finish().expect_code(0), perf.samples(), places)
 }
 
-/// The function that a location is in, where it was inlined last of all.
+/// Returns the function of a location, the outermost one if functions are inlined there.
 fn function(trace: &LoadedTrace, mut id: LocationId) -> (Option<&str>, &str, u64) {
     let svma = trace.locations[id.0 as usize].svma;
     while let Some(parent) = trace.locations[id.0 as usize].inline_parent {
@@ -111,8 +111,8 @@ fn place_of(places: &mut Places, trace: &LoadedTrace, id: LocationId) -> Place {
     }
 }
 
-/// The name of a location, what it should be, and that it is so: a stub's by its relocation, and
-/// that of other code as perf has it. `None` where nothing decides it, or perf has seen nothing.
+/// Compares the name of a location with the name that it should have: for a stub by its relocation,
+/// for other code by perf. `None` if nothing decides it, or perf has no sample of it.
 fn compare_names(
     places: &mut Places,
     trace: &LoadedTrace,
@@ -132,28 +132,28 @@ fn compare_names(
     Some((name.to_owned(), other.clone(), is_same))
 }
 
-/// What chance may make of an expected number of samples.
+/// Returns the most samples that chance makes of an expected number.
 fn most_by_chance(expected: f64) -> f64 {
     expected + CHANCE * expected.sqrt()
 }
 
-/// Who called the function that the leaf is in, past what was inlined into that.
+/// Returns the caller of the leaf's function, skipping functions that are inlined into that.
 fn caller(trace: &LoadedTrace, stack: &[LocationId]) -> Option<LocationId> {
     let is_inlined = |id: &LocationId| trace.locations[id.0 as usize].inline_parent.is_some();
     let own = stack.iter().rposition(|id| !is_inlined(id))?;
     stack[..own].last().copied()
 }
 
-/// When both were there.
-fn common_span(samples: &[Own], hits: &[Hit]) -> RangeInclusive<u64> {
+/// Returns the time in which both profilers sampled.
+fn common_span(samples: &[Own], perf_samples: &[PerfSample]) -> RangeInclusive<u64> {
     let ours = || samples.iter().map(|own| own.sample.time_ns);
-    let perfs = || hits.iter().map(|hit| hit.time_ns);
+    let perfs = || perf_samples.iter().map(|sample| sample.time_ns);
     let from = ours().min().max(perfs().min());
     let to = ours().max().into_iter().chain(perfs().max()).min();
     from.expect("a sample")..=to.expect("a sample")
 }
 
-/// What is counted by a key, the most frequent first, for messages.
+/// Weights by a key, printed with the greatest first.
 #[derive(Default)]
 struct Tops(BTreeMap<String, f64>);
 
@@ -170,7 +170,7 @@ impl Tops {
 }
 
 impl Comparison {
-    fn of(outcome: &Outcome, hits: &[Hit], places: &mut Places) -> Self {
+    fn of(outcome: &Outcome, perf_samples: &[PerfSample], places: &mut Places) -> Self {
         let trace = trace::load(&outcome.trace.path()).expect("a trace");
         let (mut samples, mut ends, mut short) = (Vec::new(), BTreeMap::new(), Tops::default());
         let (mut in_kernel, mut cut) = (0, 0);
@@ -191,21 +191,21 @@ impl Comparison {
                 samples.push(Own { sample: sample.clone(), leaf, caller: caller(&trace, stack) });
             });
         }
-        let span = common_span(&samples, hits);
-        let hits = hits.iter().filter(|hit| span.contains(&hit.time_ns));
+        let span = common_span(&samples, perf_samples);
+        let perf_samples = perf_samples.iter().filter(|sample| span.contains(&sample.time_ns));
         let (mut flat, mut callers, mut names) = (Flat::default(), Flat::default(), HashMap::new());
-        for hit in hits {
-            let place = places.at(hit.pc, hit.name.as_deref());
-            // It was not there when it was not sampled.
+        for sample in perf_samples {
+            let place = places.at(sample.pc, sample.name.as_deref());
+            // perf may sample a thread inside our agent, where we do not sample.
             if place == Place::Agent {
                 continue;
             }
-            if let Some(name) = &hit.name
-                && let Some(naming) = places.naming_at(hit.pc, name)
+            if let Some(name) = &sample.name
+                && let Some(naming) = places.naming_at(sample.pc, name)
             {
                 names.insert(naming, name.clone());
             }
-            if let Some(caller) = &hit.caller {
+            if let Some(caller) = &sample.caller {
                 callers.add(PERFS, (place.clone(), places.of_frame(caller)), 1.0);
             }
             flat.add(PERFS, place, 1.0);
@@ -246,12 +246,12 @@ impl Comparison {
         1.0 - self.unlike / self.named.max(1.0)
     }
 
-    /// No more names differ than may, by chance.
+    /// Whether no more names differ than chance permits.
     fn is_named_alike(&self) -> bool {
         self.unlike <= most_by_chance(MISNAMED * self.named)
     }
 
-    /// As large a share of the samples reaches a root as should, by chance.
+    /// Whether enough samples reach a root, with room for chance.
     fn is_rooted(&self, rooted: f64) -> bool {
         let whole = self.samples - self.cut;
         let reached = self.ends.get(EndReason::Root.name()).copied().unwrap_or(0);
@@ -265,7 +265,7 @@ impl Comparison {
         rooted as f64 / self.samples.max(1) as f64
     }
 
-    /// A row of the table that `scripts/compare-perf` prints.
+    /// Returns a row of the table that `scripts/compare-perf` prints.
     fn row(&self, program: &str) -> String {
         let [own, other] = self.flat.totals();
         let mut ends = String::new();
@@ -287,7 +287,7 @@ impl Comparison {
         )
     }
 
-    /// The functions about which the two differ most.
+    /// Returns the functions about which the two differ most.
     fn differences(&self) -> String {
         let mut shares = self.flat.shares();
         shares.sort_by(|(_, a), (_, b)| f64::total_cmp(&(b[0] - b[1]).abs(), &(a[0] - a[1]).abs()));
@@ -306,8 +306,8 @@ impl Comparison {
     }
 }
 
-/// `rooted` is the share that must reach a root, and perf finds callers unless code is made at run
-/// time.
+/// Checks a program. `rooted` is the share that must reach a root. `has_callers` is false for
+/// generated code, whose callers perf does not find.
 fn check(program: &str, start: Start, (rooted, has_callers): (f64, bool)) {
     needs_recording!();
     if !programs::has_perf() {
@@ -318,12 +318,12 @@ fn check(program: &str, start: Start, (rooted, has_callers): (f64, bool)) {
     let Some(target) = start(dir.path()) else {
         skip!("{program}: not installed");
     };
-    let (outcome, hits, mut places) = record_both(&target);
+    let (outcome, perf_samples, mut places) = record_both(&target);
     let map = format!("/tmp/perf-{}.map", target.pid());
     drop(target);
-    // Only a program that names its compiled code leaves one.
+    // Only a program that names its compiled code leaves this file.
     let _ = std::fs::remove_file(map);
-    let found = Comparison::of(&outcome, &hits, &mut places);
+    let found = Comparison::of(&outcome, &perf_samples, &mut places);
     // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "measured: {}", found.row(program));
     let text = || format!("{}\n{}\n{}", found.row(program), found.differences(), outcome.text());
@@ -339,33 +339,33 @@ fn check(program: &str, start: Start, (rooted, has_callers): (f64, bool)) {
 }
 
 #[test]
-fn python_is_as_perf_has_it() {
+fn python_agrees_with_perf() {
     check("python3", programs::python, (ROOTED, true));
 }
 
 #[test]
-fn perl_is_as_perf_has_it() {
+fn perl_agrees_with_perf() {
     check("perl", programs::perl, (ROOTED, true));
 }
 
 #[test]
-fn openssl_is_as_perf_has_it() {
+fn openssl_agrees_with_perf() {
     check("openssl sha256", programs::openssl_sha256, (ROOTED, true));
     check("openssl rsa2048", programs::openssl_rsa, (ROOTED, true));
 }
 
 #[test]
-fn git_is_as_perf_has_it() {
+fn git_agrees_with_perf() {
     check("git log -p", programs::git, (ROOTED, true));
 }
 
 #[test]
-fn cc1_is_as_perf_has_it() {
+fn cc1_agrees_with_perf() {
     check("cc1 -O3", programs::cc1, (ROOTED, true));
 }
 
-/// Compiled code that is being thrown away (deoptimized) has no frames to follow.
+/// Compiled code that is being discarded (deoptimized) has no frames to follow.
 #[test]
-fn node_is_as_perf_has_it() {
+fn node_agrees_with_perf() {
     check("node", programs::node, (0.985, false));
 }

@@ -1,4 +1,4 @@
-//! `perf record --call-graph dwarf` beside a recording, and the hits that it tells of.
+//! `perf record --call-graph dwarf` beside a recording, and its samples.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,39 +9,39 @@ use nix::unistd::Pid;
 
 use crate::common::wait_until;
 
-/// What it writes before the first hit is less.
+/// perf writes less than this before its first sample.
 const HEAD_BYTES: u64 = 16 << 10;
 
-/// `perf record` on a process, killed with the value.
+/// `perf record` on a process, which is killed when the value is dropped.
 pub(super) struct Perf {
     child: Child,
     path: PathBuf,
 }
 
-/// A thread was hit here.
+/// A sample of perf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hit {
-    /// CLOCK_MONOTONIC.
+pub(super) struct PerfSample {
+    /// Time on CLOCK_MONOTONIC.
     pub(super) time_ns: u64,
-    /// Where it was in user mode, also if the hit was in the kernel.
+    /// Address in user mode, even if the sample is in the kernel.
     pub(super) pc: u64,
     /// The function, if perf knows it.
     pub(super) name: Option<String>,
-    /// Who called it, as perf unwound its copy of the stack.
+    /// The caller, as perf unwound its copy of the stack.
     pub(super) caller: Option<Frame>,
 }
 
 /// A frame as perf prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Offset in the file; of code that is in no file the address.
+    /// Offset in the file, or the address of code that is in no file.
     pub(super) offset: u64,
     pub(super) name: Option<String>,
     pub(super) file: String,
 }
 
 impl Perf {
-    /// Waits until it records, in user and kernel mode as far as permitted.
+    /// Starts perf and waits until it records, in user and kernel mode as far as permitted.
     pub(super) fn start(pid: i32, hz: u32, dir: &Path) -> Self {
         let path = dir.join("perf.data");
         let mut command = Command::new("perf");
@@ -56,18 +56,18 @@ impl Perf {
         perf
     }
 
-    /// Has it end.
+    /// Stops perf.
     pub(super) fn stop(&mut self) {
-        // It ends by itself when its target does.
+        // perf exits by itself when its target does.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
         self.child.wait().expect("the end of perf");
     }
 
-    /// All its hits, once it has ended.
-    pub(super) fn hits(self) -> Vec<Hit> {
+    /// Returns all samples after perf has exited.
+    pub(super) fn samples(self) -> Vec<PerfSample> {
         let mut command = Command::new("perf");
         command.args(["script", "--ns", "-F", "tid,time,ip,sym,dso,uregs", "--max-stack", "2"]);
-        // Lines and inlined calls take it minutes.
+        // Lines and inlined calls would take perf minutes.
         command.arg("--no-inline");
         let output = command.arg("-i").arg(&self.path).output().expect("perf script");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -78,15 +78,15 @@ impl Perf {
 
 impl Drop for Perf {
     fn drop(&mut self) {
-        // Already gone is as good as killed.
+        // A process that has exited needs no kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A line for the thread and the time, one for each frame, kernel first, and the user's registers.
-fn parse(text: &str) -> Vec<Hit> {
-    let mut hits = Vec::new();
+/// Parses a line with thread and time, a line for each frame, kernel first, and the user registers.
+fn parse(text: &str) -> Vec<PerfSample> {
+    let mut samples = Vec::new();
     let (mut time_ns, mut frames) = (0, Vec::new());
     for line in text.lines() {
         if let Some(frame) = line.strip_prefix('\t') {
@@ -96,17 +96,17 @@ fn parse(text: &str) -> Vec<Hit> {
             let pc = u64::from_str_radix(word, 16).expect("a register");
             let mut frames = frames.drain(..);
             let name = frames.next().and_then(|frame| frame.name);
-            hits.push(Hit { time_ns, pc, name, caller: frames.next() });
+            samples.push(PerfSample { time_ns, pc, name, caller: frames.next() });
         } else if let Some(time) = line.trim_end().strip_suffix(':') {
             let seconds = time.rsplit(' ').next().unwrap_or_default();
             time_ns = seconds.replace('.', "").parse().expect("a time");
             frames.clear();
         }
     }
-    hits
+    samples
 }
 
-/// `135731 function (/usr/bin/program)`; nothing of the kernel.
+/// Parses `135731 function (/usr/bin/program)`. Frames of the kernel give `None`.
 fn user_frame(line: &str) -> Option<Frame> {
     let (address, rest) = line.trim().split_once(' ')?;
     let (name, file) = rest.rsplit_once(" (")?;
@@ -117,7 +117,7 @@ fn user_frame(line: &str) -> Option<Frame> {
 }
 
 #[test]
-fn hits_are_read() {
+fn samples_are_parsed() {
     let text = "26740 81070.332712001: \n\
         \t          135731 evaluate (/usr/bin/python3.11)\n\
         \t          1089e4 [unknown] (/usr/bin/python3.11)\n \
@@ -133,7 +133,7 @@ fn hits_are_read() {
         26740 81070.436177004: \n\
         \t29cfff404fe9 JS:*sum of (a.js) (/tmp/perf-1.map)\n \
         ABI:2    IP:0x29cfff404fe9 FLAGS:0x202 \n";
-    let hit = |ns: u64, pc, name: Option<&str>| Hit {
+    let sample = |ns: u64, pc, name: Option<&str>| PerfSample {
         time_ns: 81_070_000_000_000 + ns,
         pc,
         name: name.map(str::to_owned),
@@ -142,9 +142,9 @@ fn hits_are_read() {
     let file = "/usr/bin/python3.11".to_owned();
     let caller = Some(Frame { offset: 0x10_89e4, name: None, file });
     let expected = [
-        Hit { caller, ..hit(332_712_001, 0x53_5731, Some("evaluate")) },
-        hit(436_175_002, 0x58_19b3, None),
-        hit(436_177_004, 0x29cf_ff40_4fe9, Some("JS:*sum of (a.js)")),
+        PerfSample { caller, ..sample(332_712_001, 0x53_5731, Some("evaluate")) },
+        sample(436_175_002, 0x58_19b3, None),
+        sample(436_177_004, 0x29cf_ff40_4fe9, Some("JS:*sum of (a.js)")),
     ];
     assert_eq!(parse(text), expected);
 }

@@ -1,7 +1,7 @@
-//! Which function an address is in, told apart without names: by the unwind information's entries.
+//! Which function contains an address, by the entries of the unwind information and not by names.
 //!
-//! Two profilers may call a function by different names, or have none for it. Its entry is the
-//! same.
+//! Two profilers may call a function by different names, or have none for it. Its entry is the same
+//! for both.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,27 +12,27 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use object::{
     Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind,
 };
-use traceprof::elf::{Elf, Load, build_id_text};
+use traceprof::elf::{Elf, LoadSegment, build_id_text};
 
-/// A function, as far as it can be told from others.
+/// A function, in a form that both profilers share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// In this file, by the SVMA where its entry starts, or its symbol where there is none.
+    /// In this file: the SVMA where its entry starts, or its symbol if there is no entry.
     Entry(Rc<str>, u64),
-    /// In no file, by its name.
+    /// In no file: its name.
     Named(String),
-    /// The agent's own.
+    /// In the agent.
     Agent,
 }
 
 /// What decides the name of the code at an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Naming {
-    /// The symbol of this file that starts at this SVMA and reaches as far as the address.
+    /// The symbol of this file that starts at this SVMA and covers the address.
     Symbol(Rc<str>, u64),
-    /// A stub of a linkage table, by the relocation of the slot that it jumps through.
+    /// A stub of a linkage table, named after the relocation of the slot that it jumps through.
     Stub(String),
-    /// Whoever made the code at run time.
+    /// The name that a runtime gave to its generated code.
     Maker(String),
 }
 
@@ -51,27 +51,27 @@ struct Mapping {
 
 #[derive(Default)]
 struct File {
-    loads: Vec<Load>,
-    /// First SVMA and one past the last of each entry.
+    loads: Vec<LoadSegment>,
+    /// First SVMA of each entry and the end after its last.
     entries: Vec<(u64, u64)>,
-    /// Where functions start.
+    /// SVMAs at which functions start.
     starts: Vec<u64>,
-    /// The same by their names, of the file for debuggers as well.
+    /// SVMAs of functions by their names, those of the debug file included.
     symbols: HashMap<String, u64>,
-    /// First SVMA and one past the last of each function that has a symbol with a length.
+    /// First SVMA of each function with a sized symbol, and the end after its last.
     sized: Vec<(u64, u64)>,
-    /// First SVMA and one past the last of each stub, and the function that it leads to.
+    /// First SVMA of each stub, the end after its last, and the function that it jumps to.
     stubs: Vec<(u64, u64, String)>,
 }
 
 impl Places {
-    /// Of this process, as it is now, with the agent in it.
+    /// Reads the mappings of a process, with the agent in it.
     pub(super) fn of(pid: i32) -> Self {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
         Self { mappings: maps.lines().filter_map(mapping).collect(), files: HashMap::new() }
     }
 
-    /// Of an address in the process, with the name that perf has for it.
+    /// Returns the function at an address in the process, for which perf has this name.
     pub(super) fn at(&mut self, pc: u64, name: Option<&str>) -> Place {
         let found = self.mappings.iter().find(|it| (it.start..it.end).contains(&pc));
         let found = found.filter(|mapping| !mapping.path.is_empty());
@@ -85,7 +85,7 @@ impl Places {
         self.at_offset(path, offset)
     }
 
-    /// Of a frame as perf has it.
+    /// Returns the function of a frame that perf reports.
     pub(super) fn of_frame(&mut self, frame: &Frame) -> Place {
         if self.is_mapped(&frame.file) {
             return self.at_offset(frame.file.as_str().into(), frame.offset);
@@ -103,7 +103,7 @@ impl Places {
         self.mappings.iter().any(|mapping| &*mapping.path == path)
     }
 
-    /// Of an address in a file, or of a function with this name that is made at run time.
+    /// Returns the function at an address in a file, or a generated function with this name.
     pub(super) fn in_module(&mut self, path: &str, svma: u64, name: &str) -> Place {
         if !self.is_mapped(path) {
             return Place::Named(name.to_owned());
@@ -112,7 +112,7 @@ impl Places {
         Place::Entry(path.clone(), self.file(&path).entry(svma))
     }
 
-    /// What decides the name at an address in the process, for which perf has this one.
+    /// Returns what decides the name at an address in the process, for which perf has this name.
     pub(super) fn naming_at(&mut self, pc: u64, name: &str) -> Option<Naming> {
         let found = self.mappings.iter().find(|it| (it.start..it.end).contains(&pc));
         let found = found.filter(|mapping| !mapping.path.is_empty());
@@ -124,7 +124,7 @@ impl Places {
         self.file(&path).naming(&path, svma)
     }
 
-    /// What decides the name at an address in a file, or of code that is made at run time.
+    /// Returns what decides the name at an address in a file, or of generated code.
     pub(super) fn naming_in(&mut self, path: &str, svma: u64, name: &str) -> Option<Naming> {
         if !self.is_mapped(path) {
             return Some(Naming::Maker(name.to_owned()));
@@ -133,7 +133,7 @@ impl Places {
         self.file(&path).naming(&path, svma)
     }
 
-    /// Both names are those of one function.
+    /// Whether both names are names of the same function.
     pub(super) fn is_same(&mut self, naming: &Naming, one: &str, other: &str) -> bool {
         if base(one) == base(other) {
             return true;
@@ -151,7 +151,8 @@ impl Places {
     }
 }
 
-/// The last word of the name, without types and versions, which each prints in its own way.
+/// Returns the last word of a name without types and versions, which each profiler prints in its
+/// own way.
 fn base(name: &str) -> String {
     let mut depth = 0;
     let name = name.split(['@', '.']).next().unwrap_or(name);
@@ -171,7 +172,7 @@ fn names_are_alike_without_their_types() {
     assert_eq!(base("d::e::f"), "f");
 }
 
-/// An executable line of `/proc/PID/maps`.
+/// Parses an executable line of `/proc/PID/maps`.
 fn mapping(line: &str) -> Option<Mapping> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -194,7 +195,7 @@ impl File {
         let id = elf.build_id().map(build_id_text).unwrap_or_default();
         if let Some((folder, rest)) = id.split_at_checked(2) {
             let path = format!("/usr/lib/debug/.build-id/{folder}/{rest}.debug");
-            // Most have none.
+            // Most files have no debug file.
             file.take_names(&fs::read(path).unwrap_or_default());
         }
         Some(file)
@@ -213,7 +214,7 @@ impl File {
         self.sized.sort_unstable();
     }
 
-    /// The entries of linkage tables, each by the slot that its jump names.
+    /// Adds the entries of linkage tables, each by the slot that its jump names.
     fn take_stubs(&mut self, bytes: &[u8]) {
         let Ok(object) = object::File::parse(bytes) else { return };
         let (Some(relocations), Some(symbols)) =
@@ -246,7 +247,7 @@ impl File {
         (svma < *end).then(|| Naming::Symbol(path.clone(), *start))
     }
 
-    /// Where the function starts, 0 if that is not known.
+    /// Returns where the function starts, or 0 if that is unknown.
     fn entry(&self, svma: u64) -> u64 {
         let after = self.entries.partition_point(|(start, _)| *start <= svma);
         let entry = after.checked_sub(1).map(|at| self.entries[at]).filter(|(_, end)| svma < *end);
@@ -256,10 +257,10 @@ impl File {
     }
 }
 
-/// Stubs are of this length, or of half of it where nothing is bound later.
+/// Length of a stub. Without lazy binding a stub has half of it.
 const STUB_LEN: usize = 16;
 
-/// The stubs of a table, from the end of one jump through a slot to the end of the next.
+/// Returns the stubs of a table, from the end of one jump through a slot to the end of the next.
 fn stubs(svma: u64, code: &[u8], slots: &HashMap<u64, String>) -> Vec<(u64, u64, String)> {
     let mut found = Vec::new();
     for at in 0..code.len().saturating_sub(5) {
@@ -268,7 +269,7 @@ fn stubs(svma: u64, code: &[u8], slots: &HashMap<u64, String>) -> Vec<(u64, u64,
         let next = svma + at as u64 + 6;
         let slot = next.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
         let Some(name) = slots.get(&slot) else { continue };
-        // In front of the jump are endbr64 and bnd, behind it what is bound later.
+        // endbr64 and bnd precede the jump, and the code for lazy binding follows it.
         let start = svma + (at & !(STUB_LEN / 2 - 1)) as u64;
         let end = start + STUB_LEN as u64;
         if let Some((_, before, _)) = found.last_mut() {
@@ -284,7 +285,7 @@ fn stubs_are_named_by_the_slots_that_they_jump_through() {
     let slots = HashMap::from([(0x3000, "one".to_owned()), (0x3008, "other".to_owned())]);
     let jump =
         |at: u64, slot: u64| [&[0xFF, 0x25][..], &((slot - at - 6) as u32).to_le_bytes()].concat();
-    // A first stub, and two that are bound later.
+    // The first stub, and two that are bound lazily.
     let mut code = vec![0x90; 48];
     code[6..12].copy_from_slice(&jump(0x1006, 0x3010));
     code[16..22].copy_from_slice(&jump(0x1010, 0x3000));
@@ -292,7 +293,7 @@ fn stubs_are_named_by_the_slots_that_they_jump_through() {
     let stub = |start, end, name: &str| (start, end, name.to_owned());
     let expected = [stub(0x1010, 0x1020, "one"), stub(0x1020, 0x1030, "other")];
     assert_eq!(stubs(0x1000, &code, &slots), expected);
-    // Bound at once, and where branch targets are marked.
+    // Bound at load time, and with marked branch targets.
     let code = [jump(0x1000, 0x3000), vec![0x66, 0x90], jump(0x1008, 0x3008)].concat();
     let expected = [stub(0x1000, 0x1008, "one"), stub(0x1008, 0x1018, "other")];
     assert_eq!(stubs(0x1000, &code, &slots), expected);
@@ -300,7 +301,7 @@ fn stubs_are_named_by_the_slots_that_they_jump_through() {
     assert_eq!(stubs(0x1000, &code, &slots), [stub(0x1000, 0x1010, "other")]);
 }
 
-/// What each entry of `.eh_frame` is for.
+/// Returns the address range of each entry of `.eh_frame`.
 fn entries(elf: &Elf<'_>) -> Vec<(u64, u64)> {
     let Some(section) = elf.section(".eh_frame") else { return Vec::new() };
     let frames = EhFrame::new(section.data, LittleEndian);

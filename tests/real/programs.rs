@@ -1,4 +1,4 @@
-//! How the real programs are started, with work enough for a recording.
+//! How the real programs are started, with enough work for a recording.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use crate::common::{Target, has_command, script, wait_until};
 
-/// Makes the command that is to be recorded, with files in a directory of its own; `None` where
-/// something is missing.
+/// Starts the program to record, with files in its own directory; `None` if something is missing.
 pub(super) type Start = fn(&Path) -> Option<Target>;
 
-/// What `git log` has to look through: each commit makes a file, which it looks for in all others.
+/// Number of commits of the history for `git log`: each makes a file, which git compares with all
+/// others.
 const COMMITS: usize = 1000;
 const LINES: usize = 200;
 
-/// The system's own, which is stripped and has unwind information as all its packages have.
+/// Returns the program of the system, which is stripped and has unwind information like all its
+/// packages.
 fn of_system(name: &str) -> Option<PathBuf> {
     let path = Path::new("/usr/bin").join(name);
     path.exists().then_some(path)
@@ -29,7 +30,7 @@ pub(super) fn perl(dir: &Path) -> Option<Target> {
     interpreter("perl", &[], ("work.pl", dir))
 }
 
-/// It tells the names of its compiled code in a file, which both profilers read.
+/// It writes the names of its compiled code to a file, which both profilers read.
 pub(super) fn node(dir: &Path) -> Option<Target> {
     interpreter("node", &["--perf-basic-prof"], ("work.js", dir))
 }
@@ -54,7 +55,7 @@ fn openssl(dir: &Path, what: &[&str]) -> Option<Target> {
     Some(executed(command, dir))
 }
 
-/// The compiler proper, with the sources of a library.
+/// The compiler itself, with the sources of a library.
 pub(super) fn cc1(dir: &Path) -> Option<Target> {
     let mut cc = Command::new("cc");
     let cc1 = text_of(cc.arg("-print-prog-name=cc1"))?;
@@ -81,11 +82,11 @@ pub(super) fn cc1(dir: &Path) -> Option<Target> {
     Some(executed(command, dir))
 }
 
-/// Where the package manager keeps those that a library of ours is built from.
+/// Returns where the package manager keeps the sources of a library that we use.
 fn zstd_sources() -> Option<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--offline", "--format-version", "1"]);
-    // What only other systems need was never fetched.
+    // Crates that only other systems need are not downloaded.
     cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu", "--manifest-path"]);
     cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
     let metadata: serde_json::Value = serde_json::from_str(&text_of(&mut cargo)?).ok()?;
@@ -100,7 +101,7 @@ fn text_of(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The differences of a long history, looking for copies everywhere.
+/// The differences of a long history, with a search for copies in all files.
 pub(super) fn git(dir: &Path) -> Option<Target> {
     let git = of_system("git")?;
     let here = |args: &[&str]| {
@@ -119,7 +120,7 @@ pub(super) fn git(dir: &Path) -> Option<Target> {
     Some(executed(here(&log), dir))
 }
 
-/// Commits that make a file and change two others each, as a stream to import.
+/// Returns a stream to import, of commits that make a file and change two others each.
 fn history() -> String {
     let mut random = 88_172_645_463_325_252u64;
     let mut below = |limit: usize| {
@@ -147,7 +148,8 @@ fn history() -> String {
     text
 }
 
-/// A program that does not say when it is ready: once it has replaced the shell.
+/// Starts a program that does not report when it is ready. It counts as ready once it has replaced
+/// the shell.
 fn executed(command: Command, dir: &Path) -> Target {
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo ready; exec \"$@\" >/dev/null 2>&1", "sh"]);
@@ -156,11 +158,11 @@ fn executed(command: Command, dir: &Path) -> Target {
     let target = Target::spawn(shell);
     let exe = format!("/proc/{}/exe", target.pid());
     let is_other = || std::fs::read_link(&exe).is_ok_and(|path| path != shell_path);
-    assert!(wait_until(Duration::from_secs(20), is_other), "it is not executed");
+    assert!(wait_until(Duration::from_secs(20), is_other), "the program is not executed");
     target
 }
 
-/// Something that the programs are compared with.
+/// Whether perf is installed.
 pub(super) fn has_perf() -> bool {
     has_command("perf")
 }

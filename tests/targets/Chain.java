@@ -1,4 +1,4 @@
-// One chain of calls in compiled code, until SIGTERM, or so many times.
+// One chain of calls in compiled code, until SIGTERM or for a given number of times.
 public class Chain {
     static volatile long sink;
 

@@ -1,5 +1,5 @@
-// Threads that compute, lock each other out, make garbage and compile on the way, until SIGTERM; each
-// checks what it computes.
+// Threads that compute, compete for a lock, make garbage and get compiled meanwhile, until SIGTERM.
+// Each checks its results.
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -29,7 +29,7 @@ public class Steady {
                 shared++;
             }
         }
-        // Found by a fault in compiled code.
+        // Compiled code detects this null through a fault.
         String none = shared < 0 ? "" : null;
         try {
             wrong.addAndGet(1 + none.length());

@@ -1,5 +1,6 @@
-/* A thread for each of several calls to sleep in, one that sleeps at the end of a very long stack, and
- * one that runs; each has two functions named after it. No call may come back before SIGTERM. */
+/* A thread for each of several calls to sleep in, a thread that sleeps at the end of a very long
+ * stack, and a thread that runs. Each has two functions named after it. No call may return
+ * before SIGTERM. */
 #include "target.h"
 #include <sys/epoll.h>
 #include <sys/ipc.h>
@@ -15,7 +16,7 @@ static void came_back(void) {
         __atomic_add_fetch(errno == EINTR ? &eintr : &other, 1, __ATOMIC_RELAXED);
 }
 
-/* Some 500 KB of stack. */
+/* About 500 KB of stack. */
 #define DEEP 4000
 APART static int dig(int left) {
     volatile char room[100] = {(char)left};

@@ -1,4 +1,4 @@
-// No libc and no handler, so no restorer either. Spins until SIGTERM is pending, and ends with 7.
+// No libc and no handler, so no restorer either. Spins until SIGTERM is pending, and exits with 7.
 static long call(long number, long a, long b, long c, long d) {
     register long r10 __asm__("r10") = d;
     long result;

@@ -4,15 +4,15 @@
 
 static volatile uint64_t sink;
 
-APART uint64_t deaf_work(uint64_t x) { CHAIN(x, 200000); return x; }
+APART uint64_t blocked_work(uint64_t x) { CHAIN(x, 200000); return x; }
 APART uint64_t open_work(uint64_t x) { CHAIN(x, 200000); return x; }
 
-static void *deaf(void *unused) {
+static void *block_signals(void *unused) {
     (void)unused;
-    printf("deaf_tid %ld\n", (long)syscall(SYS_gettid));
+    printf("blocked_tid %ld\n", (long)syscall(SYS_gettid));
     target_ready();
     while (!stop)
-        sink = deaf_work(sink) + 1;
+        sink = blocked_work(sink) + 1;
     return NULL;
 }
 
@@ -21,7 +21,7 @@ int main(void) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_create(&thread, NULL, deaf, NULL);
+    pthread_create(&thread, NULL, block_signals, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     while (!stop)
         sink = open_work(sink) + 1;

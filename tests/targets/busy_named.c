@@ -1,9 +1,9 @@
-/* Threads with names of their own that use a given CPU time each, by their own clocks, from SIGUSR1
- * on, a part of it inside the kernel; then they sleep.
+/* Named threads that each use a given CPU time from SIGUSR1 on, by their own clocks, part of it
+ * inside the kernel. Afterwards they sleep.
  *
  *     busy_named THREADS MILLISECONDS [PENDING]
  *
- * With PENDING the user may have only so many more signals pending than there are at the start.
+ * With PENDING the user may have only this many more pending signals than at the start.
  */
 #include "team.h"
 #include <sys/resource.h>

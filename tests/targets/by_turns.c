@@ -1,5 +1,5 @@
-/* Sleeps by turns below two functions whose frames lie at the same place, after calls of either that have
- * left their return addresses further down. */
+/* Sleeps alternately below two functions whose frames are at the same address, after calls of
+ * both that have left their return addresses further down. */
 #include "target.h"
 
 static volatile int sink;

@@ -1,7 +1,8 @@
-/* A thread in the middle of each of many blocking calls, and one more for each call with a time limit
- * that makes it again and again. Every distinct outcome is told: "NAME blocked", or results and errors.
+/* A thread in the middle of each of many blocking calls, and a second thread for each call with a
+ * time limit, which repeats the call. Prints every distinct outcome: "NAME blocked", or results and
+ * errors.
  *
- * The limits of the repeated ones are some milliseconds; one that says its time is over before it is
+ * The limits of the repeated calls are some milliseconds. A call that reports a timeout too soon
  * has the outcome "early".
  */
 #include "target.h"
@@ -31,7 +32,7 @@
 #define NAP_NS 3000000u
 #define OUTCOMES 8
 
-/* What the calls wait for; nothing of it ever happens. */
+/* The objects that the calls wait for. They never become ready. */
 static int pipe_ends[2], full_pipe[2], event, epoll, watcher, signals, listener, timed_listener;
 static int pair[2], timed_pair[2], full_pair[2], semaphores, queue, full_queue, lock_file[2], ring;
 static int timers[2];
@@ -62,7 +63,7 @@ static sigset_t only(int signal) {
     return set;
 }
 
-/* All but what ends the target. */
+/* All signals but the one that ends the target. */
 static sigset_t term_only(void) { return only(SIGTERM); }
 
 static fd_set reading(int fd) {
@@ -209,7 +210,7 @@ static void *make_calls(void *argument) {
         long result = place->call(limit_ns);
         int error = errno;
         uint64_t taken = clock_ns(CLOCK_MONOTONIC) - start;
-        /* Time limits of sockets and of the calendar's clock are counted in ticks. */
+        /* The kernel counts time limits of sockets and of the calendar's clock in ticks. */
         int is_over = result == 0 || error == ETIMEDOUT || error == EAGAIN;
         note(place, result, error, place->call != in_wait_for_child && is_over && taken + 1000000 < limit_ns);
         CHAIN(x, 20000);
@@ -235,7 +236,7 @@ static int listening(void) {
     return fd;
 }
 
-/* A child that has the locks, and is waited for. */
+/* A child that holds the locks, and that the calls wait for. */
 static void start_holder(const char *lock) {
     int ready[2];
     char byte;
@@ -303,7 +304,7 @@ static void set_up(void) {
     snprintf(name, sizeof name, "/calls.%d", getpid());
     messages = mq_open(name, O_RDWR | O_CREAT, 0600, &shape);
     mq_unlink(name);
-    /* Of the calls that the host does not have, the error is the outcome. */
+    /* If the host does not have a call, the error is its outcome. */
     ring = (int)syscall(SYS_io_uring_setup, 4, ring_shape);
     syscall(SYS_io_setup, 4, &aio);
     syscall(SYS_futex, &owned_word, FUTEX_LOCK_PI, 0, NULL, NULL, 0);
@@ -346,6 +347,6 @@ int main(void) {
     msgctl(queue, IPC_RMID, NULL);
     msgctl(full_queue, IPC_RMID, NULL);
     kill(holder, SIGKILL);
-    /* The others are left in their calls. */
+    /* The other threads stay in their calls. */
     _exit(x == 0 ? 1 : OWN_EXIT_CODE);
 }

@@ -1,5 +1,5 @@
-%% One chain of calls in code that the machine compiles, and functions of the machine's own that are
-%% called from it, until it is killed.
+% One chain of calls in code that the machine compiles, with functions of the machine's own that are
+% called from it, until it is killed.
 -module(chain).
 -export([main/0]).
 

@@ -1,5 +1,5 @@
--- One chain of calls in interpreted or compiled code, with arithmetic and functions of the interpreter's
--- own, until it is killed.
+-- One chain of calls in interpreted or compiled code, with arithmetic and functions of the
+-- interpreter's own, until it is killed.
 local words
 
 local function leaf_chain(n)

@@ -1,5 +1,5 @@
-/* Threads that want one lock all the time, and compute while they have it. They measure how long they have
- * waited and computed.
+/* Threads that all want one lock all the time, and compute while they hold it. They measure how
+ * long they waited and computed.
  *
  *     convoy THREADS
  */
@@ -32,7 +32,8 @@ static void *work(void *unused) {
         waited_ns += had - begin;
         computed_ns += end - had;
         pthread_mutex_unlock(&lock);
-        /* Else the one that has just had it takes it again, and the others never do. */
+        /* Without this pause the thread that just released the lock takes it again, and the
+         * others never get it. */
         usleep(100);
     }
     return unused;

@@ -1,9 +1,9 @@
-/* Computes on stacks with little room.
+/* Computes on small stacks.
  *
  *     cramped threads    threads with stacks of 16 KiB
- *     cramped fibers     two threads that switch between fibers of 16 KiB, with a pattern between them
+ *     cramped fibers     two threads that switch between fibers of 16 KiB with a pattern between
  *
- * What does not belong to a stack must stay as it is.
+ * Memory outside the stacks must not change.
  */
 #include "target.h"
 #include <limits.h>

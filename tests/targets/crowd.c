@@ -1,5 +1,5 @@
-/* N threads that are started at SIGUSR1; each works for some microseconds of CPU time and stays
- * until the end. The main thread's name tells when all have worked.
+/* N threads that are started at SIGUSR1. Each works for some microseconds of CPU time and stays
+ * until the end. The main thread's name shows when all have worked.
  *
  *     crowd N MICROSECONDS
  */
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     }
     while (!stop && __atomic_load_n(&done, __ATOMIC_SEQ_CST) + failed < count)
         usleep(1000);
-    /* Whoever waits for it looks at the name. */
+    /* A waiting process polls the name. */
     prctl(PR_SET_NAME, "crowd-done");
     while (!stop)
         usleep(1000);

@@ -1,5 +1,5 @@
-/* A thread in a sleep that no signal ends, again and again: it waits for a child to
- * end, as vfork does.
+/* A thread that sleeps again and again where no signal ends the sleep: it waits for a child to
+ * exit, as vfork does.
  *
  *     disk MILLISECONDS
  */
@@ -10,7 +10,7 @@
 
 static struct timespec nap;
 
-/* By its number, as the functions of the libc that do so have no unwind information at the call. */
+/* By its number, because the libc functions for it have no unwind information at the call. */
 APART void wait_for_a_child(void) {
     pid_t child = (pid_t)syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
     if (child == 0) {

@@ -1,4 +1,4 @@
-/* Computes by itself until SIGUSR1, then loads a plugin and computes in there.
+/* Computes in its own code until SIGUSR1, then loads a plugin and computes in it.
  *
  *     dlopen_late PLUGIN
  */

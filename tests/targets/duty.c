@@ -1,8 +1,9 @@
-/* Four threads that work for 1, 2, 3 and 4 ms of CPU time in each round and sleep for the rest of ten.
+/* Four threads that work for 1, 2, 3 and 4 ms of CPU time in each round of ten, and sleep for the
+ * remainder.
  *
  *     duty MILLISECONDS
  *
- * So much CPU time in all, by their own clocks, from SIGUSR1 on.
+ * MILLISECONDS is their total CPU time by their own clocks, from SIGUSR1 on.
  */
 #include "team.h"
 

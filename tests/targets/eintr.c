@@ -1,6 +1,7 @@
-/* A thread for each of many calls that block, in a loop: some work, then the call, with a time limit or until
- * it is woken. Counted for each: calls, those that came back with EINTR although the thread has handled no
- * signal, and those with a result that the call does not have here. Printed at SIGUSR1 and in the end.
+/* A thread for each of many blocking calls, in a loop: some work, then the call, with a time limit
+ * or until it is woken. Each thread counts its calls, those that returned EINTR although the thread
+ * has handled no signal, and those with another wrong result. The program prints the counts at
+ * SIGUSR1 and at the end.
  *
  *     eintr [CALL...]      only these */
 #include "target.h"
@@ -31,9 +32,9 @@
 
 struct call {
     const char *name;
-    /* Makes the call once, for this long at most where it has a time limit. */
+    /* Makes the call once, for at most this long if it has a time limit. */
     void (*make)(struct call *, unsigned ms);
-    /* Has the call come back, from another thread; called again and again while it lasts. */
+    /* Makes the call return, from another thread. Called repeatedly until it has returned. */
     void (*wake)(struct call *);
     pthread_t thread;
     int in_call, is_woken, is_skipped, ends[2], is_held;
@@ -80,7 +81,7 @@ static struct timespec in_ms(clockid_t clock, unsigned ms) {
             __atomic_add_fetch(&(call)->wrong, 1, __ATOMIC_RELAXED);                               \
         }                                                                                          \
     } while (0)
-/* The time has passed, but for what the clocks differ in. */
+/* Whether the time has passed, with room for the difference of the clocks. */
 #define PASSED (clock_ns(CLOCK_MONOTONIC) - begin + 1000000 >= ms * 1000000ull)
 #define FAILED(number) (result == -1 && error == (number))
 #define BEGIN uint64_t begin = clock_ns(CLOCK_MONOTONIC)
@@ -95,7 +96,7 @@ CALL(clock_nanosleep_) {
     JUDGE(c, (errno = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) ? -1 : 0, result == 0 && PASSED);
 }
 
-/* Descriptors that are read. Once woken, something is there. */
+/* Reads from descriptors. When woken, there is something to read. */
 CALL(read_pipe) { char b[8]; (void)ms; JUDGE(c, read(c->ends[0], b, 8), result == 1); }
 CALL(read_eventfd) { uint64_t b; (void)ms; JUDGE(c, read(c->ends[1], &b, 8), result == 8 && b == 1); }
 CALL(read_timerfd) {
@@ -113,7 +114,7 @@ CALL(read_inotify) { char b[512]; (void)ms; JUDGE(c, read(c->ends[0], b, sizeof 
 CALL(write_pipe) {
     static char much[65536];
     (void)ms;
-    /* The pipe is full before: the reader takes all of that. */
+    /* The pipe is full before, and the reader takes all of that. */
     JUDGE(c, write(c->ends[1], much, sizeof much), result == sizeof much);
 }
 static void write_byte(struct call *c) { if (write(c->ends[1], "x", 1)) {} }
@@ -122,7 +123,7 @@ WAKE(signalfd) { pthread_kill(c->thread, DIRECTED); }
 WAKE(inotify) { char path[128]; utimensat(AT_FDCWD, inside(path, "touched"), NULL, 0); (void)c; }
 WAKE(write_pipe) { char b[65536]; if (read(c->ends[0], b, sizeof b)) {} }
 
-/* Several descriptors, none of which is ever ready, or one that another thread makes so. */
+/* Several descriptors that are never ready, or one that another thread makes ready. */
 CALL(poll_) { BEGIN; struct pollfd p = {c->ends[0], POLLIN, 0}; JUDGE(c, poll(&p, 1, ms), result == 0 && PASSED); }
 CALL(ppoll_) {
     BEGIN;
@@ -171,7 +172,7 @@ CALL(futex_bitset) {
 }
 WAKE(futex) { syscall(SYS_futex, &c->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
 
-/* Signals: handled ones, for which EINTR is right, and none. */
+/* Signals: with a handled one EINTR is right, and without one it is not. */
 CALL(pause_) { (void)ms; unsigned long was = handled; JUDGE(c, pause(), FAILED(EINTR) && handled > was); }
 CALL(sigsuspend_) {
     sigset_t set, before;
@@ -249,7 +250,7 @@ static int lock(int file, int is_flock, short type, int waits) {
         lock(c->ends[0], is_flock, F_UNLCK, 0);                                                    \
         usleep(2000);                                                                              \
     }                                                                                              \
-    WAKE(name) { /* The other one has it, and has not, by turns. */                                \
+    WAKE(name) { /* The other thread takes it and releases it. */                                  \
         int taken = lock(c->ends[1], is_flock, c->is_held ? F_UNLCK : F_WRLCK, 0) == 0;            \
         c->is_held = c->is_held ? 0 : taken;                                                       \
     }
@@ -264,7 +265,7 @@ WAKE(open_fifo) {
     (void)c;
 }
 
-/* A ring with one request, that ends by its time. */
+/* A ring with one request, which ends when its time is over. */
 static struct { unsigned *tail, *mask, *array, *head, *ready; struct io_uring_sqe *requests; } ring;
 CALL(io_uring) {
     struct __kernel_timespec t = {ms / 1000, ms % 1000 * 1000000};
@@ -317,7 +318,7 @@ static struct call calls[] = {
 
 static int is(const struct call *c, const char *name) { return !strcmp(c->name, name); }
 
-/* What a call needs. Each has what most need: a pipe. */
+/* Sets up what a call needs. Each has a pipe, which most need. */
 static int set_up(struct call *c) {
     char path[128];
     struct epoll_event e = {.events = EPOLLIN};
@@ -394,7 +395,8 @@ static void *loop(void *argument) {
     uint64_t random = (uintptr_t)c * 0x9E3779B97F4A7C15u | 1, x = 1;
     pthread_setname_np(pthread_self(), c->name);
     while (!stop) {
-        /* From nothing to some milliseconds of work; sleeps of 1 ms to 30 ms, now and then a long one. */
+        /* From nothing to some milliseconds of work; sleeps of 1 ms to 30 ms, and a long one now
+         * and then. */
         uint64_t steps = next(&random) % 16 ? next(&random) % 20000 : next(&random) % 2000000;
         CHAIN(x, steps);
         sink = x;
@@ -410,7 +412,7 @@ static void *wake(void *unused) {
         for (struct call *c = calls; c < calls + CALLS; c++) {
             if (c->is_skipped || !c->wake || next(&random) % 4)
                 continue;
-            /* What lies ready for the next call would keep it from blocking. */
+            /* Anything left ready would keep the next call from blocking. */
             int keeps = c->wake == wake_futex || c->wake == wake_signal || c->wake == wake_wait4 ||
                         c->wake == wake_ofd_lock || c->wake == wake_flock_ || c->wake == wake_open_fifo;
             if (__atomic_load_n(&c->in_call, __ATOMIC_ACQUIRE) &&

@@ -1,4 +1,4 @@
-/* Uses CPU time in two phases, then ends with the code that it was told.
+/* Uses CPU time in two phases, then exits with the given code.
  *
  *     exitcode CODE FIRST_MS SECOND_MS
  *

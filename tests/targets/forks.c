@@ -1,7 +1,7 @@
-/* Forks all the time, from two threads beside one that computes, and checks how each child ends.
+/* Forks all the time, from two threads beside one that computes, and checks how each child exits.
  *
- * A child is alone with its copy: it uses timers and signals of its own, executes another program or
- * crashes. It ends with RIGHT if nothing reached it that it did not ask for.
+ * A child only affects its own copy: it uses its own timers and signals, executes another program
+ * or crashes. It exits with RIGHT if it got nothing that it did not ask for.
  */
 #include "target.h"
 #include <spawn.h>
@@ -48,14 +48,14 @@ static int own_signals(void) {
     if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer) || timer_settime(timer, 0, &often, NULL))
         return 1;
     raise(SIGUSR2);
-    /* The timers of CPU time are looked at by ticks, so that few expire. */
+    /* The kernel checks timers of CPU time at ticks, so few expire. */
     for (int tries = 0; ticks < 2 && tries < 200; tries++)
         if (!computes_for(5000000))
             return 2;
     return strange ? 6 : ticks < 2 ? 7 : RIGHT;
 }
 
-/* After an exec nothing is left of what was inherited. */
+/* After an exec nothing that was inherited is left. */
 static int after_exec(void) {
     char line[512];
     int found = 0;
@@ -96,7 +96,7 @@ static void live(int kind) {
         crash(SIGSEGV);
         _exit(5);
     case 4:
-        /* Ignored by default, whoever has a handler in the parent. */
+        /* Ignored by default, whatever handler the parent has. */
         raise(SIGURG);
         raise(SIGWINCH);
         _exit(computes_for(2000000) ? RIGHT : 2);

@@ -1,5 +1,5 @@
-/* A chain of callers with frames of several sizes that no frame pointer leads out of. Built without
- * unwind tables: only what the debugger is told says where a frame ends.
+/* A chain of callers with frames of several sizes and without frame pointers. Built without unwind
+ * tables: only the debug information says where a frame ends.
  *
  *     frameless    until SIGTERM
  */
@@ -7,7 +7,7 @@
 
 static volatile uint64_t sink;
 
-/* The array and the addition behind the call keep the frame and the call. */
+/* The array and the addition after the call keep the frame and the call. */
 #define CALLER(name, callee, words)                                                                \
     APART uint64_t name(uint64_t steps) {                                                          \
         volatile uint64_t frame[words];                                                            \

@@ -1,7 +1,7 @@
-/* A child that uses its parent's memory for as long as nobody asks for more, beside a parent that
- * computes. SIGUSR1 has the child execute a program, which computes as well.
+/* A child that uses its parent's memory until it is asked to execute a program, beside a parent
+ * that computes. SIGUSR1 makes the child execute a program, which computes as well.
  *
- * It prints `guest PID` before it is ready. The child ends with its parent.
+ * It prints `guest PID` before it is ready. The child exits with its parent.
  */
 #include "target.h"
 #include <sched.h>
@@ -21,7 +21,7 @@ static void on_sigusr1(int signal) {
     is_asked = 1;
 }
 
-/* No call of the libc: it would take the parent's thread block for its own. */
+/* No call of the libc, which would use the parent's thread block. */
 static int guest(void *program) {
     char *words[] = {program, "burn", NULL}, *environment[] = {NULL};
     struct timespec nap = {.tv_nsec = 1000000};

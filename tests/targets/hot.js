@@ -1,5 +1,5 @@
-// One chain of calls in code that is compiled as it gets hot, and a builtin that calls back, until
-// SIGTERM.
+// One chain of calls in code that is compiled when it gets hot, and a builtin that calls back,
+// until SIGTERM.
 function leafHot(n) {
   let sum = 0;
   for (let i = 0; i < 50; i++) sum = (sum * 31 + n + i) | 0;
@@ -37,9 +37,9 @@ function loop() {
   else process.exit(17);
 }
 
-// V8 writes a dump of its code two megabytes at a time: with `told` all is compiled that will be, and
-// enough behind it that it is told.
-if (process.argv[2] === 'told') {
+// V8 writes a dump of its code two megabytes at a time. With `names` everything is compiled early,
+// and enough code follows it that V8 writes the names.
+if (process.argv[2] === 'names') {
   for (let i = 0; i < 500; i++) {
     rootHot();
     rootSort();

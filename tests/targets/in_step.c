@@ -1,15 +1,15 @@
 /* A thread whose rounds of CPU time are as long as a sampling period: three tenths of each in one
- * function, the rest in another one.
+ * function, the remainder in another.
  *
  *     in_step MILLISECONDS PERIOD_NS
  *
- * The times that it spent in them by its own CPU clock.
+ * Prints the times in both functions by the thread's CPU clock.
  */
 #include "team.h"
 
 static uint64_t round_ns, spent[2];
 
-/* Both go on to the end of their part of the round. */
+/* Both run to the end of their part of the round. */
 APART uint64_t first_part(struct member *member, uint64_t end) {
     uint64_t now;
     do {

@@ -1,8 +1,8 @@
 /* Computes under a seccomp filter, beside a thread that sleeps in a call with a restart block.
  *
- *     jailed only NUMBER...      all threads may make these calls and what it needs itself; all others
- *                                end the process
- *     jailed but NUMBER ACTION   all threads may make every call but this one, which has this answer
+ *     jailed only NUMBER...      all threads may make these calls and those that the program needs;
+ *                                all others kill the process
+ *     jailed but NUMBER ACTION   all threads may make every call but this one, which has this action
  *     jailed one NUMBER ACTION   the same for the sleeping thread alone
  */
 #include "target.h"

@@ -1,5 +1,5 @@
-/* A compiler of its own kind: it writes one function after the other to the same page, tells of each in
- * a dump in its folder, and calls each from a caller of its own.
+/* A simple JIT compiler: it writes one function after the other to the same page, describes each
+ * in a jitdump in its folder, and calls each from its own caller.
  */
 #include "target.h"
 #include <fcntl.h>
@@ -51,7 +51,7 @@ int main(void) {
     put(file, &header, sizeof header);
     uint8_t *page =
         mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* What tells profilers of the dump. */
+    /* This mapping tells profilers about the dump. */
     if (page == MAP_FAILED ||
         mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
         return 1;

@@ -1,10 +1,10 @@
-/* Threads in step with a sampler: each works in rounds of a thousandth more than a period, the last
- * half of a round inside the kernel. A sampler's hits fall into the one part for hundreds of rounds,
- * then into the other. The last sixth of the time goes to user mode alone.
+/* Threads in step with a sampler: each works in rounds of a thousandth more than a period, with the
+ * last half of a round inside the kernel. The sampler's expiries fall into one half for hundreds of
+ * rounds, then into the other. The last sixth of the time is user mode only.
  *
  *     lockstep THREADS MILLISECONDS [PERIOD_NS]
  *
- * CPU time by their own clocks, from SIGUSR1 on; then they sleep.
+ * MILLISECONDS is their CPU time by their own clocks, from SIGUSR1 on. Then they sleep.
  */
 #include "team.h"
 
@@ -13,7 +13,7 @@
 
 static uint64_t round_ns;
 
-/* The time the thread has been running since the round began. */
+/* The time that the thread has been running since the round began. */
 struct round {
     uint64_t last, ran;
 };

@@ -1,5 +1,5 @@
-/* N threads asleep and one at work: what an attach has to walk through. It tells the longest time that
- * the worker was kept from its work at once, since the last SIGUSR1.
+/* N threads that sleep and one that works: the threads that an attach must visit. Prints the
+ * longest time for which the worker did not run since the last SIGUSR1.
  *
  *     many_threads N
  */

@@ -1,5 +1,5 @@
-/* Threads that compute for a moment and sleep for a moment, in each of the calls that a signal
- * handler ends with EINTR, whatever its flags say. New threads come all the time.
+/* Threads that alternate between a short computation and a short sleep, in each of the calls that a
+ * signal handler ends with EINTR, whatever its flags. New threads start all the time.
  *
  *     naps
  */

@@ -1,5 +1,5 @@
-/* A program of 32 bits, without any libc: it computes until SIGTERM is pending, and ends with 17; at once
- * if it has an argument. */
+/* A 32-bit program without a libc. It computes until SIGTERM is pending and exits with 17, or exits
+ * at once if it has an argument. */
 static long call(long number, long a, long b, long c, long d) {
     long result;
     __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c), "S"(d) : "memory");

@@ -1,14 +1,16 @@
-/* Threads that tell which span they work on as OpenTelemetry has it (OTEP 4947), and a process that tells
- * of itself (OTEP 4719). Each function is only ever called within its own span: "worker" attaches a record
- * for each span, "changer" changes the one that it has, "later" has an attribute whose name comes after
- * three seconds, "sleeper" sleeps most of the time, "silent" has no record, "invalid" one that is not valid, "garbage" a
- * variable that points to what cannot be read, "baseless" for a while no thread pointer at all, or one
- * that leads nowhere, and "raw" is made by clone without a block of its own: it has the thread pointer of
- * "maker", which has a record and sleeps.
+/* Threads that publish the span that they work on in OpenTelemetry's format (OTEP 4947), and a
+ * process that publishes its context (OTEP 4719). Each function is only called within its own span.
+ * "worker" attaches a record for each span. "changer" changes its record. "later" has an attribute
+ * whose name comes after three seconds. "sleeper" sleeps most of the time. "silent" has no record.
+ * "invalid" has a record that is not valid. "garbage" has a variable that points to unreadable
+ * memory. "baseless" has no thread pointer for a while, or one that leads nowhere. "raw" is made by
+ * clone without its own thread block: it has the thread pointer of "maker", which has a record and
+ * sleeps.
  *
  *     otel SECONDS [LIBRARY]
  *
- * Begins after so many seconds. The variable is in the library, if one is given, else linked in. */
+ * SECONDS is the time before it begins. The variable is in the library, if there is one, or else
+ * linked in. */
 #include "target.h"
 
 #include <dlfcn.h>
@@ -116,7 +118,7 @@ static void *change(void *unused) {
         snprintf(name, sizeof name, "/%u", turn % 3);
         add(&record, 1, "a value that another one follows");
         add(&record, 1, name);
-        /* An entry that is not whole. */
+        /* A truncated entry. */
         record.attributes[record.len++] = 0;
         FENCE;
         record.valid = 1;
@@ -261,7 +263,7 @@ static void *make_raw(void *unused) {
     return NULL;
 }
 
-/* Protocol buffers: a field of bytes with their length, which is below 128. */
+/* Protocol buffers: a field of bytes with its length, which is below 128. */
 static size_t field(uint8_t *to, uint8_t number, const void *bytes, size_t len) {
     to[0] = (uint8_t)(number << 3 | 2);
     to[1] = (uint8_t)len;
@@ -278,7 +280,7 @@ static size_t attribute(uint8_t *to, uint8_t number, const char *key, const uint
 
 static size_t text(uint8_t *to, const char *value) { return field(to, 1, value, strlen(value)); }
 
-/* A process context with so many names of attributes. */
+/* A process context with this many attribute names. */
 static size_t payload(uint8_t *to, int names) {
     static const char *const all[] = {"http_route", "user", "late"};
     uint8_t value[128], list[128], resource[128];

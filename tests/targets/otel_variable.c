@@ -1,5 +1,6 @@
-/* The variable of OpenTelemetry's thread contexts, in the program or in a library, and where it is. With
- * LARGE beside another one, for which a loader has no room at a fixed distance from the thread pointer. */
+/* The variable of OpenTelemetry's thread contexts, in the program or in a library, and its
+ * address. With LARGE it is beside another variable, for which a loader has no room at a fixed
+ * distance from the thread pointer. */
 struct record;
 
 #ifdef LARGE

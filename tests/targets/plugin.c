@@ -1,4 +1,4 @@
-/* Loaded by dlopen_late while it is being recorded. */
+/* Loaded by dlopen_late during a recording. */
 #include "target.h"
 
 APART uint64_t plugin_work(uint64_t x) { CHAIN(x, 2000000); return x; }

@@ -1,4 +1,4 @@
-/* Threads that wait for work which never comes, and two that wait for each other's locks.
+/* Threads that wait for work that never comes, and two that wait for each other's locks.
  *
  *     pool THREADS
  */

@@ -1,5 +1,6 @@
-/* Looks like a Java virtual machine, and executes another program in the moment in which it is about to be
- * told to open its socket: a library of the name, a thread of the name that handles SIGQUIT.
+/* Looks like a Java virtual machine, with a library and a thread of the right names, of which the
+ * thread handles SIGQUIT. It executes another program just before the recorder asks it to open its
+ * socket.
  *
  *     posing LIBRARY
  */

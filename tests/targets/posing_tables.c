@@ -1,9 +1,9 @@
-/* A program that computes, with memory that looks like a table of contexts and is none that may be read:
+/* A program that computes, with memory that looks like a context table but must not be read:
  *
- *     posing_tables short     the file ends behind the first page
- *     posing_tables closed    the pages behind the first cannot be read
- *     posing_tables shared    the file is mapped as shared, and has lost its end
- *     posing_tables many      ten good ones, and two hundred that are short */
+ *     posing_tables short     the file ends after the first page
+ *     posing_tables closed    the pages after the first cannot be read
+ *     posing_tables shared    the file is mapped as shared, and was truncated
+ *     posing_tables many      ten good tables, and two hundred that are short */
 #include "target.h"
 
 #include <sys/mman.h>
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "shared") == 0)
         map(PAGE, MAP_SHARED);
     if (strcmp(mode, "many") == 0) {
-        /* What is mapped later lies lower. */
+        /* Later mappings have lower addresses. */
         for (int number = 0; number < 200; number++)
             map(PAGE, MAP_PRIVATE);
         for (int number = 0; number < 10; number++)

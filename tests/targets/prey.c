@@ -1,10 +1,10 @@
-/* A target that everything is done to: it checks what it computes and how its calls end.
+/* The target of the fault tests: it checks what it computes and how its calls end.
  *
  *     prey spin|nap|epoll|pause|crowd|ticks|fiber|poor    until SIGTERM
- *     prey brief                                          for a moment, then it says "fine"
+ *     prey brief                                          for a moment, then it prints "fine"
  *
- * SIGUSR1 has it execute itself anew, as `prey spin`; SIGUSR2 has it exit at once, with 3. It ends
- * with 18 if a call came back with EINTR that no signal of its own ended, with 19 if it computed
+ * SIGUSR1 makes it execute itself again as `prey spin`. SIGUSR2 makes it exit at once with 3. It
+ * exits with 18 if a call returned EINTR without a signal of its own, and with 19 if it computed
  * something wrong.
  */
 #include "target.h"
@@ -25,7 +25,7 @@ static const char *own_path;
 
 static void on_usr1(int signal) {
     (void)signal;
-    /* A timer outlives an exec, its handler does not. */
+    /* A timer survives an exec, its handler does not. */
     struct sigaction ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGALRM, &ignored, NULL);
     execl(own_path, own_path, "spin", "again", (char *)NULL);
@@ -42,7 +42,8 @@ static void on_alarm(int signal) {
     ticks++;
 }
 
-/* The same number from the same start, whatever interrupts it: in integer and in vector registers. */
+/* Computes the same number from the same start, in integer and in vector registers, whatever
+ * interrupts it. */
 APART void compute(void) {
     uint64_t x = 1;
     double a = 1.0, b = 0.5, c = 0.25, d = 0.125;
@@ -79,7 +80,7 @@ static void nap(void) {
     }
 }
 
-/* Opened before the program is looked at from outside. */
+/* Opened before the test inspects the program from outside. */
 static int events;
 
 static void wait_for_events(void) {
@@ -136,8 +137,8 @@ static void tick(void) {
     wrong += ticks == 0;
 }
 
-/* On a stack cut out of ordinary memory, where nothing may be written below the stack pointer: the
- * pattern there is looked at in the end. Handlers run on a stack of their own. */
+/* Computes on a stack cut out of ordinary memory, where nothing may be written below the stack
+ * pointer. The pattern there is checked at the end. Handlers run on their own stack. */
 static unsigned char *area;
 
 static void cut_stack(void) {
@@ -161,7 +162,7 @@ static void fiber(void) {
         wrong += area[i] != PATTERN;
 }
 
-/* No signal may be queued for it, so no timer made. */
+/* No signal can be queued for the process, so no timer can be created. */
 static void be_poor(void) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_SIGPENDING, &none);
@@ -195,7 +196,7 @@ int main(int argc, char **argv) {
         return wrong ? WRONG : OWN_EXIT_CODE;
     }
     if (argc > 2) {
-        /* Executed in the handler of SIGUSR1, which is blocked since. */
+        /* The exec was in the handler of SIGUSR1, so the signal is still blocked. */
         sigset_t all;
         sigfillset(&all);
         sigprocmask(SIG_UNBLOCK, &all, NULL);

@@ -1,9 +1,9 @@
-/* One body under several names, whose times stand to each other as their names say, and one leaf
- * under three callers. Each thread takes the time of every call by its own CPU clock.
+/* One body under several names, whose times have the ratios that the names say, and one leaf under
+ * three callers. Each thread measures every call with its own CPU clock.
  *
  *     ratios MILLISECONDS [PERCENT]
  *
- * With PERCENT, kernel_8 has so much more to do than its name says.
+ * With PERCENT, kernel_8 has this much more work than its name says.
  */
 #include "team.h"
 
@@ -18,7 +18,8 @@ KERNEL(1)
 KERNEL(2)
 KERNEL(4)
 
-/* The one that can be slowed down: what is inserted is of the same kind, in the same function. */
+/* The function that can be slowed down. The additional work is of the same kind, in the same
+ * function. */
 APART uint64_t kernel_8(uint64_t x, uint64_t steps) {
     CHAIN(x, steps * 8);
     CHAIN(x, steps * 8 * percent / 100);
@@ -46,7 +47,7 @@ static void work(struct member *member) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        /* Rounds of changing length: nothing here beats in time with a sampling period. */
+        /* Rounds of changing length, so that nothing is in step with a sampling period. */
         uint64_t steps = UNIT + random % (UNIT * 8);
         for (int kind = 0; kind < KINDS; kind++) {
             member->x = kinds[kind].call(member->x, steps);
@@ -55,7 +56,7 @@ static void work(struct member *member) {
             before = now;
         }
     }
-    /* Afterwards it only sleeps. */
+    /* From now on the thread only sleeps. */
     for (int kind = 0; kind < KINDS; kind++)
         printf("%s %llu\n", kinds[kind].name, (unsigned long long)spent[kind]);
     fflush(stdout);

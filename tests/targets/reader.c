@@ -1,4 +1,4 @@
-/* Spends nearly all its time inside read(2): big buffers from /dev/zero. */
+/* Spends nearly all its time inside read(2): large buffers from /dev/zero. */
 #include "target.h"
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ int main(void) {
     while (!stop) {
         ssize_t got = read_zeroes(zero) - 1;
         failed += got < 0;
-        /* Any signal, handled or not, makes the kernel cut a long read of this device short. */
+        /* Any signal, handled or not, makes the kernel end a long read of this device early. */
         short_reads += got >= 0 && got < (ssize_t)sizeof buffer;
     }
     getrusage(RUSAGE_SELF, &usage);

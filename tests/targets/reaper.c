@@ -1,7 +1,8 @@
-/* Threads that have children all the time beside threads that wait in calls which a stop ends with EINTR.
+/* Threads with short-lived children beside threads that wait in calls which a stop ends with
+ * EINTR.
  *
- * SIGCHLD is ignored by default: the kernel drops it as it is sent, and nobody's call ends. But it asks
- * first whether the child's parent is traced, and then sends it all the same.
+ * SIGCHLD is ignored by default: the kernel drops it when it is sent, and no call ends. But if
+ * the child's parent is traced, the kernel sends it nevertheless.
  */
 #include "target.h"
 #include <sys/epoll.h>

@@ -1,12 +1,12 @@
 /* Works for a while, then executes the next program. Built several times under other names: the
- * functions of each are called after WHO.
+ * functions of each are named after WHO.
  *
  *     relay HOW MS [PROGRAM ARGUMENT...]
  *
- * MS milliseconds of CPU time, or until SIGTERM with "wait". HOW says by which thread the next program
- * is executed: "main", or "thread" for the last of three that work beside the first. With "fork" a
- * child is left behind, which works until its parent ends. With "strict" it may then make no system call
- * but a few, and works until SIGTERM.
+ * MS is milliseconds of CPU time, or "wait" for until SIGTERM. HOW says which thread executes the
+ * next program: "main", or "thread" for the last of three that work beside the first. With "fork"
+ * it leaves a child behind, which works until its parent exits. With "strict" it then enters
+ * seccomp's strict mode, which permits only a few system calls, and works until SIGTERM.
  */
 #include "target.h"
 #include <linux/seccomp.h>
@@ -34,7 +34,7 @@ static void work(int thread) {
 }
 
 static int go_on(void) {
-    /* All of the process, with what the loader and other programs have used before. */
+    /* The CPU time of the process, including that of the loader and of earlier programs. */
     printf(TEXT(WHO) "_ns %llu\n", (unsigned long long)clock_ns(CLOCK_PROCESS_CPUTIME_ID));
     fflush(stdout);
     if (!*next)

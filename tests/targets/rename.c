@@ -1,4 +1,4 @@
-/* One thread, started at SIGUSR1, that is called "first", then "second", and ends. */
+/* A thread, started at SIGUSR1, that is called "first", then "second", and exits. */
 #include "target.h"
 #include <sys/syscall.h>
 

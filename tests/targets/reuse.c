@@ -1,5 +1,5 @@
-/* Two kinds of threads take turns, and each gets the thread id of the one before. Needs the right to
- * say which id comes next.
+/* Two kinds of threads alternate, and each thread reuses the thread id of the one before. Needs the
+ * permission to set the next id.
  *
  *     reuse [MS]       CPU time of each, 15 if not given
  */
@@ -28,7 +28,7 @@ APART uint64_t beta_work(uint64_t x) {
 static void *thread_main(void *kind) {
     int is_beta = kind != NULL, tid = syscall(SYS_gettid);
     if (wanted && tid != wanted)
-        return NULL; /* somebody else took it */
+        return NULL; /* another process took the id */
     wanted = tid;
     pthread_setname_np(pthread_self(), is_beta ? "beta" : "alpha");
     sink = is_beta ? beta_work(1) : alpha_work(1);

@@ -21,7 +21,7 @@ def sort_words():
 
 
 signal.signal(signal.SIGTERM, on_sigterm)
-# PR_SET_PTRACER, any: where yama lets only parents trace, the recorder of a test is a sibling.
+# PR_SET_PTRACER, any: where yama lets only parents trace, a test's recorder is only a sibling.
 ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & 0xFFFFFFFFFFFFFFFF), 0, 0, 0)
 print("ready", flush=True)
 wrong = 0

@@ -1,5 +1,5 @@
-/* A thread that sleeps for 60 % of its time, waits for a lock for 25 % and computes for 15 %, each in a
- * function of its own, and measures how long it was in each. Another thread holds the lock.
+/* A thread that sleeps for 60 % of its time, waits for a lock for 25 % and computes for 15 %,
+ * each in its own function. It measures the time in each. Another thread holds the lock.
  */
 #include "target.h"
 #include <semaphore.h>

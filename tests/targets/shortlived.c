@@ -1,4 +1,4 @@
-/* One thread after the other, each living for one millisecond of CPU time. */
+/* One thread after the other, each of which lives for one millisecond of CPU time. */
 #include "target.h"
 
 static uint64_t threads_ns;

@@ -1,11 +1,11 @@
-/* A program that has signals of its own, and counts them.
+/* A program with signals of its own, which it counts.
  *
  *     signals blocked    every thread blocks every signal, and computes
  *     signals handled    handlers for every signal, on alternate stacks; threads raise them, and queue
  *                        real-time ones with values, all the time
  *     signals waited     one thread takes signals of all kinds from a signalfd, another from sigwaitinfo
  *
- * Each signal that was sent must arrive once, with what it was sent with, and no other.
+ * Each signal must arrive exactly once, with the value that it was sent with.
  */
 #include "target.h"
 #include <setjmp.h>
@@ -24,14 +24,14 @@ static int tids[2], stranger;
 
 static void add(uint64_t *count) { __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST); }
 
-/* Neither what nobody can have, nor what glibc keeps for itself, nor what ends the target; nor SIGCONT,
- * which is taken back by the next one that could stop the process. */
+/* Leaves out signals that cannot be caught, those of glibc, and the one that ends the target.
+ * Also leaves out SIGCONT, which the next stop signal cancels. */
 static int is_free(int signal) {
     return signal != SIGKILL && signal != SIGSTOP && signal != 32 && signal != 33 && signal != SIGTERM &&
            signal != SIGCONT;
 }
 
-/* The last one that nobody here has sent is told. */
+/* Reports the last signal that no thread here has sent. */
 static int is_own(const siginfo_t *siginfo) {
     int is_own = siginfo->si_pid == getpid() && siginfo->si_value.sival_int == VALUE + siginfo->si_signo;
     if (!is_own)
@@ -58,7 +58,7 @@ static void on_any(int signal, siginfo_t *siginfo, void *context) {
     add(&arrived);
 }
 
-/* A fault of its own is left by a jump. */
+/* The handler of the program's own fault leaves it with a jump. */
 static void on_fault(int signal, siginfo_t *siginfo, void *context) {
     if (siginfo->si_code == SI_QUEUE)
         return on_any(signal, siginfo, context);
@@ -116,7 +116,7 @@ static void *raising(void *unused) {
     return NULL;
 }
 
-static void *deaf(void *unused) {
+static void *blocking(void *unused) {
     (void)unused;
     add(&up);
     while (!stop)
@@ -131,7 +131,7 @@ static pthread_t start(void *(*what)(void *)) {
     return thread;
 }
 
-/* SIGTRAP is left to perf events, which have no other. */
+/* SIGTRAP is left to perf events, which have no other signal. */
 static sigset_t waited_for(void) {
     sigset_t set;
     sigfillset(&set);
@@ -146,7 +146,7 @@ static void take(const siginfo_t *siginfo) {
     add(&arrived);
 }
 
-/* All are blocked in these two, so that sent to them they wait here. */
+/* These two threads block all signals, so signals to them stay pending. */
 static void *reading(void *unused) {
     struct signalfd_siginfo got;
     sigset_t all = waited_for();
@@ -182,7 +182,7 @@ static void *sending(void *unused) {
             if (!is_free(signal) || signal == SIGTRAP)
                 continue;
             send_to(tids[signal % 2], signal);
-            /* Most kinds do not queue: one after the other. */
+            /* Most signals do not queue, so they are sent one after the other. */
             for (int i = 0; i < 20000 && __atomic_load_n(&arrived, __ATOMIC_SEQ_CST) < sent; i++)
                 usleep(100);
         }
@@ -191,7 +191,7 @@ static void *sending(void *unused) {
     return NULL;
 }
 
-/* SIGTERM is blocked everywhere. */
+/* SIGTERM is blocked in all threads. */
 static void run(void) {
     sigset_t pending;
     while (!stop) {
@@ -205,7 +205,7 @@ int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "handled";
     sigset_t all, term;
     pthread_t threads[WORKERS];
-    void *(*what)(void *) = !strcmp(how, "blocked") ? deaf : !strcmp(how, "handled") ? raising : sending;
+    void *(*what)(void *) = !strcmp(how, "blocked") ? blocking : !strcmp(how, "handled") ? raising : sending;
     int started = 0;
     sigfillset(&all);
     sigemptyset(&term);
@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
         while (!__atomic_load_n(&tids[0], __ATOMIC_SEQ_CST) || !__atomic_load_n(&tids[1], __ATOMIC_SEQ_CST))
             usleep(1000);
     }
-    if (what != deaf)
+    if (what != blocking)
         pthread_sigmask(SIG_SETMASK, &term, NULL);
     threads[started++] = start(what);
     while (what != sending && started < WORKERS)
@@ -234,6 +234,6 @@ int main(int argc, char **argv) {
         pthread_join(threads[--started], NULL);
     printf("sent %lu\narrived %lu\nwrong %lu\njumps %lu\nstranger %d\n", sent, arrived, wrong, jumps, stranger);
     fflush(stdout);
-    /* Who waits for signals waits on. */
+    /* The threads that wait for signals go on waiting. */
     _exit(OWN_EXIT_CODE);
 }

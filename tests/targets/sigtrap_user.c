@@ -1,6 +1,6 @@
-/* Owns SIGTRAP, as debuggers' helpers and crash reporters do: every trap that it raises must reach
- * its handler, and none that it did not raise. With the argument "dense" it hardly does
- * anything else, so that any stop finds a trap pending. */
+/* Owns SIGTRAP, as helpers of debuggers and crash reporters do. Every trap that it raises must
+ * reach its handler, and no other may. With the argument "dense" it does little else, so that
+ * any stop finds a trap pending. */
 #include "target.h"
 
 static volatile sig_atomic_t handled;

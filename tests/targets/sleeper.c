@@ -1,8 +1,8 @@
-/* Sits in one blocking system call and counts how often it came back with EINTR.
+/* Blocks in one system call and counts how often it returned EINTR.
  *
  *     sleeper nanosleep|poll|read|sigwait|futex [burn]
  *
- * With "burn" a second thread uses CPU, so that there is something to sample.
+ * With "burn" a second thread uses CPU time, so that there is something to sample.
  */
 #include "target.h"
 #include <linux/futex.h>
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
             usleep(1000);
     }
     target_ready();
-    /* No SA_RESTART here: SIGTERM must get the main thread out of its call. */
+    /* No SA_RESTART here: SIGTERM must interrupt the main thread's call. */
     struct sigaction action = {.sa_handler = on_sigterm};
     sigaction(SIGTERM, &action, NULL);
     while (!stop) {

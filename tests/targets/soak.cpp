@@ -99,7 +99,7 @@ static bool memory() {
     for (int i = 0; i < 200; i++)
         if (kept[static_cast<size_t>(i)].back() != 'a' + i % 26)
             return false;
-    // Large enough for a mapping of its own.
+    // Large enough for its own mapping.
     char *large = static_cast<char *>(malloc(1 << 20));
     large[4096] = 1;
     bool is_right = large[4096] == 1;
@@ -122,7 +122,7 @@ static bool signals() {
 
 static void on_fault(int) { siglongjmp(home, 3); }
 
-// Called so that the compiler does not know that it never comes back.
+// Called through a pointer, so that the compiler does not know that it never returns.
 static void (*volatile leave)(jmp_buf, int) = longjmp;
 
 static __attribute__((noinline)) void jumps_back(jmp_buf &to, int depth) {
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
                 storm.done++;
             }
         });
-    // Where yama lets only parents trace, the recorder of a test is a sibling.
+    // Where yama lets only parents trace, a test's recorder is only a sibling.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     puts("ready");
     fflush(stdout);

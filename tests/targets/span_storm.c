@@ -1,5 +1,6 @@
-/* Threads that take a new span as fast as they can. Root and tags follow from the span, so that a mix of two
- * is seen as such; every other span is the one before with other tags. Says how many there were. */
+/* Threads that enter a new span as fast as they can. Root and tags follow from the span, so that
+ * a mix of two spans is visible. Every second span is the span before it with other tags. Prints
+ * how many there were. */
 #include "target.h"
 
 #include "../../context/include/traceprof_context.h"

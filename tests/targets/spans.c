@@ -1,8 +1,9 @@
-/* Threads that tell which span they work on. Each function is only ever called within its own span:
- * "worker" takes turns between two spans with tags, "caller" makes system calls in one that never ends,
- * "tracer" opens one around each of its calls, within another one that has its own code, "sleeper" sleeps in others, "silent" tells nothing, and "brief" is a new thread each time, with a span of its own
- * every other time. Begins to tell after as many seconds as the first argument says; with a second one it may have
- * no memory file. */
+/* Threads that publish the span that they work on. Each function is only called within its own
+ * span. "worker" alternates between two spans with tags. "caller" makes system calls in a span
+ * that never ends. "tracer" opens a span around each of its calls, within another span that has
+ * its own code. "sleeper" sleeps in others. "silent" publishes nothing. "brief" is a new thread
+ * each time, with a span every second time. The first argument is the number of seconds before
+ * it publishes spans. With a second argument it may have no memory file. */
 #include "target.h"
 
 #include <linux/filter.h>
@@ -142,7 +143,7 @@ static void *be_brief(void *number) {
     } else {
         traceprof_context_set(0x7777, 0x7000);
         in_first();
-        /* It ends without clearing it. */
+        /* The thread exits without clearing its span. */
     }
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* Three copies of one kernel that take exactly 50, 30 and 20 percent of the work, each with a
- * caller of its own. Built without frame pointers.
+/* Three copies of one kernel that take exactly 50, 30 and 20 percent of the work, each with its own
+ * caller. Built without frame pointers.
  *
  *     split            until SIGTERM
  *     split ROUNDS     a fixed amount of work, for comparing speeds

@@ -1,10 +1,11 @@
-/* Threads that compute, and check what they compute, beside threads that sleep in calls of many kinds
- * and count whatever wakes them.
+/* Threads that compute and check their results, beside threads that sleep in calls of many kinds
+ * and count every wakeup.
  *
  *     steady THREADS [seccomp|lethal|undumpable]
  *
- * The main thread and up to two others compute. "seccomp": under a filter that refuses execve and permits
- * all else. "lethal": under one that kills for shmat. "undumpable": closed to other processes of its user.
+ * The main thread and up to two others compute. "seccomp": under a filter that refuses execve and
+ * permits everything else. "lethal": under a filter that kills for shmat. "undumpable": closed to
+ * other processes of its user.
  */
 #include "target.h"
 #include <linux/filter.h>
@@ -23,7 +24,7 @@ static int pipe_ends[2], epoll;
 
 static unsigned raise_by_one(unsigned *count) { return __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST); }
 
-/* Integer and floating-point registers full of what must be the same each time. */
+/* Fills the integer and floating-point registers with values that must be the same each time. */
 APART uint64_t compute(uint64_t x) {
     double a = 1.5, b = 2.5, c = 3.5, d = 0.25;
     for (int i = 0; i < 20000; i++) {
@@ -121,7 +122,7 @@ int main(int argc, char **argv) {
         filter(SYS_execve, SECCOMP_RET_ERRNO | EPERM);
     if (!strcmp(how, "lethal"))
         filter(SYS_shmat, SECCOMP_RET_KILL_PROCESS);
-    /* SIGTERM is the main thread's. */
+    /* Only the main thread takes SIGTERM. */
     sigemptyset(&taken);
     sigaddset(&taken, SIGTERM);
     sigaddset(&taken, SIGUSR1);
@@ -134,6 +135,6 @@ int main(int argc, char **argv) {
     compute_until_the_end();
     printf("eintr %u\nother %u\nwrong %u\n", eintr, other, wrong);
     fflush(stdout);
-    /* The sleepers are left in their calls. */
+    /* The sleepers stay in their calls. */
     _exit(OWN_EXIT_CODE);
 }

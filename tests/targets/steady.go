@@ -1,4 +1,4 @@
-// Goroutines on deep stacks, garbage and its collection, until SIGTERM; each checks what it computes.
+// Goroutines on deep stacks, garbage and its collection, until SIGTERM. Each checks its results.
 package main
 
 import (

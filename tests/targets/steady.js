@@ -1,4 +1,5 @@
-// The main thread and a worker compute, sort and make garbage until SIGTERM; each checks its results.
+// The main thread and a worker compute, sort and make garbage until SIGTERM. Each checks its
+// results.
 const { Worker, isMainThread, parentPort } = require('node:worker_threads');
 
 let wrong = 0;

@@ -1,10 +1,10 @@
-/* Very short threads, so many at a time, created and joined from SIGUSR1 on until the thread that does
- * it has used a given CPU time by its own clock; then it sleeps.
+/* Very short threads, AT-A-TIME at the same time. The main thread creates and joins them from
+ * SIGUSR1 on, until it has used a given CPU time by its own clock. Then it sleeps.
  *
  *     storm AT-A-TIME MICROSECONDS MILLISECONDS
  *
- * A thread computes for so many microseconds. It does not look at a clock: how many loops these are is
- * measured before.
+ * A thread computes for MICROSECONDS. It does not read a clock: the program measures the number of
+ * loops before.
  */
 #include "target.h"
 
@@ -27,7 +27,7 @@ APART void *short_work(void *unused) {
     return NULL;
 }
 
-/* Loops of a millisecond, of the fastest of some tries. */
+/* Loops of a millisecond, from the fastest of some attempts. */
 static uint64_t loops_per_ms(void) {
     const unsigned long tried = 200000;
     uint64_t least_ns = UINT64_MAX;

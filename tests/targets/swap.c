@@ -1,5 +1,5 @@
-/* Loads one of two plugins, computes in it and unloads it again, in turn. They have the same layout, so
- * each is mapped where the other one was.
+/* Alternately loads one of two plugins, computes in it and unloads it. Both have the same layout,
+ * so each is mapped where the other was.
  *
  *     swap PLUGIN PLUGIN
  */

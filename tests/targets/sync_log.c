@@ -1,4 +1,4 @@
-// Preloaded into a command: notes in $SYNC_LOG what it makes durable and what it renames, in order.
+// Preloaded into a command: logs in $SYNC_LOG which files it syncs and which it renames, in order.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* What every C target shares: it says "ready" once it is up, runs until SIGTERM, reports
- * "key value" lines and ends with a code of its own. */
+/* Code that all C targets share: it prints "ready" once the target is up, runs until SIGTERM,
+ * prints "key value" lines and exits with the targets' own code. */
 #ifndef TARGET_H
 #define TARGET_H
 #define _GNU_SOURCE
@@ -28,7 +28,7 @@ static void on_sigterm(int signal) {
 __attribute__((unused)) static void target_ready(void) {
     struct sigaction action = {.sa_handler = on_sigterm, .sa_flags = SA_RESTART};
     sigaction(SIGTERM, &action, NULL);
-    /* Where yama lets only parents trace, the recorder of a test is a sibling. */
+    /* Where yama lets only parents trace, a test's recorder is only a sibling. */
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     puts("ready");
     fflush(stdout);
@@ -40,7 +40,7 @@ static inline uint64_t clock_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* A chain of dependent multiplications: its speed does not depend on alignment or on caches. */
+/* A chain of dependent multiplications, whose speed does not depend on alignment or on caches. */
 #define CHAIN(x, steps)                                                                            \
     for (uint64_t step = 0; step < (steps); step++)                                                \
         (x) = (x) * 6364136223846793005u + 1442695040888963407u

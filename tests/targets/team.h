@@ -1,5 +1,5 @@
-/* A team of threads, "busy-0" and so on: each works for a budget of CPU time, by its own clock, from
- * SIGUSR1 on, and sleeps then until SIGTERM. At the end the time of each is printed. */
+/* A team of threads, "busy-0" and so on. From SIGUSR1 on each works for a budget of CPU time by
+ * its own clock, and then sleeps until SIGTERM. At the end the program prints the time of each. */
 #ifndef TEAM_H
 #define TEAM_H
 #include "target.h"
@@ -18,7 +18,7 @@ static volatile int go;
 static uint64_t budget_ns, used_ns[TEAM_MAX];
 static volatile uint64_t sink;
 
-/* The program's own: uses the budget up, or stops. */
+/* Defined by the program: uses the budget up, or stops. */
 static void work(struct member *member);
 
 static void on_sigusr1(int signal) {
@@ -52,7 +52,7 @@ static void *run_member(void *argument) {
     return NULL;
 }
 
-/* All of the program's life. */
+/* Runs for the program's complete life. */
 static int run_team(int count, const char *milliseconds) {
     static pthread_t threads[TEAM_MAX];
     struct sigaction action = {.sa_handler = on_sigusr1, .sa_flags = SA_RESTART};

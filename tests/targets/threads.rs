@@ -1,5 +1,5 @@
-//! Four named Rust threads, each busy in a function of its own, one of them through a trait object
-//! and one through a closure.
+//! Four named Rust threads, each busy in its own function, one of them through a trait object and
+//! one through a closure.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn chain(seed: u64) -> u64 {
     (0..20_000).fold(seed, |x, _| std::hint::black_box(x.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1))
 }
 
-// Each with a constant of its own: equal functions are merged into one.
+// Each has its own constant, because equal functions are merged.
 macro_rules! crunch {
     ($($name:ident $constant:literal),*) => { $(
         #[inline(never)]
@@ -59,8 +59,8 @@ fn run(mut step: impl FnMut(u64) -> u64) -> u64 {
 fn main() {
     // SAFETY: the handler only stores to an atomic.
     unsafe { signal(15, on_sigterm) };
-    // PR_SET_PTRACER, any: where yama lets only parents trace, the recorder of a test is a sibling.
-    // SAFETY: this option takes numbers only.
+    // PR_SET_PTRACER, any: where yama lets only parents trace, a test's recorder is only a sibling.
+    // SAFETY: this option only takes numbers.
     unsafe { prctl(0x5961_6d61, usize::MAX, 0_usize, 0_usize, 0_usize) };
     let boxed: Box<dyn Work + Send> = Box::new(Two);
     let spawn = |name: &str, work: Box<dyn FnMut(u64) -> u64 + Send>| {

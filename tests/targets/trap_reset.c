@@ -1,13 +1,13 @@
-/* Busy, and from SIGUSR1 on it does with SIGTRAP what applications may do.
+/* Computes, and from SIGUSR1 on changes SIGTRAP in ways in which applications may.
  *
  *     trap_reset default       reset it once, and use no CPU time for half a second
- *     trap_reset own           install a handler of its own, which counts
+ *     trap_reset own           install its own handler, which counts
  *     trap_reset urgent        the same for SIGURG
- *     trap_reset all           reset all signals again and again, but those it needs itself
+ *     trap_reset all           reset all signals again and again, except those that it needs
  */
 #include "target.h"
 
-static volatile sig_atomic_t go, hits;
+static volatile sig_atomic_t go, handled;
 static volatile uint64_t sink;
 
 static void on_sigusr1(int signal) {
@@ -17,7 +17,7 @@ static void on_sigusr1(int signal) {
 
 static void on_sigtrap(int signal) {
     (void)signal;
-    hits++;
+    handled++;
 }
 
 APART uint64_t before_the_reset(uint64_t x) { CHAIN(x, 200000); return x; }
@@ -53,6 +53,6 @@ int main(int argc, char **argv) {
         after++;
     }
     printf("rounds %llu\n", (unsigned long long)after);
-    printf("hits %d\n", (int)hits);
+    printf("handled %d\n", (int)handled);
     return OWN_EXIT_CODE;
 }

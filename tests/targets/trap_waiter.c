@@ -1,10 +1,10 @@
-/* A thread waits for SIGTRAP, which it blocks, and computes for some milliseconds after each. Main sends
- * it one now and then. Each that was sent must arrive once, and no other.
+/* A thread waits for SIGTRAP, which it blocks, and computes for some milliseconds after each. The
+ * main thread sends it a SIGTRAP now and then. Each must arrive exactly once, and no other may.
  *
- *     trap_waiter sigwait     by sigtimedwait
- *     trap_waiter signalfd    by a descriptor
- *     trap_waiter late        by a descriptor, from the first SIGUSR1 on
- *     trap_waiter all         by sigtimedwait, for every other signal as well
+ *     trap_waiter sigwait     with sigtimedwait
+ *     trap_waiter signalfd    with a descriptor
+ *     trap_waiter late        with a descriptor, from the first SIGUSR1 on
+ *     trap_waiter all         with sigtimedwait, for every other signal as well
  */
 #include "target.h"
 #include <sys/signalfd.h>
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     uint64_t last = 0;
     while (!stop) {
         sink = beside_waits(sink) + 1;
-        /* Such signals do not queue: one after the other. */
+        /* Such signals do not queue, so they are sent one after the other. */
         if (clock_ns(CLOCK_MONOTONIC) - last > 300000000 && __atomic_load_n(&waiter, __ATOMIC_SEQ_CST) &&
             __atomic_load_n(&arrived, __ATOMIC_SEQ_CST) == sent) {
             last = clock_ns(CLOCK_MONOTONIC);
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
         usleep(1000);
     is_late = 0;
     __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);
-    /* One more, if it waits. */
+    /* Sends one more if the thread waits. */
     if (__atomic_load_n(&waiter, __ATOMIC_SEQ_CST))
         send();
     pthread_join(thread, NULL);

@@ -1,4 +1,4 @@
-/* A plugin of swap, built twice with another NAME. */
+/* A plugin of `swap`, built twice with different NAMEs. */
 #include "target.h"
 
 #define JOIN(a, b) a##_##b

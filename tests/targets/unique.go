@@ -1,6 +1,6 @@
-// Each leaf is called by its own parent only, and that by its own root, on a goroutine of its own,
-// until SIGTERM. Leaves are short, or grow the stack, or end in the runtime, on the system's stack, or
-// in the vDSO.
+// Each leaf is called only by its own parent, and that only by its own root, on its own goroutine,
+// until SIGTERM. Leaves are short, grow the stack, or end in the runtime, on the system stack or in
+// the vDSO.
 package main
 
 import (

@@ -1,6 +1,6 @@
-/* The main thread waits for a child of vfork, which uses the parent's memory, again and again; with
- * "busy" another thread computes meanwhile. The child asks nobody: it sleeps and ends with a code; with
- * "nested" it has a child of vfork do so.
+/* The main thread waits again and again for a child of vfork, which uses the parent's memory. With
+ * "busy" another thread computes meanwhile. No signal wakes the child: it sleeps and exits with a
+ * code. With "nested" it has its own child of vfork do so.
  *
  *     vfork_parent MILLISECONDS [busy [nested]]
  */
@@ -24,7 +24,7 @@ static void *busy(void *unused) {
 
 static struct timespec nap;
 
-/* Apart, as the frames of who calls vfork are used again by the child. */
+/* A separate function, because the child reuses the frames of the caller of vfork. */
 APART int sleep_in_a_child(void) {
     int status = 0;
     pid_t child = vfork();

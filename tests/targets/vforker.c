@@ -1,4 +1,5 @@
-/* The parent of a vfork that lasts until the child gets SIGTERM. A second thread naps meanwhile. */
+/* The parent of a vfork that lasts until the child gets SIGTERM. Meanwhile a second thread
+ * alternates between work and sleep. */
 #include "target.h"
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-// What Node.js programs do most: text, objects, sorting, hashing, until SIGTERM.
+// Typical work of Node.js programs: text, objects, sorting, hashing, until SIGTERM.
 const crypto = require('crypto');
 const zlib = require('zlib');
 

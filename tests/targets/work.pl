@@ -1,4 +1,4 @@
-# What Perl programs do most: patterns, tables, sorting, text, until SIGTERM.
+# Typical work of Perl programs: patterns, tables, sorting, text, until SIGTERM.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What Python programs do most: text, numbers, tables, sorting, hashing, until SIGTERM.
+# Typical work of Python programs: text, numbers, tables, sorting, hashing, until SIGTERM.
 import hashlib
 import json
 import os

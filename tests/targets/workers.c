@@ -1,10 +1,11 @@
-/* Starts workers one after the other, each of which works for a while and ends.
+/* Starts workers one after the other, each of which works for a while and exits.
  *
  *     workers HOW COUNT MS
  *
- * HOW is "fork" for workers that are forked and execute nothing, "spawn" for those that are another
- * program in memory of its parent at first, as posix_spawn has it. MS is the CPU time of each. It prints
- * `worker PID` for each one that has ended, with the CPU time that it used.
+ * HOW is "fork" for workers that are forked and execute nothing, or "spawn" for workers that
+ * execute another program and use their parent's memory until then, as with posix_spawn. MS is the
+ * CPU time of each. The program prints `worker PID` for each worker that has exited, with the CPU
+ * time that it used.
  */
 #include "target.h"
 #include <spawn.h>

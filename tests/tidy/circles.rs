@@ -1,14 +1,14 @@
-//! Files do not import each other in a ring, and the folders of a module stand on each other.
+//! Files do not import each other in a ring, and the folders of a module have an order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{self, Source};
 
-/// A module by its path below the crate, as in `["record", "store"]`.
+/// The path of a module in its crate, as in `["record", "store"]`.
 pub(super) type Module = Vec<String>;
 
-/// The folders of a module from bottom to top: each imports from those before it only. What is not
-/// listed is above them.
+/// The folders of a module from bottom to top. Each folder imports only from those before it.
+/// Folders that are not listed are above them.
 const FOLDERS: [(&str, &[&str]); 2] = [
     (
         "record",
@@ -19,15 +19,15 @@ const FOLDERS: [(&str, &[&str]); 2] = [
     ),
     ("view", &["text", "recording", "select", "profile", "print"]),
 ];
-/// Crates of the tree whose files are looked at.
+/// The crates whose files are checked.
 pub(super) const CRATES: [&str; 4] = ["src/", "abi/src/", "agent/src/", "context/src/"];
 
-/// What each module of one crate imports.
+/// The imports of each module of one crate.
 #[derive(Default)]
 struct Imports(BTreeMap<Module, BTreeSet<Module>>);
 
 impl Imports {
-    /// Of the files whose paths begin with `root`. What is under test only is left out.
+    /// Reads the files whose paths begin with `root`, without their tests.
     fn of(root: &str, tree: &[Source]) -> Self {
         let files: Vec<(Module, &Source)> = tree
             .iter()
@@ -41,14 +41,14 @@ impl Imports {
             let found = uses(&without_tests(&file.code()), own)
                 .into_iter()
                 .filter_map(|path| longest_known(&known, path))
-                // A module and its own children are one thing.
+                // A module and its own children count as one.
                 .filter(|other| !other.starts_with(own) && !own.starts_with(other));
             imports.0.entry(own.clone()).or_default().extend(found);
         }
         imports
     }
 
-    /// The imports that are part of a ring, or lead from one ring to another.
+    /// Returns the imports that are part of a ring, or lead from one ring to another.
     fn rings(&self) -> Vec<(Module, Module)> {
         let mut edges: BTreeSet<(Module, Module)> = self
             .0
@@ -59,8 +59,8 @@ impl Imports {
             let from: BTreeSet<Module> = edges.iter().map(|(from, _)| from.clone()).collect();
             let to: BTreeSet<Module> = edges.iter().map(|(_, to)| to.clone()).collect();
             let before = edges.len();
-            // Who imports nothing that is left, or is imported by nobody that is left, is in no
-            // ring.
+            // A module that imports none of the remaining modules, or that none of them imports, is
+            // in no ring.
             edges.retain(|(one, other)| to.contains(one) && from.contains(other));
             if edges.len() == before {
                 return edges.into_iter().collect();
@@ -68,7 +68,7 @@ impl Imports {
         }
     }
 
-    /// Imports of a folder of [`FOLDERS`] from one above it.
+    /// Returns the imports of a folder of [`FOLDERS`] from a folder above it.
     fn upwards(&self) -> Vec<(Module, Module)> {
         let all = self.0.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
         all.filter(|(from, to)| {
@@ -82,7 +82,7 @@ impl Imports {
     }
 }
 
-/// The module of [`FOLDERS`] that this one is in, and at which place.
+/// Returns the module of [`FOLDERS`] that contains this module, and the position of its folder.
 fn height(module: &Module) -> Option<(&str, usize)> {
     let [top, folder, ..] = module.as_slice() else { return None };
     let (_, folders) = FOLDERS.iter().find(|(name, _)| name == top)?;
@@ -90,7 +90,7 @@ fn height(module: &Module) -> Option<(&str, usize)> {
     Some((top, at))
 }
 
-/// The module that a file below the root of a crate is.
+/// Returns the module of a file below the root of a crate.
 pub(super) fn module(path: &str) -> Module {
     let path = path.trim_end_matches(".rs");
     let mut parts: Module = path.split('/').map(str::to_owned).collect();
@@ -100,19 +100,19 @@ pub(super) fn module(path: &str) -> Module {
     parts
 }
 
-/// The code before the file's own tests.
+/// Returns the code before the file's own tests.
 pub(super) fn without_tests(code: &str) -> String {
     let end = code.find("#[cfg(test)]\nmod tests {").unwrap_or(code.len());
     code[..end].to_owned()
 }
 
-/// The paths that a file's `use` declarations name, from the root of the crate.
+/// Returns the paths that a file's `use` declarations name, from the root of the crate.
 fn uses(code: &str, own: &Module) -> Vec<Module> {
     let mut found = Vec::new();
     for statement in code.split(';') {
         let Some(at) = source::words(statement, "use").last() else { continue };
         let tree = &statement[at + "use".len()..];
-        // Elsewhere the word is a bound: `impl Trait + use<'a>`.
+        // Elsewhere `use` is a bound: `impl Trait + use<'a>`.
         if !tree.starts_with(char::is_whitespace) || tree.contains(['(', '<']) {
             continue;
         }
@@ -123,7 +123,7 @@ fn uses(code: &str, own: &Module) -> Vec<Module> {
     found
 }
 
-/// Each path of `a::{b, c::{d, e}}`.
+/// Returns each path of `a::{b, c::{d, e}}`.
 fn branches(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((stem, group)) = tree.split_once('{') else { return vec![tree.to_owned()] };
@@ -144,7 +144,7 @@ fn branches(tree: &str) -> Vec<String> {
     found
 }
 
-/// A path of this crate without `crate`, `self` and `super`; `None` for another crate's.
+/// Returns a path of this crate without `crate`, `self` and `super`; `None` for another crate.
 fn from_root(path: &str, own: &Module) -> Option<Module> {
     let mut parts = path.split("::").map(str::trim).peekable();
     let mut base = match *parts.peek()? {
@@ -161,7 +161,7 @@ fn from_root(path: &str, own: &Module) -> Option<Module> {
     Some(base)
 }
 
-/// The file that a path leads into.
+/// Returns the file that a path leads into.
 fn longest_known(known: &BTreeSet<Module>, mut path: Module) -> Option<Module> {
     while !path.is_empty() && !known.contains(&path) {
         path.pop();
@@ -210,7 +210,7 @@ mod tests {
         }
         let places = imports.0.keys().filter_map(height);
         let unlisted = places.filter(|(top, at)| *top == "record" && *at == FOLDERS[0].1.len());
-        assert_eq!(unlisted.count(), 0, "the order of src/record misses a folder");
+        assert_eq!(unlisted.count(), 0, "the order of src/record lacks a folder");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! One door per outside crate, and for what must stay in one place.
+//! Which files may use an outside crate, or another thing that must stay in one place.
 
 use super::source::{Source, words};
 
-/// A word of code and the only places below `src/` where it may stand.
+/// A word of code, and the only paths below `src/` where it may occur.
 const DOORS: [(&str, &[&str]); 11] = [
     ("clap", &["src/cli/"]),
     ("clap_complete", &["src/cli/"]),
@@ -10,16 +10,16 @@ const DOORS: [(&str, &[&str]); 11] = [
     ("indicatif", &["src/cli/"]),
     ("inferno", &["src/view/export/flamegraph.rs"]),
     ("procfs", &["src/proc/"]),
-    // The second is a test's: it steps a child of its own, which no injection ever does.
+    // The second is a test's, which steps its own child. No injection does that.
     ("ptrace", &["src/inject/", "src/unwind/tests/child.rs"]),
-    // The second asks for changes of the terminal's size.
+    // The second handles changes of the terminal's size.
     ("signal_hook", &["src/record/contract/stop.rs", "src/cli/top/terminal.rs"]),
     ("blazesym", &["src/symbol/"]),
     ("cpp_demangle", &["src/symbol/"]),
     ("rustc_demangle", &["src/symbol/"]),
 ];
 
-/// Constants that betray the use of `ptrace` through libc.
+/// Prefix of the constants with which libc's `ptrace` is used.
 const PTRACE_CONSTANTS: &str = "PTRACE_";
 
 fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
@@ -40,7 +40,7 @@ fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
     wrong
 }
 
-/// Unsafe code is explained where it is allowed.
+/// A file with unsafe code explains why it is allowed.
 fn unsafe_files_say_why(file: &Source) -> Vec<String> {
     let is_ours = ["src/", "abi/src/", "agent/src/", "context/src/"]
         .iter()

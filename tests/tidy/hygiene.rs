@@ -1,15 +1,15 @@
-//! Lengths, names, promises and paths.
+//! Rules for lengths, names, promises and paths.
 
 use super::source::Source;
 
 const LINES_MAX: usize = 500;
-/// Names that say nothing about what is inside.
+/// Names that do not say what is inside.
 const EMPTY_NAMES: [&str; 11] = [
     "util", "utils", "helper", "helpers", "manager", "ctx", "misc", "info", "data", "handler",
     "stuff",
 ];
 const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
-/// Beginnings of paths that exist on somebody's machine only.
+/// Beginnings of paths that only exist on one person's machine.
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
@@ -24,7 +24,7 @@ fn files_are_short(file: &Source) -> Vec<String> {
     if too_long { vec![format!("{lines} lines, at most {LINES_MAX}")] } else { Vec::new() }
 }
 
-/// Columns of a line of Rust; tables of documentation and text of other languages may have more.
+/// Columns of a line of Rust. Tables of documentation and text in other languages may have more.
 const COLUMNS_MAX: usize = 100;
 
 fn lines_fit_a_screen(file: &Source) -> Vec<String> {
@@ -57,7 +57,7 @@ fn files_say_what_they_are(file: &Source) -> Vec<String> {
     if file.is_rust() && !says { vec!["the first line is no //! text".into()] } else { Vec::new() }
 }
 
-/// A promise without an issue is never kept.
+/// Nobody keeps a promise without an issue.
 fn promises_have_an_issue(file: &Source) -> Vec<String> {
     let is_open = |line: &&str| {
         let numbered =

@@ -1,15 +1,15 @@
-//! The house rules that a machine can check, each with a test of itself.
+//! The house rules that a program can check, each with a test of itself.
 
 mod circles;
 mod doors;
-mod floors;
 mod hygiene;
+mod layers;
 mod objects;
 mod source;
 
 use source::Source;
 
-/// A rule looks at one file and says what is wrong with it.
+/// A rule checks one file and returns its violations.
 type Rule = fn(&Source) -> Vec<String>;
 
 fn assert_tree_follows(rule: Rule) {
@@ -22,7 +22,7 @@ fn assert_tree_follows(rule: Rule) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Checks a rule against a planted file: `expected` violations, no more and no less.
+/// Checks a rule against a planted file, which must have exactly `expected` violations.
 fn check(rule: Rule, path: &str, text: &str, expected: usize) {
     let found = rule(&Source { path: path.into(), text: text.into() });
     assert_eq!(found.len(), expected, "{path}: {text:?} gives {found:?}");

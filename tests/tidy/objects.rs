@@ -1,39 +1,33 @@
-//! An object is whole: the methods of a type lie in two files at most.
+//! The methods of a type are in at most two files, and no two types of a crate have one name.
 //!
-//! Where a type outgrows its file, a part of its state becomes a type of its own. Slices of one
-//! type in many files would all see, and change, all of its fields.
+//! If a type outgrows its file, part of its state becomes another type. Otherwise methods in many
+//! files could all see and change all of its fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::circles::{CRATES, Module, module, without_tests};
 use super::source::{self, Source};
 
-/// Files that may have methods of one type.
+/// The most files that may have methods of one type.
 const FILES_MAX: usize = 2;
 
-/// A type by its name and the module that it is defined in.
+/// Modules whose types have the names that another format gives them.
+const FOREIGN_NAMES: [&str; 1] = ["view/export/pprof/proto"];
+/// Architectures, whose files mirror each other.
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+
+/// A type: its name and the module that defines it.
 type Type = (String, Module);
 
-/// In which files of a crate each type has methods. Implementations of traits do not count.
+/// The files of a crate in which each type has methods. Implementations of traits do not count.
 #[derive(Default)]
 struct Methods(BTreeMap<Type, BTreeSet<String>>);
 
 impl Methods {
-    /// Of the files whose paths begin with `root`. What is under test only is left out.
+    /// Reads the files whose paths begin with `root`, without their tests.
     fn of(root: &str, tree: &[Source]) -> Self {
-        let files: Vec<(Module, &Source, String)> = tree
-            .iter()
-            .filter(|file| file.is_rust())
-            .filter_map(|file| Some((module(file.path.strip_prefix(root)?), file)))
-            .filter(|(module, _)| !module.iter().any(|part| part == "tests"))
-            .map(|(module, file)| (module, file, without_tests(&file.code())))
-            .collect();
-        let mut homes: BTreeMap<String, BTreeSet<Module>> = BTreeMap::new();
-        for (module, _, code) in &files {
-            for name in defined(code) {
-                homes.entry(name).or_default().insert(module.clone());
-            }
-        }
+        let files = files(root, tree);
+        let homes = homes(&files);
         let mut methods = Self::default();
         for (module, file, code) in &files {
             for name in implemented(code) {
@@ -46,7 +40,7 @@ impl Methods {
         methods
     }
 
-    /// The types that are in slices: a line for each.
+    /// Returns a line for each type whose methods are in too many files.
     fn sliced(&self) -> String {
         let too_many = self.0.iter().filter(|(_, files)| files.len() > FILES_MAX);
         let line = |((name, _), files): (&Type, &BTreeSet<String>)| {
@@ -57,7 +51,46 @@ impl Methods {
     }
 }
 
-/// The types that a file defines.
+/// Returns the files whose paths begin with `root`: module, file, and code without tests.
+fn files<'t>(root: &str, tree: &'t [Source]) -> Vec<(Module, &'t Source, String)> {
+    tree.iter()
+        .filter(|file| file.is_rust())
+        .filter_map(|file| Some((module(file.path.strip_prefix(root)?), file)))
+        .filter(|(module, _)| !module.iter().any(|part| part == "tests"))
+        .map(|(module, file)| (module, file, without_tests(&file.code())))
+        .collect()
+}
+
+/// Returns the modules that define a type of each name.
+fn homes(files: &[(Module, &Source, String)]) -> BTreeMap<String, BTreeSet<Module>> {
+    let mut homes: BTreeMap<String, BTreeSet<Module>> = BTreeMap::new();
+    for (module, _, code) in files {
+        for name in defined(code) {
+            homes.entry(name).or_default().insert(module.clone());
+        }
+    }
+    homes
+}
+
+/// Returns a line for each name that types of several modules have.
+fn ambiguous(root: &str, tree: &[Source]) -> String {
+    let mut homes = homes(&files(root, tree));
+    for modules in homes.values_mut() {
+        let own = modules.iter().filter(|module| !FOREIGN_NAMES.contains(&&*module.join("/")));
+        let is_mirrored = |part: &&String| ARCHITECTURES.contains(&part.as_str());
+        let generic =
+            |module: &Module| module.iter().filter(|it| !is_mirrored(it)).cloned().collect();
+        *modules = own.map(generic).collect();
+    }
+    let several = homes.iter().filter(|(_, modules)| modules.len() > 1);
+    let line = |(name, modules): (&String, &BTreeSet<Module>)| {
+        let modules: Vec<String> = modules.iter().map(|module| module.join("/")).collect();
+        format!("{name}: {}", modules.join(", "))
+    };
+    several.map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the types that a file defines.
 fn defined(code: &str) -> Vec<String> {
     let keywords = ["struct", "enum", "union"].into_iter();
     let found = keywords.flat_map(|keyword| {
@@ -66,10 +99,10 @@ fn defined(code: &str) -> Vec<String> {
     found.collect()
 }
 
-/// The types that a file has methods of, each as often as there are blocks.
+/// Returns the type of each block of methods in a file.
 fn implemented(code: &str) -> Vec<String> {
     let blocks = source::words(code, "impl").filter(|at| {
-        // Elsewhere it is a type: `-> impl Trait`, `x: impl Trait`.
+        // Elsewhere `impl` is a type: `-> impl Trait`, `x: impl Trait`.
         let before = code[..*at].trim_end().chars().next_back();
         before.is_none_or(|c| ['}', ';', ']', '{'].contains(&c))
     });
@@ -85,7 +118,7 @@ fn implemented(code: &str) -> Vec<String> {
     found.collect()
 }
 
-/// The text behind `<...>`, if it starts with that.
+/// Returns the text after `<...>`, if the text starts with that.
 fn behind_generics(text: &str) -> &str {
     let text = text.trim_start();
     if !text.starts_with('<') {
@@ -95,7 +128,7 @@ fn behind_generics(text: &str) -> &str {
     for (at, c) in text.char_indices() {
         match c {
             '<' => depth += 1,
-            // The other one is the end of an arrow: `F: Fn() -> T`.
+            // Another `>` ends an arrow: `F: Fn() -> T`.
             '>' if before != '-' => depth -= 1,
             _ => {}
         }
@@ -107,15 +140,15 @@ fn behind_generics(text: &str) -> &str {
     ""
 }
 
-/// The name that the text starts with.
+/// Returns the name that the text starts with.
 fn name(text: &str) -> Option<String> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     (end > 0).then(|| text[..end].to_owned())
 }
 
-/// Of the modules that define a type of this name, the one that shares most of its path with the
-/// module that names it.
+/// Returns the module that defines a type of this name and shares most of its path with the module
+/// that names it.
 fn nearest(homes: &BTreeSet<Module>, own: &Module) -> Module {
     let shared = |home: &&Module| home.iter().zip(own).take_while(|(one, two)| one == two).count();
     homes.iter().max_by_key(shared).cloned().unwrap_or_default()
@@ -124,11 +157,14 @@ fn nearest(homes: &BTreeSet<Module>, own: &Module) -> Module {
 mod tests {
     use super::*;
 
-    fn sliced(files: &[(&str, &str)]) -> String {
+    fn tree(files: &[(&str, &str)]) -> Vec<Source> {
         let file =
             |(path, text): &(&str, &str)| Source { path: (*path).into(), text: (*text).into() };
-        let tree: Vec<Source> = files.iter().map(file).collect();
-        Methods::of("src/", &tree).sliced()
+        files.iter().map(file).collect()
+    }
+
+    fn sliced(files: &[(&str, &str)]) -> String {
+        Methods::of("src/", &tree(files)).sliced()
     }
 
     #[test]
@@ -140,6 +176,28 @@ mod tests {
             let sliced = methods.sliced();
             assert!(sliced.is_empty(), "{root}: methods in more than two files:\n{sliced}");
         }
+    }
+
+    #[test]
+    fn no_two_types_of_a_crate_have_one_name() {
+        let tree = source::tree();
+        for root in CRATES {
+            let ambiguous = ambiguous(root, &tree);
+            assert!(ambiguous.is_empty(), "{root}: types of one name:\n{ambiguous}");
+        }
+    }
+
+    #[test]
+    fn types_of_one_name_are_found() {
+        let files = [
+            ("src/a.rs", "struct A;"),
+            ("src/b/mod.rs", "pub(crate) enum A { B }\nstruct B;"),
+            ("src/view/export/pprof/proto.rs", "struct B;"),
+            ("src/x86_64/c.rs", "struct C;"),
+            ("src/aarch64/c.rs", "struct C;"),
+            ("src/d/tests.rs", "struct B;"),
+        ];
+        assert_eq!(ambiguous("src/", &tree(&files)), "A: a, b");
     }
 
     #[test]
@@ -176,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_the_same_name_are_told_apart() {
+    fn types_of_the_same_name_are_distinguished() {
         let source = "struct Source;\nimpl Source {}";
         let four = [
             ("src/a/mod.rs", source),

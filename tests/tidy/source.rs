@@ -1,9 +1,9 @@
-//! The files of the tree, and Rust text without its comments and literals.
+//! The files of the tree, and Rust text without comments and literals.
 
 use std::fs;
 use std::path::Path;
 
-/// A file as text, whatever it is; the path is relative to the top of the tree.
+/// A text file. The path is relative to the top of the tree.
 pub(super) struct Source {
     pub(super) path: String,
     pub(super) text: String,
@@ -14,13 +14,13 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The text with comments and literals blanked out, line for line.
+    /// Returns the text with comments and literals blanked out, line by line.
     pub(super) fn code(&self) -> String {
         strip(&self.text)
     }
 }
 
-/// Every file that belongs to the project.
+/// Returns every file that belongs to the project.
 pub(super) fn tree() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -36,8 +36,8 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) {
         let name = entry.file_name();
         let kind = entry.file_type().expect("type of a file");
         if kind.is_dir() {
-            // Build output, which is in `target` or marked by cargo, and history; other dot
-            // directories belong to the project.
+            // Leaves out the history and build output, which is in `target` or marked by cargo.
+            // Other dot directories belong to the project.
             let is_output = dir == root && name == "target" || path.join("CACHEDIR.TAG").exists();
             if !is_output && name != ".git" {
                 collect(root, &path, found);
@@ -71,7 +71,8 @@ fn strip(text: &str) -> String {
     out
 }
 
-/// Length of the literal or comment that `text` starts with, 0 if it starts with neither.
+/// Returns the length of the literal or comment that `text` starts with, or 0 if it starts with
+/// neither.
 fn literal_or_comment(text: &str, before: Option<char>) -> usize {
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());
@@ -132,7 +133,7 @@ fn raw_string(text: &str) -> usize {
     text[body..].find(&end).map_or(text.len(), |at| body + at + end.len())
 }
 
-/// A character literal, but not a lifetime.
+/// Returns the length of a character literal, but not of a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     let Some((_, first)) = chars.next() else { return 0 };
@@ -149,7 +150,7 @@ fn character(text: &str) -> usize {
     }
 }
 
-/// Whether `word` occurs in the code as a whole identifier; the byte offsets where.
+/// Returns the byte offsets at which `word` occurs in the code as a complete identifier.
 pub(super) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

@@ -1,4 +1,4 @@
-//! `top`: the live table in a pipe and on a terminal, and what is left of it.
+//! `top`: the live table in a pipe and on a terminal, and what remains after it.
 
 mod rows;
 mod screens;
@@ -20,10 +20,10 @@ use crate::common::{
     scratch_dir, skip, together, traceprof, unprivileged_obstacle, wait_until,
 };
 
-/// How long something may take on a busy machine.
+/// Timeout of an expected text, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `top` with these arguments, whose temporary files are in a place of their own.
+/// Returns `top` with these arguments and its own directory of temporary files.
 fn top(temporary: &TempDir, args: &[&str]) -> Command {
     let mut command = traceprof(&["top"]);
     command.args(args).env("TMPDIR", temporary.path());
@@ -38,13 +38,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The four numbers of a row; `-` is 0.
+/// Returns the four numbers of a row; `-` is 0.
 fn numbers(row: &str) -> Vec<f64> {
     row.split_whitespace().take(4).map(|word| word.parse().unwrap_or(0.0)).collect()
 }
 
-/// What a table says of the use of the processor is no less than its samples stand for, by a wide
-/// margin: those that come while it ends are in it, too.
+/// Checks that the CPU use of a table is at least what its samples stand for, with a wide margin:
+/// the last table also has the samples that come while `top` ends.
 fn check_use(table: &str) {
     let before = |what: &str| -> f64 {
         let part = table.split("  ").find_map(|part| part.strip_suffix(what));
@@ -58,13 +58,13 @@ fn check_use(table: &str) {
     assert!(percent >= samples / hz * 25.0, "{table}");
 }
 
-/// Ends the child as Ctrl-C would; what it printed.
+/// Interrupts the child like Ctrl-C and returns its output.
 fn interrupt(child: Child) -> Output {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("a signal");
     child.wait_with_output().expect("output")
 }
 
-/// Waits for the begin of the first table.
+/// Waits until the first table begins.
 fn first_table(child: &mut Child) {
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
@@ -76,7 +76,7 @@ fn first_table(child: &mut Child) {
 }
 
 #[test]
-fn so_many_tables_are_printed_as_were_asked_for_with_the_hot_function_first() {
+fn the_requested_number_of_tables_is_printed_with_the_hot_function_first() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
@@ -94,11 +94,11 @@ fn so_many_tables_are_printed_as_were_asked_for_with_the_hot_function_first() {
     let rows: Vec<&str> = tables[2].lines().skip(4).collect();
     assert!(rows[0].contains("kernel_alpha") && rows[0].ends_with("split"), "{out}");
     let alpha = numbers(rows[0]);
-    assert!((40.0..60.0).contains(&alpha[2]), "half of all is in it: {out}");
-    // Whoever calls it has as much in total, and nothing in itself.
+    assert!((40.0..60.0).contains(&alpha[2]), "the function has half of all time: {out}");
+    // The caller has the same total, and no time of its own.
     let main = rows.iter().find(|row| row.contains(" main ")).expect("main");
     assert!(numbers(main)[3] > 95.0, "{out}");
-    // What is in no row is in the last one.
+    // The last row sums up what is in no other row.
     let own: f64 = rows.iter().map(|row| numbers(row)[2]).sum();
     assert!((98.0..102.0).contains(&own), "{own} in:\n{out}");
     assert_eq!(before.marks_left(&Snapshot::take(target.pid())), Vec::<String>::new());
@@ -157,16 +157,16 @@ fn a_kill_leaves_neither_files_nor_a_trace_of_it_in_the_target() {
     let mut command = top(&temporary, &["--pid", &target.pid().to_string()]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     first_table(&mut child);
-    assert_eq!(files_in(temporary.path()), 0, "the trace has a name still");
+    assert_eq!(files_in(temporary.path()), 0, "the trace still has a name");
     child.kill().expect("a kill");
     child.wait().expect("its end");
-    let is_cured = || before.marks_left(&Snapshot::take(target.pid())).is_empty();
-    assert!(wait_until(PATIENCE, is_cured), "the guardian did not cure it");
+    let is_restored = || before.marks_left(&Snapshot::take(target.pid())).is_empty();
+    assert!(wait_until(PATIENCE, is_restored), "the guardian did not restore it");
     target.goes_on_and_ends_by_itself();
 }
 
 #[test]
-fn a_large_trace_is_begun_anew_and_the_table_goes_on() {
+fn a_large_trace_is_replaced_by_a_new_one_and_the_table_goes_on() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
@@ -180,11 +180,11 @@ fn a_large_trace_is_begun_anew_and_the_table_goes_on() {
     let file = |path: &Path| fs::File::create(path).unwrap();
     command.stdout(file(&tables)).stderr(file(&notes));
     let child = command.spawn().unwrap();
-    let told = || fs::read_to_string(&notes).unwrap();
-    // A busy machine leaves little to be written.
+    let messages = || fs::read_to_string(&notes).unwrap();
+    // A busy machine leaves little to write.
     let renewed =
-        wait_until(3 * PATIENCE, || told().contains("note: a new temporary trace starts"));
-    assert!(renewed, "{}", told());
+        wait_until(3 * PATIENCE, || messages().contains("note: a new temporary trace starts"));
+    assert!(renewed, "{}", messages());
     let shown = || fs::read_to_string(&tables).unwrap();
     let before = shown().len();
     let goes_on = wait_until(PATIENCE, || shown()[before..].matches("kernel_alpha").count() > 1);
@@ -199,7 +199,7 @@ fn a_large_trace_is_begun_anew_and_the_table_goes_on() {
 }
 
 #[test]
-fn a_trace_that_is_kept_holds_what_was_shown() {
+fn a_kept_trace_has_the_samples_of_the_tables() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("split", &[]);
@@ -217,7 +217,7 @@ fn a_trace_that_is_kept_holds_what_was_shown() {
 }
 
 #[test]
-fn an_unprivileged_user_looks_at_an_own_process_and_at_no_other() {
+fn an_unprivileged_user_sees_an_own_process_and_no_other() {
     needs_recording!();
     if let Some(obstacle) = unprivileged_obstacle() {
         skip!("{obstacle}");
@@ -253,7 +253,7 @@ fn an_unprivileged_user_looks_at_an_own_process_and_at_no_other() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused_with_a_line_and_a_code() {
+fn impossible_requests_are_refused_with_a_line_and_a_code() {
     let temporary = tempfile::tempdir().unwrap();
     let refused = |args: &[&str]| {
         let output = top(&temporary, args).output().expect("traceprof");

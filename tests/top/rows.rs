@@ -1,4 +1,4 @@
-//! What rows, head and foot of the table say beside the numbers.
+//! The text of rows, head and foot of the table beside the numbers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use traceprof::trace::LazyTrace;
 
 use crate::common::Maker;
 
-/// One interval of these stacks, a sample of each.
+/// Returns one interval with a sample of each of these stacks.
 fn board(stacks: &[&str]) -> LiveCounts {
     let mut maker = Maker::new();
     let thread = maker.thread(1, "x");
@@ -38,7 +38,7 @@ fn lines(stacks: &[&str], look: &mut DisplayState, size: ScreenSize) -> Vec<Stri
     lines.into_iter().map(|line| line.text).collect()
 }
 
-/// Names of twenty functions, in the order of their rows.
+/// Returns the names of twenty functions, in the order of their rows.
 fn twenty() -> Vec<String> {
     (10..30).map(|number| format!("f{number}")).collect()
 }
@@ -58,32 +58,32 @@ fn a_table_is_not_scrolled_beyond_its_end() {
 }
 
 #[test]
-fn of_a_line_the_end_of_its_path_is_kept() {
+fn the_end_of_a_lines_path_is_kept() {
     let mut look = DisplayState { kind: RowKind::Line, ..DisplayState::default() };
     let long = "a_function_of_some_length:70";
     let shown = lines(&[long], &mut look, ScreenSize { width: 80, height: 10 });
     let row = shown.iter().find(|line| line.contains("a_function")).expect("a row");
-    // The place is `src/demo.c:70`.
+    // The location is `src/demo.c:70`.
     assert!(row.contains("a_function_of_some_length at …") && row.contains("c:70"), "{row}");
-    // Where there is no room for a place, the name is what is shown.
+    // If there is no room for a location, only the name is shown.
     let shown = lines(&[long], &mut look, ScreenSize { width: 60, height: 10 });
     assert!(shown.iter().any(|line| line.contains("a_function_of_som…")), "{shown:#?}");
 }
 
 #[test]
-fn a_process_that_uses_no_time_is_told_of_the_other_mode() {
+fn a_process_that_uses_no_time_gets_a_hint_about_the_other_mode() {
     let hint = "--mode wall shows what it waits for";
     let nothing = LiveCounts::new(&[DisplayState::default().mode]);
-    for (cpu_percent, is_told) in [(Some(0.2), true), (Some(40.0), false), (None, false)] {
+    for (cpu_percent, has_hint) in [(Some(0.2), true), (Some(40.0), false), (None, false)] {
         let head = LiveStatus { cpu_percent, ..head() };
         let text = plain(&nothing, &head, &DisplayState::default(), 20);
         assert!(text.contains("no sample yet"), "{text}");
-        assert_eq!(text.contains(hint), is_told, "{text}");
+        assert_eq!(text.contains(hint), has_hint, "{text}");
     }
 }
 
 #[test]
-fn a_notice_takes_the_place_of_the_keys_and_cannot_move_the_cursor() {
+fn a_notice_replaces_the_keys_and_cannot_move_the_cursor() {
     let foot = |notice: Option<&str>, paused| {
         let head = LiveStatus { notice: notice.map(str::to_owned), ..head() };
         let mut look = DisplayState { paused, ..DisplayState::default() };
@@ -98,7 +98,7 @@ fn a_notice_takes_the_place_of_the_keys_and_cannot_move_the_cursor() {
 }
 
 #[test]
-fn samples_are_told_as_a_rate() {
+fn samples_are_shown_as_a_rate() {
     let text = plain(&board(&["main"]), &head(), &DisplayState::default(), 20);
     assert!(text.lines().nth(1).is_some_and(|line| line.contains("  50 samples/s  ")), "{text}");
     assert!(text.contains("last 4.0 s"), "{text}");

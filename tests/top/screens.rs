@@ -1,4 +1,4 @@
-//! The table of a trace made by hand, as whole screens.
+//! Complete screens of the table, from a synthetic trace.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use traceprof_abi::storage::log::flags::WALL;
 use crate::common::{Maker, maker};
 use crate::snapshot;
 
-/// Two intervals: what is read up to 1000 ms, and the rest.
+/// Two intervals: the samples up to 1000 ms, and the others.
 fn board(modes: &[Mode]) -> LiveCounts {
     let mut maker = Maker::new();
     let main = maker.thread(101, "main");
@@ -64,7 +64,7 @@ fn head() -> LiveStatus {
     }
 }
 
-/// The lines of a screen, each with a bar at its end.
+/// Returns the lines of a screen, each with a bar at its end.
 fn drawn(look: DisplayState, size: ScreenSize) -> String {
     let mut look = look;
     let lines = screen(&board(&[Mode::Cpu]), &head(), &mut look, size);
@@ -74,7 +74,7 @@ fn drawn(look: DisplayState, size: ScreenSize) -> String {
 }
 
 #[test]
-fn a_screen_of_each_kind_is_as_it_was() {
+fn screens_of_each_kind_are_unchanged() {
     let size = ScreenSize { width: 80, height: 12 };
     let mut text = String::new();
     for kind in RowKind::ALL {
@@ -97,7 +97,7 @@ fn a_screen_of_each_kind_is_as_it_was() {
 }
 
 #[test]
-fn a_table_for_a_pipe_is_as_it_was_and_sums_up_what_it_leaves_out() {
+fn a_table_for_a_pipe_is_unchanged_and_sums_up_omitted_rows() {
     let board = board(&Mode::ALL);
     let mut text = plain(&board, &head(), &DisplayState::default(), 20);
     text.push('\n');
@@ -121,7 +121,7 @@ fn a_table_for_a_pipe_is_as_it_was_and_sums_up_what_it_leaves_out() {
     snapshot::check("tests/snapshots/top.txt", text.as_bytes());
 }
 
-/// A server in two seconds: one thread works, one waits for a lock, and others for work.
+/// A server for two seconds: one thread works, one waits for a lock, and others wait for work.
 fn server() -> LiveCounts {
     let mut maker = Maker::new();
     let busy = maker.thread(101, "main");
@@ -137,7 +137,7 @@ fn server() -> LiveCounts {
         wait(busy, ms - 1, 100_000, RunState::Running, "main work");
         wait(busy, ms, 400_000, RunState::Sleeping, "main serve");
         wait(stuck, ms, 500_000, RunState::Sleeping, "main pthread_mutex_lock@libc");
-        // What sleeps is seen rarely: not at all in the last interval.
+        // Sleeping threads are sampled rarely: not at all in the last interval.
         if ms == 1000 {
             idle.iter().for_each(|it| wait(*it, ms, 1_000_000, RunState::Sleeping, "start next"));
         }
@@ -183,7 +183,7 @@ fn the_smallest_terminals_are_filled_and_nothing_more() {
     }
 }
 
-/// A sample that is written late is in a later interval, and none is in two.
+/// A sample that is written late belongs to a later interval, and none belongs to two.
 #[test]
 fn every_sample_is_in_one_interval() {
     let mut maker = Maker::new();
@@ -204,7 +204,7 @@ fn every_sample_is_in_one_interval() {
     };
     take(&trace, 100);
     take(&trace, 400);
-    // They were taken before, and waited for a name.
+    // They were taken earlier and waited for a name.
     maker.sample(one, 20, "main late");
     maker.sample(one, 600, "main third");
     maker.flush();

@@ -1,7 +1,8 @@
-//! Who calls whom in programs in which every function has one caller, and stacks held against it.
+//! The callers in programs in which every function has one caller, and the check of stacks against
+//! them.
 //!
-//! `leaf_K` is called by `parent_K`, that by `root_K`, and that by `main`; what is different in a
-//! program is said by [`Callers::with`]. Functions with other names are the libraries'.
+//! `leaf_K` is called by `parent_K`, that by `root_K`, and that by `main`. Exceptions of a program
+//! are added with [`Callers::with`]. Functions with other names belong to libraries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -11,79 +12,82 @@ use traceprof::trace::{self, LoadedTrace, LocationId};
 use traceprof_abi::storage::log::flags::KERNEL;
 use traceprof_abi::unwind::EndReason;
 
-/// Wrong stacks that are shown.
+/// The most wrong stacks that a message shows.
 const SHOWN_MAX: usize = 12;
 
-/// One sample in so many, at least, is in each kind of function.
+/// At least one sample in this many is in each kind of function.
 const KIND_PART: u64 = 1000;
 
-/// Hits while the kernel exchanges registers, one after the other, at the end of a signal's
-/// handler. It takes a few instructions: one in 240,000 samples was seen. So many may be, of all
-/// programs together.
+/// Permitted share of samples with torn registers, over all programs. At the end of a signal
+/// handler the kernel restores the registers one after the other. That takes a few instructions:
+/// one such sample in 240,000 was seen.
 const TORN_PART: f64 = 1.0 / 20_000.0;
-/// By chance there may be more, by so many standard deviations: one test in a million.
+/// Standard deviations of chance on top of that: one test in a million fails by chance.
 const CHANCE: f64 = 5.0;
 static TORN: AtomicU64 = AtomicU64::new(0);
 static SAMPLES: AtomicU64 = AtomicU64::new(0);
 
-/// The instructions that return to where an exception is caught, in bytes: 144 in libgcc of GCC 12.
+/// Length in bytes of the instructions that return to where an exception is caught: 144 in libgcc
+/// of GCC 12.
 const LANDING_LEN: u64 = 192;
-/// They are so small a part of an exception's way, which is searched for and unwound before.
+/// One part in this many of an exception's time at most is in those instructions. Searching and
+/// unwinding take the rest.
 const LANDING_PART: u64 = 4;
 
-/// What must be above a function.
+/// The required caller of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// This function.
+    /// This function, directly.
     Direct(String),
-    /// One of these.
+    /// One of these functions.
     Either(&'static [&'static str]),
-    /// Functions of libraries, and then this one.
+    /// Functions of libraries, and then this function.
     Through(&'static str),
-    /// The way back from a signal's handler, and whatever the signal interrupted.
+    /// The return of a signal handler, and any code that the signal interrupted.
     Signal,
-    /// Nothing of the program, up to the root.
+    /// No function of the program, up to the root.
     Start,
 }
 
 /// The callers of a program's functions.
 #[derive(Debug, Clone)]
 pub(super) struct Callers {
-    /// What calls the roots.
+    /// The function that calls the roots.
     start: &'static str,
     other: HashMap<&'static str, Caller>,
-    /// Libraries have no unwind information: what they call is found where it can be.
+    /// Whether libraries have no unwind information. Their callers are then found only where
+    /// possible.
     has_gaps: bool,
-    /// Functions with a frame that is larger than the copy of the stack that hits in the kernel
-    /// take.
+    /// Functions with a frame larger than the copy of the stack that a sample in the kernel has.
     large: &'static [&'static str],
 }
 
 /// A stack as the trace has it, leaf first.
 struct Stack {
     names: Vec<String>,
-    /// Where the frames are in their files, and what the hit was: to find out what is wrong.
+    /// The offsets of the frames in their files and the flags of the sample, to find the cause of
+    /// an error.
     places: Vec<u64>,
     flags: u32,
     end: Option<EndReason>,
-    /// There is more of it, see [`is_cut`].
+    /// Whether the stack is longer than the trace shows, see [`is_cut`].
     is_cut: bool,
 }
 
-/// What came of a trace.
+/// The counts of a trace's samples.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) samples: u64,
-    /// Those that end at a root.
+    /// Samples whose stack ends at a root.
     pub(super) rooted: u64,
-    /// Samples whose innermost function of the program is this one.
+    /// Samples by the innermost function of the program.
     pub(super) by_function: BTreeMap<String, u64>,
     ends: BTreeMap<&'static str, u64>,
     pub(super) cut: u64,
-    /// Samples that hold a function of the C++ runtime, and where those lie that end in one.
+    /// Samples with a function of the C++ runtime, and the offsets of those that end in one.
     unwinding: u64,
     landings: HashMap<String, Vec<u64>>,
-    /// Hits in the kernel while it exchanged the thread's registers.
+    /// Samples taken while the kernel exchanged the thread's registers.
     torn: u64,
     wrong: Vec<String>,
     wrong_count: u64,
@@ -96,24 +100,24 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// The roots are called by this function.
+    /// Returns the callers of a program whose roots are called by this function.
     pub(super) fn of_start(start: &'static str) -> Self {
         Self { start, other: HashMap::new(), has_gaps: false, large: &[] }
     }
 
-    /// The function is called by something else than its name says.
+    /// Adds a function whose caller is not the one that its name implies.
     pub(super) fn with(mut self, function: &'static str, caller: Caller) -> Self {
         self.other.insert(function, caller);
         self
     }
 
-    /// Libraries have no unwind information: a stack may end in them, for that reason.
+    /// Permits stacks that end in a library, because libraries have no unwind information.
     pub(super) fn with_gaps(mut self) -> Self {
         self.has_gaps = true;
         self
     }
 
-    /// These functions have frames that a hit in the kernel does not copy.
+    /// Adds functions with frames that a sample in the kernel does not copy.
     pub(super) fn with_large(mut self, large: &'static [&'static str]) -> Self {
         self.large = large;
         self
@@ -132,7 +136,7 @@ impl Callers {
         }
     }
 
-    /// What is wrong with a stack.
+    /// Returns what is wrong with a stack.
     fn fault(&self, stack: &Stack) -> Option<String> {
         let names = &stack.names;
         let is_own = |name: &&String| self.of(name).is_some();
@@ -164,8 +168,8 @@ impl Callers {
         }
     }
 
-    /// There is more than was found: of a hit in the kernel, which copied a part of one stack, and
-    /// of one in the instructions that return to where an exception is caught.
+    /// Whether the stack is longer than what was found: a sample in the kernel, which copied part
+    /// of one stack, or a sample in the instructions that return to where an exception is caught.
     fn is_cut(&self, names: &[String], end: Option<EndReason>, flags: u32) -> bool {
         match end {
             Some(EndReason::Copied) => flags & KERNEL != 0 && self.is_beyond_copy(names),
@@ -176,8 +180,8 @@ impl Callers {
         }
     }
 
-    /// A frame that was found is larger than what is copied, or a signal's handler runs, or ends,
-    /// which may be on another stack than what it interrupted.
+    /// Whether a frame is larger than the copy, or a signal handler runs or returns, which may be
+    /// on another stack than the code that it interrupted.
     fn is_beyond_copy(&self, names: &[String]) -> bool {
         let is_beyond = |name: &String| {
             self.large.contains(&name.as_str()) || self.of(name) == Some(Caller::Signal)
@@ -186,14 +190,14 @@ impl Callers {
         is_outside || names.iter().any(is_beyond)
     }
 
-    /// There may be more of it than was found, for a known reason.
+    /// Whether the stack may be incomplete for a known reason.
     fn may_end(&self, stack: &Stack) -> bool {
         stack.is_cut || self.has_gaps && stack.end == Some(EndReason::Gap)
     }
 }
 
 impl Tally {
-    /// Holds every sample of the trace against the callers.
+    /// Checks every sample of the trace against the callers.
     pub(super) fn of(path: &Path, callers: &Callers) -> Self {
         let trace = trace::load(path).expect("a trace");
         let mut tally = Self::default();
@@ -228,7 +232,7 @@ impl Tally {
         {
             self.landings.entry(name.clone()).or_default().push(*svma);
         }
-        // What is taken for a return address is no code, or none that there can be.
+        // The supposed return address is not in code, or cannot be an address.
         let is_nowhere = matches!(stack.end, Some(EndReason::NoModule | EndReason::Range));
         if stack.flags & KERNEL != 0 && is_nowhere && stack.names.len() <= 2 {
             self.torn += 1;
@@ -243,7 +247,7 @@ impl Tally {
         }
     }
 
-    /// No stack is wrong, and all that the program does was seen.
+    /// Checks that no stack is wrong and that every kind of function has samples.
     pub(super) fn assert_right(&self, program: &str, kinds: &[&str]) {
         let Self { samples, rooted, ends, wrong, wrong_count, by_function, .. } = self;
         self.assert_few_torn(program);
@@ -261,7 +265,8 @@ impl Tally {
             let least = samples / KIND_PART + 2;
             assert!(seen >= least, "{program}: {seen} of {samples} samples are of {kind}");
         }
-        // Many are a few instructions long. Which of them is hit is the processor's affair.
+        // Many leaves are a few instructions long. Which of them gets a sample depends on the
+        // processor.
         let leaves: u64 = kinds.iter().map(|kind| of("leaf", kind)).sum();
         assert!(leaves > samples / KIND_PART + 2, "{program}: {leaves} in {by_function:?}");
     }
@@ -274,7 +279,8 @@ impl Tally {
         assert!(torn <= most, "{program}: {torn} of {samples} samples of all programs are torn");
     }
 
-    /// What is cut where an exception lands is cut in the few instructions that do it.
+    /// Checks that stacks truncated at the landing of an exception are truncated in the few
+    /// instructions that do it.
     fn assert_cut_by_landings(&self, program: &str) {
         for (name, svmas) in &self.landings {
             let span = svmas.iter().max().zip(svmas.iter().min()).map(|(last, first)| last - first);
@@ -282,16 +288,16 @@ impl Tally {
         }
         let cut: u64 = self.landings.values().map(|svmas| svmas.len() as u64).sum();
         let most = most_by_chance((self.unwinding / LANDING_PART) as f64);
-        assert!(cut <= most, "{program}: {cut} of {} are cut, {most} may be", self.unwinding);
+        assert!(cut <= most, "{program}: {cut} of {} are truncated, {most} may be", self.unwinding);
     }
 }
 
-/// What chance may make of an expected number of samples.
+/// Returns the most samples that chance makes of an expected number.
 fn most_by_chance(expected: f64) -> u64 {
     (expected + CHANCE * expected.sqrt()) as u64
 }
 
-/// A function's name without what tells its parts, and its entry in a linkage table, apart.
+/// Returns a function's name without the suffixes of its parts and of its entry in a linkage table.
 fn name(trace: &LoadedTrace, id: LocationId) -> String {
     let location = &trace.locations[id.0 as usize];
     let name = &trace.methods[location.method.0 as usize].name;
@@ -300,7 +306,7 @@ fn name(trace: &LoadedTrace, id: LocationId) -> String {
 }
 
 #[test]
-fn wrong_and_missing_callers_are_told() {
+fn wrong_and_missing_callers_are_reported() {
     let callers = Callers::default()
         .with("leaf_sorted", Caller::Through("parent_sorted"))
         .with("root_handled", Caller::Signal);

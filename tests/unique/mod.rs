@@ -1,5 +1,5 @@
-//! Programs in which every function has one caller, compiled in many ways: a wrong or a missing
-//! caller in any sample fails.
+//! Programs in which every function has one caller, compiled in many ways. A wrong or missing
+//! caller in any sample fails the test.
 
 mod callers;
 
@@ -14,14 +14,14 @@ use crate::common::{
     variant,
 };
 
-/// Samples of each program.
+/// Returns the number of samples of each program.
 fn samples_wanted() -> u64 {
     if is_long_run() { 20_000 } else { 2_500 }
 }
 
 const HZ: u64 = 9973;
 
-/// What `stacks.c` does, by the names of its leaves.
+/// The kinds of call in `stacks.c`, by the names of its leaves.
 const KINDS: [&str; 16] = [
     "small",
     "medium",
@@ -41,7 +41,7 @@ const KINDS: [&str; 16] = [
     "interrupt",
 ];
 
-/// The callers in `stacks.c`, where a call at a function's end is a jump or is not.
+/// Returns the callers in `stacks.c`, with or without tail calls.
 fn stacks_callers(has_tail_calls: bool) -> Callers {
     let tail = if has_tail_calls { "root_tail" } else { "parent_tail" };
     Callers::default()
@@ -56,7 +56,7 @@ fn stacks_callers(has_tail_calls: bool) -> Callers {
         .with_large(&["parent_large"])
 }
 
-/// Records a program and holds all its stacks against the callers.
+/// Records a program and checks all its stacks against the callers.
 fn check(name: &str, command: Command, callers: &Callers, kinds: &[&str]) -> Tally {
     let _machine = together();
     let mut target = Target::spawn(command);
@@ -72,7 +72,7 @@ fn check(name: &str, command: Command, callers: &Callers, kinds: &[&str]) -> Tal
     tally
 }
 
-/// `stacks.c` with a library, built by these flags.
+/// Builds `stacks.c` with a library, with these flags.
 fn with_library(name: &str, flags: &[&str]) -> PathBuf {
     let shared = [flags, &["-fPIC", "-shared"]].concat();
     let library = variant(&format!("unique_{name}.so"), "unique/library.c", "cc", &shared);
@@ -81,7 +81,7 @@ fn with_library(name: &str, flags: &[&str]) -> PathBuf {
     variant(&format!("unique_{name}"), "unique/stacks.c", "cc", &linked)
 }
 
-/// `stacks.c` with these flags behind those that all targets are built with.
+/// Checks `stacks.c` built with these flags after those of all targets.
 fn check_c(name: &str, flags: &[&str], has_tail_calls: bool) {
     let kinds = [&KINDS[..], &["fiber", "library"]].concat();
     let program = Command::new(with_library(name, flags));
@@ -117,7 +117,7 @@ fn c_with_marked_branch_targets_is_right() {
     check_c("ibt_now", &["-fcf-protection=full", "-Wl,-z,now"], true);
 }
 
-/// `.debug_frame` is all that there is.
+/// `.debug_frame` is the only unwind information.
 #[test]
 fn c_whose_unwind_information_is_for_debuggers_is_right() {
     needs_recording!();
@@ -143,11 +143,11 @@ fn static_c_with_musl_is_right_within_the_program() {
     let program = variant("unique_musl", "unique/stacks.c", "musl-gcc", &flags);
     let callers = stacks_callers(true).with_gaps();
     let tally = check("musl", Command::new(program), &callers, &KINDS);
-    // Whatever is not in the C library: what calls main is known for what it is.
+    // Stacks outside the C library: the caller of main is known to be the start of the program.
     assert!(tally.rooted * 20 > tally.samples, "{} of {}", tally.rooted, tally.samples);
 }
 
-/// A throw is in the hands of the C++ library until it has landed.
+/// Returns the callers of `throws.cpp`. A throw is inside the C++ library until it has landed.
 fn throws_callers() -> Callers {
     Callers::default()
         .with("leaf_landed", Caller::Direct("~Works".into()))

@@ -1,65 +1,69 @@
-//! The thread-local context: which span a thread works on, as its tracer tells the profiler.
+//! The thread-local context: the span that a thread works on, as its tracer publishes it for the
+//! profiler.
 //!
-//! Implements the thread-local context document: 64 bytes for each thread, which the thread alone
-//! writes, and which a signal handler on the same thread reads, or the recorder from another core.
+//! Implements the thread-local context document. Each thread has 64 bytes, which only the thread
+//! writes. A signal handler on the same thread reads them, or the recorder on another core.
 //!
 //! # Invariants
-//! - A checksum of 0 means that nothing is told: no span is set, or one is being set.
-//! - While any field changes, the checksum is 0. So a checksum that is not 0 vouches for the tags
-//!   as well, which it is not computed from.
-//! - Writing and reading is bounded, and neither allocates, locks nor calls anything.
+//! - A checksum of 0 means that the context has no value: no span is set, or the thread is just
+//!   setting one.
+//! - While any field changes, the checksum is 0. A checksum other than 0 thus vouches for the tags
+//!   as well, although it is not computed from them.
+//! - Writing and reading are bounded. They do not allocate, lock or call anything.
 
-pub mod place;
 mod record;
 mod sources;
 mod table;
+pub mod table_layout;
 mod tags;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod texts;
 
 pub use record::{
-    ATTRIBUTES_MAX, RECORD_HEADER, RECORD_SYMBOL, Record, Unreadable, Way, is_own_block,
+    ATTRIBUTES_MAX, RECORD_HEADER, RECORD_SYMBOL, Record, TlsLocation, Unreadable, is_own_block,
 };
 pub use sources::{
     ContextSources, RecordKind, RecordSource, SOURCES_RECORDS, SOURCES_TABLES, origin,
 };
 pub use table::{
-    ContextTable, TABLE_LEN, TABLE_MAGIC, TABLE_MAPPING, TABLE_SYMBOL, TABLE_VERSION, TableHeader,
+    ContextTable, ContextTableHeader, TABLE_LEN, TABLE_MAGIC, TABLE_MAPPING, TABLE_SYMBOL,
+    TABLE_VERSION,
 };
 pub use tags::{TAG_NAME_MAX, TagKey, TagKind, TagNames, TagRefused};
 pub use texts::{TEXT_MAX, Texts};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Custom tags that a context has. Fewer in the models: all interleavings of ten never end.
+/// Number of custom tags in a context. The models have fewer: the interleavings of ten would take
+/// forever.
 pub const TAGS: usize = if cfg!(loom) { 2 } else { 10 };
 
 /// 2^64 divided by the golden ratio: Knuth's multiplicative hash (The Art of Computer Programming,
 /// volume 3, section 6.4).
 const KNUTH: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The checksum of a span id and a root span id; never 0.
+/// Returns the checksum of a span id and a root span id. Never 0.
 ///
-/// Test vectors: (0, 0) gives `ffffffffffffffff`, (1, 0) `9e3779b97f4a7c15`, (0, 1)
-/// `7f4a7c1500000000`, (1, 2) `60a381937f4a7c15`.
+/// Test vectors: (0, 0) gives `ffffffffffffffff`, (1, 0) gives `9e3779b97f4a7c15`, (0, 1) gives
+/// `7f4a7c1500000000`, (1, 2) gives `60a381937f4a7c15`.
 #[inline]
 pub fn checksum(span: u64, root_span: u64) -> u64 {
     let sum = span.wrapping_mul(KNUTH) ^ root_span.rotate_left(32).wrapping_mul(KNUTH);
     if sum == 0 { u64::MAX } else { sum }
 }
 
-/// One thread's context: a cache line of its own.
+/// The context of one thread, in a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Id of the span that the thread works on.
+    /// Id of the span on which the thread works.
     pub span: AtomicU64,
     /// Id of the root of its trace, in this process.
     pub root_span: AtomicU64,
     /// [`checksum()`] of both, or 0.
     pub checksum: AtomicU64,
-    /// Tags, 0 for none; what they mean is the application's ([`TagKey`]).
+    /// Tags, 0 for none. The application defines their meaning ([`TagKey`]).
     pub tags: [AtomicU32; TAGS],
 }
 #[cfg(not(loom))]
@@ -83,20 +87,20 @@ pub struct Values {
     pub tags: [u32; TAGS],
 }
 
-/// What reading a context gives.
+/// The result of reading a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// No span is set, or one is being set.
+    /// No span is set, or the thread is just setting one.
     None,
-    /// What was read does not belong together. On the thread itself this is the sign of a writer
-    /// that does not keep the order.
+    /// The values do not belong together. On the thread itself this shows a writer that does not
+    /// keep the order of the stores.
     Torn,
-    /// All of it belongs together.
+    /// The values belong together.
     Set(Values),
 }
 
 impl Context {
-    /// Tells that the thread works on this span from now on. The tags stay.
+    /// Sets the span on which the thread works from now on. The tags stay.
     #[inline]
     pub fn set(&self, span: u64, root_span: u64) {
         self.begin();
@@ -104,7 +108,7 @@ impl Context {
         self.finish(checksum(span, root_span));
     }
 
-    /// As [`Self::set`], with all tags.
+    /// Like [`Self::set`], with all tags.
     #[inline]
     pub fn set_all(&self, values: &Values) {
         let Values { span, root_span, tags } = *values;
@@ -117,11 +121,11 @@ impl Context {
         self.finish(checksum(span, root_span));
     }
 
-    /// Sets one tag; of a thread without a span, the span stays 0. A place that is not there is
-    /// left out.
+    /// Sets one tag. If the thread has no span, the span stays 0. Does nothing if there is no tag
+    /// with this index.
     #[inline]
-    pub fn set_tag(&self, place: usize, value: u32) {
-        let Some(word) = self.tags.get(place) else { return };
+    pub fn set_tag(&self, index: usize, value: u32) {
+        let Some(word) = self.tags.get(index) else { return };
         let Values { span, root_span, .. } = self.values();
         self.begin();
         // Release: as in `put_ids`.
@@ -129,7 +133,7 @@ impl Context {
         self.finish(checksum(span, root_span));
     }
 
-    /// Tells that the thread works on no span, and has no tags.
+    /// Clears the span and all tags.
     #[inline]
     pub fn clear(&self) {
         self.begin();
@@ -140,11 +144,11 @@ impl Context {
         }
     }
 
-    /// The values as the thread itself has written them. For the thread that writes: nobody else
-    /// knows whether they belong together.
+    /// Returns the values that the thread has written. Only the writing thread may call this: no
+    /// other thread knows whether they belong together.
     #[inline]
     pub fn values(&self) -> Values {
-        // Relaxed: the caller has written them, or orders them by the checksum.
+        // Relaxed: the caller wrote the values itself, or orders them by the checksum.
         let load = |word: &AtomicU32| word.load(Ordering::Relaxed);
         Values {
             span: self.span.load(Ordering::Relaxed),
@@ -153,28 +157,28 @@ impl Context {
         }
     }
 
-    /// Whether something is told.
+    /// Whether a span or a tag is set.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // Relaxed: for the thread that writes.
+        // Relaxed: only the writing thread calls this.
         self.checksum.load(Ordering::Relaxed) != 0
     }
 
-    /// Reads all of it, on this thread or another. On another thread the checksum alone tells spans
-    /// apart: whoever sets the same span again, with other tags, while it is read there can be seen
-    /// with tags of both. The recorder reads threads that sleep, and asks the scheduler whether
-    /// they still do.
+    /// Reads the complete context, on this thread or another. On another thread, only the checksum
+    /// distinguishes spans. If the owner sets the same span again with other tags during the read,
+    /// the reader may see tags of both. The recorder reads threads that sleep, and checks with the
+    /// scheduler that they still do.
     #[inline]
     pub fn read(&self) -> Reading {
-        // Acquire: pairs with the swap in `finish`; the fields of that checksum, or later ones, are
-        // seen.
+        // Acquire: pairs with the swap in `finish`; the reader sees the fields of that checksum, or
+        // later ones.
         let sum = self.checksum.load(Ordering::Acquire);
         if sum == 0 {
             return Reading::None;
         }
         let values = self.values();
-        // Acquire: pairs with the Release of a later field, should one have been read: then the
-        // mark that was set before it is seen below.
+        // Acquire: pairs with the Release of a later field, should one have been read. Then the
+        // load below sees the mark that was set before that field.
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         let is_still = self.checksum.load(Ordering::Relaxed) == sum;
@@ -185,35 +189,34 @@ impl Context {
         }
     }
 
-    /// Marks the context as being changed.
+    /// Marks the context as changing.
     #[inline]
     fn begin(&self) {
         #[cfg(loom)]
         if crate::sync::planted::has(crate::sync::planted::Mistake::NoMark) {
             return;
         }
-        // Release: the document's. The fields below are what keeps the mark in front of them: each
-        // is a Release store, before which the mark is visible wherever the field is. For a handler
-        // on this thread a compiler fence would do, as it sees all that was before the instruction
-        // that it interrupts.
+        // Release: required by the document. What keeps the mark before the fields is their own
+        // Release: wherever a field is visible, the mark is, too. For a handler on this thread a
+        // compiler fence would do, because it sees everything before the interrupted instruction.
         self.checksum.store(0, Ordering::Release);
     }
 
     #[inline]
     fn put_ids(&self, span: u64, root_span: u64) {
-        // Release, both: pair with the Acquire fence in `read`; whoever sees the value sees the
-        // mark.
+        // Release, both: pair with the Acquire fence in `read`; a reader that sees the value sees
+        // the mark.
         self.span.store(span, Ordering::Release);
         self.root_span.store(root_span, Ordering::Release);
     }
 
-    /// Says that all is written.
+    /// Marks the context as complete.
     #[inline]
     fn finish(&self, sum: u64) {
-        // SeqCst, as the document has it: pairs with the Acquire in `read`. The fields are visible
-        // with it, and it is visible before anything that the thread does next; so a thread that
-        // goes to sleep is seen with the span that it sleeps in. A swap: 18 cycles where a store
-        // and a fence take 30.
+        // SeqCst, as in the document: pairs with the Acquire in `read`. The fields are visible with
+        // the checksum, and the checksum is visible before anything that the thread does next. So a
+        // reader of a sleeping thread sees the span in which it sleeps. A swap takes 18 cycles, a
+        // store and a fence take 30.
         self.checksum.swap(sum, Ordering::SeqCst);
     }
 }

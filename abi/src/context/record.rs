@@ -1,46 +1,47 @@
-//! The thread context record of OpenTelemetry (OTEP 4947): how its thread-local pointer is found,
-//! and what it holds.
+//! The OpenTelemetry thread context record (OTEP 4947): how to find its thread-local pointer, and
+//! what the record contains.
 //!
 //! # Invariants
-//! - No length that is read is believed beyond a bound, and no sum panics.
+//! - Lengths that are read from memory are bounded, and no sum panics.
 //!
 //! # Does not
-//! - touch memory: whoever asks does, and knows what can be read.
+//! - touch memory: the caller does, and knows what is readable.
 
 use super::sources::{RecordKind, RecordSource};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Name of the thread-local variable that points to a thread's record, or is 0.
 pub const RECORD_SYMBOL: &str = "otel_thread_ctx_v1";
-/// Bytes of a record in front of its attributes.
+/// Number of bytes of a record before its attributes.
 pub const RECORD_HEADER: usize = 28;
-/// Bytes of attributes that are read: writers keep a record to 640 bytes.
+/// Maximum number of attribute bytes that are read. Writers keep a record within 640 bytes.
 pub const ATTRIBUTES_MAX: usize = 640 - RECORD_HEADER;
-/// Where a thread's block holds the id that the kernel knows the thread by, in bytes from the
-/// thread pointer: with glibc, and with musl. In glibc's block the second place has a random
-/// number.
+/// Offsets from the thread pointer at which a thread's block holds the kernel's thread id: with
+/// glibc, and with musl. glibc's block has a random number at musl's offset.
 const TIDS_AT: [u64; 2] = [0x2d0, 0x30];
-/// What glibc's vector holds for a block that the thread has not got yet.
+/// Value in glibc's vector for a block that the thread does not have yet.
 const UNALLOCATED: u64 = u64::MAX;
 
-/// Some memory on the way could not be read.
+/// The error for memory on the way to a variable that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// How a thread-local variable is found: the plain values of a [`RecordSource`].
+/// The location of a thread-local variable, relative to a thread: the plain values of a
+/// [`RecordSource`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
-    /// By which way.
+pub struct TlsLocation {
+    /// The way from the thread pointer to the variable.
     pub kind: RecordKind,
-    /// Bytes from the thread pointer (as a signed number), or from the start of the module's block.
+    /// Offset in bytes from the thread pointer (a signed number), or from the start of the module's
+    /// block.
     pub offset: u64,
-    /// The module's number in the vector.
+    /// The module's index in the vector.
     pub module: u64,
 }
 
-/// Whether the block at this thread pointer is that of the thread, which calls itself so. A thread
-/// that was made by `clone` without a block of its own goes on with that of the thread that made
-/// it. `load` reads a word.
+/// Whether the block at this thread pointer belongs to the thread with this id (its own id, in its
+/// pid namespace). A thread that `clone` created without a block of its own uses the block of its
+/// creator. `load` reads a word.
 pub fn is_own_block(
     thread_pointer: u64,
     tid: u32,
@@ -51,12 +52,12 @@ pub fn is_own_block(
     thread_pointer != 0 && TIDS_AT.into_iter().any(&mut is_at)
 }
 
-impl Way {
-    /// Where the variable of a thread is (AVMA), given its thread pointer; `None` if the thread has
-    /// not got it yet. `load` reads a word.
+impl TlsLocation {
+    /// Returns the address (AVMA) of a thread's variable, given its thread pointer. `None` if the
+    /// thread does not have the variable yet. `load` reads a word.
     ///
     /// # Errors
-    /// If `load` does not give a word that is needed.
+    /// [`Unreadable`] if `load` returns `None` for a word on the way.
     pub fn variable(
         &self,
         thread_pointer: u64,
@@ -68,7 +69,7 @@ impl Way {
         let Self { kind, offset, module } = *self;
         let (entry_len, count_at) = match kind {
             RecordKind::Offset => return Ok(Some(thread_pointer.wrapping_add(offset))),
-            // In front of the vector is how many entries it has.
+            // The entry before the vector has the number of its entries.
             RecordKind::Glibc => (16, 16u64.wrapping_neg()),
             RecordKind::Musl => (8, 0),
         };
@@ -86,52 +87,52 @@ impl Way {
 }
 
 impl RecordSource {
-    /// The way, if there is one. One that is exchanged right now is none.
-    pub fn way(&self) -> Option<Way> {
-        // Acquire: pairs with the Release in `set`; the other words are those of the kind.
+    /// Returns the variable's location, if there is one. `None` while the recorder replaces it.
+    pub fn location(&self) -> Option<TlsLocation> {
+        // Acquire: pairs with the Release in `set`; the other words are those of this kind.
         let kind = self.kind.load(Ordering::Acquire);
         // Relaxed: ordered by the load above.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let (offset, module) = (load(&self.offset), load(&self.module));
-        // Acquire: pairs with the Release of a later word, should one have been read: then the kind
-        // is seen to have changed.
+        // Acquire: pairs with the Release of a later word, should one have been read. Then the load
+        // below sees that the kind has changed.
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         if self.kind.load(Ordering::Relaxed) != kind {
             return None;
         }
-        let is_it = |known: &RecordKind| *known as u64 == kind;
-        let kind = RecordKind::ALL.into_iter().find(is_it)?;
-        Some(Way { kind, offset, module })
+        let has_number = |known: &RecordKind| *known as u64 == kind;
+        let kind = RecordKind::ALL.into_iter().find(has_number)?;
+        Some(TlsLocation { kind, offset, module })
     }
 
-    /// Exchanges the way. Only the recorder calls it.
-    pub fn set(&self, way: Option<Way>) {
-        // Relaxed: the stores below keep it in front of them.
+    /// Replaces the variable's location. Only the recorder calls this.
+    pub fn set(&self, way: Option<TlsLocation>) {
+        // Relaxed: the Release stores below keep this store before them.
         self.kind.store(0, Ordering::Relaxed);
-        let Some(Way { kind, offset, module }) = way else { return };
-        // Release, both: pair with the fence in `way`; whoever sees the value sees that there was
-        // no kind.
+        let Some(TlsLocation { kind, offset, module }) = way else { return };
+        // Release, both: pair with the fence in `location`; a reader that sees the value sees that
+        // the kind was 0.
         self.offset.store(offset, Ordering::Release);
         self.module.store(module, Ordering::Release);
-        // Release: pairs with the Acquire in `way`; the words above are visible.
+        // Release: pairs with the Acquire in `location`; the words above are visible.
         self.kind.store(kind as u64, Ordering::Release);
     }
 }
 
-/// The first part of a record that is valid.
+/// The header of a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// Trace id, upper and lower half.
     pub trace: (u64, u64),
     /// Span id.
     pub span: u64,
-    /// Bytes of attributes that are to be read: those of the record, or as many as are read of one.
+    /// Number of attribute bytes to read: those of the record, up to [`ATTRIBUTES_MAX`].
     pub attributes_len: usize,
 }
 
 impl Record {
-    /// Reads it. `None` of one that is not valid, or tells nothing.
+    /// Parses a record's header. `None` if the record is invalid or empty.
     pub fn parse(header: &[u8; RECORD_HEADER]) -> Option<Self> {
         const VALID: u8 = 1;
         let (words, rest) = header.as_chunks::<8>();
@@ -151,8 +152,8 @@ mod tests {
     const THREAD: u64 = 0x7000;
 
     fn check(kind: RecordKind, module: u64, expected: Result<Option<u64>, Unreadable>) {
-        // Words of a thread of glibc whose vector has 3 entries at 0x9000, and of one of musl at
-        // 0xa000.
+        // Words of a glibc thread whose vector at 0x9000 has 3 entries, and of a musl thread whose
+        // vector is at 0xa000.
         let load = |avma: u64| match (kind, avma) {
             (RecordKind::Glibc, 0x7008) => Some(0x9000),
             (RecordKind::Glibc, 0x8ff0) => Some(3),
@@ -164,16 +165,17 @@ mod tests {
             (RecordKind::Musl, 0xa010) => Some(0),
             _ => None,
         };
-        let way = Way { kind, offset: 0x18, module };
+        let way = TlsLocation { kind, offset: 0x18, module };
         assert_eq!(way.variable(THREAD, load), expected, "{kind:?} {module}");
     }
 
     #[test]
-    fn variables_are_found_by_each_way() {
+    fn variables_are_found_by_each_kind() {
         check(RecordKind::Offset, 0, Ok(Some(0x7018)));
         check(RecordKind::Glibc, 1, Ok(Some(0xb018)));
         check(RecordKind::Musl, 1, Ok(Some(0xc018)));
-        let below = Way { kind: RecordKind::Offset, offset: 8u64.wrapping_neg(), module: 0 };
+        let below =
+            TlsLocation { kind: RecordKind::Offset, offset: 8u64.wrapping_neg(), module: 0 };
         assert_eq!(below.variable(THREAD, |_| None), Ok(Some(0x6ff8)));
         assert_eq!(
             below.variable(0, |_| None),
@@ -194,25 +196,25 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_given_back_as_they_were_set() {
+    fn sources_are_read_back_as_they_were_set() {
         let source = RecordSource::default();
-        assert_eq!(source.way(), None);
+        assert_eq!(source.location(), None);
         for kind in RecordKind::ALL {
-            let way = Way { kind, offset: 7, module: kind as u64 };
+            let way = TlsLocation { kind, offset: 7, module: kind as u64 };
             source.set(Some(way));
-            assert_eq!(source.way(), Some(way));
+            assert_eq!(source.location(), Some(way));
         }
         source.set(None);
-        assert_eq!(source.way(), None);
+        assert_eq!(source.location(), None);
         source.kind.store(77, Ordering::Relaxed);
-        assert_eq!(source.way(), None, "no such kind");
+        assert_eq!(source.location(), None, "no such kind");
     }
 
     #[test]
     fn ids_are_big_endian_and_lengths_are_bounded() {
         let mut header = [0u8; RECORD_HEADER];
         header[24] = 1;
-        assert_eq!(Record::parse(&header), None, "it tells nothing");
+        assert_eq!(Record::parse(&header), None, "the record is empty");
         for (at, byte) in header[..24].iter_mut().enumerate() {
             *byte = at as u8;
         }

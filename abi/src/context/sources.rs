@@ -1,37 +1,37 @@
-//! Where the handlers look for contexts: addresses in the target, which the recorder has found.
+//! The context sources: addresses in the target that the recorder has found for the handlers.
 
 use super::TAGS;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Tables that are looked at.
+/// Maximum number of tables that the handlers read.
 pub const SOURCES_TABLES: usize = 8;
-/// Variables of OpenTelemetry that are looked at.
+/// Maximum number of OpenTelemetry variables that the handlers read.
 pub const SOURCES_RECORDS: usize = 4;
 
-/// What a sample's context comes from.
+/// The origins of a sample's context.
 pub mod origin {
-    /// Nothing: the sample has no context.
+    /// No origin: the sample has no context.
     pub const NONE: u32 = 0;
-    /// A table: its place among the sources, plus 1.
+    /// A table. This is the value for the first table, and each further one adds 1.
     pub const TABLE: u32 = 1;
     /// A thread context record of OpenTelemetry.
     pub const RECORD: u32 = 0x100;
 }
 
-/// How a thread-local variable is found from the thread pointer.
+/// The way from the thread pointer to a thread-local variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RecordKind {
-    /// At a fixed distance.
+    /// At a fixed offset from the thread pointer.
     Offset = 1,
-    /// By way of glibc's vector of blocks: 16 bytes for each module.
+    /// Through glibc's vector of blocks (DTV), with 16 bytes for each module.
     Glibc = 2,
-    /// By way of musl's: 8 bytes for each.
+    /// Through musl's vector of blocks, with 8 bytes for each module.
     Musl = 3,
 }
 
 impl RecordKind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Offset, Self::Glibc, Self::Musl];
 }
 
@@ -39,29 +39,29 @@ impl RecordKind {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct RecordSource {
-    /// [`RecordKind`], stored last; 0 for a source that is not there.
+    /// [`RecordKind`], stored last. 0 for an unused source.
     pub kind: AtomicU64,
-    /// Bytes from the thread pointer (as a signed number), or from the start of the module's block.
+    /// Offset in bytes from the thread pointer (a signed number), or from the start of the module's
+    /// block.
     pub offset: AtomicU64,
-    /// The module's number in the vector.
+    /// The module's index in the vector.
     pub module: AtomicU64,
 }
 
-/// What the recorder has found. The handlers only read it.
+/// The sources that the recorder has found. The handlers only read them.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ContextSources {
-    /// Number of [`Self::tables`] and of [`Self::records`] that are in use: with Release, after
-    /// them.
+    /// Number of used [`Self::tables`]. Stored with Release after their addresses.
     pub tables_used: AtomicU32,
-    /// See above.
+    /// Number of used [`Self::records`]. Stored with Release after their locations.
     pub records_used: AtomicU32,
-    /// 1 if the instruction that reads the thread pointer may be used.
+    /// 1 if programs may use the instruction that reads the thread pointer.
     pub has_fsgsbase: AtomicU32,
     pub(crate) reserved: AtomicU32,
-    /// Addresses of tables ([`super::ContextTable`]), 0 for one that is gone.
+    /// Addresses of tables ([`super::ContextTable`]), 0 for one that no longer exists.
     pub tables: [AtomicU64; SOURCES_TABLES],
-    /// Variables of OpenTelemetry.
+    /// The OpenTelemetry variables.
     pub records: [RecordSource; SOURCES_RECORDS],
 }
 #[cfg(not(loom))]

@@ -1,38 +1,40 @@
-//! The names of a table's tags: ten at most, each given a place once and for good.
+//! The names of a table's tags. There are at most ten, and each name keeps its index forever.
 //!
-//! The state of a place is one word, [`TagKey::kind`]:
+//! The state of a tag is one word, [`TagKey::kind`]:
 //!
 //! | value | state |
 //! |---|---|
 //! | 0 | free |
-//! | `CLAIMED`, kind, id of a text | taken for the name that this text is; it is being written |
-//! | [`TagKind`] | the name is whole |
+//! | `CLAIMED`, kind, id of a text | claimed for this text as the name, which is being written |
+//! | [`TagKind`] | the name is complete |
 //!
 //! # Invariants
-//! - Places are taken in order, by a swap, and never given back.
-//! - Nobody waits for a name that another thread writes: whoever comes by writes it as well, out of
-//!   the text. All write the same.
-//! - Whoever sees a [`TagKind`] sees the whole name. A reader takes any other value for a free
-//!   place.
+//! - Threads claim tags in order, by a swap, and never release them.
+//! - No thread waits for a name that another thread writes. It writes the name as well, from the
+//!   text, and all threads write the same bytes.
+//! - A reader that sees a [`TagKind`] sees the complete name. It takes any other value for a free
+//!   tag.
 
 use super::TAGS;
 use super::texts::{TEXT_MAX, Texts};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Most bytes of a tag's name. Fewer in the models, for the reason that they have fewer tags.
+/// Maximum length of a tag's name in bytes. The models have fewer, for the reason given at
+/// [`TAGS`].
 pub const TAG_NAME_MAX: usize = if cfg!(loom) { 8 } else { 56 };
 
-/// Marks a place whose name is being written. The bit below it is the kind, the rest the text's id.
+/// Marks a tag whose name is being written. The bit below it is the kind, and the other bits are
+/// the text's id.
 const CLAIMED: u32 = 1 << 31;
 const CLAIMED_TEXT: u32 = 1 << 30;
 
-/// What the values of a tag are.
+/// The type of a tag's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TagKind {
     /// Numbers.
     Number = 1,
-    /// Texts of the table: the word that it begins at, plus 1.
+    /// Texts of the table: the index of the text's first word, plus 1.
     Text = 2,
 }
 
@@ -40,10 +42,10 @@ pub enum TagKind {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TagKey {
-    /// [`TagKind`] once the name is whole; anything else for a place that is free, or whose name is
-    /// being written.
+    /// [`TagKind`] once the name is complete. Any other value for a tag that is free or whose name
+    /// is being written.
     pub kind: AtomicU32,
-    /// Bytes of the name.
+    /// Length of the name in bytes.
     pub len: AtomicU32,
     /// The name, UTF-8.
     pub name: [AtomicU64; TAG_NAME_MAX / 8],
@@ -51,24 +53,25 @@ pub struct TagKey {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<TagKey>() == 64);
 
-/// Why a name has no place.
+/// The reason why a name was not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagRefused {
-    /// It is empty, or longer than [`TAG_NAME_MAX`] bytes.
+    /// The name is empty, or longer than [`TAG_NAME_MAX`] bytes.
     Name,
-    /// All places are taken by other names, or there is no room left for texts, or none for a table
-    /// at all.
+    /// All tags have other names, or there is no room for the text or for a table.
     Full,
-    /// It was registered with values of the other kind.
+    /// The name is registered with values of the other kind.
     OtherKind,
 }
 
 impl core::fmt::Display for TagRefused {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Name => "the name of a tag has 1 to 56 bytes",
-            Self::Full => "there are ten tags already, or no room for texts or for a table",
-            Self::OtherKind => "the tag has values of the other kind",
+            Self::Name => "a tag name must have 1 to 56 bytes",
+            Self::Full => {
+                "ten tags are registered already, or there is no room for a text or a table"
+            }
+            Self::OtherKind => "the tag is registered with values of the other kind",
         })
     }
 }
@@ -76,16 +79,17 @@ impl core::fmt::Display for TagRefused {
 impl core::error::Error for TagRefused {}
 
 impl TagKind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub fn from_raw(raw: u32) -> Option<Self> {
         [Self::Number, Self::Text].into_iter().find(|kind| *kind as u32 == raw)
     }
 }
 
 impl TagKey {
-    /// The kind and the bytes of the name, put into `room`. `None` for a place without a name.
+    /// Returns the kind and the bytes of the name, which it copies into `room`. `None` for a tag
+    /// without a name.
     pub fn read<'a>(&self, room: &'a mut [u8; TAG_NAME_MAX]) -> Option<(TagKind, &'a [u8])> {
-        // Acquire: pairs with the swap in `write`; the name is whole.
+        // Acquire: pairs with the swap in `write`; the complete name is visible.
         let kind = TagKind::from_raw(self.kind.load(Ordering::Acquire))?;
         // Relaxed, both: ordered by the load above.
         let len = self.len.load(Ordering::Relaxed) as usize;
@@ -97,54 +101,55 @@ impl TagKey {
         Some((kind, room.get(..len)?))
     }
 
-    /// Writes the name of a place that is claimed by `claim`, as others may do at the same time.
+    /// Writes the name of a tag that `claim` claims. Other threads may do the same at the same
+    /// time.
     fn write(&self, claim: u32, name: &[u8]) {
         for (at, word) in self.name.iter().enumerate() {
             let mut bytes = [0; 8];
             for (to, from) in bytes.iter_mut().zip(name.iter().skip(at * 8)) {
                 *to = *from;
             }
-            // Relaxed, both: published by the swap below. A thread that comes late writes what is
-            // there.
+            // Relaxed, both: the swap below publishes them. A late thread writes the bytes that are
+            // already there.
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
         self.len.store(name.len() as u32, Ordering::Relaxed);
         let kind = if claim & CLAIMED_TEXT == 0 { TagKind::Number } else { TagKind::Text };
-        // Release: pairs with the Acquire in `read`, and makes the name visible. Relaxed on
-        // failure: another thread has written the name.
+        // Release: pairs with the Acquire in `read`; the name is visible. Relaxed on failure:
+        // another thread has written the name.
         let _ =
             self.kind.compare_exchange(claim, kind as u32, Ordering::Release, Ordering::Relaxed);
     }
 }
 
-/// The places of a table's tags.
+/// The tags of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct TagNames<'a> {
-    /// Their names.
+    /// The names.
     pub keys: &'a [TagKey; TAGS],
-    /// How many are given out.
+    /// Number of allocated tags.
     pub used: &'a AtomicU32,
-    /// Where a name is kept while it is written.
+    /// The texts, which keep a name while it is written.
     pub texts: Texts<'a>,
 }
 
 impl TagNames<'_> {
-    /// The place of the tag with this name, which is given one if it has none.
+    /// Returns the index of the tag with this name, and registers the name if it is new.
     pub fn register(self, name: &[u8], kind: TagKind) -> Result<usize, TagRefused> {
         if name.is_empty() || name.len() > TAG_NAME_MAX {
             return Err(TagRefused::Name);
         }
         let mut claim = None;
-        for (place, key) in self.keys.iter().enumerate() {
-            // Acquire: pairs with the swap below; the text of a claim is whole.
+        for (index, key) in self.keys.iter().enumerate() {
+            // Acquire: pairs with the swap below; the complete text of a claim is visible.
             if key.kind.load(Ordering::Acquire) == 0 {
                 let own = match claim {
                     Some(own) => own,
                     None => self.claim_of(name, kind).ok_or(TagRefused::Full)?,
                 };
                 claim = Some(own);
-                // Release: pairs with the Acquire above and in `finish`. Relaxed on failure: as it
-                // is loaded anew.
+                // Release: pairs with the Acquire above and in `finish`. Relaxed on failure:
+                // `finish` loads the word again.
                 let swap = key.kind.compare_exchange(0, own, Ordering::Release, Ordering::Relaxed);
                 if swap.is_ok() {
                     // Relaxed: a count.
@@ -154,7 +159,7 @@ impl TagNames<'_> {
             self.finish(key);
             match key.read(&mut [0; TAG_NAME_MAX]) {
                 Some((there, known)) if known == name => {
-                    return if there == kind { Ok(place) } else { Err(TagRefused::OtherKind) };
+                    return if there == kind { Ok(index) } else { Err(TagRefused::OtherKind) };
                 }
                 _ => {}
             }
@@ -167,9 +172,9 @@ impl TagNames<'_> {
         Some(CLAIMED | if kind == TagKind::Text { CLAIMED_TEXT } else { 0 } | id)
     }
 
-    /// Writes the name of a place that is claimed, whoever has claimed it.
+    /// Writes the name of a claimed tag, whichever thread claimed it.
     fn finish(self, key: &TagKey) {
-        // Acquire: pairs with the swap in `register`; the text of a claim is whole.
+        // Acquire: pairs with the swap in `register`; the complete text of a claim is visible.
         let claim = key.kind.load(Ordering::Acquire);
         if claim & CLAIMED == 0 {
             return;
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_place_and_one_kind() {
+    fn a_name_has_one_index_and_one_kind() {
         let room = Room::new();
         let tags = room.table().tags();
         assert_eq!(tags.register(b"tenant", TagKind::Number), Ok(0));
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_no_length_or_too_many_bytes_are_refused() {
+    fn empty_and_too_long_names_are_refused() {
         let room = Room::new();
         let tags = room.table().tags();
         let longest = [b'x'; TAG_NAME_MAX + 1];
@@ -246,32 +251,32 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_register_the_same_names_at_once_get_the_same_places() {
+    fn threads_that_register_the_same_names_at_once_get_the_same_indices() {
         for _ in 0..200 {
             let room = Room::new();
             let all: Vec<Vec<_>> = std::thread::scope(|scope| {
                 let register = |from: usize| {
                     let tags = room.table().tags();
-                    // Each begins with another name.
+                    // Each thread begins with another name.
                     let name = move |n: usize| format!("tag {}", (from + n) % 7);
-                    let mut places: Vec<_> = (0..7)
+                    let mut indices: Vec<_> = (0..7)
                         .map(|n| {
                             (name(n), tags.register(name(n).as_bytes(), TagKind::Text).unwrap())
                         })
                         .collect();
-                    places.sort();
-                    places
+                    indices.sort();
+                    indices
                 };
                 let threads: Vec<_> =
                     (0..4).map(|from| scope.spawn(move || register(from))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            for places in &all {
-                assert_eq!(places, &all[0]);
+            for indices in &all {
+                assert_eq!(indices, &all[0]);
             }
-            let mut places: Vec<_> = all[0].iter().map(|(_, place)| *place).collect();
-            places.sort_unstable();
-            assert_eq!(places, (0..7).collect::<Vec<_>>(), "each name once");
+            let mut indices: Vec<_> = all[0].iter().map(|(_, index)| *index).collect();
+            indices.sort_unstable();
+            assert_eq!(indices, (0..7).collect::<Vec<_>>(), "each name once");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of contexts and of the table's threads, and memory for tables.
+//! Tests of contexts and of a table's threads, and memory for tables.
 //!
 //! # Safety
 //! The memory of a [`Room`] has the length and the alignment of a table, and lives as long as the
@@ -8,12 +8,12 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
 use super::*;
 
-/// Memory for a table, given back with the value.
+/// Memory for a table, freed with the value.
 pub(super) struct Room(*mut u8);
 
 impl Room {
     pub(super) fn new() -> Self {
-        // SAFETY: the layout is of a length that is not 0.
+        // SAFETY: the layout's length is not 0.
         let base = unsafe { alloc_zeroed(Self::layout()) };
         if base.is_null() {
             handle_alloc_error(Self::layout());
@@ -28,20 +28,20 @@ impl Room {
     }
 
     pub(super) fn table(&self) -> ContextTable<'_> {
-        // SAFETY: of that length, aligned, writable, and borrowed from the room; reached by atomics
-        // alone.
+        // SAFETY: the memory has that length, is aligned and writable, and is borrowed from the
+        // room. It is accessed by atomics only.
         unsafe { ContextTable::new(self.0) }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // SAFETY: made by `new` with the same layout.
+        // SAFETY: allocated by `new` with the same layout.
         unsafe { dealloc(self.0, Self::layout()) };
     }
 }
 
-// SAFETY: only atomics are in it.
+// SAFETY: the memory contains only atomics.
 unsafe impl Sync for Room {}
 
 #[test]
@@ -57,7 +57,7 @@ fn checksums_are_the_published_ones() {
     ] {
         assert_eq!(checksum(span, root_span), sum, "{span:x} {root_span:x}");
     }
-    // Equal products, which would make 0.
+    // Equal products, whose checksum would be 0.
     assert_eq!(checksum(0x1234_5678_9ABC_DEF0, 0x9ABC_DEF0_1234_5678), u64::MAX);
 }
 
@@ -82,7 +82,7 @@ fn what_is_set_is_read() {
 }
 
 #[test]
-fn a_tag_without_a_span_is_told() {
+fn a_tag_without_a_span_is_read() {
     let context = Context::default();
     context.set_tag(0, 1);
     let mut expected = Values::default();
@@ -124,7 +124,7 @@ fn a_thread_finds_its_own_context_until_it_ends() {
 fn threads_that_start_exit_and_are_reused_do_not_inherit_contexts() {
     let room = Room::new();
     let table = room.table();
-    // One that says that it ends, and one that does not: `release` is not called if it is killed.
+    // One thread releases its entry. The other, like a killed thread, does not.
     for tid in [100, 101] {
         table.claim(tid).unwrap().set_all(&values(u64::from(tid)));
     }
@@ -135,36 +135,33 @@ fn threads_that_start_exit_and_are_reused_do_not_inherit_contexts() {
     }
 }
 
-/// So many thread ids that have the same entries to choose from.
+/// Returns `count` thread ids that have the same run of entries.
 fn neighbours(count: usize) -> Vec<u32> {
-    let line = place::first(1);
-    (1..u32::MAX).filter(|tid| place::first(*tid) == line).take(count).collect()
+    let line = table_layout::first(1);
+    (1..u32::MAX).filter(|tid| table_layout::first(*tid) == line).take(count).collect()
 }
 
 #[test]
 fn a_thread_without_an_entry_is_refused_and_counted() {
     let room = Room::new();
     let table = room.table();
-    let tids = neighbours(place::RUN + 1);
-    for tid in &tids[..place::RUN] {
+    let tids = neighbours(table_layout::RUN + 1);
+    for tid in &tids[..table_layout::RUN] {
         assert!(table.claim(*tid).is_some(), "{tid}");
     }
-    assert!(table.claim(tids[place::RUN]).is_none());
+    assert!(table.claim(tids[table_layout::RUN]).is_none());
     assert_eq!(table.header.refused.load(Ordering::Relaxed), 1);
     table.release(tids[4]);
-    assert!(
-        table.claim(tids[place::RUN]).is_some(),
-        "a place that is free again is given out again"
-    );
+    assert!(table.claim(tids[table_layout::RUN]).is_some(), "a released entry is not reused");
     assert_eq!(table.find(tids[4]).map(Context::values), None);
 }
 
 #[test]
-fn every_entry_can_be_had() {
+fn nearly_every_entry_can_be_claimed() {
     let room = Room::new();
     let table = room.table();
     let claimed = (1..40_000).filter(|tid| table.claim(*tid).is_some()).count();
-    assert!(claimed > place::ENTRIES * 9 / 10, "{claimed} of {}", place::ENTRIES);
+    assert!(claimed > table_layout::ENTRIES * 9 / 10, "{claimed} of {}", table_layout::ENTRIES);
     let refused = table.header.refused.load(Ordering::Relaxed) as usize;
     assert_eq!(claimed + refused, 39_999);
 }

@@ -1,53 +1,52 @@
-//! The texts of a table: values of tags, each kept once and for good.
+//! The texts of a table. They are values of tags, and each is kept once and forever.
 //!
 //! # Invariants
-//! - A text is whole before the index names it, and never changes.
-//! - One text has one id: all who look for it walk the same places of the index, and the first free
-//!   one is taken by a swap.
-//! - Nothing waits. Whoever loses a swap to an equal text leaves its own copy where nobody finds
-//!   it.
+//! - A text is complete before the index names it, and never changes.
+//! - A text has one id: all threads that search for it probe the same index words, and take the
+//!   first free one by a swap.
+//! - No thread waits. A thread that loses a swap to an equal text leaves its own copy unused.
 
-use super::place;
+use super::table_layout;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Most bytes of a text.
+/// Maximum length of a text in bytes.
 pub const TEXT_MAX: usize = 255;
 
-/// Where a text is looked for first: FNV-1a.
+/// Returns the hash of a text (FNV-1a), which gives its first index word.
 fn hash(text: &[u8]) -> u32 {
     text.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Words of a text with its length in front.
+/// Returns the number of words of a text with its length before it.
 fn words_of(len: usize) -> usize {
     1 + len.div_ceil(4)
 }
 
-/// The word that begins with these bytes.
+/// Returns the word that begins with these bytes.
 fn word(bytes: &[u8]) -> u32 {
-    let mut whole = [0; 4];
-    for (to, from) in whole.iter_mut().zip(bytes) {
+    let mut padded = [0; 4];
+    for (to, from) in padded.iter_mut().zip(bytes) {
         *to = *from;
     }
-    u32::from_le_bytes(whole)
+    u32::from_le_bytes(padded)
 }
 
 /// The texts of a table and the index that finds them.
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'a> {
-    /// [`place::TEXT_INDEX`]: the word that a text begins at, plus 1, or 0.
+    /// [`table_layout::TEXT_INDEX`]: the index of a text's first word, plus 1, or 0.
     pub index: &'a [AtomicU32],
-    /// [`place::TEXTS`].
+    /// [`table_layout::TEXTS`].
     pub words: &'a [AtomicU32],
-    /// How many of the words are given out.
+    /// Number of allocated words.
     pub used: &'a AtomicU32,
     /// Counts texts that found no room.
     pub refused: &'a AtomicU32,
 }
 
 impl Texts<'_> {
-    /// The id of a text as the value of a tag; a new text is added. 0 if it is longer than
-    /// [`TEXT_MAX`] bytes or finds no room, which is counted.
+    /// Returns the id of a text as the value of a tag, and adds a new text. If the text is longer
+    /// than [`TEXT_MAX`] bytes or finds no room, returns 0 and counts the refusal.
     pub fn intern(self, text: &[u8]) -> u32 {
         let id = if text.len() <= TEXT_MAX { self.look_for(text) } else { None };
         if id.is_none() {
@@ -57,11 +56,11 @@ impl Texts<'_> {
         id.unwrap_or(0)
     }
 
-    /// The bytes of a text, put into `room`. `None` for an id that no text has.
+    /// Copies the bytes of a text into `room` and returns them. `None` for an id that no text has.
     pub fn get(self, id: u32, room: &mut [u8; TEXT_MAX]) -> Option<&[u8]> {
         let words = self.words_from(id)?;
-        // Relaxed, both: the id comes from an Acquire of the index, or from a context that was read
-        // after it.
+        // Relaxed, both: the id comes from an Acquire load of the index, or from a context that was
+        // read after such a load.
         let len = words.first()?.load(Ordering::Relaxed) as usize;
         let text = room.get_mut(..len)?;
         for (bytes, word) in text.chunks_mut(4).zip(words.get(1..words_of(len))?) {
@@ -79,19 +78,19 @@ impl Texts<'_> {
     fn look_for(self, text: &[u8]) -> Option<u32> {
         let mask = self.index.len().checked_sub(1)?;
         let mut added = None;
-        for step in 0..place::TEXT_PROBES.min(self.index.len()) {
+        for step in 0..table_layout::TEXT_PROBES.min(self.index.len()) {
             let index = self.index.get((hash(text) as usize).wrapping_add(step) & mask)?;
-            // Acquire: pairs with the swap below; the text that it names is whole.
+            // Acquire: pairs with the swap below; the complete text that it names is visible.
             let mut id = index.load(Ordering::Acquire);
             if id == 0 {
-                // Once only: the copy goes wherever a place is free.
+                // The text is added once only, and its copy goes into the first free index word.
                 let own = match added {
                     Some(own) => own,
                     None => self.add(text)?,
                 };
                 added = Some(own);
-                // Release: pairs with the Acquire above, and makes the text visible. Acquire on
-                // failure: as above, for the text that was faster.
+                // Release: pairs with the Acquire above; the text is visible. Acquire on failure:
+                // pairs with the Release of the faster thread; its text is visible.
                 match index.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return added,
                     Err(other) => id = other,
@@ -104,7 +103,7 @@ impl Texts<'_> {
         None
     }
 
-    /// Whether the text with this id is this one.
+    /// Whether the text with this id is `text`.
     fn is(self, id: u32, text: &[u8]) -> bool {
         self.get(id, &mut [0; TEXT_MAX]) == Some(text)
     }
@@ -112,8 +111,8 @@ impl Texts<'_> {
     /// Writes a text that the index does not name yet.
     fn add(self, text: &[u8]) -> Option<u32> {
         let (need, room) = (words_of(text.len()) as u32, self.words.len() as u32);
-        // Relaxed: the number of words alone; the text is published by the index. Looked at first,
-        // so that texts without end that find no room do not make it run over.
+        // Relaxed: the number of words publishes nothing; the index publishes the text. The check
+        // comes first so that endless texts that find no room do not overflow the number.
         let is_full = |from: u32| from.checked_add(need).is_none_or(|end| end > room);
         if is_full(self.used.load(Ordering::Relaxed)) {
             return None;
@@ -125,7 +124,7 @@ impl Texts<'_> {
             return None;
         }
         let (first, rest) = self.words_from(id)?.split_first()?;
-        // Relaxed, both: published by the index.
+        // Relaxed, both: the index publishes them.
         first.store(text.len() as u32, Ordering::Relaxed);
         for (to, bytes) in rest.iter().zip(text.chunks(4)) {
             to.store(word(bytes), Ordering::Relaxed);
@@ -136,7 +135,7 @@ impl Texts<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::place::{TEXT_INDEX_LEN, TEXT_WORDS};
+    use super::super::table_layout::{TEXT_INDEX_LEN, TEXT_WORDS};
     use super::super::tests::Room;
     use super::*;
 
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_comes_back_as_it_was() {
+    fn a_text_is_read_back_as_it_was() {
         for text in [&b""[..], b"a", b"abc", b"abcd", b"abcde", b"\0\0", &[7; TEXT_MAX]] {
             check(text);
         }
@@ -180,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_no_text_has_give_nothing() {
+    fn ids_without_a_text_return_none() {
         let room = Room::new();
         let texts = room.table().texts;
         for id in [0, TEXT_WORDS as u32 + 1, u32::MAX] {
             assert_eq!(texts.get(id, &mut [0; TEXT_MAX]), None, "{id}");
         }
-        // What a scribbling application may leave there.
+        // Values that a scribbling application may leave there.
         texts.words[0].store(u32::MAX, Ordering::Relaxed);
         assert_eq!(texts.get(1, &mut [0; TEXT_MAX]), None);
         texts.words[TEXT_WORDS - 1].store(255, Ordering::Relaxed);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_end_are_refused_and_counted() {
+    fn endless_texts_are_refused_and_counted() {
         let room = Room::new();
         let texts = room.table().texts;
         let ids: Vec<u32> = (0..40_000_u32)
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(
             texts.intern(&[&0_u32.to_le_bytes()[..], &[0; 96]].concat()),
             ids[0],
-            "those that are in stay"
+            "the kept texts stay"
         );
     }
 

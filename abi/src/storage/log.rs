@@ -1,30 +1,30 @@
 //! The sample log of a table: records of one size, each with a commit word.
 //!
 //! # Invariants
-//! - A record counts only if its commit word names this table's instance and this index; a hole
-//!   (a thread that died between reserving and committing) is skipped and counted.
-//! - Commit words of an older instance never validate, so the log needs no clearing.
+//! - A record counts only if its commit word names this table's instance and this index. The reader
+//!   skips and counts a hole, which a thread leaves that dies between reserving and committing.
+//! - Commit words of an older instance never match, so the log needs no clearing.
 
 use crate::context::TAGS;
 use crate::sync::{AtomicU64, Ordering};
 
-/// One sample as the handler stores it. 128 bytes, two cache lines.
+/// One sample as the handler stores it: 128 bytes, two cache lines.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct SampleRecord {
-    /// instance id << 32 | index + 1, stored last.
+    /// Instance id << 32 | index + 1, stored last.
     pub commit: AtomicU64,
     /// Time in the unit of the control block's clock mode.
     pub time: AtomicU64,
     /// Id of the call trace.
     pub trace_id: AtomicU64,
-    /// thread slot << 32 | the slot's generation.
+    /// Thread slot << 32 | the slot's generation.
     pub thread: AtomicU64,
-    /// kernel thread id << 32 | weight in periods.
+    /// Kernel thread id << 32 | weight in periods.
     pub tid_weight: AtomicU64,
     /// [`flags`] << 32 | run state << 16 | end reason of the unwinding.
     pub flags: AtomicU64,
-    /// where the context comes from << 32 | system call number + 1, or 0.
+    /// Origin of the context << 32 | system call number + 1, or 0.
     pub source_syscall: AtomicU64,
     /// Span id, or 0.
     pub span: AtomicU64,
@@ -34,7 +34,7 @@ pub struct SampleRecord {
     pub tags: [AtomicU64; 5],
     /// Index of the perf event that fired.
     pub event: AtomicU64,
-    /// Upper half of a root's id that has 128 bits, or 0.
+    /// Upper half of a 128-bit root id, or 0.
     pub root_high: AtomicU64,
 }
 #[cfg(not(loom))]
@@ -42,21 +42,21 @@ const _: () = assert!(size_of::<SampleRecord>() == 128);
 
 /// Bits in the upper half of [`SampleRecord::flags`].
 pub mod flags {
-    /// The signal had been blocked: the stack is where it was unblocked.
+    /// The signal was blocked. The stack is where the thread unblocked it.
     pub const LATE: u32 = 1;
-    /// The hit was in kernel mode: the stack is that of the call into it.
+    /// The thread was in kernel mode at the expiry. The stack is that of the call into the kernel.
     pub const KERNEL: u32 = 2;
-    /// The first sample of a thread that was not there at attach.
+    /// The first sample of a thread that did not exist at attach.
     pub const FIRST: u32 = 4;
-    /// No hit: what a thread had used when it ended, and no hit stands for.
+    /// No expiry: CPU time that a thread used before it exited and that no sample covers.
     pub const REMAINDER: u32 = 8;
-    /// The hit of a timer.
+    /// The expiry of a timer.
     pub const TIMER: u32 = 16;
-    /// No hit: time of the thread in one state. The weight is in microseconds of wall clock time,
-    /// not in periods.
+    /// No expiry: time of the thread in one state. The weight is in microseconds of wall clock
+    /// time, not in periods.
     pub const WALL: u32 = 32;
-    /// No handler has read the context: it is the one that the thread had for long before, and
-    /// after.
+    /// No handler read the context. It is the one that the thread has had since long before this
+    /// sample and had after it.
     pub const CARRIED: u32 = 64;
 }
 
@@ -71,13 +71,13 @@ pub struct Sample {
     pub slot: u32,
     /// The slot's generation at the time of the sample.
     pub generation: u32,
-    /// Kernel thread id as the target sees it.
+    /// The kernel's thread id in the target's pid namespace.
     pub tid: u32,
     /// Weight in sampling periods.
     pub weight: u32,
     /// [`flags`].
     pub flags: u32,
-    /// Run state; 0 is running.
+    /// Run state, 0 for running.
     pub state: u16,
     /// End reason of the unwinding.
     pub reason: u16,
@@ -87,12 +87,12 @@ pub struct Sample {
     pub span: u64,
     /// Root span id, or 0.
     pub root_span: u64,
-    /// Upper half of a root's id that has 128 bits, or 0.
+    /// Upper half of a 128-bit root id, or 0.
     pub root_high: u64,
-    /// What the context comes from: [`crate::context::origin`].
+    /// Origin of the context: one of [`crate::context::origin`].
     pub source: u32,
-    /// Tags as the source has them, 0 for none; of a record, the first two are the id of the call
-    /// trace whose frames its attributes are kept as.
+    /// Tags as the source has them, 0 for none. If the origin is a record, the first two are the id
+    /// of the call trace that holds its attributes as frames.
     pub tags: [u32; TAGS],
     /// Index of the perf event that fired.
     pub event: u64,
@@ -101,7 +101,7 @@ pub struct Sample {
 impl SampleRecord {
     /// Stores `sample` as record `index` of table instance `instance`.
     pub fn commit(&self, instance: u32, index: usize, sample: &Sample) {
-        // Relaxed: all of it is published by the commit word.
+        // Relaxed: the commit word publishes all fields.
         let store = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
         store(&self.time, sample.time);
         store(&self.trace_id, sample.trace_id);
@@ -124,7 +124,7 @@ impl SampleRecord {
         self.commit.store(commit_word(instance, index), Ordering::Release);
     }
 
-    /// The sample, if the record was committed in this instance.
+    /// Returns the sample, if the record was committed in this instance.
     pub fn read(&self, instance: u32, index: usize) -> Option<Sample> {
         // Acquire: pairs with the Release in `commit`.
         if self.commit.load(Ordering::Acquire) != commit_word(instance, index) {

@@ -1,16 +1,17 @@
-//! Call-trace storage: handlers put traces and samples into the ACTIVE table, the recorder
-//! rotates the tables and collects what they hold.
+//! The call-trace storage. Handlers put traces and samples into the ACTIVE table. The recorder
+//! rotates the tables and collects their contents.
 //!
-//! Registration: a handler claims a hazard slot with one word that names itself, the table and
-//! the generation ([`hazard`]). Rotation: the recorder makes a cleared table ACTIVE, fences, and
-//! reads or clears the old one only when no hazard names the word that was ACTIVE with it
-//! ([`rotation`]). Between the two stands one fence on each side: either the handler sees the new
-//! ACTIVE word, or the recorder sees the handler's hazard.
+//! Registration: a handler claims a hazard slot with one word that names its owner, the table and
+//! the generation ([`hazard`]). Rotation: the recorder makes a cleared table ACTIVE and executes a
+//! fence. It reads or clears the old table only once no hazard names the ACTIVE word that the table
+//! had ([`rotation`]). Each side has one fence between its store and its load. So either the
+//! handler sees the new ACTIVE word, or the recorder sees the handler's hazard.
 //!
 //! # Invariants
-//! - A trace is written whole before one compare-and-swap publishes its slot ([`table`]).
-//! - An id is never used twice: the instance id in its upper half is new with each rotation.
-//! - Every loop on the handler's side is bounded by a constant of this module.
+//! - A trace is written completely before one compare-and-swap publishes its slot ([`table`]).
+//! - An id is never used twice: each rotation uses a new instance id, the upper half of the trace
+//!   ids.
+//! - A constant of this module bounds every loop on the handler's side.
 //!
 //! # A handler's steps
 //! ```
@@ -39,14 +40,14 @@
 //! let stack = [0x4010, 0x4020, 0x4030].map(AtomicU64::new);
 //! let put = table.put(&stack, 0, 1);
 //! assert_eq!(put, Put::New(1 << 32));
-//! let place = table.append_at(&Sample { trace_id: put.id(), ..Sample::default() });
-//! assert_eq!(place, Some(0));
+//! let index = table.append_at(&Sample { trace_id: put.id(), ..Sample::default() });
+//! assert_eq!(index, Some(0));
 //! assert!(hazards.release(hazard));
 //! # rotation.rotate(&tables, &active, hazards, || true);
 //! ```
 //!
 //! # Does not
-//! - allocate or own memory: all of it lies in slices that the caller took from a segment.
+//! - allocate or own memory: the caller passes slices of a segment.
 
 pub mod hazard;
 pub mod log;
@@ -54,14 +55,14 @@ pub mod rotation;
 pub mod slice;
 pub mod table;
 
-/// Id of a trace that found no room. Ids with an upper half of 0 are reserved.
+/// Id of a trace that found no room. Ids whose upper half is 0 are reserved.
 pub const DROPPED_TRACE_ID: u64 = 1;
 
-/// Why a trace has no id of its own.
+/// The reason why a trace has no id of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dropped {
     /// The table's arena is full.
     Arena,
-    /// All slots that were tried hold other traces.
+    /// All probed slots hold other traces.
     Probes,
 }

@@ -1,34 +1,34 @@
-//! Slices of raw stack: what a sample whose stack was not followed to its root brings along, to be
-//! followed outside.
+//! Slices of raw stack. A sample whose unwinding did not reach the root brings one along, so that
+//! the recorder can go on unwinding.
 //!
 //! # Invariants
-//! - A slice counts only if its commit word names its table's instance and its own number, as the
+//! - A slice counts only if its commit word names its table's instance and its own number, like the
 //!   records of the log ([`super::log`]).
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Slices of each table: one megabyte.
+/// Number of slices of each table: one megabyte.
 pub const SLICES: usize = 128;
-/// Stack words of a slice; a model has few, each of which it has to follow.
+/// Number of stack words in a slice. The models have few, because they follow each of them.
 pub const WORDS: usize = if cfg!(loom) { 2 } else { 1000 };
-/// General registers, in DWARF order.
+/// Number of general registers, in DWARF order.
 const REGISTERS: usize = 16;
 
 /// The head of a table's slices.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct SlicesHeader {
-    /// Slices reserved; may run past the limit.
+    /// Number of reserved slices, which may exceed the limit.
     pub used: AtomicU64,
-    /// Slices that are populated.
+    /// Number of populated slices.
     pub limit: AtomicU64,
 }
 
-/// A slice: 8192 bytes.
+/// A slice in shared memory: 8192 bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SliceRecord {
-    /// instance id << 32 | number + 1, stored last.
+    /// Instance id << 32 | number + 1, stored last.
     commit: AtomicU64,
     /// Index of the sample in the log.
     sample: AtomicU64,
@@ -38,7 +38,7 @@ pub struct SliceRecord {
     registers: [AtomicU64; REGISTERS],
     /// Address of the first word.
     start: AtomicU64,
-    /// Words that follow.
+    /// Number of words that follow.
     count: AtomicU64,
     reserved: [AtomicU64; 2],
     words: [AtomicU64; WORDS],
@@ -46,7 +46,7 @@ pub struct SliceRecord {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SliceRecord>() == 8192);
 
-/// The plain values of a slice but its words.
+/// The plain values of a slice without its words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slice {
     /// Index of the sample in the log.
@@ -59,22 +59,22 @@ pub struct Slice {
     pub registers: [u64; REGISTERS],
     /// Address of the first word.
     pub start: u64,
-    /// How many words there are.
+    /// Number of words.
     pub count: usize,
 }
 
 /// The slices of one table.
 #[derive(Debug, Clone, Copy)]
 pub struct Slices<'a> {
-    /// How many there are.
+    /// The number of slices.
     pub header: &'a SlicesHeader,
     /// The slices.
     pub records: &'a [SliceRecord],
 }
 
 impl<'a> Slices<'a> {
-    /// Adds a slice with words from `load`, which is asked until it has no more; false if there is
-    /// no room. Under the hazard of the table with this instance.
+    /// Adds a slice with words from `load`, until that returns `None` or the slice is full. False
+    /// if there is no room for the slice. The caller's hazard names the table with this instance.
     pub fn put(
         &self,
         instance: u32,
@@ -92,7 +92,7 @@ impl<'a> Slices<'a> {
         let mut avma = slice.start;
         for word in &record.words {
             let Some(value) = load(avma) else { break };
-            // Relaxed: all of it is published by the commit word.
+            // Relaxed: the commit word publishes all fields.
             word.store(value, Ordering::Relaxed);
             (count, avma) = (count.wrapping_add(1), avma.wrapping_add(8));
         }
@@ -110,9 +110,10 @@ impl<'a> Slices<'a> {
         true
     }
 
-    /// The slices of an instance with their words. Only while no hazard names the table.
+    /// Returns the slices of an instance with their words. Call it only while no hazard names the
+    /// table.
     pub fn all(self, instance: u32) -> impl Iterator<Item = (Slice, &'a [AtomicU64])> {
-        // Relaxed: a count; each record is acquired by its commit word.
+        // Relaxed: a count; the load of the commit word acquires each record.
         let used = self.header.used.load(Ordering::Relaxed) as usize;
         let records: &'a [SliceRecord] = self.records;
         (0u64..).zip(records.iter().take(used)).filter_map(move |(number, record)| {
@@ -122,7 +123,7 @@ impl<'a> Slices<'a> {
         })
     }
 
-    /// Forgets them all. Only while no hazard names the table.
+    /// Discards all slices. Call it only while no hazard names the table.
     pub fn reset(&self) {
         // Relaxed: published with the ACTIVE word.
         self.header.used.store(0, Ordering::Relaxed);
@@ -147,7 +148,7 @@ impl Default for SliceRecord {
 
 impl SliceRecord {
     fn read(&self) -> (Slice, &[AtomicU64]) {
-        // Relaxed: ordered by the Acquire of the commit word.
+        // Relaxed: ordered by the Acquire load of the commit word.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let count = (load(&self.count) as usize).min(WORDS);
         let slice = Slice {
@@ -194,7 +195,7 @@ mod tests {
             (Slice { count: 3, ..slice }, [0x200, 0x210, 0x220].into())
         );
         assert_eq!((all.len(), all[1].0.count, words(1)[WORDS - 1]), (2, WORDS, 8 * 999));
-        assert_eq!(slices.all(5).count(), 0, "of another instance");
+        assert_eq!(slices.all(5).count(), 0, "slices of another instance");
         slices.reset();
         assert_eq!(slices.all(4).count(), 0);
     }

@@ -1,27 +1,28 @@
-//! One trace table: an open-addressed hash table of traces over a bump arena, and a sample log.
+//! A trace table: an open-addressed hash table of traces over a bump arena, and a sample log.
 //!
 //! # Invariants
-//! - A slot word is 0 or names a complete entry: the entry's words are stored before the one
-//!   compare-and-swap that publishes it, and never change afterwards (but for the weight).
-//! - Ids of new traces count up from 0 within an instance, so that a file that holds them in that
-//!   order need not name them; nothing finds a trace by its id.
-//! - Equal means equal frame by frame; the hash only finds candidates. A preserved trace is the
-//!   same when its id is, too.
-//! - The reader checks every offset against the arena's length: the target may have written it.
+//! - A slot word is 0 or names a complete entry. The entry's words are stored before the one
+//!   compare-and-swap that publishes it, and never change afterwards (except for the weight).
+//! - Ids of new traces count up from 0 within an instance. A file that stores them in that order
+//!   need not store the ids. Nothing finds a trace by its id.
+//! - Traces are equal if all their frames are; the hash only finds candidates. For a preserved
+//!   trace the ids must be equal, too.
+//! - The reader checks every offset against the arena's length, because the target may have written
+//!   it.
 
 use super::log::{Sample, SampleRecord};
 use super::{DROPPED_TRACE_ID, Dropped};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Slots of a table; a power of two.
+/// Number of slots of a table, a power of two.
 pub const SLOTS: usize = 65536;
-/// Words of the arena.
+/// Number of words in the arena.
 pub const ARENA_WORDS: usize = 4 << 20;
-/// Records of the sample log.
+/// Number of records in the sample log.
 pub const LOG_RECORDS: usize = 131_072;
-/// Slots tried for a trace before it is dropped.
+/// Maximum number of slots tried before a trace is dropped.
 pub const PROBES_MAX: usize = 64;
-/// Words in front of a trace's frames: id, hash, flags << 32 | frame count, weight.
+/// Number of words in front of a trace's frames: id, hash, flags << 32 | frame count, weight.
 pub const ENTRY_HEADER: usize = 4;
 
 /// Offset of the slots within a table.
@@ -30,9 +31,9 @@ pub const SLOTS_OFFSET: u64 = 0x1000;
 pub const ARENA_OFFSET: u64 = 0x10_0000;
 /// Offset of the log within a table.
 pub const LOG_OFFSET: u64 = 0x280_0000;
-/// Offset of the head of the slices within a table.
+/// Offset of the slices' header within a table.
 pub const SLICES_OFFSET: u64 = 0x380_0000;
-/// From there to the first slice.
+/// Distance from the slices' header to the first slice.
 pub const SLICES_HEADER: u64 = 0x1000;
 #[cfg(not(loom))]
 const _: () = {
@@ -47,39 +48,39 @@ const _: () = {
     );
 };
 
-/// The head of a table.
+/// The header of a table.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TableHeader {
-    /// Instance id: the upper half of the ids of this table's traces. At least 1 when ACTIVE.
+    /// Instance id: the upper half of the trace ids of this table. At least 1 when ACTIVE.
     pub instance: AtomicU64,
-    /// Words reserved in the arena; may run past the limit.
+    /// Number of reserved words in the arena, which may exceed the limit.
     pub arena_used: AtomicU64,
-    /// Words of the arena that are populated.
+    /// Number of populated words in the arena.
     pub arena_limit: AtomicU64,
-    /// Records reserved in the log; may run past the limit.
+    /// Number of reserved records in the log, which may exceed the limit.
     pub log_used: AtomicU64,
-    /// Records of the log that are populated.
+    /// Number of populated records in the log.
     pub log_limit: AtomicU64,
-    /// Traces published.
+    /// Number of published traces.
     pub traces: AtomicU64,
-    /// Numbers given to new traces: the lower halves of their ids.
+    /// Number of ids given to new traces: the lower half of the next id.
     pub numbers: AtomicU64,
 }
 
-/// What `put` did.
+/// The outcome of a `put`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// The trace is new here.
+    /// The trace is new in this table.
     New(u64),
-    /// The trace was there already.
+    /// The table had the trace already.
     Hit(u64),
-    /// No room: [`DROPPED_TRACE_ID`].
+    /// There was no room. The id is [`DROPPED_TRACE_ID`].
     Dropped(Dropped),
 }
 
 impl Put {
-    /// The trace's id.
+    /// Returns the trace's id.
     pub fn id(self) -> u64 {
         match self {
             Self::New(id) | Self::Hit(id) => id,
@@ -93,9 +94,9 @@ impl Put {
 pub struct Trace<'a> {
     /// Its 64-bit id.
     pub id: u64,
-    /// The flags given to `put`: the unwinding's end reason.
+    /// The flags that the caller passed to `put`: the end reason of the unwinding.
     pub flags: u32,
-    /// Sum of the weights put.
+    /// Sum of the weights of all puts.
     pub weight: u64,
     /// Frame words, leaf first.
     pub frames: &'a [AtomicU64],
@@ -104,7 +105,7 @@ pub struct Trace<'a> {
 /// One table, borrowed from a segment. `slots.len()` is a power of two.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceTable<'a> {
-    /// Its counts and limits.
+    /// The counts and limits.
     pub header: &'a TableHeader,
     /// Words of tag << 32 | arena offset + 1, or 0.
     pub slots: &'a [AtomicU64],
@@ -115,25 +116,25 @@ pub struct TraceTable<'a> {
 }
 
 impl<'a> TraceTable<'a> {
-    /// Finds or inserts a trace, and adds `weight` to its sum. Wait-free but for the bounded
+    /// Finds or inserts a trace, and adds `weight` to its sum. Wait-free except for the bounded
     /// probing.
     ///
-    /// Equal traces get equal ids for as long as the instance lasts. Where preserved traces are
-    /// equal to each other (their ids are of several instances), it is the id of the one that was
-    /// there first: slots fill up in the order of the probes and none is emptied, so that the first
-    /// match remains the first.
+    /// Equal traces get equal ids as long as the instance lasts. Where several preserved traces are
+    /// equal (their ids are of several instances), `put` returns the id of the first one in the
+    /// table. Slots fill up in the order of the probes and none is emptied, so the first match
+    /// stays the first.
     pub fn put(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> Put {
         self.put_probed(frames, flags, weight).0
     }
 
-    /// As [`Self::put`], and whether the first slot that was tried held another trace.
+    /// Like [`Self::put`], and also returns whether the first probed slot held another trace.
     pub fn put_probed(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> (Put, bool) {
         self.insert(frames, flags, u64::from(weight), None)
     }
 
-    /// Inserts a preserved trace under the id that it had before; one with this id that is there
-    /// already gets the weight added. An equal trace with another id is another trace: its samples
-    /// name that id. Only the recorder calls it.
+    /// Inserts a preserved trace under its earlier id. If the table has a trace with this id
+    /// already, adds the weight to it. An equal trace with another id is another trace, because its
+    /// samples name that id. Only the recorder calls this.
     pub fn put_preserved(&self, frames: &[u64], flags: u32, id: u64, weight: u64) -> Put {
         self.insert(frames, flags, weight, Some(id)).0
     }
@@ -151,9 +152,10 @@ impl<'a> TraceTable<'a> {
         for probe in 0..PROBES_MAX.min(self.slots.len()) {
             let collided = probe > 0;
             let slot = (hash as usize).wrapping_add(probe) & mask;
-            let Some(place) = self.slots.get(slot) else { break };
-            // Acquire: pairs with the Release of the publishing swap; the entry is whole.
-            let mut word = place.load(Ordering::Acquire);
+            let Some(slot) = self.slots.get(slot) else { break };
+            // Acquire: pairs with the Release of the publishing swap below; the complete entry is
+            // visible.
+            let mut word = slot.load(Ordering::Acquire);
             if word == 0 {
                 let (offset, id) = match written {
                     Some(written) => written,
@@ -169,9 +171,10 @@ impl<'a> TraceTable<'a> {
                     entry.store(id, Ordering::Relaxed);
                 }
                 let claim = hash >> 32 << 32 | (offset as u64 + 1);
-                // Release: makes the entry visible with its slot; pairs with the Acquire above.
-                // Acquire on failure: the winner's entry is read next.
-                match place.compare_exchange(0, claim, Ordering::Release, Ordering::Acquire) {
+                // Release: pairs with the Acquire above; the entry is visible with its slot.
+                // Acquire on failure: pairs with the winner's Release; the winner's entry is read
+                // next.
+                match slot.compare_exchange(0, claim, Ordering::Release, Ordering::Acquire) {
                     Ok(_) => {
                         // Relaxed: a count.
                         self.header.traces.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +188,7 @@ impl<'a> TraceTable<'a> {
                 // Relaxed: the entry was acquired with its slot word.
                 && is_asked_for(preserved, id.load(Ordering::Relaxed))
             {
-                // Relaxed: a sum that is read after the hazard is released.
+                // Relaxed: the recorder reads the sum after this thread's hazard is released.
                 sum.fetch_add(weight, Ordering::Relaxed);
                 return (Put::Hit(id.load(Ordering::Relaxed)), collided);
             }
@@ -196,15 +199,16 @@ impl<'a> TraceTable<'a> {
     fn new_id(&self) -> u64 {
         // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
         let instance = self.header.instance.load(Ordering::Relaxed) << 32;
-        // Relaxed: numbers must only differ, and no two additions to one word give the same; the
-        // entry is what publishes it. Who loses the race for a slot wastes one.
+        // Relaxed: the numbers must only differ, and no two additions to one word return the same
+        // one. The entry's publication publishes the number. A thread that loses the race for a
+        // slot wastes a number.
         instance | self.header.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes an entry into the arena and returns its offset, if there is room.
+    /// Writes an entry into the arena and returns its offset. `None` if there is no room.
     fn write<W: Word>(&self, frames: &[W], flags: u32, weight: u64, hash: u64) -> Option<usize> {
         let words = ENTRY_HEADER + frames.len();
-        // Relaxed: reservation only; the entry is published through its slot.
+        // Relaxed: reservation only; the slot word publishes the entry.
         let offset = self.header.arena_used.fetch_add(words as u64, Ordering::Relaxed) as usize;
         let limit = self.header.arena_limit.load(Ordering::Relaxed) as usize;
         let entry = self.arena.get(..limit)?.get(offset..offset.checked_add(words)?)?;
@@ -218,7 +222,7 @@ impl<'a> TraceTable<'a> {
         Some(offset)
     }
 
-    /// The header of the entry that a slot word names, if it is this trace.
+    /// Returns the header of the entry that a slot word names, if the entry is this trace.
     fn matching<W: Word>(
         &self,
         word: u64,
@@ -253,16 +257,17 @@ impl<'a> TraceTable<'a> {
         })
     }
 
-    /// All published traces. Only while no hazard names the table.
+    /// Returns all published traces. Call it only while no hazard names the table.
     pub fn traces(self) -> impl Iterator<Item = Trace<'a>> {
         self.slots.iter().filter_map(move |slot| {
-            // Acquire: pairs with the Release of the publishing swap.
+            // Acquire: pairs with the Release of the publishing swap in `insert`; the entry is
+            // visible.
             let word = slot.load(Ordering::Acquire);
             (word as u32 as usize).checked_sub(1).and_then(|offset| self.entry(offset))
         })
     }
 
-    /// Appends a sample, and tells its place in the log; `None` when that is full.
+    /// Appends a sample and returns its index in the log. `None` when the log is full.
     pub fn append_at(&self, sample: &Sample) -> Option<usize> {
         // Relaxed: reservation only; the record has its own commit word.
         let index = self.header.log_used.fetch_add(1, Ordering::Relaxed) as usize;
@@ -273,9 +278,9 @@ impl<'a> TraceTable<'a> {
         Some(index)
     }
 
-    /// Samples in the order of their reservation; `None` is a hole.
+    /// Returns the samples in the order of their reservation. `None` is a hole.
     pub fn samples(self) -> impl Iterator<Item = Option<Sample>> + use<'a> {
-        // Relaxed: counts; each record is acquired by its commit word.
+        // Relaxed: counts; the load of the commit word acquires each record.
         let used = self.header.log_used.load(Ordering::Relaxed) as usize;
         let limit = self.header.log_limit.load(Ordering::Relaxed) as usize;
         let instance = self.header.instance.load(Ordering::Relaxed) as u32;
@@ -283,7 +288,7 @@ impl<'a> TraceTable<'a> {
         log.iter().enumerate().map(move |(index, record)| record.read(instance, index))
     }
 
-    /// More than three quarters of the slots, the arena or the log are used.
+    /// Whether more than three quarters of the slots, the arena or the log are used.
     pub fn nearly_full(&self) -> bool {
         // Relaxed: a hint.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -293,7 +298,8 @@ impl<'a> TraceTable<'a> {
             || over(load(&self.header.log_used), load(&self.header.log_limit))
     }
 
-    /// Empties the table and gives it its next instance id. Only while no hazard names it.
+    /// Empties the table and sets its next instance id. Call it only while no hazard names the
+    /// table.
     pub fn reset(&self, instance: u32) {
         for slot in self.slots {
             // Relaxed: published with the ACTIVE word by `Rotation::publish`.
@@ -309,15 +315,16 @@ impl<'a> TraceTable<'a> {
     }
 }
 
-/// A frame: shared memory's, or one that the recorder kept.
+/// A frame word, in shared memory or in the recorder's own memory.
 pub trait Word {
-    /// Its value.
+    /// Returns the word's value.
     fn word(&self) -> u64;
 }
 
 impl Word for AtomicU64 {
     fn word(&self) -> u64 {
-        // Relaxed: the caller's own words, or an entry acquired with its slot.
+        // Relaxed: the words are the caller's own, or belong to an entry that was acquired with its
+        // slot.
         self.load(Ordering::Relaxed)
     }
 }
@@ -328,8 +335,8 @@ impl Word for u64 {
     }
 }
 
-/// Whether an entry with equal frames is the one: any for `put`, the one with the same id for a
-/// preserved trace.
+/// Whether an entry with equal frames is the wanted one. `put` accepts any such entry; a preserved
+/// trace needs the one with its id.
 fn is_asked_for(preserved: Option<u64>, id: u64) -> bool {
     #[cfg(loom)]
     if crate::sync::planted::has(crate::sync::planted::Mistake::PreserveByFrames) {
@@ -338,7 +345,7 @@ fn is_asked_for(preserved: Option<u64>, id: u64) -> bool {
     preserved.is_none_or(|preserved| preserved == id)
 }
 
-/// Hash of a trace: multiply and fold, one step a frame.
+/// Returns the hash of a trace: multiply and fold, one step for each frame.
 pub fn hash<W: Word>(frames: &[W], flags: u32) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut state = (u64::from(flags) ^ frames.len() as u64).wrapping_mul(K) ^ K;

@@ -1,23 +1,23 @@
-//! The index of the slots: which one a thread id has.
+//! The index from thread ids to slots.
 //!
 //! # Invariants
-//! - The word of a thread is among its [`PROBES_MAX`] probes, or nowhere.
+//! - A thread's word is among its [`PROBES_MAX`] probes or not in the index.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Index words probed for a thread id, from its hash on.
+/// Number of index words probed for a thread id, starting at its hash.
 pub const PROBES_MAX: usize = 64;
-/// Bit of an index word whose claim is not decided yet.
+/// Marks an index word whose claim is not decided yet.
 pub(super) const TENTATIVE: u64 = 1 << 31;
 
-/// The words that thread ids are looked up in.
+/// The hash table that maps thread ids to slots.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadIndex<'a> {
     /// thread id << 32 | `TENTATIVE` | slot + 1, or 0; the length is a power of two.
     pub words: &'a [AtomicU64],
 }
 
-/// The slot that an index word names, if it is the word of this thread.
+/// Returns the slot that an index word names, if the word belongs to this thread.
 pub(super) fn slot_of(word: u64, tid: u32) -> Option<usize> {
     ((word >> 32) as u32 == tid).then_some(())?;
     ((word & (TENTATIVE - 1)) as usize).checked_sub(1)
@@ -31,7 +31,7 @@ impl<'a> ThreadIndex<'a> {
         (0..PROBES_MAX.min(self.words.len())).filter_map(move |i| self.words.get((base + i) & mask))
     }
 
-    /// The slot of a thread, if it has one of the first `slots`.
+    /// Returns the slot of a thread, if its index is below `slots`.
     pub(super) fn find(self, tid: u32, slots: usize) -> Option<usize> {
         self.probes(tid).find_map(|word| {
             // Acquire: pairs with the Release in `commit`; the slot's first values are visible.
@@ -41,14 +41,15 @@ impl<'a> ThreadIndex<'a> {
         })
     }
 
-    /// Takes out the word of a thread that is gone.
-    pub(super) fn take_out(self, tid: u32, index: usize) {
-        for place in self.probes(tid) {
-            // Relaxed: the word is compared as a whole below.
-            let word = place.load(Ordering::Relaxed);
+    /// Removes the word of a thread that has exited.
+    pub(super) fn remove(self, tid: u32, index: usize) {
+        for probe in self.probes(tid) {
+            // Relaxed: the swap below compares the complete word.
+            let word = probe.load(Ordering::Relaxed);
             if slot_of(word, tid) == Some(index) {
-                // Relaxed on both: the thread that wrote the word is gone; nothing is read by it.
-                let _ = place.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+                // Relaxed on both: the word's thread has exited, and nothing is read through the
+                // word.
+                let _ = probe.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }

@@ -1,14 +1,14 @@
-//! Thread slots: what the handler keeps of each thread, and how it finds it by thread id.
+//! Thread slots: the handler's state for each thread, found by thread id.
 //!
 //! # Invariants
-//! - A live thread has one slot, whoever claims it: the thread itself from its handler, the
-//!   recorder from outside, or both at the same time ([`Threads::claim`]).
-//! - A slot changes hands through its states alone, each step a compare-and-swap: Unclaimed,
-//!   Claimed, Primed, Retired, Unclaimed. Claiming and priming is anybody's, the last two steps
-//!   are the recorder's.
-//! - A retired slot cannot be found, but stays its thread's until the thread's last sample has been
-//!   read. Recycling raises the generation, so samples name (slot, generation), never a slot that
-//!   has been given to another thread since.
+//! - A live thread has one slot, whether the thread claims it in its handler, the recorder claims
+//!   it from outside, or both do so at the same time ([`Threads::claim`]).
+//! - A slot changes its owner only through its states: Unclaimed, Claimed, Primed, Retired,
+//!   Unclaimed. Each step is a compare-and-swap. Both sides claim and prime. Only the recorder
+//!   retires and recycles.
+//! - A retired slot cannot be found, but stays reserved for its thread until the recorder has read
+//!   the thread's last sample. Recycling increments the generation. A sample names (slot,
+//!   generation), so it never names a slot that another thread has got since.
 
 mod claim;
 mod free;
@@ -21,33 +21,34 @@ pub use index::{PROBES_MAX, ThreadIndex};
 use crate::storage::hazard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The life of a slot, in [`ThreadSlot::state`].
+/// The state of a slot, in [`ThreadSlot::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SlotState {
-    /// Nobody's.
+    /// The slot belongs to no thread.
     Unclaimed = 0,
-    /// A thread's that has not been primed.
+    /// The slot belongs to a thread that is not primed yet.
     Claimed = 1,
-    /// A thread's that is ready: its slot, and on the timer engine its timer.
+    /// The slot belongs to a thread that is ready: it has its slot and, on the timer engine, its
+    /// timer.
     Primed = 2,
-    /// Its thread is gone; its last samples are not collected yet.
+    /// The slot's thread has exited, and its last samples are not collected yet.
     Retired = 3,
 }
 
-/// What came of a claim.
+/// The outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// A slot that the thread did not have before.
+    /// The thread got this slot.
     New(usize),
-    /// The thread has this slot.
+    /// The thread had this slot already.
     Existing(usize),
     /// No slot is free.
     Exhausted,
 }
 
 impl Claim {
-    /// The slot, if there is one.
+    /// Returns the slot, if the thread has one.
     pub fn index(self) -> Option<usize> {
         match self {
             Self::New(index) | Self::Existing(index) => Some(index),
@@ -56,50 +57,51 @@ impl Claim {
     }
 }
 
-/// One thread's state: 128 bytes, two cache lines, most of it written by its thread alone while it
-/// lives.
+/// The state of one thread: 128 bytes, two cache lines. While the thread lives, mostly the thread
+/// alone writes it.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ThreadSlot {
-    /// Kernel thread id as the target sees it, or 0.
+    /// The kernel's thread id in the target's pid namespace, or 0.
     pub tid: AtomicU32,
-    /// Raised each time the slot is recycled.
+    /// The number of times that the slot was recycled.
     pub generation: AtomicU32,
     /// [`SlotState`].
     pub state: AtomicU32,
-    /// Next slot + 1 on the free stack.
+    /// Index + 1 of the next slot on the free stack, or 0.
     pub next_free: AtomicU32,
-    /// Accepted event: [`crate::event::EventWord`] + 1, or 0 for the first that fires.
+    /// The accepted event: its [`crate::event::EventWord`] + 1, or 0 to accept the first one that
+    /// fires.
     pub event: AtomicU32,
-    /// Another event that fired on this thread: the same of it, or 0. The recorder closes the
-    /// younger.
+    /// Another event that fired on this thread: its [`crate::event::EventWord`] + 1, or 0. The
+    /// recorder closes the younger of the two.
     pub other_event: AtomicU32,
-    /// Its CPU timer's id + 1, or 0, or [`crate::layout::TIMER_BUSY`]. Stays when the slot is
-    /// recycled: the kernel keeps the timer of a thread that is gone until somebody deletes it.
+    /// The id + 1 of the thread's CPU timer, or 0, or [`crate::layout::TIMER_BUSY`]. Recycling
+    /// keeps the value, because the kernel keeps the timer of an exited thread until somebody
+    /// deletes it.
     pub timer: AtomicU32,
-    /// Errno of the last attempt to create that timer, or 0.
+    /// The errno of the last attempt to create that timer, or 0.
     pub timer_error: AtomicU32,
-    /// Stack addresses [lo, hi) that were found readable in `window_epoch`.
+    /// Start of the stack addresses [lo, hi) that the handler found readable in `window_epoch`.
     pub window_lo: AtomicU64,
-    /// See `window_lo`.
+    /// End of these stack addresses.
     pub window_hi: AtomicU64,
-    /// The control block's epoch in which the window was verified.
+    /// The control block's epoch in which the handler verified the window.
     pub window_epoch: AtomicU64,
-    /// Samples stored.
+    /// Number of stored samples.
     pub samples: AtomicU64,
-    /// Sum of their weights.
+    /// Sum of the weights of these samples.
     pub weight: AtomicU64,
-    /// Id of the trace of its last sample, or 0.
+    /// Id of the last sample's trace, or 0.
     pub last_trace: AtomicU64,
-    /// 1 while its thread is in our handler.
+    /// 1 while the thread is in the agent's handler.
     pub inside: AtomicU32,
-    /// Generation of the slot that `timer` was created for.
+    /// The slot's generation for which `timer` was created.
     pub timer_generation: AtomicU32,
-    /// For the thread's context: in the first word its thread pointer, as it last was when its
-    /// record of OpenTelemetry was looked at, or 0.
+    /// Context data. The first word is the thread pointer from the handler's last check for an
+    /// OpenTelemetry record, or 0.
     pub context: [AtomicU64; 4],
-    /// Exponent of the divisor of its timer's rate. Like the timer, it stays when the slot is
-    /// recycled.
+    /// Exponent of the divisor of the timer's rate. Like the timer, it survives recycling.
     pub timer_shift: AtomicU32,
 }
 #[cfg(not(loom))]
@@ -108,26 +110,26 @@ const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SL
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads<'a> {
-    /// Which slot a thread has.
+    /// The index from thread ids to slots.
     pub index: ThreadIndex<'a>,
-    /// The slots.
+    /// All slots.
     pub slots: &'a [ThreadSlot],
-    /// Next slot never used before.
+    /// Index of the next slot that was never used.
     pub next: &'a AtomicU32,
-    /// Number of slots that are populated.
+    /// Number of populated slots.
     pub limit: &'a AtomicU32,
-    /// Slots that were given back.
+    /// The slots that were given back.
     pub free: FreeSlots<'a>,
 }
 
 impl<'a> Threads<'a> {
-    /// The slot of a thread, if it has one.
+    /// Returns the slot of a thread, if it has one.
     pub fn find(self, tid: u32) -> Option<usize> {
         self.index.find(tid, self.slots.len())
     }
 
-    /// Claims a slot for a thread, unless it has one. May be called by the thread itself, from its
-    /// handler, and by the recorder at the same time.
+    /// Claims a slot for a thread, unless it has one. The thread may call this in its handler while
+    /// the recorder calls it.
     pub fn claim(self, tid: u32) -> Claim {
         if let Some(index) = self.find(tid) {
             return Claim::Existing(index);
@@ -148,13 +150,14 @@ impl<'a> Threads<'a> {
         }
     }
 
-    /// A slot that is nobody's: one given back, or else one never used.
+    /// Takes a slot without an owner: one that was given back, or else one that was never used.
     fn take(self) -> Option<usize> {
         self.free.pop().or_else(|| self.fresh())
     }
 
     fn fresh(self) -> Option<usize> {
-        // Relaxed: reservation only. The load first keeps a full table from counting on for ever.
+        // Relaxed: reservation only. The load comes first so that a full table does not increment
+        // the counter forever.
         let limit = self.limit.load(Ordering::Relaxed).min(self.slots.len() as u32);
         if self.next.load(Ordering::Relaxed) >= limit {
             return None;
@@ -163,73 +166,76 @@ impl<'a> Threads<'a> {
         (index < limit).then_some(index as usize)
     }
 
-    /// Whether the slot is the thread's, still, in the life that `owner` names. A handler that
-    /// found its slot asks again once its hazard is published under that owner: from then on the
-    /// slot is not recycled before the hazard is gone. (A thread can find the slot of a dead one
-    /// that had its id, just before the recorder retires it. It may even get the same slot in its
-    /// next life; the hazard of the old one would be taken for a dead thread's.)
+    /// Whether the slot still belongs to the thread, in the life that `owner` names. A handler that
+    /// has found its slot asks again after it has published its hazard under that owner. From then
+    /// on the slot is not recycled until the hazard is released. (Just before the recorder retires
+    /// a slot, a thread can find the slot of a dead thread that had the same id. It may even get
+    /// the same slot in the slot's next life. The recorder would then take the hazard of the old
+    /// life for a dead thread's.)
     pub fn is_held(self, tid: u32, index: usize, owner: u32) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
-        // Acquire: pairs with the Release in `mark_retired` and in the claim's commit; the
-        // generation of that life is visible. Keeps the reads in order, too.
+        // Acquire: pairs with the Release of `swap_state`, in `mark_retired` and in the claim's
+        // `commit`; the generation of that life is visible. It also keeps the reads in order.
         let state = slot.state.load(Ordering::Acquire);
         let is_live = state == SlotState::Claimed as u32 || state == SlotState::Primed as u32;
-        // Relaxed: a slot that is recycled and claimed by another was retired before.
+        // Relaxed: a slot that is recycled and claimed by another thread was retired before.
         is_live && slot.tid.load(Ordering::Relaxed) == tid && self.owner(index) == owner
     }
 
-    /// Under which owner the thread that has this slot claims hazards: see [`hazard::owner`].
+    /// Returns the owner under which the thread with this slot claims hazards: see
+    /// [`hazard::owner`].
     pub fn owner(self, index: usize) -> u32 {
-        // Relaxed: raised only when the thread is gone.
+        // Relaxed: incremented only after the thread has exited.
         let generation =
             self.slots.get(index).map_or(0, |slot| slot.generation.load(Ordering::Relaxed));
         hazard::owner(index as u32, generation)
     }
 
-    /// Notes that the thread is ready. True if it was not before, and is still there; told of the
-    /// same thread twice, only one of the callers hears it.
+    /// Marks the thread as ready. True if it was not ready before and still has the slot. Of
+    /// several calls for the same thread, one returns true.
     pub fn prime(self, index: usize, generation: u32) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
-        // Acquire: pairs with the Release in `push`, so that a recycled slot is seen as such.
+        // Acquire: pairs with the Release in `push`; the new generation of a recycled slot is
+        // visible.
         slot.generation.load(Ordering::Acquire) == generation
             && swap_state(slot, SlotState::Claimed, SlotState::Primed)
     }
 
-    /// The thread that had the slot in this generation is gone: its id finds it no more, so the
-    /// next thread with that id claims a slot of its own. The slot keeps its values until
-    /// [`Self::recycle`]. Only the recorder calls it; false if the slot is another's, or was told
-    /// before.
+    /// Retires the slot of a thread that had it in this generation and has exited. Its thread id no
+    /// longer leads to the slot, so the next thread with that id claims a slot of its own. The slot
+    /// keeps its values until [`Self::recycle`]. Only the recorder calls this. False if the slot
+    /// belongs to another thread or is retired already.
     pub fn mark_retired(self, tid: u32, index: usize, generation: u32) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
-        // Relaxed on both: the generation is raised by this side only, and the thread id was stored
+        // Relaxed on both: only this side increments the generation, and the thread id was stored
         // before the slot's samples, or its index word, were seen.
         let owner = (slot.tid.load(Ordering::Relaxed), slot.generation.load(Ordering::Relaxed));
         if owner != (tid, generation) {
             return false;
         }
-        // Claimed may become Primed in between, so it is tried first.
+        // Claimed may become Primed in between, so Claimed comes first.
         let live = [SlotState::Claimed, SlotState::Primed];
         if !live.into_iter().any(|state| swap_state(slot, state, SlotState::Retired)) {
             return false;
         }
-        self.index.take_out(tid, index);
+        self.index.remove(tid, index);
         true
     }
 
-    /// Gives back a retired slot whose last sample has been read. Only the recorder calls it. A
-    /// slot that is not retired, or was recycled before, is left alone: given back twice, it would
-    /// be handed to two threads.
+    /// Gives back a retired slot whose last sample has been read. Only the recorder calls this. It
+    /// leaves a slot alone that is not retired or was recycled before: a slot given back twice
+    /// would go to two threads.
     pub fn recycle(self, index: usize, generation: u32) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
-        // Relaxed on both: this side alone raises the generation and leaves that state.
+        // Relaxed on both: only this side increments the generation and leaves the Retired state.
         let is_retired = slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32
             && slot.generation.load(Ordering::Relaxed) == generation;
         if !is_retired {
             return false;
         }
-        // All but the timer: the kernel keeps the timer of a thread that is gone, and its id is
-        // needed to delete it, by whoever has the slot next at the latest. Relaxed: published by
-        // the Release in `push`.
+        // Everything is cleared but the timer. The kernel keeps the timer of an exited thread, and
+        // its id is needed to delete it: at the latest by the slot's next thread. Relaxed:
+        // published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
         for word in [
             &slot.tid,
@@ -258,7 +264,7 @@ impl<'a> Threads<'a> {
 }
 
 fn swap_state(slot: &ThreadSlot, from: SlotState, to: SlotState) -> bool {
-    // Release: pairs with the Acquire in `is_held`; what was decided before the step is visible.
+    // Release: pairs with the Acquire in `is_held`; what was written before the step is visible.
     // Relaxed on failure: the value is not used.
     slot.state
         .compare_exchange(from as u32, to as u32, Ordering::Release, Ordering::Relaxed)

@@ -1,36 +1,37 @@
-//! One step up an aarch64 stack.
+//! A step up an aarch64 stack.
 //!
-//! What the fields of a [`Rule`] mean here: the CFA is sp + o ([`op::SP`]) or x29 + o ([`op::FP`]),
-//! and [`ra_op`], in the place of `fp_op`, says where the return address and the caller's x29 are.
+//! The fields of a [`Rule`] on aarch64: the CFA is sp + o ([`op::SP`]) or x29 + o ([`op::FP`]).
+//! [`ra_op`], in the position of `fp_op`, says where the return address and the caller's x29 are.
 //!
 //! # Invariants
-//! - Within one stack sp grows with every step, so a walk ends at the upper bound; it changes
+//! - Within one stack sp grows with every step, so a walk ends at the upper bound. A walk switches
 //!   stacks a bounded number of times.
-//! - Nothing below sp is read: there is no red zone.
-//! - The link register is known in exact frames alone: the leaf, and a frame that a signal
+//! - Nothing below sp is read: aarch64 has no red zone.
+//! - The link register is known only in exact frames: the leaf, and a frame that a signal
 //!   interrupted.
-//! - A step by the frame record alone leaves sp unknown: compilers do not agree where in a frame
-//!   the record is. It is known again in a frame whose rule says where its own record lies.
+//! - A step that uses only the frame record leaves sp unknown, because compilers do not agree where
+//!   in a frame the record is. The walk knows sp again in a frame whose rule says where its own
+//!   record is.
 
 use super::EndReason;
 use super::rule::{Rule, op, ra_op};
 use super::walk::{Climb, Lookup, Machine, Memory, word};
 
-/// Stack switches followed in one walk.
+/// Maximum number of stack switches followed in one walk.
 const SWITCHES_MAX: u32 = 64;
 /// Lowest address that can hold code: the first page is never mapped.
 const CODE_MIN: u64 = 4096;
 /// One past the highest user address, with the largest pages and addresses.
 const USER_END: u64 = 1 << 52;
-/// From sp in the trampoline to the first of the saved registers, which are 31, sp and pc: behind
-/// `siginfo` and what a `ucontext` begins with.
+/// Distance from sp in the trampoline to the first saved register, across `siginfo` and the start
+/// of the `ucontext`. The saved registers are 31 general ones, sp and pc.
 const SIGNAL_REGS: u64 = 312;
-/// Numbers of the frame pointer, the link register, sp and pc among the saved.
+/// Indices of the frame pointer, the link register, sp and pc among the saved registers.
 const SAVED: [u64; 4] = [29, 30, 31, 32];
-/// Largest frame that is believed where there is no unwind information.
+/// Largest plausible frame in code without unwind information, in bytes.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
 
-/// The registers to unwind from.
+/// The registers from which the unwinding starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Registers {
     /// The program counter.
@@ -41,20 +42,20 @@ pub struct Registers {
     pub fp: u64,
     /// x30.
     pub lr: u64,
-    /// The bits of a code address in which the processor keeps a signature, as `NT_ARM_PAC_MASK` of
-    /// ptrace has them; 0 where return addresses are not signed.
+    /// The bits of a code address in which the processor stores a signature, as in ptrace's
+    /// `NT_ARM_PAC_MASK`. 0 if return addresses are not signed.
     pub pac_mask: u64,
 }
 
-/// A frame on the way up.
+/// A frame of the walk.
 #[derive(Debug)]
 pub struct Frame {
     registers: Registers,
     exact: bool,
-    /// sp is only known to be no lower than this.
-    floats: bool,
-    /// No stack is known at sp.
-    lost: bool,
+    /// Whether sp is only a lower bound of the real sp.
+    sp_is_lower_bound: bool,
+    /// Whether no stack is known at sp.
+    stack_unknown: bool,
     switches: u32,
 }
 
@@ -63,7 +64,13 @@ impl Machine for Registers {
 
     fn leaf(&self) -> Frame {
         let registers = Registers { pc: self.pc & !self.pac_mask, ..*self };
-        Frame { registers, exact: true, floats: false, lost: false, switches: SWITCHES_MAX }
+        Frame {
+            registers,
+            exact: true,
+            sp_is_lower_bound: false,
+            stack_unknown: false,
+            switches: SWITCHES_MAX,
+        }
     }
 }
 
@@ -77,16 +84,16 @@ impl Climb for Frame {
     }
 
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
-        let look = self.registers.pc.wrapping_sub(u64::from(!self.exact));
-        let (rule, _) = lookup.rule(look)?;
+        let lookup_pc = self.registers.pc.wrapping_sub(u64::from(!self.exact));
+        let (rule, _) = lookup.rule(lookup_pc)?;
         let (lo, hi) = memory.bounds();
         let Registers { sp, fp, .. } = self.registers;
-        if self.lost || sp < lo || sp > hi {
+        if self.stack_unknown || sp < lo || sp > hi {
             return Err(if rule.op == op::STOP { EndReason::Root } else { EndReason::Range });
         }
         let offset = i64::from(rule.cfa_off);
         match rule.op {
-            op::SP if self.floats => self.leave(rule, record_cfa(fp, rule)?, memory),
+            op::SP if self.sp_is_lower_bound => self.leave(rule, record_cfa(fp, rule)?, memory),
             op::SP => self.leave(rule, sp.wrapping_add_signed(offset), memory),
             op::FP => self.leave(rule, fp.wrapping_add_signed(offset), memory),
             op::SIGNAL => self.return_from_signal(memory),
@@ -97,7 +104,7 @@ impl Climb for Frame {
     }
 }
 
-/// The CFA of a frame whose record x29 points to.
+/// Returns the CFA of a frame to whose record x29 points.
 fn record_cfa(fp: u64, rule: Rule) -> Result<u64, EndReason> {
     match rule.fp_op {
         ra_op::PAIR => Ok(fp.wrapping_sub(slot(rule))),
@@ -105,13 +112,13 @@ fn record_cfa(fp: u64, rule: Rule) -> Result<u64, EndReason> {
     }
 }
 
-/// Offset from the CFA to what the rule says is saved.
+/// Returns the offset from the CFA to the location of the saved values.
 fn slot(rule: Rule) -> u64 {
     i64::from(rule.fp_off).wrapping_mul(8) as u64
 }
 
 impl Frame {
-    /// Returns to the caller whose CFA is known.
+    /// Moves to the caller, whose CFA is known.
     fn leave(&mut self, rule: Rule, cfa: u64, memory: &mut impl Memory) -> Result<(), EndReason> {
         let Registers { sp, fp, lr, .. } = self.registers;
         if !self.exact && matches!(rule.fp_op, ra_op::LINK | ra_op::FP_ONLY) {
@@ -126,13 +133,13 @@ impl Frame {
         let at = cfa.wrapping_add(slot(rule));
         let mut load = |avma: u64| word(memory, floor, avma);
         let (fp, pc) = match rule.fp_op {
-            // It still has, or has again, what it was called with.
+            // The registers have their values from the call, still or again.
             ra_op::LINK => (fp, lr),
             ra_op::FP_ONLY => (load(at)?, lr),
             ra_op::PAIR => (load(at)?, load(at.wrapping_add(8))?),
             ra_op::RA_ONLY => (fp, load(at)?),
-            apart if apart >= ra_op::APART => {
-                (load(at.wrapping_add_signed(ra_op::fp_distance(apart)))?, load(at)?)
+            separate if separate >= ra_op::SEPARATE => {
+                (load(at.wrapping_add_signed(ra_op::fp_distance(separate)))?, load(at)?)
             }
             _ => return Err(EndReason::BadRule),
         };
@@ -149,11 +156,11 @@ impl Frame {
         }
         self.registers = Registers { pc, sp, fp, lr: 0, pac_mask: self.registers.pac_mask };
         self.exact = false;
-        self.floats = false;
+        self.sp_is_lower_bound = false;
         Ok(())
     }
 
-    /// Moves to the stack that the CFA lies on: a function that changed sp keeps its frame through
+    /// Moves to the stack that contains the CFA. A function that changed sp finds its frame through
     /// x29.
     #[cold]
     fn switch_stack(
@@ -171,11 +178,11 @@ impl Frame {
         }
     }
 
-    /// Takes the registers from the `ucontext` above sp.
+    /// Loads the registers from the `ucontext` above sp.
     #[cold]
     fn return_from_signal(&mut self, memory: &mut impl Memory) -> Result<(), EndReason> {
         let sp = self.registers.sp;
-        if self.floats {
+        if self.sp_is_lower_bound {
             return Err(EndReason::BadRule);
         }
         let start = sp.wrapping_add(SIGNAL_REGS);
@@ -186,29 +193,30 @@ impl Frame {
             return Err(EndReason::Range);
         }
         self.switches = self.switches.checked_sub(1).ok_or(EndReason::Range)?;
-        self.lost = !memory.rebound(sp);
+        self.stack_unknown = !memory.rebound(sp);
         self.registers = Registers { pc, sp, fp, lr, pac_mask: self.registers.pac_mask };
         self.exact = true;
-        self.floats = false;
+        self.sp_is_lower_bound = false;
         Ok(())
     }
 
-    /// Leaves code without unwind information. What runs may be a leaf, or an entry of a linkage
-    /// table, which has kept no record; all other frames are left by the record that x29 points to.
+    /// Leaves code without unwind information. An exact frame may be a leaf or an entry of a
+    /// linkage table, which keep no record. All other frames are left through the record to which
+    /// x29 points.
     #[cold]
     fn cross_gap(&mut self, lookup: &Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
         let Registers { pc, sp, fp, lr, pac_mask } = self.registers;
         let lr = lr & !pac_mask;
         let call = lr.wrapping_sub(1);
-        // After a call of its own, the register leads back into the function itself.
+        // After a call made by the function, the register points back into the function itself.
         if self.exact && lookup.is_code(call) && !lookup.is_one_row(call, pc) {
             let keeps_sp = memory.load_code(pc).is_some_and(is_stub);
             self.enter_caller(sp, fp, lr)?;
-            self.floats = !keeps_sp;
+            self.sp_is_lower_bound = !keeps_sp;
             return Ok(());
         }
         if fp == 0 && !self.exact {
-            // The ABI marks the outermost frame with a record at zero.
+            // The ABI marks the outermost frame with an x29 of zero.
             return Err(EndReason::Root);
         }
         if fp & 7 != 0 || fp < sp || fp.wrapping_sub(sp) > GUESSED_FRAME_MAX {
@@ -221,13 +229,13 @@ impl Frame {
             return Err(EndReason::Gap);
         }
         self.enter_caller(fp.wrapping_add(16), caller_fp, ra)?;
-        self.floats = true;
+        self.sp_is_lower_bound = true;
         Ok(())
     }
 }
 
-/// An instruction of an entry of a linkage table, which does not touch the stack: `adrp x16`, `ldr
-/// x17`, `add x16`, `br x17`, and `bti c` in front of them.
+/// Whether the code is an instruction of a linkage table's entry, which does not touch the stack:
+/// `adrp x16`, `ldr x17`, `add x16`, `br x17`, or a `bti c` before them.
 fn is_stub(code: u64) -> bool {
     let instruction = code as u32;
     instruction & 0x9F00_001F == 0x9000_0010

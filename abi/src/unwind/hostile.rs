@@ -1,7 +1,7 @@
-//! Wrong tables and wrong stacks: the walk ends, within its bounds.
+//! Tests with corrupt tables and stacks: every walk ends and stays within its bounds.
 //!
 //! # Safety
-//! Tables are read in memory that the test owns, with the length that it has.
+//! Tables are read from memory that the test owns, with its real length.
 
 use std::vec::Vec;
 
@@ -28,8 +28,8 @@ impl Random {
         self.0
     }
 
-    /// Mostly numbers that mean something here.
-    fn telling(&mut self) -> u64 {
+    /// Returns mostly numbers that are meaningful in the tables and stacks.
+    fn plausible(&mut self) -> u64 {
         let offset = self.next();
         match self.next() % 10 {
             0 => BOUNDS.0 + offset % 0x1_0000,
@@ -41,10 +41,10 @@ impl Random {
     }
 }
 
-/// Words of a stack, checking every address that it is asked for.
+/// A stack of random words that checks every address that the walk loads from.
 struct Checked {
     random: Random,
-    mild: bool,
+    mostly_code: bool,
     bounds: (u64, u64),
     loads: usize,
 }
@@ -56,13 +56,13 @@ impl Memory for Checked {
         self.loads += 1;
         let readable = !self.random.next().is_multiple_of(64);
         let code = CODE.0 + self.random.next() % (CODE.1 - CODE.0);
-        // Half of the stacks hold little else but return addresses, so that walks get far.
-        let mild = self.mild && !self.random.next().is_multiple_of(16);
-        readable.then(|| if mild { code } else { self.random.telling() })
+        // Half of the stacks contain mostly return addresses, so that walks get far.
+        let mostly_code = self.mostly_code && !self.random.next().is_multiple_of(16);
+        readable.then(|| if mostly_code { code } else { self.random.plausible() })
     }
 
     fn rebound(&mut self, _: u64) -> bool {
-        let lo = self.random.telling() & !7;
+        let lo = self.random.plausible() & !7;
         self.bounds = (lo, lo.saturating_add((self.random.next() % 0x10000) & !7).max(8));
         !self.random.next().is_multiple_of(4)
     }
@@ -73,28 +73,28 @@ impl Memory for Checked {
 
     fn load_code(&mut self, _: u64) -> Option<u64> {
         self.loads += 1;
-        Some(self.random.telling())
+        Some(self.random.plausible())
     }
 }
 
 fn walk(words: &[[u64; 2]], random: &mut Random) -> Option<(usize, EndReason)> {
-    // SAFETY: aligned to 8 at least and, being an allocation of pairs this large, to 16 (asserted);
-    // not written while the view is used.
+    // SAFETY: aligned to at least 8 and, for an allocation of pairs this large, to 16 (asserted).
+    // Not written while the view is in use.
     let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(words)) };
     assert_eq!(words.as_ptr() as usize % 16, 0);
     let snapshot = tables.snapshot()?;
     let good = random.next() % 2;
     let registers = Registers {
-        pc: if good == 1 { CODE.0 + random.next() % (CODE.1 - CODE.0) } else { random.telling() },
-        sp: if good == 1 { BOUNDS.0 + 256 } else { random.telling() },
-        fp: random.telling(),
-        gpr: core::array::from_fn(|_| random.telling()),
+        pc: if good == 1 { CODE.0 + random.next() % (CODE.1 - CODE.0) } else { random.plausible() },
+        sp: if good == 1 { BOUNDS.0 + 256 } else { random.plausible() },
+        fp: random.plausible(),
+        gpr: core::array::from_fn(|_| random.plausible()),
     };
     let other = aarch64::Registers {
         pc: registers.pc,
         sp: registers.sp,
         fp: registers.fp,
-        lr: random.telling(),
+        lr: random.plausible(),
         pac_mask: random.next() & random.next(),
     };
     walk_from(&snapshot, &other, good == 1, random);
@@ -104,14 +104,15 @@ fn walk(words: &[[u64; 2]], random: &mut Random) -> Option<(usize, EndReason)> {
 fn walk_from(
     snapshot: &Snapshot<'_>,
     registers: &impl Machine,
-    mild: bool,
+    mostly_code: bool,
     random: &mut Random,
 ) -> (usize, EndReason) {
     let frames: Vec<AtomicU64> = (0..DEPTH).map(|_| AtomicU64::new(0)).collect();
-    let mut memory = Checked { random: Random(random.next() | 1), mild, bounds: BOUNDS, loads: 0 };
+    let mut memory =
+        Checked { random: Random(random.next() | 1), mostly_code, bounds: BOUNDS, loads: 0 };
     let unwound = unwind(snapshot, registers, &mut memory, &frames);
     assert!(unwound.depth >= 1 && unwound.depth <= DEPTH);
-    // Besides, a caller is looked for on another stack a bounded number of times.
+    // The search for a caller on another stack adds loads, a bounded number of times.
     assert!(memory.loads <= DEPTH * 24 + SWITCHES * 512, "{} loads", memory.loads);
     let unwritten = &frames[unwound.depth..];
     assert!(unwritten.iter().all(|word| word.load(Ordering::Relaxed) == 0));
@@ -130,19 +131,19 @@ fn random_segments_end_every_walk() {
     for _ in 0..20_000 {
         let len = 16 + (random.next() % 48) as usize;
         let mut words: Vec<[u64; 2]> =
-            (0..len).map(|_| [random.telling(), random.telling()]).collect();
+            (0..len).map(|_| [random.plausible(), random.plausible()]).collect();
         let offset = (random.next() % (len as u64 * 16 + 64)) & !(random.next() & 15);
         head(&mut words, offset);
-        // Counts that fit sometimes, so that more than the head is read.
+        // The counts sometimes fit, so that more than the header is read.
         if let Some(word) = words.get_mut(offset as usize / 16) {
             word[0] = (random.next() % 6) | ((random.next() % 6) << 32);
         }
         walked += usize::from(walk(&words, &mut random).is_some());
     }
-    assert!(walked > 1_000, "{walked} snapshots were good enough to walk with");
+    assert!(walked > 1_000, "only {walked} segments had a valid snapshot");
 }
 
-/// A sound segment with one range and one module, whose rules are random.
+/// Returns a valid segment with one range and one module, whose rules are random.
 fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
     const RULES: u64 = 64;
     const BLOCKS: u64 = 0x40;
@@ -176,7 +177,7 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
             1 | 2 => op::SP,
             _ => (number >> 8) as u8 % 24,
         };
-        // The largest that is looked through.
+        // The largest frame that the unwinder searches.
         let large = if op == op::FP_CALLER { 4096 } else { 0x40 };
         let rule = Rule {
             op,
@@ -198,17 +199,17 @@ fn random_rules_and_stacks_end_every_walk() {
     for _ in 0..3_000 {
         let words = module_with_random_rules(&mut random);
         for _ in 0..20 {
-            let (depth, end) = walk(&words, &mut random).expect("the segment is sound");
+            let (depth, end) = walk(&words, &mut random).expect("the segment is valid");
             ends[end as usize] += 1;
             deepest = deepest.max(depth);
         }
     }
     std::eprintln!("{ends:?}, deepest {deepest}");
-    assert!(deepest > 16, "walks get somewhere");
+    assert!(deepest > 16, "no walk went deep");
     let reached = |reason: EndReason| ends[reason as usize] > 0;
     for reason in EndReason::ALL {
         let is_other = matches!(reason, EndReason::Depth | EndReason::Copied);
-        assert!(reached(reason) || is_other, "{reason:?} is never reached");
+        assert!(reached(reason) || is_other, "no walk ended with {reason:?}");
     }
 }
 

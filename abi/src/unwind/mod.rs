@@ -1,16 +1,17 @@
-//! Table-driven unwinding: the compact rules that both sides read, and the pure stepping code.
+//! Table-driven unwinding: the compact rules that both sides read, and the pure code that steps by
+//! them.
 //!
-//! A frame word is the frame's program counter; its top bit ([`RETURN_ADDRESS`]) says that it is a
-//! return address, so that what is looked up is the byte before it. The leaf and the frame below
-//! a signal frame are exact.
+//! A frame word is the frame's program counter. Its top bit ([`RETURN_ADDRESS`]) marks a return
+//! address, for which the lookup uses the byte before it. The leaf, and the frame that a signal
+//! interrupted, are exact.
 //!
-//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` and `aarch64`
-//! apply a rule to a frame of theirs. They touch nothing but numbers, so each is there on every
-//! host.
+//! `tables` reads the tables that the recorder compiled, `walk` goes up the stack, and `x86_64` and
+//! `aarch64` apply a rule to a frame of their architecture. They compute with numbers only, so
+//! every host compiles all of them.
 //!
 //! # Invariants
-//! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
-//!   that is not ours.
+//! - No panic, no allocation, and a bound on every loop: this code runs in a signal handler of
+//!   another program.
 
 #[cfg(not(loom))]
 pub mod aarch64;
@@ -35,53 +36,54 @@ pub use x86_64::{RBP, RSP, Registers};
 /// Marks a frame word as a return address.
 pub const RETURN_ADDRESS: u64 = 1 << 63;
 
-/// The address to look a frame word up by: an AVMA inside the calling instruction.
+/// Returns the address under which a frame word's rule is found: an AVMA inside the calling
+/// instruction.
 pub fn lookup_avma(frame: u64) -> u64 {
     (frame & !RETURN_ADDRESS) - (frame >> 63)
 }
 
-/// The flags of a trace: why its unwinding ended, and the epoch of the mappings that it was unwound
-/// with. Equal frames of different epochs are different traces, since another file may have been
-/// mapped in the place of one.
+/// Returns the flags of a trace: why its unwinding ended, and the epoch of the mappings at its
+/// unwinding. Equal frames of different epochs are different traces, since another file may have
+/// replaced a mapped one.
 pub fn trace_flags(end: EndReason, epoch: u16) -> u32 {
     end as u32 | u32::from(epoch) << 16
 }
 
-/// The number of the [`EndReason`] in a trace's flags.
+/// Returns the number of the [`EndReason`] in a trace's flags.
 pub fn trace_end(flags: u32) -> u16 {
     flags as u16
 }
 
-/// In place of an [`EndReason`] in the flags of what is no stack: its frames are the attributes of
-/// a thread context record of OpenTelemetry. The first word is their length in bytes, the others
-/// hold them, eight to a word, the first in the lowest bits.
+/// Stands for an [`EndReason`] in the flags of a trace that is not a stack. Its frames are the
+/// attributes of an OpenTelemetry thread context record: the first word is their length in bytes.
+/// The other words hold the bytes, eight to a word, the first in the lowest bits.
 pub const ATTRIBUTES: u16 = 0x100;
 const _: () = assert!(ATTRIBUTES as usize >= EndReason::ALL.len());
 
-/// The epoch in a trace's flags.
+/// Returns the epoch in a trace's flags.
 pub fn trace_epoch(flags: u32) -> u16 {
     (flags >> 16) as u16
 }
 
-/// Why an unwinding ended.
+/// The reason why an unwinding ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum EndReason {
-    /// The thread's root was reached.
+    /// The unwinding reached the thread's root.
     Root = 0,
-    /// The pc is in a gap of the unwind information and nothing plausible follows.
+    /// The pc is in a gap of the unwind information, and no plausible caller was found.
     Gap = 1,
     /// The pc is in no known module.
     NoModule = 2,
-    /// The rule at the pc cannot be applied here.
+    /// The rule at the pc cannot be applied in this frame.
     BadRule = 3,
-    /// The stack pointer or a saved value lies outside the stack.
+    /// The stack pointer or a saved value is outside the stack.
     Range = 4,
-    /// [`crate::layout::DEPTH_MAX`] frames were reached.
+    /// The stack has more than [`crate::layout::DEPTH_MAX`] frames.
     Depth = 5,
-    /// Memory that should be stack could not be read.
+    /// Stack memory could not be read.
     Unreadable = 6,
-    /// The stack goes on where the copy that was taken of it ends.
+    /// The stack continues beyond the end of its copy.
     Copied = 7,
 }
 
@@ -98,12 +100,12 @@ impl EndReason {
         Self::Copied,
     ];
 
-    /// The reason with this number.
+    /// Returns the reason with this number.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Its name in reports.
+    /// Returns the reason's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Root => "root",

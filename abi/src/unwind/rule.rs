@@ -1,18 +1,18 @@
-//! One unwind rule: how to get from a frame's registers to its caller's, in eight bytes.
+//! An unwind rule: how to compute the caller's registers from a frame's, in eight bytes.
 //!
 //! Notation: `sp`, `fp` and `pc` are the frame's registers, `[x]` is the stack word at `x`, `o` is
-//! [`Rule::cfa_off`], `f` is 8 * [`Rule::fp_off`]. After every rule the caller's `sp` is the CFA
-//! and, unless the rule says otherwise, its `pc` is `[cfa - 8]`.
+//! [`Rule::cfa_off`], and `f` is 8 * [`Rule::fp_off`]. Unless a rule says otherwise, the caller's
+//! `sp` is the CFA and its `pc` is `[cfa - 8]`.
 //!
 //! # Invariants
-//! - A number without a meaning is treated as [`op::BAD`]: readers never trust the byte.
+//! - Readers treat a number without a meaning as [`op::BAD`]: they never trust the byte.
 //!
 //! # Safety
-//! Only a test is unsafe: it reads a rule as the bytes in memory that its bits are.
+//! Only a test is unsafe: it reads the bits of a rule from memory.
 
 /// Values of [`Rule::op`]: where the CFA is.
 pub mod op {
-    /// The call frame information says something that no rule here can express.
+    /// The call frame information needs something that no rule can express.
     pub const BAD: u8 = 0;
     /// cfa = sp + o
     pub const SP: u8 = 1;
@@ -32,39 +32,40 @@ pub mod op {
     pub const PLT_11: u8 = 8;
     /// cfa = sp + o + (8 if (pc & 15) >= 10, else 0): an entry of `.plt` with `endbr64`.
     pub const PLT_10: u8 = 9;
-    /// As [`PLT_11`] with 9: with `endbr64` and no `bnd`.
+    /// Like [`PLT_11`] with 9: an entry of `.plt` with `endbr64` and without `bnd`.
     pub const PLT_9: u8 = 14;
     /// sp, fp and pc come from registers: the last three bytes of o, lowest first, are their
-    /// numbers in DWARF order. The end of `longjmp`; exact frames only.
+    /// numbers in DWARF order. This is the end of `longjmp`; exact frames only.
     pub const FROM_REGISTERS: u8 = 15;
     /// sp, fp and pc come from `[r + 8 * n]`: the bytes of o, lowest first, are r in DWARF order
-    /// and the three n. The end of `setcontext`; exact frames only.
+    /// and the three n. This is the end of `setcontext`; exact frames only.
     pub const FROM_CONTEXT: u8 = 16;
     /// All registers come from the `ucontext` at sp: the trampoline that ends a signal handler.
     pub const SIGNAL: u8 = 10;
     /// The outermost frame: it has no caller.
     pub const STOP: u8 = 11;
-    /// No call frame information here; taken to be code with frame pointers.
+    /// The code has no call frame information and is assumed to keep frame pointers.
     pub const GAP_FP: u8 = 12;
-    /// No call frame information here, and the code does not keep frame pointers: a leaf may have
-    /// its return address at `[sp]`, and a single function a frame pointer. Either is believed
-    /// where the call that it tells of leads here.
+    /// The code has no call frame information and does not keep frame pointers. A leaf may have its
+    /// return address at `[sp]`, and a single function may have a frame pointer. The unwinder
+    /// accepts either if the call before the return address leads to this code.
     pub const GAP_GUESS: u8 = 13;
-    /// As [`FP_STD`], on whichever stack fp is: the frame of a function that has moved sp to
-    /// another stack, which may lie in the same memory and below.
+    /// Like [`FP_STD`], for a function that moved sp to another stack: its frame is on the stack
+    /// that fp points to. That stack may be in the same memory range as sp and at a lower address.
     pub const FP_SWITCH: u8 = 17;
-    /// As [`SP`], for code that a signal's handler had called between two instructions: the caller
-    /// is exact, it has called nothing.
+    /// Like [`SP`], for code that a signal handler called between two instructions. The caller's
+    /// frame is exact, because the caller made no call.
     pub const SP_INJECTED: u8 = 18;
     /// cfa = `[sp + the lower 24 bits of o]` + 8 * the upper 8.
     pub const DEREF_SP_ADD: u8 = 19;
-    /// As [`FP_SWITCH`], for a function without a frame, whose caller's frame fp leads to: the
-    /// return address is looked for below it, in a frame of o bytes at most, and the function
-    /// starts up to [`Rule::fp_off`](super::Rule::fp_off) bytes in front of pc. Where it is not
-    /// found the caller is left out.
+    /// Like [`FP_SWITCH`], for a function without a frame, where fp points to its caller's frame.
+    /// The unwinder searches for the return address below that, in a frame of at most o bytes. The
+    /// function starts at most [`Rule::fp_off`](super::Rule::fp_off) bytes before pc. If the search
+    /// fails, the unwinding omits the caller.
     pub const FP_CALLER: u8 = 20;
-    /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only, but rbx also
-    /// where it is followed through the frames below (see [`crate::unwind::tables::RBX_LOST`]).
+    /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also
+    /// allowed in other frames, where the unwinder followed it through the frames below (see
+    /// [`crate::unwind::tables::RBX_LOST`]).
     pub const REG_LEAF: u8 = 0x20;
     /// cfa = sp + o, pc = r for register `op - RA_REG_LEAF` in DWARF order; exact frames only.
     pub const RA_REG_LEAF: u8 = 0x40;
@@ -72,27 +73,27 @@ pub mod op {
     /// only. Multiplications of long numbers keep the caller's sp behind an array on the stack,
     /// whose length is in a register.
     pub const INDEXED_LEAF: u8 = 0x60;
-    /// Registers that [`REG_LEAF`], [`RA_REG_LEAF`] and [`INDEXED_LEAF`] can name.
+    /// Number of registers that [`REG_LEAF`], [`RA_REG_LEAF`] and [`INDEXED_LEAF`] can name.
     pub const REGISTERS: u8 = 16;
 }
 
 /// Values of [`Rule::fp_op`]: where the caller's frame pointer is.
 pub mod fp_op {
-    /// The frame pointer is the caller's already.
+    /// fp is the caller's already.
     pub const SAME: u8 = 0;
     /// fp = `[cfa + f]`
     pub const AT_CFA: u8 = 1;
-    /// fp = `[fp + f]`, if that lies in the frame. Else, at the end of a function that realigned
-    /// its stack, the frame pointer is the caller's already, whatever the unwind information says.
+    /// fp = `[fp + f]`, if that is in the frame. Otherwise fp is the caller's already, whatever the
+    /// unwind information says: this is the end of a function that realigned its stack.
     pub const AT_FP: u8 = 2;
-    /// The caller's frame pointer is not kept: 0.
+    /// The caller's frame pointer is not saved: fp = 0.
     pub const CLEAR: u8 = 3;
     /// fp = `[sp + f]`
     pub const AT_SP: u8 = 4;
 }
 
-/// Values of [`Rule::fp_op`] on aarch64, where calls leave the return address in a register: where
-/// it and the caller's frame pointer are.
+/// Values of [`Rule::fp_op`] on aarch64: where the return address and the caller's frame pointer
+/// are. Calls leave the return address in a register.
 pub mod ra_op {
     /// Neither is saved: pc = x30, fp = x29; exact frames only.
     pub const LINK: u8 = 0;
@@ -102,20 +103,21 @@ pub mod ra_op {
     pub const RA_ONLY: u8 = 2;
     /// fp = `[cfa + f]`, pc = x30; exact frames only.
     pub const FP_ONLY: u8 = 3;
-    /// And all above: pc = `[cfa + f]`, and fp so far from it as [`fp_distance`] says.
-    pub const APART: u8 = 0x80;
-    /// The op that is the middle of those above.
+    /// This op and all higher ones: pc = `[cfa + f]`, and fp is saved at the distance from there
+    /// that [`fp_distance`] returns.
+    pub const SEPARATE: u8 = 0x80;
+    /// The op for distance 0, in the middle of the range of [`SEPARATE`].
     const MIDDLE: i64 = 0xC0;
 
-    /// From the return address to the saved frame pointer, in bytes.
+    /// Returns the distance from the return address to the saved frame pointer, in bytes.
     pub const fn fp_distance(op: u8) -> i64 {
         (op as i64).wrapping_sub(MIDDLE).wrapping_mul(8)
     }
 
-    /// The op for a distance, if there is one.
-    pub const fn apart(distance: i64) -> Option<u8> {
+    /// Returns the op for a distance, if there is one.
+    pub const fn separate(distance: i64) -> Option<u8> {
         let op = MIDDLE.wrapping_add(distance / 8);
-        if distance % 8 == 0 && op >= APART as i64 && op <= u8::MAX as i64 {
+        if distance % 8 == 0 && op >= SEPARATE as i64 && op <= u8::MAX as i64 {
             Some(op as u8)
         } else {
             None
@@ -133,8 +135,8 @@ pub struct Rule {
     pub fp_op: u8,
     /// Offset of the saved frame pointer, in units of 8 bytes.
     pub fp_off: i16,
-    /// Offset that belongs to [`Self::op`], in bytes; four bytes for [`op::FROM_REGISTERS`] and
-    /// [`op::FROM_CONTEXT`].
+    /// Offset for [`Self::op`], in bytes. For [`op::FROM_REGISTERS`] and [`op::FROM_CONTEXT`] it is
+    /// four single bytes.
     pub cfa_off: i32,
 }
 #[cfg(not(loom))]
@@ -144,17 +146,17 @@ const _: () = {
 };
 
 impl Rule {
-    /// Cannot be applied.
+    /// A rule that cannot be applied.
     pub const BAD: Self = Self::plain(op::BAD);
     /// The outermost frame.
     pub const STOP: Self = Self::plain(op::STOP);
     /// A signal trampoline.
     pub const SIGNAL: Self = Self::plain(op::SIGNAL);
-    /// A gap in code with frame pointers; also the rule of anonymous executable memory.
+    /// A gap in code with frame pointers. Anonymous executable memory has this rule, too.
     pub const GAP_FP: Self = Self::plain(op::GAP_FP);
     /// A gap in code that may be hand-written.
     pub const GAP_GUESS: Self = Self::plain(op::GAP_GUESS);
-    /// The same twice, for neighbouring functions: those that are told apart are rows of their own.
+    /// Two equivalent rules for gaps, to give neighbouring functions different rows.
     pub const GUESSES: [Self; 2] = [Self::GAP_GUESS, Self { fp_off: 1, ..Self::GAP_GUESS }];
     /// A standard frame.
     pub const FP_STD: Self = Self { op: op::FP_STD, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 16 };
@@ -162,17 +164,17 @@ impl Rule {
     /// The standard frame of a function that changes stacks.
     pub const FP_SWITCH: Self = Self { op: op::FP_SWITCH, ..Self::FP_STD };
 
-    /// A rule without parameters.
+    /// Creates a rule without parameters.
     pub const fn plain(op: u8) -> Self {
         Self { op, fp_op: fp_op::SAME, fp_off: 0, cfa_off: 0 }
     }
 
-    /// One of the ops that say where sp, fp and pc are.
+    /// Creates a rule with an op that names the locations of sp, fp and pc.
     pub const fn from(op: u8, base: u8, [sp, fp, pc]: [u8; 3]) -> Self {
         Self { cfa_off: i32::from_le_bytes([base, sp, fp, pc]), ..Self::plain(op) }
     }
 
-    /// The rule as a word, as it lies in memory.
+    /// Returns the rule as a word with the layout that it has in memory.
     pub const fn to_bits(self) -> u64 {
         self.op as u64
             | (self.fp_op as u64) << 8
@@ -180,7 +182,7 @@ impl Rule {
             | (self.cfa_off as u32 as u64) << 32
     }
 
-    /// The rule of a word.
+    /// Returns the rule that a word holds.
     pub const fn from_bits(bits: u64) -> Self {
         Self {
             op: bits as u8,
@@ -196,11 +198,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_of_a_record_that_lies_apart_are_read_back() {
+    fn distances_of_a_separate_frame_pointer_are_read_back() {
         for distance in [-512, -16, 0, 8, 504] {
-            assert_eq!(ra_op::apart(distance).map(ra_op::fp_distance), Some(distance));
+            assert_eq!(ra_op::separate(distance).map(ra_op::fp_distance), Some(distance));
         }
-        assert_eq!([-520, 4, 512].map(ra_op::apart), [None; 3]);
+        assert_eq!([-520, 4, 512].map(ra_op::separate), [None; 3]);
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
         let rule = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -3, cfa_off: -540_128 };
         assert_eq!(Rule::from_bits(rule.to_bits()), rule);
         let words = [rule.to_bits()];
-        // SAFETY: eight initialised bytes, and every bit pattern is a `Rule`.
+        // SAFETY: the eight bytes are initialised, and every bit pattern is a `Rule`.
         let read = unsafe { words.as_ptr().cast::<Rule>().read() };
         assert_eq!(read, rule);
     }

@@ -1,20 +1,20 @@
-//! The tables segment as both processes read it.
+//! The tables segment, as both processes read it.
 //!
 //! ```text
 //! header    magic, version, snapshot (offset; swapped with a release store)
 //! snapshot  counts, ranges[] sorted by start, writable[] sorted by start
 //! module    head, blocks[] (one for each 256 bytes of text), lows[], ids[], rules[]
 //! ```
-//! A row is valid from its address to that of the next row. `blocks[b]` counts the rows below block
-//! `b`; within the block a row's address is its byte in `lows`; its rule is `rules[ids[row]]`.
+//! A row is valid from its address up to the next row's. `blocks[b]` counts the rows before block
+//! `b`. Within a block, a row's address is its byte in `lows`. The row's rule is `rules[ids[row]]`.
 //!
 //! # Safety
-//! This is the one place where offsets in the tables segment become references.
+//! Only this module turns offsets in the tables segment into references.
 //!
 //! # Invariants
-//! - What a published snapshot reaches is not written while a reader may still use the snapshot.
-//!   Modules are only ever added, and snapshots share them.
-//! - Every offset and count is checked against the segment before it is followed: wrong contents
+//! - Nothing that a published snapshot reaches is written while a reader may still use the
+//!   snapshot. Modules are only ever added, and snapshots share them.
+//! - Every offset and count is checked against the segment before it is followed. Wrong contents
 //!   give wrong frames, never a read outside the segment.
 
 use core::marker::PhantomData;
@@ -24,16 +24,17 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// First word of a tables segment ("tracetab").
 pub const MAGIC: u64 = u64::from_be_bytes(*b"tracetab");
-/// Bytes of text that share one entry of a module's block index.
+/// Number of text bytes that share one entry of a module's block index.
 pub const BLOCK: u64 = 256;
-/// Alignment of everything that the writer places.
+/// Alignment of everything that the writer puts into the segment.
 pub const ALIGN: u64 = 16;
 
-/// Where the caller's rbx is, for modules some of whose frames are found through it (the dynamic
-/// linker's lazy binding): n for `[cfa + 8 * n]`, 0 for the frame's own, and this for nowhere.
+/// The location of the caller's rbx is not known. A location is n for `[cfa + 8 * n]`, or 0 for the
+/// frame's own rbx. Only modules with frames that are found through rbx have locations (the dynamic
+/// linker's lazy binding).
 pub const RBX_LOST: i16 = i16::MIN;
 
-/// The head of the segment, at offset 0.
+/// The header of the segment, at offset 0.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -47,7 +48,7 @@ pub struct Header {
     pub reserved: [AtomicU64; 5],
 }
 
-/// The head of a snapshot. Its ranges follow, then its writable ranges.
+/// The header of a snapshot. The executable ranges follow it, then the writable ranges.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotHead {
@@ -55,11 +56,11 @@ pub struct SnapshotHead {
     pub ranges: u32,
     /// Number of writable ranges.
     pub writable: u32,
-    /// Number of the snapshot, from 1 on.
+    /// The number of the snapshot, counting from 1.
     pub generation: u64,
-    /// Raised when an address may mean something else than before: see [`super::trace_flags`].
+    /// Incremented when the meaning of an address may have changed: see [`super::trace_flags`].
     pub epoch: u32,
-    /// Number + 1 of the writable range that is the first thread's stack, or 0 if none is.
+    /// Index + 1 of the writable range that is the first thread's stack, or 0 for none.
     pub stack: u32,
 }
 
@@ -71,15 +72,15 @@ pub struct Range {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// What to subtract, wrapping, from an AVMA to get the module's SVMA.
+    /// The value to subtract (wrapping) from an AVMA to get the module's SVMA.
     pub bias: u64,
-    /// Offset of the module's head, or 0 for anonymous code.
+    /// Offset of the module's header, or 0 for anonymous code.
     pub module: u32,
     /// For growth.
     pub reserved: u32,
 }
 
-/// A range of memory that can be read and written: where stacks may lie.
+/// A readable and writable memory range, which may contain stacks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writable {
@@ -89,13 +90,13 @@ pub struct Writable {
     pub end: u64,
 }
 
-/// The head of a module's table.
+/// The header of a module's table.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModuleHead {
     /// SVMA of the first block, a multiple of [`BLOCK`].
     pub base: u64,
-    /// Number of blocks; the index has one word more.
+    /// Number of blocks. The index has one more word.
     pub block_count: u32,
     /// Number of rows.
     pub row_count: u32,
@@ -109,10 +110,10 @@ pub struct ModuleHead {
     pub rules: u32,
     /// Number of rules.
     pub rule_count: u32,
-    /// Number of the rule for addresses in front of the first row or behind the last block.
+    /// Index of the rule for addresses before the first row or after the last block.
     pub default_rule: u32,
-    /// Offset of the slots that rbx is saved in, one i16 for each rule, or 0 if the module does not
-    /// need them. See [`RBX_LOST`].
+    /// Offset of the locations of rbx, one i16 for each rule, or 0 if the module needs none. See
+    /// [`RBX_LOST`].
     pub rbx_slots: u32,
     /// For growth.
     pub reserved: [u32; 3],
@@ -129,7 +130,7 @@ const _: () = {
     assert!(crate::layout::TABLES_LEN <= u32::MAX as u64);
 };
 
-/// Types whose every bit pattern is a value.
+/// Types for which every bit pattern is a valid value.
 ///
 /// # Safety
 /// `repr(C)` or primitive, no padding, no invalid bit pattern, no references.
@@ -160,30 +161,30 @@ pub struct Tables {
     len: usize,
 }
 
-// SAFETY: the segment is read only through this type; what is shared is published with a release
-// store and not written afterwards.
+// SAFETY: the segment is only read through this type. Shared data is published with a release store
+// and not written afterwards.
 unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
 
 impl Tables {
-    /// Takes the address and length at which the segment is mapped.
+    /// Wraps the segment that is mapped at `base` with length `len`.
     ///
     /// # Safety
-    /// `base` is aligned to 16 bytes, and `len` bytes from it on are mapped readable for as long as
-    /// any copy of the value, or a snapshot from it, is used. Whoever writes the segment publishes
-    /// as [`Header::snapshot`] says and leaves alone what a snapshot in use reaches.
+    /// `base` is aligned to 16 bytes, and `len` bytes from it stay mapped readable for as long as
+    /// any copy of the value, or a snapshot from it, is in use. The writer of the segment publishes
+    /// through [`Header::snapshot`] and does not write what a snapshot in use reaches.
     pub const unsafe fn new(base: *const u8, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// The current snapshot, to be taken once for each sample.
+    /// Returns the current snapshot. A handler takes it once for each sample.
     pub fn snapshot(&self) -> Option<Snapshot<'_>> {
         if size_of::<Header>() > self.len {
             return None;
         }
-        // SAFETY: mapped and aligned by the promise of `new`; zeroes are a valid header, and it
-        // consists of atomics, so the other process may write it.
+        // SAFETY: the caller of `new` promised that it is mapped and aligned. Zeroes are a valid
+        // header. It consists of atomics, so the other process may write it.
         let header = unsafe { &*self.base.cast::<Header>() };
         // Relaxed: written once, before the target could see the segment.
         let known = header.magic.load(Ordering::Relaxed) == MAGIC
@@ -218,19 +219,20 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// `count` values at an offset, if they lie within the segment and are aligned.
+    /// Returns `count` values at an offset, if they are within the segment and aligned.
     #[inline]
     fn slice<T: Plain>(self, offset: u64, count: u32) -> Option<&'a [T]> {
-        // No overflow: a u32 times at most 56.
+        // No overflow: the product is a u32 times at most 56.
         let bytes = u64::from(count).wrapping_mul(size_of::<T>() as u64);
         let end = offset.checked_add(bytes)?;
         if end > self.len as u64 || offset & (align_of::<T>() as u64).wrapping_sub(1) != 0 {
             return None;
         }
-        // SAFETY: `offset` is not beyond the end of the mapping.
+        // SAFETY: `offset` is at most the length of the mapping.
         let start = unsafe { self.base.add(offset as usize) }.cast::<T>();
-        // SAFETY: in bounds, aligned (`base` is to 16 bytes, more than any `T` asks), any bytes are
-        // a `T`, and published bytes are not written while the snapshot is in use.
+        // SAFETY: the range is in bounds and aligned (`base` to 16 bytes, more than any `T` needs).
+        // Any bytes are a valid `T`, and published bytes are not written while the snapshot is in
+        // use.
         Some(unsafe { core::slice::from_raw_parts(start, count as usize) })
     }
 }
@@ -246,12 +248,14 @@ pub struct Snapshot<'a> {
     epoch: u16,
 }
 
-// SAFETY: shared references to plain bytes, and a pointer that is used the same way.
+// SAFETY: it holds shared references to plain bytes, and a pointer that is only used to make such
+// references.
 unsafe impl Send for Snapshot<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Snapshot<'_> {}
 
-/// Number of leading elements for which `below` holds, `below` being monotonic. At most 32 steps.
+/// Returns the number of leading elements for which `below` holds. `below` is monotonic. It takes
+/// at most 32 steps.
 #[inline]
 fn partition<T>(items: &[T], below: impl Fn(&T) -> bool) -> usize {
     let (mut from, mut len) = (0usize, items.len());
@@ -270,24 +274,24 @@ fn partition<T>(items: &[T], below: impl Fn(&T) -> bool) -> usize {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Number of the snapshot, from 1 on.
+    /// Returns the number of the snapshot, counting from 1.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What addresses mean: see [`super::trace_flags`].
+    /// Returns the epoch of the meaning of addresses: see [`super::trace_flags`].
     pub fn epoch(&self) -> u16 {
         self.epoch
     }
 
-    /// The executable range that an address lies in.
+    /// Returns the executable range that contains an address.
     #[inline]
     pub fn range(&self, avma: u64) -> Option<&'a Range> {
         let above = partition(self.ranges, |range| range.start <= avma);
         self.ranges.get(above.wrapping_sub(1)).filter(|range| avma < range.end)
     }
 
-    /// The readable and writable range [lo, hi) that an address lies in.
+    /// Returns the readable and writable range [lo, hi) that contains an address.
     #[inline]
     pub fn writable(&self, avma: u64) -> Option<(u64, u64)> {
         let above = partition(self.writable, |range| range.start <= avma);
@@ -295,14 +299,14 @@ impl<'a> Snapshot<'a> {
         (avma < range.end).then_some((range.start, range.end))
     }
 
-    /// One past the last address of the first thread's stack, if this address lies in it. The
-    /// kernel joins that mapping with no other one.
+    /// Returns the end of the first thread's stack (one past the last address), if the stack
+    /// contains this address. The kernel never merges that mapping with another one.
     pub fn stack_end(&self, avma: u64) -> Option<u64> {
         let range = self.writable.get((self.stack as usize).wrapping_sub(1))?;
         (range.start <= avma && avma < range.end).then_some(range.end)
     }
 
-    /// The table of a range's module; `None` for anonymous code.
+    /// Returns the table of a range's module, or `None` for anonymous code.
     #[inline]
     pub fn module(&self, range: &Range) -> Option<Module<'a>> {
         if range.module == 0 {
@@ -339,13 +343,13 @@ pub struct Module<'a> {
 }
 
 impl Module<'_> {
-    /// The rule at an address of the module.
+    /// Returns the rule at an address of the module.
     #[inline]
     pub fn rule(&self, svma: u64) -> Rule {
         self.rule_and_rbx(svma).0
     }
 
-    /// The rule at an address of the module, and where it keeps the caller's rbx.
+    /// Returns the rule at an address of the module and where the caller's rbx is.
     #[inline]
     pub fn rule_and_rbx(&self, svma: u64) -> (Rule, i16) {
         let id = self.row(svma).and_then(|row| self.ids.get(row));
@@ -354,7 +358,7 @@ impl Module<'_> {
         (rule, self.rbx_slots.get(id).copied().unwrap_or(RBX_LOST))
     }
 
-    /// The number of the row at an address.
+    /// Returns the index of the row at an address.
     #[inline]
     pub fn row(&self, svma: u64) -> Option<usize> {
         let distance = svma.checked_sub(self.base)?;
@@ -362,7 +366,7 @@ impl Module<'_> {
         let low = (distance % BLOCK) as u8;
         let first = *self.blocks.get(block)? as usize;
         let next = *self.blocks.get(block.wrapping_add(1))? as usize;
-        // At most one row for each byte of the block, whatever the index says.
+        // A block has at most one row for each of its bytes, whatever the index says.
         let in_block = self.lows.get(first..next).filter(|rows| rows.len() <= BLOCK as usize)?;
         let up_to = in_block.iter().take_while(|&&row| row <= low).count();
         first.wrapping_add(up_to).checked_sub(1)

@@ -1,9 +1,9 @@
-//! The walk up a stack: looks up a rule for each frame and has the architecture apply it.
+//! The walk up a stack. It finds the rule for each frame and lets the architecture's code apply the
+//! rule.
 //!
 //! # Invariants
 //! - At most `frames.len()` steps, each with a bounded number of loads.
-//! - Nothing is read but through [`Memory`], and nothing through [`Memory::load`] outside
-//!   [`Memory::bounds`].
+//! - All reads go through [`Memory`]. [`Memory::load`] reads only within [`Memory::bounds`].
 //!
 //! # Does not
 //! - know registers or instructions: those are in the architecture's file.
@@ -13,21 +13,21 @@ use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The registers of a machine, to unwind from.
+/// The registers of an architecture from which the unwinding starts.
 pub trait Machine {
-    /// Its frames.
+    /// The architecture's frame type.
     type Frame: Climb;
 
-    /// The frame that they are of.
+    /// Returns the frame to which the registers belong.
     fn leaf(&self) -> Self::Frame;
 }
 
-/// A machine's frame on the way up.
+/// A frame that the walk moves up the stack.
 pub trait Climb {
-    /// Its program counter.
+    /// Returns the frame's program counter.
     fn pc(&self) -> u64;
 
-    /// The pc is where the frame runs, not where a call returns to.
+    /// Whether the pc is the instruction at which the frame runs, and not a return address.
     fn is_exact(&self) -> bool;
 
     /// Moves to the caller.
@@ -36,35 +36,35 @@ pub trait Climb {
 
 /// The stack that is walked.
 pub trait Memory {
-    /// One 8-byte load that never faults. Asked only for multiples of 8 within the bounds.
+    /// Loads eight bytes and never faults. The walk passes only multiples of 8 within the bounds.
     fn load(&mut self, avma: u64) -> Option<u64>;
 
-    /// Called after a signal frame or a stack switch: the bounds are derived anew from this sp.
-    /// False if there is no stack known at `sp`.
+    /// Computes the bounds anew from `sp`, after a signal frame or a stack switch. False if no
+    /// stack is known at `sp`.
     fn rebound(&mut self, sp: u64) -> bool;
 
-    /// The stack's readable range [lo, hi).
+    /// Returns the stack's readable range [lo, hi).
     fn bounds(&self) -> (u64, u64);
 
-    /// Eight bytes of code, or of what code names as the place of a jump's target, at any address
-    /// at all, never faulting. Only asked in code without unwind information; `None` costs such a
-    /// frame its caller and nothing else.
+    /// Loads eight bytes at any address and never faults: code, or a word in which code finds a
+    /// jump's target. The walk calls this only in code without unwind information. `None` costs
+    /// such a frame its caller and nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
     }
 }
 
-/// What an unwinding found.
+/// The result of an unwinding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unwound {
-    /// Frame words written.
+    /// Number of frame words written.
     pub depth: usize,
-    /// Why there are no more.
+    /// Why the unwinding ended.
     pub end: EndReason,
 }
 
-/// Unwinds from `registers` and stores the frame words, leaf first. `frames.len()` is the depth
-/// limit.
+/// Unwinds from `registers` and stores the frame words, leaf first. `frames.len()` is the maximum
+/// depth.
 pub fn unwind(
     snapshot: &Snapshot,
     registers: &impl Machine,
@@ -86,7 +86,7 @@ pub fn unwind(
     Unwound { depth, end: EndReason::Depth }
 }
 
-/// One stack word at or above `floor` and below the upper bound.
+/// Loads one stack word at or above `floor` and below the upper bound.
 #[inline]
 pub(super) fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u64, EndReason> {
     let (lo, hi) = memory.bounds();
@@ -96,13 +96,13 @@ pub(super) fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u6
     memory.load(avma).ok_or(EndReason::Unreadable)
 }
 
-/// Rule lookups in one snapshot. Neighbouring frames are often of one module, so the last one is
-/// kept.
+/// Rule lookups in one snapshot. Neighbouring frames often belong to one module, so the lookup
+/// caches the last one.
 #[derive(Debug)]
 pub struct Lookup<'s> {
     snapshot: &'s Snapshot<'s>,
     range: Option<&'s Range>,
-    /// The table of `range`; `None` for anonymous code.
+    /// The table of `range`, or `None` for anonymous code.
     module: Option<Module<'s>>,
 }
 
@@ -111,7 +111,7 @@ impl<'s> Lookup<'s> {
         Self { snapshot, range: None, module: None }
     }
 
-    /// The rule at an address, and where it keeps the caller's rbx.
+    /// Returns the rule at an address and where the caller's rbx is.
     #[inline]
     pub(super) fn rule(&mut self, avma: u64) -> Result<(Rule, i16), EndReason> {
         let range = match self.range {
@@ -124,14 +124,14 @@ impl<'s> Lookup<'s> {
         })
     }
 
-    /// The rule at an address, if that is in the range that was looked up last.
+    /// Returns the rule at an address, if the cached range contains it.
     #[inline]
-    pub(super) fn rule_beside(&self, avma: u64) -> Option<Rule> {
+    pub(super) fn rule_in_range(&self, avma: u64) -> Option<Rule> {
         let range = self.range.filter(|range| range.start <= avma && avma < range.end)?;
         self.module.as_ref().map(|module| module.rule(avma.wrapping_sub(range.bias)))
     }
 
-    /// Takes up the range that an address lies in.
+    /// Caches the range that contains an address.
     #[inline]
     fn enter(&mut self, avma: u64) -> Result<&'s Range, EndReason> {
         let range = self.snapshot.range(avma).ok_or(EndReason::NoModule)?;
@@ -143,18 +143,18 @@ impl<'s> Lookup<'s> {
         Ok(range)
     }
 
-    /// The address is that of a signal trampoline.
+    /// Whether the address is in a signal trampoline.
     pub(super) fn is_trampoline(&self, avma: u64) -> bool {
         self.op(avma) == Some(op::SIGNAL)
     }
 
-    /// The address is in code that keeps frame pointers, as far as is known, and has no unwind
-    /// information.
+    /// Whether the address is in code that has no unwind information and is assumed to keep frame
+    /// pointers.
     pub(super) fn is_generated(&self, avma: u64) -> bool {
         self.op(avma) == Some(op::GAP_FP)
     }
 
-    /// The op at an address of another range, most likely, than the one that was looked up last.
+    /// Returns the op at an address that is most likely not in the cached range.
     fn op(&self, avma: u64) -> Option<u8> {
         let range = self.snapshot.range(avma)?;
         match self.snapshot.module(range) {
@@ -163,7 +163,7 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// Both addresses lie in one row of a module's table.
+    /// Whether both addresses are in the same row of a module's table.
     pub(super) fn is_one_row(&self, one: u64, other: u64) -> bool {
         let row = |avma: u64| {
             let range = self.snapshot.range(avma)?;
@@ -173,7 +173,7 @@ impl<'s> Lookup<'s> {
         row(one).is_some_and(|one| row(other) == Some(one))
     }
 
-    /// The address lies in an executable range.
+    /// Whether the address is in an executable range.
     pub(super) fn is_code(&self, avma: u64) -> bool {
         self.snapshot.range(avma).is_some()
     }

@@ -1,15 +1,15 @@
-//! Runs a model of lock-free steps as the code is, and with mistakes that it must catch.
+//! Runs a model of lock-free steps with the real code, and with mistakes that the model must catch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use traceprof_abi::sync::planted::{Mistake, plant};
 
-/// What is planted is planted for all threads.
+/// A planted mistake affects all threads, so models run one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The model holds, and does not hold with any of the mistakes. Without a bound on preemptions: all
-/// interleavings, and all values that a load may see.
+/// Checks that the model holds, and fails with each of the mistakes. Without a bound on
+/// preemptions, loom runs all interleavings, with all values that a load may see.
 pub(crate) fn check(preemption_bound: Option<usize>, mistakes: &[Mistake], model: fn()) {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
     let run = || {

@@ -1,4 +1,4 @@
-//! One call-trace table in memory of its own, for the tests of the storage.
+//! A call-trace table in memory of its own, for the tests of the storage.
 
 use traceprof_abi::storage::log::SampleRecord;
 use traceprof_abi::storage::table::{TableHeader, TraceTable};
@@ -12,7 +12,7 @@ pub(crate) struct Parts {
     log: Vec<SampleRecord>,
 }
 
-/// So many words of zero.
+/// Returns `count` words of zero.
 pub(crate) fn words(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }

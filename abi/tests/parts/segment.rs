@@ -16,16 +16,17 @@ pub(crate) struct Segment {
     pub(crate) hazards: Vec<AtomicU64>,
 }
 
-/// What became of a sample: its trace, its place in the log, and whether its slice found room.
+/// The outcome of storing a sample: its trace, its index in the log, and whether its slice found
+/// room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) put: Put,
-    pub(crate) place: Option<usize>,
+    pub(crate) log_index: Option<usize>,
     pub(crate) has_slice: bool,
 }
 
 impl Segment {
-    /// With so many hazard slots, and slices for each table.
+    /// Creates a segment with `hazards` hazard slots, and `slices` slices for each table.
     pub(crate) fn new(parts: Vec<Parts>, hazards: usize, slices: usize) -> Self {
         let of_table = |_: &Parts| {
             let header = SlicesHeader::default();
@@ -50,7 +51,8 @@ impl Segment {
         HazardSlots(&self.hazards)
     }
 
-    /// The agent's steps for one sample. `stack` has the words of its slice, if there are any.
+    /// Stores one sample by the agent's steps. `stack` has the words of its slice, if there are
+    /// any.
     pub(crate) fn store(
         &self,
         owner: u32,
@@ -61,8 +63,8 @@ impl Segment {
         let hazard = self.slots().protect(owner, &self.active)?;
         let table = self.parts[hazard.table()].table();
         let (put, _) = table.put_probed(frames, u32::from(sample.reason), sample.weight);
-        let place = table.append_at(&Sample { trace_id: put.id(), ..sample });
-        let slice = place.filter(|_| !stack.is_empty()).map(|sample| {
+        let log_index = table.append_at(&Sample { trace_id: put.id(), ..sample });
+        let slice = log_index.filter(|_| !stack.is_empty()).map(|sample| {
             // Relaxed: published with the ACTIVE word, which the hazard acquired.
             let instance = table.header.instance.load(Ordering::Relaxed) as u32;
             let slice = Slice { sample, pc: u64::from(owner), ..Slice::default() };
@@ -70,6 +72,6 @@ impl Segment {
             self.slices(hazard.table()).put(instance, &slice, load)
         });
         assert!(self.slots().release(hazard), "nobody else clears it");
-        Ok(Stored { put, place, has_slice: slice == Some(true) })
+        Ok(Stored { put, log_index, has_slice: slice == Some(true) })
     }
 }

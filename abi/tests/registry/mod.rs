@@ -14,9 +14,9 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(places: usize, slots: u32) -> Self {
+    pub(crate) fn new(index_words: usize, slots: u32) -> Self {
         Self {
-            index: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            index: (0..index_words).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..slots).map(|_| ThreadSlot::default()).collect(),
             next: AtomicU32::new(0),
             limit: AtomicU32::new(slots),

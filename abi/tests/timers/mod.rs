@@ -1,8 +1,8 @@
-//! Timers and signals that a thread aims at itself.
+//! Timers and signals that a thread sends to itself.
 
 use std::io;
 
-/// What the kernel tells the handler of a timer's or a queued signal, as far as it is read here.
+/// The part of the kernel's `siginfo_t` that the handler reads, for a timer's or a queued signal.
 #[repr(C)]
 pub(crate) struct Info {
     signo: i32,
@@ -10,17 +10,17 @@ pub(crate) struct Info {
     code: i32,
     padding: i32,
     sender: i32,
-    /// Of a timer: how often it expired besides.
+    /// Number of a timer's further expiries.
     overrun: i32,
-    /// What was to be passed on.
+    /// The value that the signal carries.
     pub(crate) value: u64,
     rest: [u64; 12],
 }
 const _: () = assert!(size_of::<Info>() == size_of::<libc::siginfo_t>());
 
 impl Info {
-    /// How often the timer expired for this signal; 0 for one that was queued.
-    pub(crate) fn expirations(&self) -> u64 {
+    /// Returns the number of expiries that this signal stands for, or 0 if the signal was queued.
+    pub(crate) fn expiries(&self) -> u64 {
         if self.code == libc::SI_TIMER { 1 + u64::from(self.overrun.unsigned_abs()) } else { 0 }
     }
 }
@@ -39,7 +39,8 @@ pub(crate) fn install(signal: i32, handler: Handler) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Sends the calling thread a signal, which it takes before this returns if it is not blocked.
+/// Sends a signal to the calling thread. The thread handles it before this returns, unless it is
+/// blocked.
 pub(crate) fn send_to_self(signal: i32, value: u64) {
     let pid = std::process::id() as i32;
     // SAFETY: touches no memory.
@@ -52,11 +53,11 @@ pub(crate) fn send_to_self(signal: i32, value: u64) {
     unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, &raw const info) };
 }
 
-/// A running timer of the thread that made it.
+/// A running timer of the thread that created it.
 pub(crate) struct Timer(libc::timer_t);
 
 impl Timer {
-    /// Starts one that signals the calling thread so often.
+    /// Starts a timer that signals the calling thread in each interval.
     pub(crate) fn start(signal: i32, value: u64, interval_ns: i64) -> Self {
         // SAFETY: zero bytes are a valid sigevent.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -72,7 +73,7 @@ impl Timer {
         assert_eq!(made, 0, "{}", io::Error::last_os_error());
         let interval = libc::timespec { tv_sec: 0, tv_nsec: interval_ns };
         let setting = libc::itimerspec { it_interval: interval, it_value: interval };
-        // SAFETY: the timer exists, and the setting is read only.
+        // SAFETY: the timer exists, and the call only reads the setting.
         let set =
             unsafe { libc::timer_settime(timer, 0, &raw const setting, std::ptr::null_mut()) };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());

@@ -1,7 +1,8 @@
-//! System calls without a libc, and the kernel's structures that the handler is given.
+//! System calls without a libc, and the kernel's structures that a handler gets.
 //!
 //! # Safety
-//! The calls here either touch no memory of ours, or name in their contract what they touch.
+//! The calls either touch no memory of the process, or their contract names the memory that they
+//! touch.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -24,27 +25,28 @@ pub const SA_RESETHAND: u64 = 0x8000_0000;
 pub const SA_NODEFER: u64 = 0x4000_0000;
 /// `SA_RESTORER`.
 pub const SA_RESTORER: u64 = 0x0400_0000;
-/// `si_perf_flags`: the signal had been blocked.
+/// `si_perf_flags`: the signal was blocked.
 pub const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 
 /// `si_code` of a signal sent by `kill`.
 pub const SI_USER: i32 = 0;
 
-/// The kernel's `siginfo_t` as a perf event fills it. A timer has its id and its overruns in place
-/// of the address, a queued signal its sender; the value is at the same place in all three.
+/// The kernel's `siginfo_t` as a perf event fills it. In place of the address, a timer has its id
+/// and its overruns, and a queued signal has its sender. The value is at the same offset in all
+/// three.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SigInfo {
     /// Signal number.
     pub signo: i32,
-    /// Unused by perf.
+    /// Unused by perf events.
     pub errno: i32,
-    /// Origin of the signal.
+    /// Origin of the signal: a value of `si_code`.
     pub code: i32,
     padding: i32,
-    /// Address of the hit, or who sent it.
+    /// Address at the expiry, or the timer's id and overruns, or the signal's sender.
     pub origin: u64,
-    /// The event's `sig_data`, the timer's or the queued signal's value.
+    /// The event's `sig_data`, or the value of the timer or the queued signal.
     pub value: u64,
     /// The event's type.
     pub perf_type: u32,
@@ -56,17 +58,18 @@ const _: () = assert!(size_of::<SigInfo>() == 128);
 const _: () = assert!(core::mem::offset_of!(SigInfo, value) == 24);
 
 impl SigInfo {
-    /// The kernel had no memory to note what it is: as if process 0 had sent it.
-    pub fn is_nameless(&self) -> bool {
+    /// Whether the kernel had no memory for the signal's information. The signal then looks as if
+    /// process 0 had sent it.
+    pub fn is_info_lost(&self) -> bool {
         self.code == SI_USER && self.origin == 0
     }
 
-    /// A timer's id.
+    /// Returns the id of the timer that sent the signal.
     pub fn timer(&self) -> i32 {
         self.origin as u32 as i32
     }
 
-    /// Periods that passed since a timer's signal was queued, besides the one that queued it.
+    /// Returns the number of further expiries since the kernel queued the timer's signal.
     pub fn overruns(&self) -> u32 {
         // The kernel's counter is signed and does not go below zero.
         ((self.origin >> 32) as i32).max(0) as u32
@@ -91,24 +94,24 @@ pub struct ThreadTimer {
     pub tid: u32,
     /// The signal.
     pub signal: u32,
-    /// What comes with it.
+    /// The value that the signal carries.
     pub value: u64,
-    /// CPU time between two of them.
+    /// CPU time between two expiries, in nanoseconds.
     pub period_ns: u64,
 }
 
 impl ThreadTimer {
-    /// Creates and starts it; gives its id or an errno.
+    /// Creates and starts the timer. Returns its id or an errno.
     pub fn arm(&self, first_ns: u64) -> Result<i32, u32> {
         const SIGEV_THREAD_ID: u32 = 4;
         let (tid, rest) = (self.tid, [0; 11]);
         let event =
             SigEvent { value: self.value, signo: self.signal, notify: SIGEV_THREAD_ID, tid, rest };
         let mut timer = 0i32;
-        // The CPU clock of one thread, in the kernel's encoding: 4 for a thread's, 2 for the
+        // The CPU clock of one thread, in the kernel's encoding: 4 for a thread, 2 for the
         // scheduler's exact time.
         let clock = i64::from((!tid << 3 | 6) as i32) as u64;
-        // SAFETY: reads the event and writes the id; both live across the call.
+        // SAFETY: the call reads the event and writes the id. Both live across the call.
         let created = unsafe {
             syscall4(nr::TIMER_CREATE, [clock, &raw const event as u64, &raw mut timer as u64, 0])
         };
@@ -124,36 +127,37 @@ impl ThreadTimer {
     }
 }
 
-/// Starts a timer anew, to expire first after one time and then once in each of the other; 0 or an
+/// Restarts a timer: it first expires after `first_ns` and then every `period_ns`. Returns 0 or an
 /// errno.
 pub fn timer_set(timer: i32, first_ns: u64, period_ns: u64) -> u32 {
     let timespec = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
     let setting = [timespec(period_ns), timespec(first_ns)];
-    // SAFETY: reads the setting, which has the layout of an itimerspec and lives across the call.
+    // SAFETY: the call reads the setting, which has the layout of an itimerspec and lives across
+    // the call.
     let set =
         unsafe { syscall4(nr::TIMER_SETTIME, [timer as u64, 0, &raw const setting as u64, 0]) };
     set.unsigned_abs() as u32
 }
 
-/// Deletes a timer; one that is not there does no harm.
+/// Deletes a timer. An id that is not a timer is harmless.
 pub fn timer_delete(timer: i32) {
     // SAFETY: touches no memory.
     unsafe { syscall4(nr::TIMER_DELETE, [timer as u64, 0, 0, 0]) };
 }
 
-/// Process id of the caller.
+/// Returns the process id of the caller.
 pub fn getpid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall4(nr::GETPID, [0; 4]) as u32 }
 }
 
-/// Kernel thread id of the caller.
+/// Returns the kernel's thread id of the caller.
 pub fn gettid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall4(nr::GETTID, [0; 4]) as u32 }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     clock_ns(1)
 }
@@ -165,9 +169,9 @@ fn clock_ns(clock: u64) -> u64 {
     time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1])
 }
 
-/// True if the eight bytes at `avma` can be read. `rt_sigprocmask` copies the set in before it
-/// looks at `how`: EINVAL says readable, EFAULT not (the probe that LLVM's libunwind uses). No
-/// address at all is no set, which it has nothing against.
+/// Whether the eight bytes at `avma` are readable. `rt_sigprocmask` copies the set before it checks
+/// `how`: EINVAL means readable, EFAULT means not readable (LLVM's libunwind uses this probe). The
+/// null address means no set, which the call accepts.
 pub fn readable(avma: u64) -> bool {
     const EFAULT: i64 = -14;
     // SAFETY: with this `how` the call reads eight bytes and changes nothing.
@@ -182,8 +186,8 @@ pub fn set_signal_mask(mask: u64) {
     unsafe { syscall4(nr::RT_SIGPROCMASK, [SIG_SETMASK, &raw const mask as u64, 0, 8]) };
 }
 
-/// A signal whose default action does nothing (SIGCHLD, SIGCONT, SIGURG, SIGWINCH; what SIGCONT
-/// does is done when it is sent).
+/// Whether a signal's default action does nothing (SIGCHLD, SIGCONT, SIGURG, SIGWINCH). SIGCONT has
+/// its effect when it is sent.
 pub fn is_ignored_by_default(signal: i32) -> bool {
     matches!(signal, 17 | 18 | 23 | 28)
 }
@@ -191,12 +195,13 @@ pub fn is_ignored_by_default(signal: i32) -> bool {
 /// Changes a signal's disposition and returns the negated errno, or 0.
 ///
 /// # Safety
-/// A handler in `new` is mapped and obeys the kernel's calling convention for as long as it stays
+/// A handler in `new` is mapped and follows the kernel's calling convention as long as it stays
 /// installed.
 pub unsafe fn sigaction(signal: i32, new: &KernelSigaction, old: &mut KernelSigaction) -> i64 {
     let arguments =
         [signal as u64, new.as_ptr() as u64, old.as_mut_ptr() as u64, size_of::<u64>() as u64];
-    // SAFETY: both pointers are to live structures of the kernel's layout; the rest is promised.
+    // SAFETY: both pointers point to live structures of the kernel's layout. The caller promises
+    // that the handler is valid.
     unsafe { syscall4(nr::RT_SIGACTION, arguments) }
 }
 

@@ -1,19 +1,20 @@
-//! x86_64: the system call instruction, the thread pointer, the signal frame.
+//! The x86_64 parts: the system call instruction, the thread pointer, the signal frame.
 //!
 //! # Safety
-//! Wraps `syscall` and `rdfsbase`; the frame types mirror the kernel's.
+//! This module wraps `syscall` and `rdfsbase`. The frame types mirror the kernel's.
 
 use traceprof_abi::unwind::Registers;
 
 pub use traceprof_abi::calls::nr;
 
-/// A system call with up to four arguments; negative results are negated errnos.
+/// Makes a system call with up to four arguments. Negative results are negated errnos.
 ///
 /// # Safety
 /// The call must be sound with these arguments.
 pub unsafe fn syscall4(number: u64, arguments: [u64; 4]) -> i64 {
     let result: i64;
-    // SAFETY: `syscall` clobbers rcx and r11 and nothing else; the rest is the caller's promise.
+    // SAFETY: `syscall` clobbers rcx and r11 and nothing else. The caller promises that the call is
+    // sound.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -30,10 +31,10 @@ pub unsafe fn syscall4(number: u64, arguments: [u64; 4]) -> i64 {
     result
 }
 
-/// The calling thread's thread pointer, 0 of one that has none.
+/// Returns the calling thread's thread pointer, or 0 if it has none.
 ///
 /// # Safety
-/// The kernel lets programs use `rdfsbase`.
+/// The kernel allows programs to use `rdfsbase`.
 pub unsafe fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: reads a register; permitted by this function's contract.
@@ -50,17 +51,18 @@ pub struct UserContext {
     flags: u64,
     link: u64,
     stack: [u64; 3],
-    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, then what is not read.
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, then registers that the
+    /// handler does not read.
     gregs: [u64; 23],
     fpstate: u64,
     reserved: [u64; 8],
-    /// The signals that were blocked when the signal came.
+    /// The signals that were blocked when the signal arrived.
     pub signal_mask: u64,
 }
 const _: () = assert!(core::mem::offset_of!(UserContext, signal_mask) == 296);
 
 impl UserContext {
-    /// The interrupted registers, in DWARF's order.
+    /// Returns the interrupted registers, in DWARF order.
     pub fn registers(&self) -> Registers {
         let [r8, r9, r10, r11, r12, r13, r14, r15, ..] = self.gregs;
         let [.., rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, _, _, _, _, _, _] = self.gregs;

@@ -1,4 +1,5 @@
-/* CHECK: ends the program when something does not hold. Also finds tables as a profiler does. */
+/* CHECK exits the program when its condition does not hold. Also finds tables as a profiler
+ * does. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -16,7 +17,7 @@
         }                                                                                                \
     } while (0)
 
-/* The number of tables, and the addresses of the first `room`. */
+/* Returns the number of tables, and stores the addresses of the first `room`. */
 static inline int tables(traceprof_context_table **found, int room) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[512];
@@ -42,7 +43,7 @@ static inline traceprof_context_table *only_table(void) {
     return found;
 }
 
-/* What a handler finds: the entry with this thread id, wherever it is. */
+/* Returns the entry with this thread id, wherever it is. */
 static inline traceprof_context *find(traceprof_context_table *table, uint32_t tid) {
     for (uint32_t at = 0; at < TRACEPROF_CONTEXT_ENTRIES; at++) {
         if (__atomic_load_n(&table->tids[at], __ATOMIC_ACQUIRE) == tid) {

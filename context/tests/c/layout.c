@@ -1,4 +1,5 @@
-/* The layout and the constants of the header, and checksums: a line "name value" each. C and C++. */
+/* Prints the layout and the constants of the header, and checksums, one line "name value" each.
+ * C and C++. */
 #include <stdio.h>
 
 #include "traceprof_context.h"

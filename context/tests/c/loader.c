@@ -1,5 +1,5 @@
-/* Loads a library that tells spans, and unloads it while a thread that used it still runs.
- * loader LIBRARY TABLES */
+/* Loads a library that sets spans, and unloads it while a thread that used it still runs. loader
+ * LIBRARY TABLES */
 #include <dlfcn.h>
 
 #include "check.h"
@@ -27,7 +27,7 @@ static void *uses(void *path) {
     }
     CHECK(spans == 1);
     CHECK(dlclose(library) == 0);
-    /* The thread ends, and the library's destructor runs. */
+    /* The thread exits, and the library's destructor runs. */
     return (void *)(uintptr_t)count;
 }
 

@@ -1,4 +1,4 @@
-/* A library that tells spans by the header, for a program that may do so as well. C and C++. */
+/* A library that sets spans with the header, for a program that may do so as well. C and C++. */
 #include "traceprof_context.h"
 
 #ifdef __cplusplus

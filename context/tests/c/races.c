@@ -1,5 +1,6 @@
-/* A thread that writes, a handler on it that reads, and a reader on another thread: for the thread
- * sanitizer, which ends the program with a message if two of them race. All checksums are right: root = f(span). */
+/* A thread that writes, a handler on it that reads, and a reader on another thread. The thread
+ * sanitizer exits the program with a message if two of them race. In each context root =
+ * f(span). */
 #include <signal.h>
 #include <time.h>
 
@@ -11,13 +12,13 @@ static int is_over, is_ready;
 
 static uint64_t root_of(uint64_t span) { return span * 31 + 7; }
 
-/* As the agent reads: 1 if there is a context, 0 if there is none, -1 if it is torn. */
+/* Reads as the agent does: 1 if there is a context, 0 if there is none, -1 if it is torn. */
 static int read_context(traceprof_context *from, traceprof_context *to) {
     to->checksum = __atomic_load_n(&from->checksum, __ATOMIC_ACQUIRE);
     if (to->checksum == 0) {
         return 0;
     }
-    /* Acquire, all of these: the sanitizer knows no fences. */
+    /* Acquire, all of these: the sanitizer does not support fences. */
     to->span = __atomic_load_n(&from->span, __ATOMIC_ACQUIRE);
     to->root_span = __atomic_load_n(&from->root_span, __ATOMIC_ACQUIRE);
     for (int at = 0; at < TRACEPROF_CONTEXT_TAGS; at++) {

@@ -1,4 +1,4 @@
-/* A program that may make no memory files: its table is anonymous. Nor is an error left behind. */
+/* A program that may not create memory files: its table is anonymous, and errno is kept. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

@@ -1,4 +1,5 @@
-/* The sanity tests of the thread-local context document, by name, and the rest of the C API. C and C++. */
+/* The sanity tests of the thread-local context document, by name, and tests of the other
+ * functions. C and C++. */
 #include "check.h"
 
 static void basic_read_write(void) {
@@ -89,7 +90,7 @@ static void tags_and_texts(void) {
     CHECK(only_table()->texts[traceprof_context_text(longest) - 1] == TRACEPROF_CONTEXT_TEXT_MAX - 1);
 }
 
-/* Programs keep copies where they like: beside other fields, in memory of malloc. */
+/* Programs keep copies anywhere: beside other fields, in memory of malloc. */
 static void copies_lie_anywhere(void) {
     for (int at = 0; at < 64; at += 8) {
         char *memory = (char *)malloc(64 + sizeof(traceprof_context_values));

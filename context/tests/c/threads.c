@@ -1,4 +1,4 @@
-/* Threads that begin, end and are born again, and a child of fork. C and C++. */
+/* Threads that start and exit, threads with reused entries, and a child of fork. C and C++. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@ static pthread_key_t late;
 static int was_late;
 
 static void set_while_ending(void *again) {
-    /* The C library calls destructors in rounds: the second is after the entry was given back. */
+    /* The C library calls destructors in rounds. The second is after the entry was released. */
     traceprof_context_set(77, 77);
     if (again == (void *)2) {
         CHECK(pthread_setspecific(late, (void *)1) == 0);
@@ -50,7 +50,7 @@ static void a_child_of_fork_has_a_table_of_its_own(void) {
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        /* `only_table` compares the process id, too. */
+        /* `only_table` also checks the process id. */
         CHECK(find(only_table(), parent) == NULL);
         CHECK(traceprof_context_here()->checksum == 0);
         traceprof_context_set(7, 8);

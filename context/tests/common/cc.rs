@@ -1,23 +1,23 @@
-//! Building and running the C programs of the tests.
+//! Builds and runs the C programs of the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// A file of the crate.
+/// Returns the path of a file of the crate.
 pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where something that is built goes.
+/// Returns the path for a build output.
 pub(crate) fn built(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Builds `source`, without a warning, into a file with this name.
+/// Builds the source at `path` without warnings into a file with this name.
 pub(crate) fn compile(compiler: &str, flags: &[&str], path: &str, name: &str) -> PathBuf {
-    // Under another name first: tests run at the same time.
+    // The output gets a temporary name first, because tests run concurrently.
     let (finished, fresh) = (built(name), built(&format!("{name}.{}", std::process::id())));
     let mut command = Command::new(compiler);
     command.args(STRICT).args(["-O2", "-g"]).args(flags);
@@ -27,7 +27,7 @@ pub(crate) fn compile(compiler: &str, flags: &[&str], path: &str, name: &str) ->
     finished
 }
 
-/// Runs a command that must succeed, and gives what it prints.
+/// Runs a command that must succeed, and returns what it prints.
 pub(crate) fn run(command: &mut Command) -> String {
     let output: Output =
         command.output().unwrap_or_else(|error| panic!("{command:?} is needed: {error}"));
@@ -38,7 +38,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     out
 }
 
-/// Whether a command with this name can be started.
+/// Whether a command with this name exists in PATH.
 pub(crate) fn has_command(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(name).exists())

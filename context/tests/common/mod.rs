@@ -1,4 +1,4 @@
-//! What the tests of the writers share: tables, as the recorder and a handler find them.
+//! Shared code of the writers' tests: finds tables as the recorder and a handler do.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod cc;
@@ -9,19 +9,19 @@ use std::io::Write;
 
 use traceprof_abi::context::{Context, ContextTable, TABLE_MAGIC, TABLE_MAPPING};
 
-/// Where the tables of a process are, by its list of mappings.
+/// Returns the addresses of a process's tables, from its list of mappings.
 pub(crate) fn tables(pid: u32) -> Vec<u64> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
     let is_table = |line: &&str| line.contains(&format!("/memfd:{TABLE_MAPPING} "));
     let begin = |line: &str| u64::from_str_radix(line.split('-').next()?, 16).ok();
-    // A mapping whose pages differ is listed in parts, of which the first holds the magic.
+    // A mapping whose pages differ is listed in parts. The first part has the magic.
     maps.lines().filter(is_table).filter_map(begin).collect()
 }
 
-/// The tables of this process that are ready.
+/// Returns the initialised tables of this process.
 pub(crate) fn own_tables() -> Vec<ContextTable<'static>> {
     let ready = |base: u64| {
-        // SAFETY: a mapping of that name has the length of a table, and is never given back.
+        // SAFETY: a mapping with that name has the length of a table, and is never unmapped.
         let table = unsafe { ContextTable::new(base as *const u8) };
         let magic = table.header.magic.load(std::sync::atomic::Ordering::Acquire);
         (magic == TABLE_MAGIC).then_some(table)
@@ -29,20 +29,20 @@ pub(crate) fn own_tables() -> Vec<ContextTable<'static>> {
     tables(std::process::id()).into_iter().filter_map(ready).collect()
 }
 
-/// The id of the calling thread.
+/// Returns the id of the calling thread.
 pub(crate) fn tid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { libc::gettid() as u32 }
 }
 
-/// What a handler on a thread of this process finds.
+/// Returns the context that a handler on a thread of this process finds.
 pub(crate) fn find(tid: u32) -> Option<&'static Context> {
     own_tables().into_iter().find_map(|table| table.find(tid))
 }
 
-/// Says that a test is left out, and fails it where that is not allowed: as the tool's tests do.
+/// Prints that a test is skipped, and fails it where skips are not allowed, as the tool's tests do.
 pub(crate) fn announce_skip(reason: &str) {
-    // Written past the harness, which hides what a passing test prints.
+    // Printed past the harness, which hides what a passing test prints.
     let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
     let is_required = std::env::var("TRACEPROF_TEST_REQUIRE").is_ok_and(|value| value == "all");
     assert!(!is_required, "a skip where skips are not allowed: {reason}");

@@ -1,4 +1,4 @@
-//! What a profiler reads of another process: its table, by the name of the mapping.
+//! Reads another process's table as a profiler does, by the name of the mapping.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ struct Page([u8; 4096]);
 pub(crate) struct Remote(Vec<Page>);
 
 impl Remote {
-    /// Of the process that has one table, and only one.
+    /// Reads the only table of a process.
     pub(crate) fn of(pid: u32) -> Self {
         let [base] = super::tables(pid)[..] else { panic!("{:?}", super::tables(pid)) };
         let memory = File::open(format!("/proc/{pid}/mem")).expect("the memory");
@@ -31,11 +31,11 @@ impl Remote {
     }
 
     fn table(&self) -> ContextTable<'_> {
-        // SAFETY: of that length and aligned; nobody writes it.
+        // SAFETY: the copy has that length and is aligned, and nobody writes it.
         unsafe { ContextTable::new(self.0.as_ptr().cast()) }
     }
 
-    /// The threads that have an entry, and what they tell.
+    /// Returns the threads that have an entry, and their contexts.
     pub(crate) fn published(&self) -> Vec<(u32, Reading)> {
         let table = self.table();
         let tids = table.tids.iter().map(|tid| tid.load(std::sync::atomic::Ordering::Relaxed));
@@ -45,7 +45,7 @@ impl Remote {
             .collect()
     }
 
-    /// The tags of a context by their names, as texts.
+    /// Returns the tags of a context by name, as texts.
     pub(crate) fn tags(&self, values: &Values) -> Vec<(String, String)> {
         let table = self.table();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");

@@ -1,7 +1,7 @@
 import java.util.concurrent.CountDownLatch;
 import traceprof.TraceprofContext;
 
-/** Sets contexts by the class and waits for the test to read them: see languages.rs. */
+/** Sets contexts with the class and waits for the test to read them: see languages.rs. */
 public final class Published {
     private static void check(boolean condition, String claim) {
         if (!condition) {
@@ -47,7 +47,7 @@ public final class Published {
         System.out.println("well");
     }
 
-    /** Where there are virtual threads, they leave the contexts of their carriers alone. */
+    /** If Java has virtual threads, checks that they do not change the contexts of their carriers. */
     private static void onVirtualThread() throws Exception {
         var start = java.util.Arrays.stream(Thread.class.getMethods())
                 .filter(method -> method.getName().equals("startVirtualThread")).findFirst();

@@ -11,11 +11,11 @@ assert traceprof_context.is_available() == has_library
 
 class Hostile(str):
     def __hash__(self):
-        raise RuntimeError("a text that cannot be looked up")
+        raise RuntimeError("a text that cannot be hashed")
 
 
 def check_span(expected):
-    """Without the library there is nothing to look at."""
+    """Checks the thread's span. Without the library there is nothing to check."""
     values = traceprof_context._Values()
     traceprof_context._get(traceprof_context.ctypes.byref(values))
     assert not has_library or values.span == expected, hex(values.span)

@@ -1,4 +1,4 @@
-"""Sets contexts by the module, checks what it can see itself, and waits to be looked at: see languages.rs."""
+"""Sets contexts with the module, checks them itself, and waits for the test to read them: see languages.rs."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ assert traceprof_context.is_available()
 
 
 def current():
-    """What this thread has set, by the module's own structure."""
+    """Returns what this thread has set, in the module's own structure."""
     values = traceprof_context._Values()
     traceprof_context._get(traceprof_context.ctypes.byref(values))
     return values
@@ -25,7 +25,7 @@ def in_a_thread(is_set, is_over):
 
 
 def lives_and_dies():
-    assert current().checksum == 0, "the context of a thread before"
+    assert current().checksum == 0, "the context of an earlier thread"
     traceprof_context.set(0xDEAD, 0xDEAD)
 
 

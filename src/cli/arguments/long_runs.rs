@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::headings::LONG_RUNS;
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::cli::size_values::{RingTime, RotateAt, SizeLimit};
 use crate::record::{Files, Trigger};
 
@@ -92,8 +92,9 @@ impl FromStr for RingSave {
 
 impl LongRunArguments {
     /// The files that these options ask for.
-    pub(crate) fn files(&self, is_collected: bool) -> Result<Files, Failure> {
-        let usage = |text: &str| Failure::new(ExitCode::Usage, anyhow::anyhow!(text.to_owned()));
+    pub(crate) fn files(&self, is_collected: bool) -> Result<Files, CommandFailure> {
+        let usage =
+            |text: &str| CommandFailure::new(ExitCode::Usage, anyhow::anyhow!(text.to_owned()));
         if let Some(text) = self.contradiction(is_collected) {
             return Err(usage(text));
         }

@@ -98,7 +98,7 @@ pub struct PrintArguments {
 
     /// Print one tree for each thread
     ///
-    /// GroupBy default threads of one process share a tree if their names differ only in trailing
+    /// By default threads of one process share a tree if their names differ only in trailing
     /// digits: worker-1 and worker-2 are the pool worker-*. The main thread is in no pool.
     #[arg(short, long, alias = "per-thread", help_heading = SHOWN)]
     pub threads: bool,
@@ -117,7 +117,7 @@ pub struct PrintArguments {
 
     /// Show idle threads, too (wall-clock time)
     ///
-    /// GroupBy default they are summed up at the end. An idle thread ran for less than 1 % of its
+    /// By default they are summed up at the end. An idle thread ran for less than 1 % of its
     /// time, slept for the rest in one place, and does not wait for a lock. If all threads of a
     /// process are idle, all of them are shown.
     #[arg(long, help_heading = SHOWN, hide_short_help = true)]

@@ -8,7 +8,7 @@ use regex_lite::Regex;
 
 use super::headings::WHAT;
 use crate::cli::option_values::RecordingTime;
-use crate::record::{Named, Target};
+use crate::record::{NamedProcesses, Target};
 
 /// What to record.
 #[derive(Debug, Default, Args)]
@@ -98,7 +98,7 @@ impl TargetArguments {
         }
         Ok(match (name, &all[..]) {
             (Some(pattern), _) => {
-                Target::Name(Named { pattern, wait: wait.map(|it| it.map(|time| time.0)) })
+                Target::Name(NamedProcesses { pattern, wait: wait.map(|it| it.map(|time| time.0)) })
             }
             (None, &[pid]) => Target::Pid(pid),
             (None, []) => Target::Command(command),
@@ -187,7 +187,10 @@ mod tests {
         let wait = Some(Some(RecordingTime(Duration::from_secs(5))));
         let named = TargetArguments { name: Some("a".to_owned()), wait, ..none() };
         let wait = Some(Some(Duration::from_secs(5)));
-        assert_eq!(named.target(), Ok(Target::Name(Named { pattern: "a".to_owned(), wait })));
+        assert_eq!(
+            named.target(),
+            Ok(Target::Name(NamedProcesses { pattern: "a".to_owned(), wait }))
+        );
     }
 
     #[test]

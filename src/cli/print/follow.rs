@@ -11,7 +11,7 @@ use anyhow::anyhow;
 
 use super::file_watch::FileWatch;
 use super::printer::Printer;
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::cli::input;
 use crate::cli::notes::note;
 use crate::cli::output::unwritable;
@@ -19,7 +19,7 @@ use crate::trace::{self, LazyTrace, TraceError};
 use crate::view::text::escape::escaped;
 use crate::view::{NewSamples, Selection};
 
-/// How long to wait for a change before checking that the recorder lives.
+/// How long to wait for a change before checking that the recorder is running.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The shortest time between two windows: a fast recorder writes many frames a second.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -29,7 +29,7 @@ pub(super) fn run(
     path: &Path,
     selection: Selection,
     printer: &Printer,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CommandFailure> {
     // Before the first read, so that no change is missed.
     let mut watch = FileWatch::new(path);
     let (mut trace, mut written) = open(path, &mut watch)?;
@@ -44,13 +44,13 @@ pub(super) fn run(
             return Ok(ExitCode::Ok);
         }
         if !written {
-            note("the recorder is gone without closing the trace; `traceprof verify` checks it");
+            note("the recorder exited without closing the trace; `traceprof verify` checks it");
             return Ok(ExitCode::Unfinished);
         }
         watch.wait(PATIENCE);
-        // Checked before the read, so that the last write of a recorder that is gone is read.
+        // Checked before the read, so that the read sees the last write of a recorder that exited.
         written = is_written(path);
-        if trace.refresh().map_err(Failure::of_trace)? {
+        if trace.refresh().map_err(CommandFailure::of_trace)? {
             let started = Instant::now();
             next(&trace, &mut news, printer)?;
             if written {
@@ -62,7 +62,7 @@ pub(super) fn run(
 }
 
 /// Opens the trace as soon as it has content, and returns whether it is being written.
-fn open(path: &Path, watch: &mut FileWatch) -> Result<(LazyTrace, bool), Failure> {
+fn open(path: &Path, watch: &mut FileWatch) -> Result<(LazyTrace, bool), CommandFailure> {
     loop {
         // Checked before the read: a recorder that comes or goes in between has written more.
         let written = is_written(path);
@@ -76,31 +76,36 @@ fn open(path: &Path, watch: &mut FileWatch) -> Result<(LazyTrace, bool), Failure
             Err(TraceError::NotATrace { .. } | TraceError::Corrupt { .. }) if written => {
                 watch.wait(PATIENCE);
             }
-            Err(error) => return Err(Failure::of_trace(error)),
+            Err(error) => return Err(CommandFailure::of_trace(error)),
         }
     }
 }
 
-/// Whether the recorder lives. If that is unknown, the end of the trace will tell.
+/// Whether the recorder is running. If that is unknown, the end of the trace will show it.
 fn is_written(path: &Path) -> bool {
     trace::is_being_written(path).unwrap_or(true)
 }
 
 /// Prints the summary and the samples so far.
-fn first(trace: &LazyTrace, news: &mut NewSamples, printer: &Printer) -> Result<(), Failure> {
-    let usage = |text: String| Failure::new(ExitCode::Usage, anyhow!(text));
+fn first(
+    trace: &LazyTrace,
+    news: &mut NewSamples,
+    printer: &Printer,
+) -> Result<(), CommandFailure> {
+    let usage = |text: String| CommandFailure::new(ExitCode::Usage, anyhow!(text));
     let selected = match news.next(trace).map_err(usage)? {
         Some(selected) => selected,
         // Nothing yet: a summary without threads.
         None => news.none_yet(trace).map_err(usage)?,
     };
-    print(|out| printer.whole(trace, &selected, out).map_err(Failure::of_view))
+    print(|out| printer.whole(trace, &selected, out).map_err(CommandFailure::of_view))
 }
 
 /// Prints the samples since the last window.
-fn next(trace: &LazyTrace, news: &mut NewSamples, printer: &Printer) -> Result<(), Failure> {
-    let selected = news.next(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
-    let late = news.late(trace, selected.as_ref()).map_err(Failure::of_trace)?;
+fn next(trace: &LazyTrace, news: &mut NewSamples, printer: &Printer) -> Result<(), CommandFailure> {
+    let selected =
+        news.next(trace).map_err(|text| CommandFailure::new(ExitCode::Usage, anyhow!(text)))?;
+    let late = news.late(trace, selected.as_ref()).map_err(CommandFailure::of_trace)?;
     if late > 0 {
         let samples = if late == 1 { "sample was" } else { "samples were" };
         note(&format!("{late} {samples} written too late for their window"));
@@ -111,12 +116,14 @@ fn next(trace: &LazyTrace, news: &mut NewSamples, printer: &Printer) -> Result<(
             let heading = selected.text.as_deref().unwrap_or_default();
             writeln!(out, "\n== {}", escaped(heading)).map_err(unwritable)?;
         }
-        printer.trees(trace, &selected, out).map_err(Failure::of_view)
+        printer.trees(trace, &selected, out).map_err(CommandFailure::of_view)
     })
 }
 
 /// Writes to the standard output and flushes it.
-fn print(write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+fn print(
+    write: impl FnOnce(&mut dyn Write) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out)?;
     out.flush().map_err(unwritable)

@@ -9,14 +9,15 @@ use anyhow::anyhow;
 
 use self::printer::Printer;
 use super::arguments::{GroupKey, PrintArguments};
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::input;
 use super::output::Destination;
 use crate::view::Selection;
 
 /// Prints the trace.
-pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
-    conflicts::check(&arguments).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, CommandFailure> {
+    conflicts::check(&arguments)
+        .map_err(|text| CommandFailure::new(ExitCode::Usage, anyhow!(text)))?;
     let output = Destination::new(arguments.output.clone(), arguments.force, &arguments.file)?;
     let printer = Printer::new(&arguments, output == Destination::Standard);
     let by = match arguments.by {
@@ -30,7 +31,7 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
     let trace = input::open(&arguments.file)?;
     let noted = trace.notices().len();
     let selected = input::select(&trace, &selection)?;
-    output.write(|out| printer.whole(&trace, &selected, out).map_err(Failure::of_view))?;
+    output.write(|out| printer.whole(&trace, &selected, out).map_err(CommandFailure::of_view))?;
     input::note_new(&trace, noted);
     Ok(ExitCode::Ok)
 }

@@ -10,7 +10,7 @@ use crate::trace::LazyTrace;
 use crate::view::json::{self, JsonPart};
 use crate::view::print::{summary_screen, top_table, tree};
 use crate::view::profile::flat_profile::RowType;
-use crate::view::{self, Limits, Profile, Selected, Split, TreeOptions, ViewError, timeline};
+use crate::view::{self, PrintLimits, Profile, Selected, Split, TreeOptions, ViewError, timeline};
 
 /// The default for --min-percent.
 const MIN_PERCENT: f64 = 0.5;
@@ -20,7 +20,7 @@ const MIN_PERCENT: f64 = 0.5;
 pub(super) struct Printer {
     timeline: bool,
     json: bool,
-    /// What follows the summary.
+    /// The part of the output after the summary.
     part: JsonPart,
     options: TreeOptions,
 }
@@ -29,7 +29,7 @@ impl Printer {
     pub(super) fn new(arguments: &PrintArguments, is_standard: bool) -> Self {
         let asked = arguments.min_percent.map(|Percent(share)| share);
         let min_percent = asked.unwrap_or(MIN_PERCENT);
-        let limits = Limits { min_percent, depth: arguments.depth };
+        let limits = PrintLimits { min_percent, depth: arguments.depth };
         let steps = match arguments.by {
             Some(GroupKey::Steps(steps)) => steps,
             Some(GroupKey::Thread) if arguments.top.is_some() => RowType::Thread,
@@ -58,12 +58,12 @@ impl Printer {
             limits,
             rows_min_percent: asked.unwrap_or(0.0),
             idle: arguments.idle,
-            style: color::look(arguments.color, is_standard),
+            style: color::text_style(arguments.color, is_standard),
         };
         Self { timeline: arguments.timeline, json: arguments.json, part, options }
     }
 
-    /// The summary and what follows it.
+    /// Prints the summary and the part that follows it.
     pub(super) fn whole(
         &self,
         trace: &LazyTrace,
@@ -88,7 +88,7 @@ impl Printer {
         !self.json
     }
 
-    /// What follows the summary, alone, for samples that were added.
+    /// Prints only the part after the summary, for samples that were added.
     pub(super) fn trees(
         &self,
         trace: &LazyTrace,
@@ -96,7 +96,7 @@ impl Printer {
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
         if self.timeline {
-            return timeline::write_news(trace, selected, &self.of_timeline(), out);
+            return timeline::write_new_samples(trace, selected, &self.of_timeline(), out);
         }
         self.write(&self.load(trace, selected)?, out)
     }

@@ -11,13 +11,16 @@ use std::process::ExitStatus;
 
 use serde_json::{Map, json};
 
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::cli::output::{Destination, unwritable};
 use crate::record::Summary;
-use crate::trace::{Metadata, Saved, Value, index_path};
+use crate::trace::{Metadata, SavedTrace, Value, index_path};
 
 /// Writes the object to the standard output. `recorded` is `None` if there is no recording.
-pub(super) fn write(recorded: Option<&Summary>, failure: Option<&Failure>) -> Result<(), Failure> {
+pub(super) fn write(
+    recorded: Option<&Summary>,
+    failure: Option<&CommandFailure>,
+) -> Result<(), CommandFailure> {
     let object = object(recorded, failure);
     Destination::Standard.write(|out: &mut dyn Write| {
         serde_json::to_writer(&mut *out, &object).map_err(io::Error::from).map_err(unwritable)?;
@@ -25,13 +28,13 @@ pub(super) fn write(recorded: Option<&Summary>, failure: Option<&Failure>) -> Re
     })
 }
 
-fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::Value {
+fn object(recorded: Option<&Summary>, failure: Option<&CommandFailure>) -> serde_json::Value {
     let code = failure.map_or(ExitCode::Ok, |failure| failure.code);
     let mut object = Map::new();
     let mut set = |key: &str, value| object.insert(key.to_owned(), value);
     set("exit_code", json!(code.number()));
     set("meaning", json!(code.meaning()));
-    set("reason", json!(failure.map(Failure::message)));
+    set("reason", json!(failure.map(CommandFailure::message)));
     if let Some(summary) = recorded {
         let output = summary.output.as_ref();
         set("pid", json!(summary.pid));
@@ -59,7 +62,7 @@ fn status(status: ExitStatus) -> serde_json::Value {
     json!({ "code": status.code(), "signal": status.signal() })
 }
 
-fn saved(saved: &Saved) -> serde_json::Value {
+fn saved(saved: &SavedTrace) -> serde_json::Value {
     let (written, error) = (saved.outcome.as_ref().ok(), saved.outcome.as_ref().err());
     json!({
         "output": saved.path.to_string_lossy(),
@@ -87,11 +90,11 @@ mod tests {
     use crate::cli::record::tests::summary;
 
     #[test]
-    fn a_recording_is_told_with_all_its_figures() {
+    fn a_recording_is_reported_with_all_its_figures() {
         let list = Value::List(vec![Value::Unsigned(41_000), Value::Text("x".to_owned())]);
         let figures = [("cpu_time_ns".to_owned(), Value::Unsigned(7)), ("list".to_owned(), list)];
         let summary = Summary { figures: figures.into(), ..summary() };
-        let failure = Failure::new(ExitCode::LowQuality, anyhow::anyhow!("too\nlow"));
+        let failure = CommandFailure::new(ExitCode::LowQuality, anyhow::anyhow!("too\nlow"));
         let object = object(Some(&summary), Some(&failure));
         let expected = json!({
             "exit_code": 5,
@@ -117,11 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_too() {
-        let failure = Failure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 is gone"));
+    fn a_refusal_is_reported_too() {
+        let failure =
+            CommandFailure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 is gone"));
         let expected = json!({
             "exit_code": 7,
-            "meaning": "the target ended before there was any data",
+            "meaning": "the target exited before there was any data",
             "reason": "process 7 is gone",
         });
         assert_eq!(object(None, Some(&failure)), expected);

@@ -16,7 +16,7 @@ pub(super) use self::options::options;
 use self::pid_file::{PidFile, check_name};
 use self::ready_fd::{Ready, ReadyObserver};
 use super::arguments::RecordArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::option_values::Percent;
 use super::output::{Destination, unwritable};
 use crate::inspect::dry_run;
@@ -24,7 +24,7 @@ use crate::record::{Summary, record};
 use crate::view::text::escape::{escaped, shell_quoted};
 
 /// Records and reports.
-pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: RecordArguments) -> Result<(), CommandFailure> {
     let is_json = arguments.json;
     let mut summary = None;
     let ended = run_into(arguments, &mut summary);
@@ -35,7 +35,10 @@ pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
     ended
 }
 
-fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
+fn run_into(
+    arguments: RecordArguments,
+    recorded: &mut Option<Summary>,
+) -> Result<(), CommandFailure> {
     // First, while nothing else is open.
     let ready = arguments.ready_fd.map(Ready::take).transpose()?;
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
@@ -44,7 +47,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
     if is_dry {
         pidfile.as_deref().map(PidFile::check).transpose()?;
-        let steps = dry_run(&options).map_err(Failure::of_recording)?;
+        let steps = dry_run(&options).map_err(CommandFailure::of_recording)?;
         let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
         return Destination::Standard.write(write);
     }
@@ -53,7 +56,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     let ended = record(&options, &mut observer);
     // Clears the live line before anything else is printed.
     drop((observer, pidfile));
-    let summary = ended.map_err(Failure::of_recording)?;
+    let summary = ended.map_err(CommandFailure::of_recording)?;
     if !quiet {
         // A closed standard error leaves nobody to tell; the trace is written anyway.
         let _ = trailer(&summary, &mut io::stderr().lock());
@@ -61,7 +64,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     outcome(recorded.insert(summary), fail_under)
 }
 
-/// The closing report.
+/// Writes the closing report.
 fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let labels = summary.text.iter().map(|(label, _)| label.chars().count());
     let width = labels.max().unwrap_or(0).max("command".len());
@@ -93,13 +96,13 @@ fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// The outcome of a finished recording.
-fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure> {
+/// Returns the outcome of a finished recording.
+fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), CommandFailure> {
     let quality = summary.quality_percent;
     let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
     let output = output.unwrap_or_else(|| "no save was requested".to_owned());
     if let Some(text) = &summary.cut_short {
-        return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
+        return Err(CommandFailure::new(ExitCode::Output, anyhow!(text.clone())));
     }
     if !summary.left.is_empty() {
         let error = anyhow!(
@@ -108,18 +111,18 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
             summary.left.join("; "),
             summary.pid
         );
-        return Err(Failure::new(ExitCode::LeftBehind, error));
+        return Err(CommandFailure::new(ExitCode::LeftBehind, error));
     }
     if let Some(why) = &summary.nothing {
         let error = anyhow!("no samples: {why}; {output}");
-        return Err(Failure::new(ExitCode::NoSamples, error));
+        return Err(CommandFailure::new(ExitCode::NoSamples, error));
     }
     match fail_under {
         // NaN is not good enough either.
         Some(Percent(least)) if quality < least || quality.is_nan() => {
             let error =
                 anyhow!("the quality of {quality:.2} % is below --fail-under {least} %; {output}");
-            Err(Failure::new(ExitCode::LowQuality, error))
+            Err(CommandFailure::new(ExitCode::LowQuality, error))
         }
         _ => Ok(()),
     }
@@ -156,7 +159,7 @@ pub(super) mod tests {
         }
     }
 
-    fn code(result: Result<(), Failure>) -> ExitCode {
+    fn code(result: Result<(), CommandFailure>) -> ExitCode {
         result.map_or_else(|failure| failure.code, |()| ExitCode::Ok)
     }
 
@@ -184,7 +187,8 @@ pub(super) mod tests {
     #[test]
     fn every_reason_has_its_code() {
         let error = || anyhow!("why");
-        let check = |error, expected| assert_eq!(Failure::of_recording(error).code, expected);
+        let check =
+            |error, expected| assert_eq!(CommandFailure::of_recording(error).code, expected);
         check(RecordError::NotPermitted(error()), ExitCode::NotPermitted);
         check(RecordError::TargetGone(error()), ExitCode::TargetGone);
         check(RecordError::Output(error()), ExitCode::Output);
@@ -193,7 +197,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_trailer_is_aligned_and_tells_how_the_command_ended() {
+    fn the_trailer_is_aligned_and_shows_how_the_command_ended() {
         let mut text = Vec::new();
         trailer(&summary(), &mut text).unwrap();
         let expected = "engine   perf\nsamples  10 in 1 thread\ncommand  exited with code 3\n\

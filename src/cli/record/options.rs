@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 
 use crate::cli::arguments::RecordArguments;
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::cli::option_values::default_hz;
 use crate::record::{Files, Options, OutputPattern, Target};
 use crate::trace::{WriteMode, WriterOptions};
 
 /// The recorder's options, or why the arguments contradict each other. It inspects no process.
-pub(in crate::cli) fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
+pub(in crate::cli) fn options(mut arguments: RecordArguments) -> Result<Options, CommandFailure> {
     let files = arguments.long_runs.files(arguments.collect)?;
     let slept = arguments.target.take_sleep();
     if slept.is_some() && arguments.duration.is_some() {
         let text = "--duration and `-- sleep` are the same: leave one of them out";
-        return Err(Failure::new(ExitCode::Usage, anyhow!(text)));
+        return Err(CommandFailure::new(ExitCode::Usage, anyhow!(text)));
     }
     let target = std::mem::take(&mut arguments.target).target();
-    let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let target = target.map_err(|text| CommandFailure::new(ExitCode::Usage, anyhow!(text)))?;
     let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target, files));
     // Other ids are not known yet.
     let pid = match &target {
@@ -94,7 +94,7 @@ fn default_pattern(target: &Target, files: Files) -> OutputPattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Named, Occasion};
+    use crate::record::{NamedProcesses, Occasion};
 
     #[test]
     fn default_names_are_numbered_and_fit_for_a_file() {
@@ -102,7 +102,7 @@ mod tests {
         let command = |word: &str| Target::Command(vec![word.into(), "x".into()]);
         assert_eq!(name(Target::Pid(7)), Path::new("traceprof-7-3.trace"));
         assert_eq!(name(Target::Pids(vec![7, 8])), Path::new("traceprof-7-3.trace"));
-        let named = Target::Name(Named { pattern: "^redis".to_owned(), wait: None });
+        let named = Target::Name(NamedProcesses { pattern: "^redis".to_owned(), wait: None });
         assert_eq!(name(named), Path::new("traceprof-_redis-3.trace"));
         assert_eq!(name(command("/usr/bin/python3")), Path::new("traceprof-python3-3.trace"));
         assert_eq!(name(command("./a b%p\n")), Path::new("traceprof-a_b_p_-3.trace"));

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::unistd::{AccessFlags, faccessat};
 
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::proc;
 use crate::trace::{directory_of, index_path};
 
@@ -37,7 +37,7 @@ pub(super) struct PidFile {
 
 impl PidFile {
     /// Writes the file. An existing file is replaced if the process that it names is gone.
-    pub(super) fn write(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn write(path: &Path) -> Result<Self, CommandFailure> {
         let (file, lock) = open_ours(path).map_err(output)?;
         // Made before the write, so that a failure leaves no empty file behind.
         let ours = Self { path: path.to_owned(), file, _lock: lock };
@@ -50,7 +50,7 @@ impl PidFile {
     }
 
     /// Checks that the file could be written, and writes nothing.
-    pub(super) fn check(path: &Path) -> Result<(), Failure> {
+    pub(super) fn check(path: &Path) -> Result<(), CommandFailure> {
         let Some(file) = open(path, false).map_err(output)? else {
             let access = AccessFlags::W_OK | AccessFlags::X_OK;
             let may = faccessat(AT_FDCWD, directory_of(path), access, AtFlags::AT_EACCESS);
@@ -64,7 +64,7 @@ impl PidFile {
 }
 
 /// Refuses a pid file with the name of the trace or its index.
-pub(super) fn check_name(pidfile: &Path, output: &Path) -> Result<(), Failure> {
+pub(super) fn check_name(pidfile: &Path, output: &Path) -> Result<(), CommandFailure> {
     let name = place(pidfile);
     let names = [("trace", output.to_owned()), ("trace's index", index_path(output))];
     let Some((what, _)) = names.iter().find(|(_, path)| place(path) == name) else {
@@ -76,7 +76,7 @@ pub(super) fn check_name(pidfile: &Path, output: &Path) -> Result<(), Failure> {
          {}.pid",
         output.display()
     );
-    Err(Failure::new(ExitCode::Usage, error))
+    Err(CommandFailure::new(ExitCode::Usage, error))
 }
 
 /// The path with its directory resolved, for comparisons.
@@ -91,15 +91,15 @@ fn place(path: &Path) -> PathBuf {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Somebody else may have removed or replaced it.
+        // Another process may have removed or replaced the file.
         if is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-fn output(error: anyhow::Error) -> Failure {
-    Failure::new(ExitCode::Output, error)
+fn output(error: anyhow::Error) -> CommandFailure {
+    CommandFailure::new(ExitCode::Output, error)
 }
 
 /// Opens and locks the file, and checks that it may be replaced.
@@ -163,7 +163,7 @@ fn not_opened(path: &Path, error: io::Error) -> anyhow::Error {
 
 /// Locks the file for this process.
 fn lock(file: &File, path: &Path) -> anyhow::Result<Option<Flock<File>>> {
-    // The lock belongs to the open file, not to the descriptor.
+    // The lock belongs to the open file description, not to the descriptor.
     let Ok(same) = file.try_clone() else { return Ok(None) };
     match Flock::lock(same, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
@@ -179,7 +179,7 @@ fn lock(file: &File, path: &Path) -> anyhow::Result<Option<Flock<File>>> {
     }
 }
 
-/// Refuses a file that may be of use to somebody.
+/// Refuses a file that somebody may still need.
 fn judge(file: &File, path: &Path) -> anyhow::Result<()> {
     let path = path.display();
     if file.metadata().is_ok_and(|found| found.len() == 0) {
@@ -258,7 +258,7 @@ mod tests {
     fn a_file_that_is_empty_or_of_the_dead_is_taken_and_goes_with_the_value() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
-        // As a shell writes it that becomes the recorder.
+        // A shell writes its own id before it executes the recorder.
         let own = format!("{}\n", std::process::id());
         for before in [None, Some(""), Some("2147483647\n"), Some(&own)] {
             if let Some(before) = before {
@@ -346,7 +346,7 @@ mod tests {
     fn of_two_that_begin_at_once_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
-        // It has the file, and has not yet written to it.
+        // The first recorder has the file, and has not written to it yet.
         let first = open_ours(&path).unwrap();
         assert!(refusal(&path).contains("a recorder that is running"));
         drop(first);
@@ -367,7 +367,7 @@ mod tests {
         drop(ours);
         assert_eq!(text(&path), "theirs");
         fs::remove_file(&path).unwrap();
-        // Nor through a link to what was ours.
+        // Nothing is removed through a link to the recorder's own file either.
         let ours = PidFile::write(&path).unwrap();
         let moved = dir.path().join("moved");
         fs::rename(&path, &moved).unwrap();

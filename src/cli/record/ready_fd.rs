@@ -11,7 +11,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use anyhow::anyhow;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::record::{Event, Observer, Progress};
 
 /// The line, as in sd_notify(3).
@@ -24,8 +24,8 @@ pub(super) struct Ready(File);
 impl Ready {
     /// Takes over an open descriptor. A standard descriptor is copied and stays open. This process
     /// must have opened nothing yet.
-    pub(super) fn take(number: RawFd) -> Result<Self, Failure> {
-        let usage = |text: String| Failure::new(ExitCode::Usage, anyhow!(text));
+    pub(super) fn take(number: RawFd) -> Result<Self, CommandFailure> {
+        let usage = |text: String| CommandFailure::new(ExitCode::Usage, anyhow!(text));
         let writable = is_writable(number).map_err(|_| {
             usage(format!(
                 "--ready-fd {number}: the descriptor is not open: open it, as in {number}>FILE"
@@ -61,8 +61,8 @@ impl Ready {
     }
 }
 
-fn other(error: anyhow::Error) -> Failure {
-    Failure::new(ExitCode::Failure, error.context("--ready-fd"))
+fn other(error: anyhow::Error) -> CommandFailure {
+    CommandFailure::new(ExitCode::Failure, error.context("--ready-fd"))
 }
 
 /// Whether a descriptor is open for writing, as /proc reports it.

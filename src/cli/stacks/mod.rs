@@ -6,14 +6,14 @@ mod text;
 use std::io::Write;
 
 use super::arguments::StacksArguments;
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use super::output::{Destination, unwritable};
 use crate::inspect::stacks::stacks;
 use crate::view::text::escape::escaped;
 
 /// Prints the stacks of the process.
-pub(super) fn run(arguments: &StacksArguments) -> Result<(), Failure> {
-    let found = stacks(arguments.pid, arguments.kernel).map_err(Failure::of_recording)?;
+pub(super) fn run(arguments: &StacksArguments) -> Result<(), CommandFailure> {
+    let found = stacks(arguments.pid, arguments.kernel).map_err(CommandFailure::of_recording)?;
     for notice in &found.notices {
         // A closed standard error leaves nobody to tell.
         let _ = writeln!(std::io::stderr(), "note: {}", escaped(notice));

@@ -14,10 +14,10 @@ use super::interval_reader::{IntervalReader, now_ns};
 use super::suspend::Suspension;
 use super::table_control::TableControl;
 use super::terminal::Terminal;
-use crate::cli::exit::Failure;
+use crate::cli::exit::CommandFailure;
 use crate::cli::output::unwritable;
 use crate::view::Mode;
-use crate::view::live::{DisplayState, Key, LiveCounts, LiveStatus, keys, plain, screen};
+use crate::view::live::{DisplayState, KeyPress, LiveCounts, LiveStatus, keys, plain, screen};
 
 /// After this time a sample can be read, unless it waits for names.
 const LAG: Duration = Duration::from_millis(1200);
@@ -50,7 +50,7 @@ pub(super) enum TableOutput {
 pub(super) struct Display {
     board: LiveCounts,
     head: LiveStatus,
-    look: DisplayState,
+    state: DisplayState,
     place: TableOutput,
     /// Rows of a table that is printed.
     top: usize,
@@ -69,20 +69,20 @@ pub(super) struct Display {
     /// The end of the last requested table, which is printed after the recording.
     last_ns: Option<u64>,
     printed: bool,
-    failure: Option<Failure>,
+    failure: Option<CommandFailure>,
 }
 
 impl Display {
     /// A table with nothing to read yet.
     pub(super) fn new(
-        look: DisplayState,
+        state: DisplayState,
         head: LiveStatus,
         place: TableOutput,
         every: (Duration, usize),
     ) -> Self {
-        let modes = match look.has_both_modes {
+        let modes = match state.has_both_modes {
             true => &Mode::ALL[..],
-            false => std::slice::from_ref(&look.mode),
+            false => std::slice::from_ref(&state.mode),
         };
         let (board, usage, (interval, top)) =
             (LiveCounts::new(modes), CpuUsage::new(head.pid), every);
@@ -91,7 +91,7 @@ impl Display {
         Self {
             board,
             head,
-            look,
+            state,
             place,
             top,
             interval,
@@ -122,7 +122,7 @@ impl Display {
         self.reader = Some(reader);
     }
 
-    /// Sets the engine that the head names.
+    /// Sets the engine name in the head of the table.
     pub(super) fn name_engine(&mut self, engine: &str) {
         let (_, rate) = self.head.engine.rsplit_once(RATE).unwrap_or(("", &self.head.engine));
         self.head.engine = format!("{engine}{RATE}{rate}");
@@ -130,11 +130,11 @@ impl Display {
 
     /// Whether a key asked for the end, or all tables were printed.
     pub(super) fn is_over(&self) -> bool {
-        self.look.over
+        self.state.over
     }
 
     /// The failure to show the table, if any.
-    pub(super) fn take_failure(&mut self) -> Option<Failure> {
+    pub(super) fn take_failure(&mut self) -> Option<CommandFailure> {
         self.failure.take()
     }
 
@@ -145,7 +145,7 @@ impl Display {
             // At once, so that the rest happens on the usual screen.
             self.leave();
         }
-        if self.failure.is_some() || self.look.over {
+        if self.failure.is_some() || self.state.over {
             control.state().is_over = true;
         }
     }
@@ -163,16 +163,16 @@ impl Display {
     }
 
     /// Reads the last samples after a recording, and shows them unless the user asked for the end.
-    pub(super) fn settle(&mut self, is_renewed: bool) -> Result<(), Failure> {
+    pub(super) fn settle(&mut self, is_renewed: bool) -> Result<(), CommandFailure> {
         if !is_renewed {
             self.leave();
         }
         self.lost = self.head.lost;
-        if self.look.over && self.last_ns.is_none() {
+        if self.state.over && self.last_ns.is_none() {
             return Ok(());
         }
         if is_renewed {
-            // These samples count since the start, but in no interval.
+            // These samples count in the columns since the start, but in no interval.
             return self.read(u64::MAX, now_ns()).map(drop);
         }
         self.board.begin();
@@ -183,7 +183,7 @@ impl Display {
         }
     }
 
-    fn show(&mut self, control: &TableControl) -> Result<(), Failure> {
+    fn show(&mut self, control: &TableControl) -> Result<(), CommandFailure> {
         self.started.get_or_insert_with(Instant::now);
         self.cut_ns = now_ns();
         self.enter()?;
@@ -195,7 +195,7 @@ impl Display {
             let next = if is_last { end } else { end + LAG };
             let due = if self.mark.is_none() { end } else { next };
             self.wait(control, due.saturating_duration_since(Instant::now()))?;
-            if control.state().is_ending || self.look.over {
+            if control.state().is_ending || self.state.over {
                 self.figures(control);
                 return Ok(());
             }
@@ -205,13 +205,13 @@ impl Display {
             if let (true, Some(terminal)) = (control.suspension.has_continued(), self.terminal()) {
                 terminal.enter_again().map_err(unwritable)?;
             }
-            if Instant::now() >= end && self.mark.is_none() && !self.look.paused {
+            if Instant::now() >= end && self.mark.is_none() && !self.state.paused {
                 self.figures(control);
             }
-            if Instant::now() >= next && !self.look.paused {
+            if Instant::now() >= next && !self.state.paused {
                 if is_last {
                     // Read after the end of the recording, when all samples are written.
-                    self.look.over = true;
+                    self.state.over = true;
                     self.last_ns = Some(now_ns());
                     return Ok(());
                 }
@@ -224,7 +224,7 @@ impl Display {
     }
 
     /// Makes the table of an interval.
-    fn take_table(&mut self) -> Result<(), Failure> {
+    fn take_table(&mut self) -> Result<(), CommandFailure> {
         self.usage = self.mark.take().unwrap_or_else(|| CpuUsage::new(self.head.pid));
         self.board.begin();
         let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
@@ -237,7 +237,7 @@ impl Display {
     }
 
     /// Takes the terminal over, unless it is taken already.
-    fn enter(&mut self) -> Result<(), Failure> {
+    fn enter(&mut self) -> Result<(), CommandFailure> {
         if let TableOutput::Terminal { taken: taken @ None, has_colors } = &mut self.place {
             *taken = Some(Terminal::enter(*has_colors).map_err(unwritable)?);
         }
@@ -246,7 +246,7 @@ impl Display {
 
     /// Handles a request to stop. Returns true if the recording must end first, so that nothing
     /// stays in the target. A kept trace has one recording, so then the process stops here.
-    fn make_way(&mut self, control: &TableControl) -> Result<bool, Failure> {
+    fn make_way(&mut self, control: &TableControl) -> Result<bool, CommandFailure> {
         self.leave();
         if control.is_renewable {
             control.state().is_renewed = true;
@@ -258,7 +258,7 @@ impl Display {
     }
 
     /// Waits for a key, a change of size, the end, or the time.
-    fn wait(&mut self, control: &TableControl, time: Duration) -> Result<(), Failure> {
+    fn wait(&mut self, control: &TableControl, time: Duration) -> Result<(), CommandFailure> {
         let stdin = io::stdin();
         let sources = [control.wake(), control.suspension.source()];
         let mut sources = sources.map(|source| PollFd::new(source, PollFlags::POLLIN)).to_vec();
@@ -266,7 +266,7 @@ impl Display {
             sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
         }
         // A paused table has no next time.
-        let time = if self.look.paused { self.interval } else { time };
+        let time = if self.state.paused { self.interval } else { time };
         // Rounded up, so that the loop does not wake just before the time.
         let time = PollTimeout::try_from(time + Duration::from_millis(1));
         match poll(&mut sources, time.unwrap_or(PollTimeout::MAX)) {
@@ -278,12 +278,12 @@ impl Display {
         if has_keys { self.take_keys() } else { Ok(()) }
     }
 
-    fn take_keys(&mut self) -> Result<(), Failure> {
+    fn take_keys(&mut self) -> Result<(), CommandFailure> {
         let mut bytes = [0; 256];
         let read = match read(io::stdin(), &mut bytes) {
             // The terminal hung up.
             Ok(0) | Err(Errno::EIO) => {
-                self.look.over = true;
+                self.state.over = true;
                 return Ok(());
             }
             Ok(read) => read,
@@ -293,8 +293,8 @@ impl Display {
         let page = self.terminal().map_or(1, |terminal| terminal.size().rows());
         for key in keys(bytes.get(..read).unwrap_or_default()) {
             match key {
-                Key::Suspend => Suspension::ask(),
-                key => self.look.press(key, page),
+                KeyPress::Suspend => Suspension::ask(),
+                key => self.state.press(key, page),
             }
         }
         Ok(())
@@ -310,18 +310,18 @@ impl Display {
             self.head.threads = progress.threads;
             self.head.lost = self.lost.saturating_add(progress.lost);
         }
-        let notice = state.notice.as_ref().filter(|(_, told)| told.elapsed() < NOTICED);
+        let notice = state.notice.as_ref().filter(|(_, since)| since.elapsed() < NOTICED);
         self.head.notice = notice.map(|(text, _)| text.clone());
     }
 
     /// Adds the samples up to a time, and returns their number in the shown mode.
-    fn read(&mut self, until_ns: u64, now_ns: u64) -> Result<u64, Failure> {
+    fn read(&mut self, until_ns: u64, now_ns: u64) -> Result<u64, CommandFailure> {
         let Some(reader) = &mut self.reader else { return Ok(0) };
         let counts = reader.read(until_ns, &mut self.board)?;
         self.head.interval = Duration::from_nanos(now_ns.saturating_sub(self.cut_ns));
         self.head.elapsed = self.started.map_or(Duration::ZERO, |started| started.elapsed());
         self.cut_ns = now_ns;
-        let shown = counts.iter().find(|(mode, _)| *mode == self.look.mode);
+        let shown = counts.iter().find(|(mode, _)| *mode == self.state.mode);
         Ok(shown.map_or(0, |(_, count)| *count))
     }
 
@@ -332,23 +332,23 @@ impl Display {
         }
     }
 
-    fn draw(&mut self) -> Result<(), Failure> {
+    fn draw(&mut self) -> Result<(), CommandFailure> {
         let TableOutput::Terminal { taken: Some(terminal), .. } = &self.place else {
             return Ok(());
         };
-        let lines = screen(&self.board, &self.head, &mut self.look, terminal.size());
+        let lines = screen(&self.board, &self.head, &mut self.state, terminal.size());
         terminal.draw(&lines).map_err(unwritable)
     }
 
     /// Prints a table, with an empty line before all but the first.
-    fn print(&mut self) -> Result<(), Failure> {
+    fn print(&mut self) -> Result<(), CommandFailure> {
         let mut text = String::new();
         if self.printed {
             // Writing to a string cannot fail.
             let _ = writeln!(text);
         }
         self.printed = true;
-        text.push_str(&plain(&self.board, &self.head, &self.look, self.top));
+        text.push_str(&plain(&self.board, &self.head, &self.state, self.top));
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritable)
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::time::{ClockId, clock_gettime};
 
 use super::temporary_trace::TemporaryTrace;
-use crate::cli::exit::Failure;
+use crate::cli::exit::CommandFailure;
 use crate::trace::{LazyTrace, TraceError};
 use crate::view::live::{LiveCounts, UnreadSamples};
 use crate::view::{self, Mode, SampleFilter, Selected};
@@ -32,9 +32,9 @@ impl IntervalReader {
         &mut self,
         until_ns: u64,
         board: &mut LiveCounts,
-    ) -> Result<Vec<(Mode, u64)>, Failure> {
+    ) -> Result<Vec<(Mode, u64)>, CommandFailure> {
         let mut counts: Vec<(Mode, u64)> = self.paces.iter().map(|(mode, _)| (*mode, 0)).collect();
-        if !self.open().map_err(Failure::of_trace)? {
+        if !self.open().map_err(CommandFailure::of_trace)? {
             return Ok(counts);
         }
         let Some(trace) = &self.trace else { return Ok(counts) };
@@ -45,7 +45,7 @@ impl IntervalReader {
             }
             let filter = SampleFilter { mode: *mode, ..SampleFilter::default() };
             let selected = Selected { windows, filter, by: None, text: None };
-            let profile = view::load(trace, &selected).map_err(Failure::of_view)?;
+            let profile = view::load(trace, &selected).map_err(CommandFailure::of_view)?;
             *count = profile.count().samples;
             board.add(&profile);
         }

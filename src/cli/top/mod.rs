@@ -23,7 +23,7 @@ use self::observer::TableObserver;
 use self::temporary_trace::TemporaryTrace;
 use self::terminal::await_foreground;
 use super::arguments::TopArguments;
-use super::exit::{ExitCode, Failure};
+use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::option_values::default_hz;
 use super::output::unwritable;
@@ -41,12 +41,12 @@ use crate::view::text::escape::shell_quoted;
 const GONE: &str = "the target exited";
 
 /// Shows the table until the user quits or the process ends.
-pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> {
     if arguments.idle && !arguments.mode.wall {
         let error = anyhow!("--idle needs wall-clock time: give --mode wall, or leave it out");
-        return Err(Failure::new(ExitCode::Usage, error));
+        return Err(CommandFailure::new(ExitCode::Usage, error));
     }
-    let system = |error: io::Error| Failure::new(ExitCode::Failure, error);
+    let system = |error: io::Error| CommandFailure::new(ExitCode::Failure, error);
     // First, so that no signal leaves anything behind.
     take_signals().map_err(system)?;
     let limit = arguments.output.is_none().then_some(arguments.max_size.0);
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
         let is_renewed = watcher.is_renewed() && !has_ended;
         let notices = if is_renewed { Vec::new() } else { watcher.take_notices() };
         let Some(display) = watcher.finish() else {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 ExitCode::Failure,
                 anyhow!("the thread of the table panicked: please report it"),
             ));
@@ -91,8 +91,8 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
                 display.forget();
                 Summary { text: vec![("ended".to_owned(), GONE.to_owned())], ..before }
             }
-            (Some(Err(error)), _) => return Err(Failure::of_recording(error)),
-            (None, None) => return Err(Failure::new(ExitCode::TargetGone, anyhow!(GONE))),
+            (Some(Err(error)), _) => return Err(CommandFailure::of_recording(error)),
+            (None, None) => return Err(CommandFailure::new(ExitCode::TargetGone, anyhow!(GONE))),
         };
         display.settle(is_renewed)?;
         if display.is_over() || !is_renewed {
@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Prints the last notes and returns the outcome.
-fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Failure> {
+fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, CommandFailure> {
     if !arguments.quiet {
         let ended = summary.text.iter().filter(|(label, _)| label == "ended");
         ended.for_each(|(_, why)| note(why));
@@ -116,7 +116,7 @@ fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Fai
         }
     }
     if let Some(text) = &summary.cut_short {
-        return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
+        return Err(CommandFailure::new(ExitCode::Output, anyhow!(text.clone())));
     }
     if !summary.left.is_empty() {
         let error = anyhow!(
@@ -125,13 +125,13 @@ fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Fai
             summary.left.join("; "),
             summary.pid
         );
-        return Err(Failure::new(ExitCode::LeftBehind, error));
+        return Err(CommandFailure::new(ExitCode::LeftBehind, error));
     }
     Ok(ExitCode::Ok)
 }
 
 /// The path of the trace, and the temporary directory to remove.
-fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<TemporaryTrace>), Failure> {
+fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<TemporaryTrace>), CommandFailure> {
     if let Some(path) = &arguments.output {
         return Ok((path.clone(), None));
     }
@@ -139,7 +139,7 @@ fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<TemporaryTrace>),
         let directory = std::env::temp_dir();
         format!("making a directory in {}: set TMPDIR to another one", directory.display())
     });
-    let temporary = temporary.map_err(|error| Failure::new(ExitCode::Output, error))?;
+    let temporary = temporary.map_err(|error| CommandFailure::new(ExitCode::Output, error))?;
     Ok((temporary.trace().to_owned(), Some(temporary)))
 }
 
@@ -155,7 +155,7 @@ fn display(arguments: &TopArguments) -> Display {
         }
         false => TableOutput::Plain { left: arguments.iterations },
     };
-    let look = DisplayState {
+    let state = DisplayState {
         kind: arguments.by,
         order: arguments.sort,
         since_start: arguments.cumulative,
@@ -170,7 +170,7 @@ fn display(arguments: &TopArguments) -> Display {
     let rate = rate(arguments);
     let engine = format!("engine at {rate} Hz");
     let head = LiveStatus { pid, command: words.join(" "), engine, ..LiveStatus::default() };
-    Display::new(look, head, place, (arguments.interval.0, arguments.top))
+    Display::new(state, head, place, (arguments.interval.0, arguments.top))
 }
 
 fn rate(arguments: &TopArguments) -> u32 {

@@ -1,4 +1,4 @@
-//! What the recorder's thread and the table's thread of `top` tell each other.
+//! The state that the recorder's thread and the table's thread of `top` share.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

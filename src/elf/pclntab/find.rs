@@ -1,23 +1,25 @@
-//! Finds the function table of a Go program.
+//! The search for the function table of a Go program.
 
 use super::super::Elf;
 use super::super::relocated_words::RelocatedWords;
-use super::{Layout, Pclntab, inline};
+use super::{Pclntab, PclntabVersion, inline};
 
-/// Sections of the table, in an executable for a fixed address and in one for any address.
+/// The sections of the table, in an executable for a fixed address and in a position-independent
+/// one.
 pub(in crate::elf) const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
-/// The table is aligned to 32; old linkers guarantee only this.
+/// The alignment of the table: 32 in new programs, but old linkers guarantee only this.
 const ALIGN: usize = 8;
-/// Prefix of the functions that programs start with.
+/// The prefix of the functions that programs start with.
 const ENTRY: &str = "_rt0_";
-/// Candidates for the table's start that are tried; a real program has a few.
+/// Most candidates for the table's start that are tried; a real program has a few.
 const SEARCHED_MAX: usize = 16;
 
-/// SVMAs and bytes of candidates for the table, the likeliest first.
+/// Returns the SVMAs and bytes of candidates for the table, the likeliest first.
 pub(super) fn tables<'e, 'a>(elf: &'e Elf<'a>) -> impl Iterator<Item = (u64, &'a [u8])> + 'e {
     let sections = SECTIONS.iter().filter_map(|name| elf.section(name));
     let named = sections.map(|section| (section.svma, section.data));
-    // Other linkers put it into a section with other data, and section headers may be gone.
+    // Other linkers put the table into a section with other data, and section headers may be
+    // missing.
     let searched = elf.is_go().then(|| elf.loads().iter().filter(|load| !load.exec));
     let loads = searched.into_iter().flatten();
     let found = loads.flat_map(|load| {
@@ -31,16 +33,16 @@ pub(super) fn tables<'e, 'a>(elf: &'e Elf<'a>) -> impl Iterator<Item = (u64, &'a
     named.chain(found.take(SEARCHED_MAX))
 }
 
-/// Whether a word is the table's first: magic, two zeros, the granularity of x86_64 code, the
+/// Whether a word is the table's first word: magic, two zeros, the granularity of x86_64 code, the
 /// length of a pointer.
 fn is_start(word: &[u8]) -> bool {
     word[4..] == [0, 0, 1, 8]
-        && Layout::of(u32::from_le_bytes([word[0], word[1], word[2], word[3]])).is_some()
+        && PclntabVersion::of(u32::from_le_bytes([word[0], word[1], word[2], word[3]])).is_some()
 }
 
-/// The address that function offsets count from. The header has it, except in position-independent
-/// programs, where it is left to the loader, and in the newest versions. Then the runtime's module
-/// description has it.
+/// Returns the address that function offsets are relative to. The header contains it, except in
+/// position-independent programs, where the loader fills it in, and in the newest versions. Then
+/// the runtime's module description contains it.
 pub(super) fn text_start(
     elf: &Elf<'_>,
     table: &Pclntab<'_>,

@@ -1,12 +1,13 @@
 //! Go's table of its functions: names, frame sizes, files and lines by pc.
 //!
-//! The runtime needs it, so stripped programs and those without call frame information have it,
-//! too. It is found by its section's name, or else by its first bytes. This module reads the
-//! layouts of Go 1.16, 1.18 and 1.20; 1.17 has that of 1.16, later ones that of 1.20.
+//! The runtime needs the table, so stripped programs and programs without call frame information
+//! have it, too. Its section's name identifies it, or else its first bytes. This module reads the
+//! layouts of Go 1.16, 1.18 and 1.20. Go 1.17 uses the layout of 1.16, and later versions use that
+//! of 1.20.
 //!
 //! # Invariants
-//! - Nothing in the table is trusted: every offset is checked, every loop ends with the bytes.
-//! - Functions lie in the code of the file and do not overlap, so the code's length bounds their
+//! - No value in the table is trusted: every offset is checked, and every loop ends with the bytes.
+//! - Functions are in the code of the file and do not overlap, so the code's length bounds their
 //!   total.
 
 mod find;
@@ -25,14 +26,14 @@ pub(super) use find::SECTIONS;
 pub use probe::pclntab;
 pub use value::Values;
 
-/// Longest name or path that is accepted.
+/// The longest name or path that is accepted, in bytes.
 const TEXT_MAX: usize = 4096;
-/// Index of the number of the inlined call among a function's pc values.
+/// The index of the inlined call's number among a function's pc values.
 const INLINE_INDEX: u32 = 2;
 
-/// The layout of a table.
+/// The version of a table's layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum PclntabVersion {
     /// Go 1.16 and 1.17.
     V116,
     /// Go 1.18 and 1.19.
@@ -41,7 +42,7 @@ enum Layout {
     V120,
 }
 
-impl Layout {
+impl PclntabVersion {
     fn of(magic: u32) -> Option<Self> {
         match magic {
             0xffff_fffa => Some(Self::V116),
@@ -51,17 +52,19 @@ impl Layout {
         }
     }
 
-    /// Words of the header behind its first eight bytes.
+    /// Returns the number of words in the header after its first eight bytes.
     fn header_words(self) -> usize {
         if self == Self::V116 { 7 } else { 8 }
     }
 
-    /// Bytes of a number in the list of functions, and of the first one in a function's record.
+    /// Returns the size in bytes of a number in the list of functions, and of the first number in a
+    /// function's record.
     fn number_len(self) -> usize {
         if self == Self::V116 { 8 } else { 4 }
     }
 
-    /// Offset of the kind in a function's record, before its flags and the count of its tables.
+    /// Returns the offset of the kind in a function's record, before its flags and the count of its
+    /// tables.
     fn kind(self) -> usize {
         match self {
             Self::V116 | Self::V120 => 40,
@@ -70,11 +73,11 @@ impl Layout {
     }
 }
 
-/// The table of one program.
+/// The function table of one program.
 #[derive(Debug, Clone)]
 pub struct Pclntab<'a> {
-    layout: Layout,
-    /// SVMA that the functions' offsets count from.
+    version: PclntabVersion,
+    /// The SVMA that the functions' offsets are relative to.
     text: u64,
     count: usize,
     names: &'a [u8],
@@ -84,21 +87,21 @@ pub struct Pclntab<'a> {
     functions: &'a [u8],
     /// The range in which functions are accepted (SVMAs).
     code: Range<u64>,
-    /// Trees of inlined calls, if they were found.
+    /// The trees of inlined calls, if they were found.
     trees: Option<&'a [u8]>,
 }
 
-/// The place of the table in a file.
+/// The location of the table in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PclntabPlace {
+pub struct PclntabLocation {
     svma: u64,
-    /// The base of functions' offsets, which takes a search, too.
+    /// The base of functions' offsets, which also takes a search.
     text: u64,
     /// The trees of inlined calls, which only a search finds.
     trees: Option<u64>,
 }
 
-impl PclntabPlace {
+impl PclntabLocation {
     /// Finds the table of a file, if it is a Go program.
     pub fn find(elf: &Elf<'_>) -> Option<Self> {
         find::tables(elf).find_map(|(svma, data)| {
@@ -114,39 +117,39 @@ impl PclntabPlace {
 pub struct GoFunction<'t, 'a> {
     table: &'t Pclntab<'a>,
     record: &'a [u8],
-    /// SVMAs.
+    /// The range of the function's code (SVMAs).
     pub range: Range<u64>,
 }
 
-/// A place in the source.
+/// A source location of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GoPlace<'a> {
-    /// The function, or the one that was inlined there.
+pub struct GoLocation<'a> {
+    /// The function, or the function that is inlined there.
     pub name: &'a str,
-    /// Its file, if that is known.
+    /// The source file, if known.
     pub file: Option<&'a str>,
-    /// The line in it, 0 if unknown.
+    /// The line in the file, 0 if unknown.
     pub line: u32,
 }
 
 impl<'a> Pclntab<'a> {
-    /// The table of a file, if it is a Go program, without inlined calls.
+    /// Returns the table of a file without inlined calls, if the file is a Go program.
     pub fn find(elf: &Elf<'a>) -> Option<Self> {
         find::tables(elf).find_map(|(svma, data)| Self::parse(elf, svma, data))
     }
 
-    /// The table of a file at a place that was found before.
-    pub fn at(elf: &Elf<'a>, place: PclntabPlace) -> Option<Self> {
-        let mut table = Self::parts(elf.data(place.svma)?)?.with_text(elf, place.text)?;
-        table.trees = place.trees.and_then(|trees| elf.data(trees));
+    /// Returns the table of a file at a location that was found before.
+    pub fn at(elf: &Elf<'a>, location: PclntabLocation) -> Option<Self> {
+        let mut table = Self::parts(elf.data(location.svma)?)?.with_text(elf, location.text)?;
+        table.trees = location.trees.and_then(|trees| elf.data(trees));
         Some(table)
     }
 
     fn parse(elf: &Elf<'a>, svma: u64, data: &'a [u8]) -> Option<Self> {
         let table = Self::parts(data)?;
-        let text = match table.layout {
-            Layout::V116 => 0,
-            // Looked up last, because it may require a search in the relocations.
+        let text = match table.version {
+            PclntabVersion::V116 => 0,
+            // This comes last, because it may require a search in the relocations.
             _ => find::text_start(elf, &table, svma, data)?,
         };
         table.with_text(elf, text)
@@ -161,16 +164,16 @@ impl<'a> Pclntab<'a> {
         Some(self)
     }
 
-    /// Finds the parts of a table in the table alone.
+    /// Finds the parts of a table, from the table alone.
     fn parts(data: &'a [u8]) -> Option<Self> {
-        let layout = Layout::of(u32_at(data, 0)?)?;
+        let version = PclntabVersion::of(u32_at(data, 0)?)?;
         let is_x86 = data.get(4..8)? == [0, 0, 1, 8];
         let word = |index: usize| usize::try_from(u64_at(data, 8 + 8 * index)?).ok();
-        let words = layout.header_words();
+        let words = version.header_words();
         // The last five words are offsets of the parts.
         let part = |number: usize| data.get(word(words - 5 + number)?..);
         let table = Self {
-            layout,
+            version,
             text: 0,
             count: word(0)?,
             names: part(0)?,
@@ -181,17 +184,17 @@ impl<'a> Pclntab<'a> {
             code: 0..u64::MAX,
             trees: None,
         };
-        // The last function's end is there, too.
-        let list = table.count.checked_mul(2)?.checked_add(1)?.checked_mul(layout.number_len())?;
+        // The list includes the end of the last function.
+        let list = table.count.checked_mul(2)?.checked_add(1)?.checked_mul(version.number_len())?;
         let is_whole = is_x86 && table.count > 0 && list <= table.functions.len();
         is_whole.then_some(table)
     }
 
-    /// All functions, by address.
+    /// Iterates over all functions, by address.
     pub fn functions(&self) -> impl Iterator<Item = GoFunction<'_, 'a>> {
         let mut behind = 0;
         let all = (0..self.count).filter_map(|index| self.function(index));
-        // In a damaged table functions may overlap any number of times.
+        // In a damaged table, functions may overlap any number of times.
         all.take_while(move |function| {
             let is_ascending = function.range.start >= behind;
             behind = function.range.end;
@@ -199,7 +202,7 @@ impl<'a> Pclntab<'a> {
         })
     }
 
-    /// The function at an address.
+    /// Returns the function at an address.
     pub fn find_function(&self, svma: u64) -> Option<GoFunction<'_, 'a>> {
         let (mut from, mut len) = (0, self.count);
         while len > 0 {
@@ -227,8 +230,8 @@ impl<'a> Pclntab<'a> {
     }
 
     fn number(&self, index: usize) -> Option<u64> {
-        match self.layout {
-            Layout::V116 => u64_at(self.functions, index * 8),
+        match self.version {
+            PclntabVersion::V116 => u64_at(self.functions, index * 8),
             _ => u32_at(self.functions, index * 4).map(u64::from),
         }
     }
@@ -239,39 +242,40 @@ impl<'a> Pclntab<'a> {
 }
 
 impl<'a> GoFunction<'_, 'a> {
-    /// Its name, with the package's.
+    /// Returns the function's name, with the package's.
     pub fn name(&self) -> Option<&'a str> {
         self.table.name(self.field(0)?)
     }
 
-    /// Whether the runtime marks it as the outermost function of a stack.
+    /// Whether the runtime marks the function as the outermost one of a stack.
     pub fn is_outermost(&self) -> bool {
         self.flags() & 1 != 0
     }
 
-    /// Whether it changes the stack pointer in ways that its frame sizes do not show.
+    /// Whether the function changes the stack pointer in ways that its frame sizes do not show.
     pub fn writes_sp(&self) -> bool {
         self.flags() & 2 != 0
     }
 
-    /// Bytes of stack in use by pc, without the return address.
+    /// Returns the number of stack bytes in use by pc, without the return address.
     pub fn frame_sizes(&self) -> Values<'a> {
         self.values(self.field(3))
     }
 
-    /// The source places at an address, outermost first: the function itself, then inlined ones.
-    pub fn places(&self, svma: u64) -> Vec<GoPlace<'a>> {
-        inline::places(self, svma)
+    /// Returns the source locations at an address, outermost first: the function itself, then
+    /// inlined ones.
+    pub fn locations(&self, svma: u64) -> Vec<GoLocation<'a>> {
+        inline::locations(self, svma)
     }
 
     fn flags(&self) -> u8 {
-        self.record.get(self.table.layout.kind() + 1).copied().unwrap_or(0)
+        self.record.get(self.table.version.kind() + 1).copied().unwrap_or(0)
     }
 
-    /// The field with this number behind the entry: name, arguments, deferreturn, frame sizes,
-    /// files, lines, count of pc values, compilation unit.
+    /// Returns the field with this number after the entry: name, arguments, deferreturn, frame
+    /// sizes, files, lines, count of pc values, compilation unit.
     fn field(&self, number: usize) -> Option<u32> {
-        u32_at(self.record, self.table.layout.number_len() + 4 * number)
+        u32_at(self.record, self.table.version.number_len() + 4 * number)
     }
 
     fn values(&self, offset: Option<u32>) -> Values<'a> {
@@ -296,7 +300,7 @@ impl<'a> GoFunction<'_, 'a> {
         (file, line.unwrap_or(0))
     }
 
-    /// Number of the inlined call at an address.
+    /// Returns the number of the inlined call at an address.
     fn inlined_call(&self, svma: u64) -> Option<usize> {
         let pc_values = self.field(6)?;
         if pc_values <= INLINE_INDEX {
@@ -306,9 +310,9 @@ impl<'a> GoFunction<'_, 'a> {
         usize::try_from(self.value(u32_at(self.record, at), svma)?).ok()
     }
 
-    /// Start of the offsets of the pc values.
+    /// Returns the start of the offsets of the pc values.
     fn tail(&self) -> usize {
-        self.table.layout.kind() + 4
+        self.table.version.kind() + 4
     }
 }
 
@@ -320,7 +324,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The text at an offset, up to its zero byte.
+/// Returns the text at an offset, up to its zero byte.
 fn text_at(bytes: &[u8], offset: u32) -> Option<&str> {
     let bytes = bytes.get(offset as usize..)?;
     let bytes = &bytes[..bytes.len().min(TEXT_MAX)];

@@ -1,11 +1,11 @@
-//! Entry for fuzzing: checks the invariants for any bytes.
+//! The entry for fuzzing, which checks the invariants for any bytes.
 
 use super::Pclntab;
 
 /// The range of functions.
 const CODE: std::ops::Range<u64> = 0x1000..0x9000;
 
-/// Parses a table of Go functions; panics if, and only if, an invariant is broken.
+/// Parses a table of Go functions. Panics if, and only if, an invariant is broken.
 pub fn pclntab(bytes: &[u8]) {
     let Some(table) = Pclntab::parts(bytes) else { return };
     let table = Pclntab { text: CODE.start, code: CODE, trees: Some(bytes), ..table };
@@ -21,7 +21,7 @@ pub fn pclntab(bytes: &[u8]) {
         }
         assert!(at <= range.end);
         for svma in [range.start, range.end - 1] {
-            function.places(svma);
+            function.locations(svma);
         }
     }
     for svma in CODE.step_by(97).chain([0, u64::MAX]) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The values of one function, each with the range of SVMAs that it holds for.
+/// The values of one function, each with the range of SVMAs that it applies to.
 #[derive(Debug, Clone)]
 pub struct Values<'a> {
     rest: &'a [u8],
@@ -42,7 +42,7 @@ impl Iterator for Values<'_> {
             return None;
         }
         self.is_first = false;
-        // Every value holds for one instruction at least, so a function has no more of them than
+        // Every value applies to at least one instruction, so a function has no more values than
         // bytes.
         let len = self.number().filter(|&len| len > 0)?;
         // The sign is the lowest bit.

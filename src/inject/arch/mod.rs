@@ -1,4 +1,4 @@
-//! The processor's part: registers, signal frames, instruction patterns, call classes.
+//! The processor-specific part: registers, signal frames, instruction patterns, call classes.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -1,8 +1,9 @@
 //! x86-64: registers, signal frames, instruction patterns, call classes.
 //!
 //! # Invariants
-//! - Pure functions over values: nothing here stops, reads or writes a process.
-//! - A frame made here names a full XSAVE image: without one the kernel resets the vector state.
+//! - All functions are pure: nothing here stops, reads or writes a process.
+//! - A frame that is made here names a full XSAVE image: without one, the kernel resets the vector
+//!   state.
 
 use std::mem::offset_of;
 
@@ -15,7 +16,7 @@ pub(in crate::inject) type Registers = libc::user_regs_struct;
 
 /// Bytes of a `struct ucontext` with the kernel's 8-byte signal mask.
 pub(in crate::inject) const UCONTEXT_LEN: usize = 304;
-/// Bytes below the stack pointer that a leaf function may use.
+/// The number of bytes below the stack pointer that a leaf function may use.
 pub(in crate::inject) const RED_ZONE: u64 = 128;
 /// Alignment of the vector state's image.
 pub(in crate::inject) const XSTATE_ALIGN: u64 = 64;
@@ -34,8 +35,9 @@ const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 7;
-/// The kernel refuses to change the alternate stack to this, and ignores that it refused. A
-/// thread's alternate stack cannot be read from outside, so it could not be restored.
+/// Flags of an alternate stack that the kernel refuses; `rt_sigreturn` ignores that refusal and
+/// keeps the thread's own alternate stack. That stack is not readable from outside, so a frame
+/// could not restore it.
 const SS_FLAGS_INVALID: u32 = 0x7fff_ffff;
 const MCONTEXT: usize = 40;
 const SIGMASK: usize = 296;
@@ -56,12 +58,12 @@ pub(in crate::inject) enum Interrupted {
     Broken,
 }
 
-/// The thread executes 64-bit code with the flat selectors.
+/// Whether the thread executes 64-bit code with the flat selectors.
 pub(in crate::inject) fn is_native(registers: &Registers) -> bool {
     registers.cs == USER_CODE_64
 }
 
-/// The state that the stop interrupted, from the registers at the stop.
+/// Returns the state that the stop interrupted, from the registers at the stop.
 pub(in crate::inject) fn interrupted(registers: &Registers) -> Interrupted {
     if (registers.orig_rax as i64) < 0 {
         return Interrupted::User;
@@ -76,7 +78,7 @@ pub(in crate::inject) fn interrupted(registers: &Registers) -> Interrupted {
     }
 }
 
-/// The call that the stop interrupted, and its arguments.
+/// Returns the call that the stop interrupted, and its arguments.
 pub(in crate::inject) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
     let r = registers;
     match interrupted(r) {
@@ -85,7 +87,7 @@ pub(in crate::inject) fn interrupted_call(registers: &Registers) -> Option<(u64,
     }
 }
 
-/// The registers in the order of the stack unwinder.
+/// Returns the registers in the order of the stack unwinder.
 pub(in crate::inject) fn general(registers: &Registers) -> unwind::Registers {
     let r = registers;
     unwind::Registers {
@@ -99,24 +101,24 @@ pub(in crate::inject) fn general(registers: &Registers) -> unwind::Registers {
     }
 }
 
-/// The registers to continue with, where the kernel has no restart left to decide: an interrupted
-/// call is issued again.
+/// Returns the registers to continue with where the kernel has no restart left to decide: an
+/// interrupted call is issued again.
 pub(in crate::inject) fn resumed(registers: &Registers) -> Registers {
     let mut resumed = *registers;
     match interrupted(registers) {
         Interrupted::User => {}
-        // A chain drops the restart block, so the call starts anew and waits for its whole time
+        // A chain drops the restart block, so the call starts again and waits for its full time
         // again. A call that was restarted once before has lost its number, and fails with EINTR.
         Interrupted::Restartable | Interrupted::Broken | Interrupted::RestartBlock => {
-            return issued_anew(registers);
+            return issued_again(registers);
         }
     }
     resumed.orig_rax = u64::MAX;
     resumed
 }
 
-/// The registers that issue an interrupted call again from its start.
-pub(in crate::inject) fn issued_anew(registers: &Registers) -> Registers {
+/// Returns the registers that issue an interrupted call again from its start.
+pub(in crate::inject) fn issued_again(registers: &Registers) -> Registers {
     let mut again = *registers;
     again.rax = registers.orig_rax;
     again.rip -= SYSCALL_LEN;
@@ -124,18 +126,18 @@ pub(in crate::inject) fn issued_anew(registers: &Registers) -> Registers {
     again
 }
 
-/// The registers that leave a broken call to the kernel. It ends the call with EINTR if a handler
-/// runs when the thread continues, and restarts it otherwise.
-pub(in crate::inject) fn mended(registers: &Registers) -> Registers {
+/// Returns the registers that leave a broken call to the kernel. The kernel ends the call with
+/// EINTR if a handler runs when the thread continues, and restarts it otherwise.
+pub(in crate::inject) fn left_to_kernel(registers: &Registers) -> Registers {
     const ERESTARTNOHAND: u64 = 514;
-    let mut mended = *registers;
-    mended.rax = ERESTARTNOHAND.wrapping_neg();
-    mended
+    let mut left_to_kernel = *registers;
+    left_to_kernel.rax = ERESTARTNOHAND.wrapping_neg();
+    left_to_kernel
 }
 
-/// Whether this call fails with EINTR after a mere stop, so that it must be issued again. It had
-/// transferred nothing by then. Measured for epoll, sigtimedwait, semop and sockets with a time
-/// limit.
+/// Whether this call fails with EINTR after a mere stop, so that it must be issued again. The call
+/// has transferred nothing by then. Measured for epoll, sigtimedwait, semop and sockets with a
+/// timeout.
 fn is_broken_by_stop(number: u64) -> bool {
     const BROKEN: [i64; 19] = [
         libc::SYS_epoll_wait,
@@ -161,7 +163,7 @@ fn is_broken_by_stop(number: u64) -> bool {
     BROKEN.contains(&(number as i64))
 }
 
-/// How badly a thread that sleeps in this call bears a chain; 0 is best.
+/// Returns the degree to which a chain disturbs a thread that sleeps in this call; 0 is best.
 pub(in crate::inject) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
     const FUTEX_TIMEOUT: usize = 3;
     match number as i64 {
@@ -184,12 +186,12 @@ pub(in crate::inject) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
 /// Rank of a thread that sleeps with a restart block.
 pub(in crate::inject) const RANK_RESTART_BLOCK: u8 = 3;
 
-/// The result of a system call at its exit.
+/// Returns the result of a system call at its exit.
 pub(in crate::inject) fn result(registers: &Registers) -> i64 {
     registers.rax as i64
 }
 
-/// The registers of a thread about to make a call at `instruction`.
+/// Returns the registers of a thread that is about to make a call at `instruction`.
 pub(in crate::inject) fn calling(
     registers: &Registers,
     instruction: u64,
@@ -202,7 +204,7 @@ pub(in crate::inject) fn calling(
     calling
 }
 
-/// The registers that replace a system call by another one at its entry.
+/// Returns the registers that replace a system call by another one at its entry.
 pub(in crate::inject) fn instead(registers: &Registers, call: &Syscall) -> Registers {
     let mut instead = *registers;
     instead.orig_rax = call.number as u64;
@@ -210,7 +212,7 @@ pub(in crate::inject) fn instead(registers: &Registers, call: &Syscall) -> Regis
     instead
 }
 
-/// The registers of a thread about to enter a function with one argument.
+/// Returns the registers of a thread that is about to enter a function with one argument.
 pub(in crate::inject) fn entering(
     registers: &Registers,
     entry: u64,
@@ -222,7 +224,8 @@ pub(in crate::inject) fn entering(
     entering
 }
 
-/// The registers of a thread about to return from a signal whose frame is at `ucontext`.
+/// Returns the registers of a thread that is about to return from a signal whose frame is at
+/// `ucontext`.
 pub(in crate::inject) fn returning(
     registers: &Registers,
     restorer: u64,
@@ -235,7 +238,8 @@ fn at(registers: &Registers, rip: u64, rsp: u64) -> Registers {
     let mut moved = *registers;
     moved.rip = rip;
     moved.rsp = rsp;
-    // Outside of a system call: otherwise the kernel would move rip back by one instruction.
+    // The thread is outside of a system call. Otherwise the kernel would move rip back by one
+    // instruction.
     moved.orig_rax = u64::MAX;
     moved.eflags &= !(TRAP_FLAG | DIRECTION_FLAG);
     moved
@@ -246,7 +250,8 @@ pub(in crate::inject) fn is_sigreturn(registers: &Registers, ucontext: u64) -> b
     registers.orig_rax as i64 == libc::SYS_rt_sigreturn && registers.rsp == ucontext
 }
 
-/// The `struct ucontext` that makes `rt_sigreturn` load these registers, mask and vector state.
+/// Returns the `struct ucontext` that makes `rt_sigreturn` load these registers, mask and vector
+/// state.
 pub(in crate::inject) fn ucontext(
     registers: &Registers,
     mask: u64,
@@ -287,7 +292,7 @@ pub(in crate::inject) fn ucontext(
     out
 }
 
-/// Turns the `NT_X86_XSTATE` register set into the image that a signal frame points to.
+/// Converts the `NT_X86_XSTATE` register set to the image that a signal frame points to.
 pub(in crate::inject) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
     const SW_RESERVED: usize = 464;
     const HEADER: usize = 512;
@@ -302,8 +307,8 @@ pub(in crate::inject) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
         regset[at..at + 8].iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
     };
     let enabled = word(SW_RESERVED);
-    // A task that never used AMX has no room for tiles. The kernel drops the whole vector state of
-    // a frame that claims more than the task has room for.
+    // A task that never used AMX has no room for tiles. The kernel drops the complete vector state
+    // of a frame that claims more than the task has room for.
     let (features, len) = match word(HEADER) & TILE_DATA {
         0 => (enabled & !TILE_DATA, extent(enabled & !TILE_DATA).min(regset.len())),
         _ => (enabled, regset.len()),
@@ -318,7 +323,8 @@ pub(in crate::inject) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// End of the last of these features in the standard XSAVE layout, from the processor.
+/// Returns the end of the last of these features in the standard XSAVE layout, as the processor
+/// reports it.
 fn extent(features: u64) -> usize {
     (2..63)
         .filter(|feature| features >> feature & 1 == 1)
@@ -329,12 +335,12 @@ fn extent(features: u64) -> usize {
         .fold(576, usize::max)
 }
 
-/// Length of the register set that [`Registers`] is.
+/// The length of [`Registers`] as a register set.
 pub(in crate::inject) const REGISTERS_LEN: usize = size_of::<Registers>();
 const _: () = assert!(REGISTERS_LEN == 216);
 const _: () = assert!(offset_of!(Registers, orig_rax) == 120);
 
-/// All registers zero.
+/// Returns registers that are all zero.
 pub(in crate::inject) const fn zeroed() -> Registers {
     Registers {
         r15: 0,
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_calls_are_told_apart() {
+    fn interrupted_calls_are_distinguished() {
         let check = |number, result, expected| {
             assert_eq!(interrupted(&stopped_in(number, result)), expected);
         };
@@ -398,7 +404,7 @@ mod tests {
     fn resumed_registers_issue_the_call_again() {
         let again = resumed(&stopped_in(libc::SYS_read, -512));
         assert_eq!((again.rax as i64, again.rip, again.orig_rax), (0, 0x1000, u64::MAX));
-        let waiting = mended(&stopped_in(libc::SYS_epoll_wait, -4));
+        let waiting = left_to_kernel(&stopped_in(libc::SYS_epoll_wait, -4));
         assert_eq!((waiting.rax as i64, waiting.rip), (-514, 0x1002));
         let waiting = resumed(&waiting);
         assert_eq!((waiting.rax as i64, waiting.rip), (libc::SYS_epoll_wait, 0x1000));

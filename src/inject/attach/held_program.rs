@@ -3,39 +3,39 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::{Resume, Tracee, TraceeEvent};
 use crate::inject::stop::{NotStopped, Stopped};
 use crate::inject::target::identity;
 use crate::proc::wait_readable;
 
-/// Longest time from the seizure to the exec: the file may be on a slow disk.
+/// Longest time from the seize to the exec: the file may be on a slow disk.
 const EXEC_MAX: Duration = Duration::from_secs(30);
-/// How often the wait for the exec checks whether the recorder has ended.
+/// Interval at which the wait for the exec checks whether the recorder has exited.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// A child of the recorder, seized before its exec.
 #[derive(Debug)]
-pub(in crate::inject) struct Held {
+pub(in crate::inject) struct HeldProgram {
     pid: i32,
     tracee: Tracee,
     executed: bool,
 }
 
-impl Held {
-    /// Seizes the child, which keeps waiting for the recorder.
-    pub(in crate::inject) fn seize(pid: i32) -> Result<Held, InjectError> {
+impl HeldProgram {
+    /// Seizes the child, which continues to wait for the recorder.
+    pub(in crate::inject) fn seize(pid: i32) -> Result<HeldProgram, InjectError> {
         let tracee = Tracee::seize(pid).map_err(|error| {
             identity::explain(pid, pid, InjectError::system("PTRACE_SEIZE", &error))
         })?;
-        Ok(Held { pid, tracee, executed: false })
+        Ok(HeldProgram { pid, tracee, executed: false })
     }
 
     /// Waits for the exec and for the stop after it, before the program's first instruction.
     ///
-    /// The exec reports a stop of its own, inside the system call. The call's result would
-    /// overwrite a register that is set there.
+    /// The exec reports a stop of its own, inside the system call. If the tracer set registers
+    /// there, the call's result would overwrite one of them.
     pub(in crate::inject) fn wait_exec(
         &mut self,
         recorder: BorrowedFd<'_>,
@@ -46,18 +46,18 @@ impl Held {
                 TraceeEvent::Exec => {
                     self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
                     self.executed = true;
-                    fault::at(Point::HoldExecuted);
+                    fault::at(FaultPoint::HoldExecuted);
                     self.resume(0)?;
                 }
                 TraceeEvent::Interrupt | TraceeEvent::Group if self.executed => {
-                    fault::at(Point::HoldStopped);
+                    fault::at(FaultPoint::HoldStopped);
                     return Ok(());
                 }
                 TraceeEvent::Interrupt | TraceeEvent::Group | TraceeEvent::Syscall => {
                     self.resume(0)?
                 }
                 TraceeEvent::Signal(signal) => self.resume(signal)?,
-                TraceeEvent::Ended(code) => return Err(InjectError::ExitedBeforeExec { code }),
+                TraceeEvent::Exited(code) => return Err(InjectError::ExitedBeforeExec { code }),
                 TraceeEvent::Timeout => {
                     return Err(InjectError::WouldNotStop { tid: self.pid, state: '?' });
                 }
@@ -84,11 +84,11 @@ impl Held {
         self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e))
     }
 
-    /// The held program as a stopped thread, ready for the attach.
+    /// Converts the held program to a stopped thread, ready for the attach.
     pub(in crate::inject) fn into_stopped(self, pid: i32) -> Result<Stopped, InjectError> {
         if !self.executed || pid != self.pid {
             return Err(InjectError::BadPlan {
-                reason: "the plan is for another program than the one that is held".to_owned(),
+                reason: "the plan is for another process than the held program".to_owned(),
             });
         }
         Stopped::adopt(self.tracee).map_err(NotStopped::into)

@@ -1,7 +1,7 @@
-//! The attach: one stop maps the segments, a check from outside confirms them, one stop starts the
-//! agent.
+//! The attach: one stop maps the segments, a check from outside confirms the mappings, and a second
+//! stop starts the agent.
 //!
-//! The two stops are never one chain: it would jump into a mapping that failed.
+//! The two stops never share one chain: that chain would jump into a mapping that failed.
 
 pub(super) mod held_program;
 
@@ -20,26 +20,26 @@ use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use super::stop::Stopped;
 use super::syscall::Syscall;
 use super::target::identity;
-use super::worker::execution::Execution;
+use super::worker::execution::ExecIdentity;
 use super::worker::gadgets::Gadgets;
 use super::worker::stack::stack_top;
 use super::worker::{UsedThread, read_mappings, with_a_thread};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc::Mapping;
 
 /// Longest wait for the mappings to appear.
 const MAPPED_MAX: Duration = Duration::from_secs(1);
 
-/// Maps the segments and starts the agent. After an error the target is as it was.
+/// Maps the segments and starts the agent. After an error the target is restored.
 pub(super) fn attach(
     plan: &AttachPlan,
     data: &AttachedData,
     held: Option<Stopped>,
 ) -> Result<AttachReport, InjectError> {
-    match maps_and_starts(plan, data, held) {
+    match map_and_start(plan, data, held) {
         Ok(report) => Ok(report),
         Err(InjectError::Executed) => Err(InjectError::Executed),
-        // The target ended, which caused the failure.
+        // The target exited, which caused the failure.
         Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
         Err(error) => match restore::restore(plan, data, restore::PATIENCE) {
             Ok(report) => Err(match report.residue {
@@ -55,20 +55,20 @@ pub(super) fn attach(
     }
 }
 
-fn maps_and_starts(
+fn map_and_start(
     plan: &AttachPlan,
     data: &AttachedData,
     held: Option<Stopped>,
 ) -> Result<AttachReport, InjectError> {
-    let execution = Execution::of(plan.pid);
+    let execution = ExecIdentity::of(plan.pid);
     let mappings = read_mappings(plan.pid)?;
     let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
-        // Nothing can be read of a target that is being killed; soon it is seen to be gone.
+        // The memory of a target that is being killed is not readable; soon its exit is visible.
         std::thread::sleep(Duration::from_millis(20));
         read_mappings(plan.pid)?;
         identity::check(plan.pid, plan.start_time)?;
         return Err(InjectError::BadPlan {
-            reason: "the target's code holds no system call".to_owned(),
+            reason: "the target's code contains no system call instruction".to_owned(),
         });
     };
     let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
@@ -77,14 +77,14 @@ fn maps_and_starts(
         None => with_a_thread(plan, &mappings, &map)?,
     };
     await_maps(plan, gadgets, &first, &mappings)?;
-    fault::at(Point::MapSeen);
+    fault::at(FaultPoint::MapSeen);
     let second = agent_entry::run(plan, data, Operation::Install, FrameArea::Fresh)?;
     let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, bare_call: first.bare_call, tid: first.tid })
 }
 
-/// How the mapping stop ends.
-enum Ending {
+/// The end of the stop that maps the segments.
+enum MapEnding {
     Launch(Box<Chain>),
     Release,
 }
@@ -98,12 +98,12 @@ fn map_with(
     let tid = stopped.tid();
     let mut bare_call = false;
     Ok(match map_steps(&mut stopped, plan, gadgets, mappings, &mut bare_call)? {
-        Ending::Launch(chain) => {
+        MapEnding::Launch(chain) => {
             let launched = stopped.launch(*chain)?;
-            fault::at(Point::MapLaunched);
+            fault::at(FaultPoint::MapLaunched);
             UsedThread::launched(launched, bare_call)
         }
-        Ending::Release => {
+        MapEnding::Release => {
             UsedThread { tid, stopped: stopped.release()?, bare_call, launched: None }
         }
     })
@@ -115,10 +115,10 @@ fn map_steps(
     gadgets: Gadgets,
     mappings: &[Mapping],
     bare_call: &mut bool,
-) -> Result<Ending, InjectError> {
+) -> Result<MapEnding, InjectError> {
     let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
     stopped.prepare()?;
-    fault::at(Point::MapStopped);
+    fault::at(FaultPoint::MapStopped);
     let may_launch = stopped.may_be_launched();
     let mut todo: Vec<(&str, &SharedSegment)> = plan.segments().to_vec();
     let top = match stack_top(stopped, mappings) {
@@ -128,7 +128,7 @@ fn map_steps(
             let call = plan.data.attach();
             let got = stopped.run_bare_call(gadgets.syscall, &call)?;
             attached("data", &plan.data, got)?;
-            fault::at(Point::MapBare);
+            fault::at(FaultPoint::MapBare);
             todo.retain(|(name, _)| *name != "data");
             plan.first_top()
         }
@@ -141,8 +141,8 @@ fn map_steps(
         None => {
             // The frames return through a restorer in the segment that this step attaches.
             let chain_gadgets = ChainGadgets { syscall_return, restorer: plan.restorer_avma };
-            walk_maps(stopped, chain_gadgets, top, &[("code", &plan.code)])?;
-            fault::at(Point::MapOwnRestorer);
+            map_stepwise(stopped, chain_gadgets, top, &[("code", &plan.code)])?;
+            fault::at(FaultPoint::MapOwnRestorer);
             todo.retain(|(name, _)| *name != "code");
             plan.restorer_avma
         }
@@ -150,33 +150,33 @@ fn map_steps(
     let chain_gadgets = ChainGadgets { syscall_return, restorer };
     if !may_launch {
         refuse_hold(plan)?;
-        walk_maps(stopped, chain_gadgets, top, &todo)?;
-        fault::at(Point::MapStepped);
-        return Ok(Ending::Release);
+        map_stepwise(stopped, chain_gadgets, top, &todo)?;
+        fault::at(FaultPoint::MapStepped);
+        return Ok(MapEnding::Release);
     }
     let mut steps: Vec<ChainStep> =
         todo.iter().map(|(_, s)| ChainStep::Syscall(s.attach())).collect();
     steps.extend(hold_steps(plan));
     let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
-    Ok(Ending::Launch(Box::new(chain)))
+    Ok(MapEnding::Launch(Box::new(chain)))
 }
 
-/// Maps without a chain: the target's code has no `syscall; ret`.
+/// Maps the segments without a chain, because the target's code has no `syscall; ret`.
 fn map_bare(
     stopped: &mut Stopped,
     plan: &AttachPlan,
     instruction: u64,
     todo: &[(&str, &SharedSegment)],
-) -> Result<Ending, InjectError> {
+) -> Result<MapEnding, InjectError> {
     refuse_hold(plan)?;
     for (name, segment) in todo {
         let got = stopped.run_bare_call(instruction, &segment.attach())?;
         attached(name, segment, got)?;
     }
-    Ok(Ending::Release)
+    Ok(MapEnding::Release)
 }
 
-fn walk_maps(
+fn map_stepwise(
     stopped: &mut Stopped,
     chain_gadgets: ChainGadgets,
     top: u64,
@@ -217,7 +217,7 @@ fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
     }
 }
 
-/// Waits until the kernel shows the mappings; our request alone proves nothing.
+/// Waits until the kernel shows the mappings: the request alone proves nothing.
 fn await_maps(
     plan: &AttachPlan,
     gadgets: Gadgets,
@@ -236,11 +236,11 @@ fn await_maps(
         let Some((name, segment)) = missing.first() else { return Ok(()) };
         if used.is_overdue(since, MAPPED_MAX) {
             if used.withdraw(plan)? {
-                return Err(InjectError::EntrySilent);
+                return Err(InjectError::EntryTimedOut);
             }
             let mappings = read_mappings(plan.pid)?;
             if segment.is_in(&mappings) {
-                // It was mapped while the thread was withdrawn.
+                // The segment was mapped while the thread was withdrawn.
                 continue;
             }
             let errno = diagnose(plan, gadgets, segment, &mappings)?;
@@ -250,8 +250,8 @@ fn await_maps(
     }
 }
 
-/// The end of the main thread's stack: fixed as long as the program runs, and different in the next
-/// one.
+/// Returns the end of the main thread's stack. It is fixed while a program runs, and different in
+/// the next program.
 fn stack_end(mappings: &[Mapping]) -> Option<u64> {
     mappings.iter().find(|mapping| mapping.path == "[stack]").map(|mapping| mapping.end)
 }
@@ -274,13 +274,13 @@ fn diagnose(
             None => return Err(InjectError::Executed),
         };
         let got = outcome.unwrap_or(0);
-        // Relaxed: read by the thread that joins this one.
+        // Relaxed: the thread that joins this one reads it.
         errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
         Ok(UsedThread { tid, stopped: stopped.release()?, bare_call: true, launched: None })
     };
     match with_a_thread(plan, mappings, &try_again) {
         Err(InjectError::Executed) => Err(InjectError::Executed),
-        // Without an answer the reason stays unknown.
+        // If no thread can be stepped, the reason stays unknown.
         _ => Ok(errno.into_inner()),
     }
 }

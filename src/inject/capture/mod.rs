@@ -1,13 +1,13 @@
 //! Copies of the registers and stacks of threads, each stopped for a moment.
 //!
-//! One thread is stopped at a time and continues at once: no thread waits for another's copy.
-//! Nothing is written in the target, with one exception: a thread whose call the stop would end
-//! with EINTR gets registers that issue the call again.
+//! The tracer stops one thread at a time and lets it continue at once: no thread waits for
+//! another's copy. Nothing is written in the target, with one exception: if the stop would end a
+//! thread's call with EINTR, the thread gets registers that issue the call again.
 //!
 //! # Invariants
-//! - A thread of its own does all the work. At its end the kernel detaches every thread that it
-//!   traced, including those that never stopped.
-//! - Signals do not interrupt this process in the middle, except for SIGKILL and SIGSTOP.
+//! - A dedicated thread does all the work. When it ends, the kernel detaches every thread that it
+//!   traced, including threads that never stopped.
+//! - Signals do not interrupt this process during a capture, except for SIGKILL and SIGSTOP.
 //!
 //! # Does not
 //! - unwind, or know what the copies are for.
@@ -33,92 +33,93 @@ use crate::proc::{self, Mapping};
 
 /// Longest wait for one thread before the next one is interrupted, too.
 const TURN: Duration = Duration::from_millis(5);
-/// The same for a thread that does not run: it may sleep uninterruptibly.
+/// Longest wait for a thread that does not run: it may be in uninterruptible sleep.
 const STUCK_TURN: Duration = Duration::from_millis(2);
 /// Pause between two checks of threads that have not stopped.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Longest wait for threads that have not stopped after all were interrupted.
+/// Longest wait for threads that have not stopped, after all were interrupted.
 const LATE_MAX: Duration = Duration::from_millis(200);
-/// The same while one of them waits for a processor.
+/// Longest wait while one of these threads waits for a processor.
 const QUEUED_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for a guardian that has stopped the thread.
 const GUARDIAN_MAX: Duration = Duration::from_secs(1);
 /// Pause between attempts at a thread that a guardian traces.
 const RETRY: Duration = Duration::from_millis(2);
-/// How often the list of threads is read: each reading may find threads that started since.
+/// How often the list of threads is read. Each read may find threads that started since the last
+/// one.
 const LISTS_MAX: usize = 4;
 /// Most bytes that are copied of one stack; nearly all stacks need a few thousand.
 const STACK_MAX: u64 = 256 << 10;
-/// The same after the copies together reach [`COPIES_MAX`].
+/// Most bytes of one stack once all copies together reach [`COPIES_MAX`].
 const STACK_LEAST: u64 = 16 << 10;
-/// Bytes of all copies, after which each copy is kept short.
+/// Bytes of all copies after which each further copy is kept short.
 const COPIES_MAX: u64 = 256 << 20;
 
-/// The threads of a process that could be captured, and those that could not.
+/// The captured threads of a process, and those that could not be captured.
 #[derive(Debug)]
 pub struct Captures<T> {
     /// All threads, ordered by their ids.
     pub threads: Vec<Capture<T>>,
-    /// Samples that a running recording misses: its sampling signals were withheld from threads
-    /// that were stopped in a call, because a signal would have ended the call.
+    /// The samples that a running recording misses: the capture withheld sampling signals from
+    /// threads that were stopped in a call, because a signal would have ended the call.
     pub withheld: u64,
 }
 
-/// A thread that was to be captured.
+/// The result for one thread.
 #[derive(Debug)]
 pub struct Capture<T> {
-    /// Its id.
+    /// The thread's id.
     pub tid: i32,
     /// The value of the caller's closure just before the stop.
     pub seen: T,
-    /// Its copy, or why there is none.
+    /// The copy, or the reason why there is none.
     pub outcome: Result<ThreadSnapshot, NotCaptured>,
 }
 
-/// A thread as it was while it was stopped.
+/// The state of a thread while it was stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ThreadSnapshot {
-    /// Its registers.
+    /// The registers.
     pub registers: Registers,
-    /// The system call that it was in, with the arguments.
+    /// The system call that the thread was in, with the arguments.
     pub call: Option<(u64, [u64; 6])>,
-    /// Start of the copy of its stack (AVMA).
+    /// The start of the copy of the stack (AVMA).
     pub stack_avma: u64,
-    /// The stack, from below its stack pointer upwards.
+    /// The stack, from below the stack pointer upwards.
     pub stack: Vec<u8>,
-    /// How long it was stopped at most, in nanoseconds.
+    /// How long the thread was stopped at most, in nanoseconds.
     pub stopped_ns: u64,
 }
 
-/// Why a thread could not be captured.
+/// The reason why a thread could not be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotCaptured {
-    /// It ended meanwhile.
+    /// The thread exited meanwhile.
     Gone,
-    /// It did not stop: it sleeps uninterruptibly, or waits for a processor.
+    /// The thread did not stop: it is in uninterruptible sleep, or waits for a processor.
     Late,
-    /// It runs 32-bit code.
+    /// The thread runs 32-bit code.
     Foreign,
-    /// Anything else.
+    /// Another error.
     Failed(InjectError),
 }
 
-/// The threads to capture, where not all are wanted.
+/// A selection of threads to capture.
 #[derive(Debug, Clone, Copy)]
 pub struct CaptureSelection<'a> {
-    /// Their ids.
+    /// The ids of the threads.
     pub tids: &'a [i32],
-    /// How long threads may be interrupted.
+    /// How long the capture may interrupt threads.
     ///
-    /// After it a thread that has not stopped is waited for only while it waits for a processor. If
-    /// it were released before it runs, its call might return EINTR.
+    /// After that time, the capture waits for a thread only while the thread waits for a processor.
+    /// If such a thread were released before it runs, its call might return EINTR.
     pub time_max: Duration,
 }
 
 /// Captures every thread of a process. `see` runs for each thread before its stop.
 ///
 /// # Errors
-/// If the process ended or executed another program.
+/// Returns an error if the process exited or executed another program.
 pub fn capture<T: Send>(
     pid: i32,
     start_time: u64,
@@ -127,19 +128,19 @@ pub fn capture<T: Send>(
 ) -> Result<Captures<T>, InjectError> {
     on_capturing_thread(pid, start_time, || {
         let mut session = CaptureSession::new(pid, mappings, see);
-        session.all()?;
+        session.capture_all()?;
         Ok(session.done)
     })
 }
 
-/// Captures some threads of a process, as [`capture()`] does all of them. Threads that sleep
-/// uninterruptibly are [`NotCaptured::Late`] and are not interrupted.
+/// Captures some threads of a process, as [`capture()`] captures all. Threads in uninterruptible
+/// sleep are [`NotCaptured::Late`] and are not interrupted.
 ///
-/// A call with a time limit that is issued again starts its time again. A thread that is stopped in
+/// A call with a timeout that is issued again starts its timeout again. A thread that is stopped in
 /// such a call over and over may never return from it.
 ///
 /// # Errors
-/// If the process ended or executed another program.
+/// Returns an error if the process exited or executed another program.
 pub fn capture_threads<T: Send>(
     pid: i32,
     start_time: u64,
@@ -149,12 +150,12 @@ pub fn capture_threads<T: Send>(
 ) -> Result<Captures<T>, InjectError> {
     on_capturing_thread(pid, start_time, || {
         let mut session = CaptureSession::new(pid, mappings, see);
-        session.some(chosen)?;
+        session.capture_some(chosen)?;
         Ok(session.done)
     })
 }
 
-/// Does the work in a thread of its own, and counts the sampling signals that it withheld.
+/// Does the work in a thread of its own, and counts the sampling signals that were withheld.
 fn on_capturing_thread<T: Send>(
     pid: i32,
     start_time: u64,
@@ -169,7 +170,7 @@ fn on_capturing_thread<T: Send>(
         identity::check(pid, start_time)?;
         work()
     });
-    // Taken after a failure, too: the next capture has its own count.
+    // Reset after a failure, too, because the next capture has its own count.
     let (signals, extra_expiries) = take_withheld();
     before.thread_set_mask().map_err(system)?;
     outcome.map(|threads| Captures { threads, withheld: signals + extra_expiries })
@@ -179,10 +180,10 @@ struct CaptureSession<'a, T, S> {
     pid: i32,
     mappings: &'a [Mapping],
     see: S,
-    /// Interrupted, and not yet seen to stop.
+    /// Threads that are interrupted and not yet seen to stop.
     pending: Vec<(StopRequest, T)>,
     done: Vec<Capture<T>>,
-    /// Bytes of all copies so far.
+    /// The number of bytes of all copies so far.
     copied: u64,
 }
 
@@ -191,12 +192,12 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
         Self { pid, mappings, see, pending: Vec::new(), done: Vec::new(), copied: 0 }
     }
 
-    fn all(&mut self) -> Result<(), InjectError> {
+    fn capture_all(&mut self) -> Result<(), InjectError> {
         let mut known = HashSet::new();
         for _ in 0..LISTS_MAX {
             let tids = match proc::tasks(self.pid) {
                 Ok(tids) => tids,
-                // The copies that were made before the process ended are worth having.
+                // The copies that were made before the process exited are worth keeping.
                 Err(_) if !self.done.is_empty() => break,
                 Err(_) => return Err(InjectError::Gone),
             };
@@ -205,36 +206,36 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
                 break;
             }
             for tid in new {
-                self.one(tid)?;
+                self.capture_one(tid)?;
             }
         }
         self.wait_for_late_threads(LATE_MAX)
     }
 
-    fn some(&mut self, chosen: CaptureSelection<'_>) -> Result<(), InjectError> {
+    fn capture_some(&mut self, chosen: CaptureSelection<'_>) -> Result<(), InjectError> {
         let since = Instant::now();
         let mut known = HashSet::new();
         for &tid in chosen.tids.iter().filter(|&&tid| known.insert(tid)) {
-            // An interrupt that is withdrawn leaves a mark on a call that checks for signals later.
-            if since.elapsed() >= chosen.time_max || self.is_stuck(tid) {
+            // A withdrawn interrupt leaves a mark on a call that checks for signals later.
+            if since.elapsed() >= chosen.time_max || self.is_uninterruptible(tid) {
                 let seen = (self.see)(tid);
                 self.done.push(Capture { tid, seen, outcome: Err(NotCaptured::Late) });
             } else {
-                self.one(tid)?;
+                self.capture_one(tid)?;
             }
         }
         self.wait_for_late_threads(chosen.time_max.saturating_sub(since.elapsed()))
     }
 
-    /// It sleeps uninterruptibly.
-    fn is_stuck(&self, tid: i32) -> bool {
+    /// Whether the thread is in uninterruptible sleep.
+    fn is_uninterruptible(&self, tid: i32) -> bool {
         proc::task_stat(self.pid, tid).is_ok_and(|stat| stat.state == 'D')
     }
 
     /// Interrupts a thread, and waits a little for its stop.
-    fn one(&mut self, tid: i32) -> Result<(), InjectError> {
+    fn capture_one(&mut self, tid: i32) -> Result<(), InjectError> {
         let seen = (self.see)(tid);
-        match self.ask(tid) {
+        match self.request_stop(tid) {
             Ok(request) => self.pending.push((request, seen)),
             Err(failure) => {
                 let why_not_captured = self.why_not_captured(tid, failure)?;
@@ -255,7 +256,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
         }
     }
 
-    fn ask(&self, tid: i32) -> Result<StopRequest, NotStopped> {
+    fn request_stop(&self, tid: i32) -> Result<StopRequest, NotStopped> {
         let since = Instant::now();
         loop {
             let denied = match StopRequest::send(self.pid, tid) {
@@ -316,7 +317,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
         (start, stack)
     }
 
-    /// Why one thread was not captured, or an error that concerns all of them.
+    /// Returns the reason why one thread was not captured, or an error that concerns all of them.
     fn why_not_captured(&self, tid: i32, failure: NotStopped) -> Result<NotCaptured, InjectError> {
         match failure {
             NotStopped::Gone(InjectError::Executed) => Err(InjectError::Executed),
@@ -353,7 +354,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
 
 /// Waits for a stop after a check that started at `polled`.
 ///
-/// A shorter pause would tell more precisely since when a thread has been stopped, but most of the
+/// A shorter pause would show more precisely since when a thread has been stopped, but most of the
 /// time belongs to the target.
 fn pause(polled: Instant) {
     await_child(Instant::now() + PAUSE.max(polled.elapsed() * 4));

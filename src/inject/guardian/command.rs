@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::inject::plan::AttachPlan;
-use crate::inject::preflight::Facts;
+use crate::inject::preflight::ProcessFacts;
 use crate::inject::seccomp::Permits;
 
-/// A request to the guardian; all but the last are answered.
+/// A request to the guardian. The guardian answers all requests but the last.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Command {
     Hold(i32),
     WaitExec,
-    CheckSeccomp(Box<Facts>, Permits),
+    CheckSeccomp(Box<ProcessFacts>, Permits),
     Attach(Box<AttachPlan>),
     /// The number of a [`traceprof_abi::layout::Operation`].
     Enter(u64),
@@ -21,6 +21,6 @@ pub(super) enum Command {
         pid: i32,
         start_time: u64,
     },
-    /// The recorder continues without the guardian; not answered.
+    /// The recorder continues without the guardian. The guardian does not answer.
     Leave,
 }

@@ -1,10 +1,10 @@
-//! Forks a process that continues with our code.
+//! Forks a process that continues with this program's code.
 //!
 //! A lock that another thread holds at the fork stays locked in the child for ever, for example the
-//! allocator's. So the forking process must have one thread, which is checked.
+//! allocator's. So the forking process must have only one thread, which is checked.
 //!
 //! # Safety
-//! The child of the fork runs one closure, and leaves by `_exit`.
+//! The forked child runs one closure, and leaves by `_exit`.
 #![allow(unsafe_code, reason = "forks")]
 
 use std::io;
@@ -16,17 +16,17 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::proc;
 
-/// Longest wait for threads that are about to end: a joined thread may still be listed.
+/// Longest wait for threads that are exiting: the kernel may still list a joined thread.
 const ENDING_MAX: Duration = Duration::from_secs(5);
 /// Pause between two counts of the threads.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Proof that this process has one thread; it cannot leave that thread.
+/// Proof that this process has only one thread. The proof cannot leave that thread.
 #[derive(Debug)]
 pub(in crate::inject) struct SingleThreaded(PhantomData<*const ()>);
 
 impl SingleThreaded {
-    /// Counts the threads of this process; an error while there is more than one.
+    /// Returns the proof, or an error while this process has more than one thread.
     pub(super) fn check() -> io::Result<SingleThreaded> {
         Self::check_for(ENDING_MAX)
     }
@@ -46,7 +46,7 @@ impl SingleThreaded {
         }
     }
 
-    /// Assumes that the other threads of this process do no harm.
+    /// Assumes that the other threads of this process are harmless.
     ///
     /// # Safety
     /// No other thread may hold a lock that the child takes. The C library unlocks its allocator in
@@ -56,13 +56,13 @@ impl SingleThreaded {
         SingleThreaded(PhantomData)
     }
 
-    /// Forks a child that runs the closure and ends. Returns the child's pid.
+    /// Forks a child that runs the closure and exits. Returns the child's pid.
     pub(super) fn fork(
         self,
         child: impl FnOnce() -> io::Result<()> + UnwindSafe,
     ) -> io::Result<i32> {
-        // SAFETY: no other thread exists that could hold a lock; `assume` leaves that proof to its
-        // caller.
+        // SAFETY: no other thread exists that could hold a lock. The caller of `assume` proves this
+        // there.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 let outcome = catch_unwind(child);
@@ -94,7 +94,7 @@ mod tests {
         let _ = other.join().unwrap();
     }
 
-    /// Each is the other's other thread.
+    /// Each starting thread is the other's second thread.
     #[test]
     fn neither_guardian_nor_fork_server_starts_beside_another_thread() {
         let starts: [fn() -> io::Result<()>; 2] =
@@ -109,7 +109,8 @@ mod tests {
         });
     }
 
-    /// The forked process has one thread whatever the tests have, so it may fork in its turn.
+    /// The forked process has one thread, however many the test process has, so it may fork in
+    /// turn.
     #[test]
     fn process_with_one_thread_is_forked() {
         let exit_of = |pid: i32| match waitpid(Pid::from_raw(pid), None) {

@@ -1,15 +1,15 @@
 //! The fork server: a process that forks guardians for a recorder of several processes.
 //!
-//! A running recorder has threads, and descriptors that no guardian may keep open, but new targets
-//! still need guardians. So the recorder starts a process early that does nothing but fork. Its
-//! guardians depend on it as little as on the recorder, and end with the recorder, not with the
+//! A running recorder has threads, and descriptors that no guardian may keep open. New targets
+//! still need guardians. So the recorder starts early a process that does nothing but fork. Its
+//! guardians depend on it as little as on the recorder: they exit with the recorder, not with the
 //! fork server.
 //!
 //! # Safety
-//! Descriptors that came with a message belong to the receiver.
+//! The receiver owns the descriptors that come with a message.
 //!
 //! # Does not
-//! - trace, or hold any file but its socket and the recorder's pidfd.
+//! - trace, or keep any descriptor open but its socket and the recorder's pidfd.
 #![allow(unsafe_code, reason = "takes over descriptors that were sent")]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,13 +31,13 @@ use crate::fault::{self, Party};
 use crate::inject::target::tracer::FORK_SERVER;
 use crate::proc::{open_pidfd, wait_readable};
 
-/// Longest wait for a guardian to be forked, on a machine without a free processor.
+/// Longest wait for the fork of a guardian, on a machine without a free processor.
 const FORK_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for the fork server's end.
+/// Longest wait for the exit of the fork server.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// The recorder's handle, usable from any thread. Dropping it ends the fork server and none of the
-/// guardians.
+/// The recorder's handle of the fork server, usable from any thread. Dropping it ends the fork
+/// server but none of the guardians.
 #[derive(Debug)]
 pub struct ForkServer {
     socket: OwnedFd,
@@ -49,7 +49,7 @@ impl ForkServer {
     /// Forks the fork server.
     ///
     /// # Errors
-    /// Those of the kernel, or if this process has more than one thread.
+    /// Returns an error of the kernel, or if this process has more than one thread.
     pub fn start() -> io::Result<ForkServer> {
         Self::fork(SingleThreaded::check()?)
     }
@@ -58,7 +58,7 @@ impl ForkServer {
         let (ours, theirs) = pair()?;
         let recorder_pid = std::process::id() as i32;
         let recorder = open_pidfd(recorder_pid)?;
-        fault::is(Party::Recorder, recorder_pid);
+        fault::set_party(Party::Recorder, recorder_pid);
         let pid = alone.fork(|| serve(&theirs, &recorder, recorder_pid))?;
         Ok(ForkServer { socket: ours, pidfd: open_pidfd(pid)?, pid })
     }
@@ -66,7 +66,7 @@ impl ForkServer {
     /// Forks a guardian for one more target.
     ///
     /// # Errors
-    /// Those of the kernel, or if the fork server was killed.
+    /// Returns an error of the kernel, or if the fork server was killed.
     pub fn guardian(&mut self) -> io::Result<Guardian> {
         send(self.socket.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL)?;
         wait_readable(self.socket.as_fd(), Instant::now() + FORK_MAX)?;
@@ -78,7 +78,8 @@ impl ForkServer {
         let mut descriptors = Vec::new();
         for part in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(numbers) = part {
-                // SAFETY: the kernel just made them for this message, and nothing else knows them.
+                // SAFETY: the kernel has just created the descriptors for this message, and nothing
+                // else knows them.
                 let own = |number: RawFd| unsafe { OwnedFd::from_raw_fd(number) };
                 descriptors.extend(numbers.into_iter().map(own));
             }
@@ -107,7 +108,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::Unix, kind, None, flags)?)
 }
 
-/// The child's side: forks on request until the recorder is gone, or needs no more guardians.
+/// Runs the fork server: forks on request until the recorder exits or needs no more guardians.
 fn serve(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<()> {
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
@@ -115,8 +116,8 @@ fn serve(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let name = std::ffi::CString::new(FORK_SERVER)?;
     // SAFETY: reads the string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    while is_asked(&socket, &recorder) {
-        // Reaps guardians that have ended: no other process can.
+    while await_request(&socket, &recorder) {
+        // Reaps guardians that have exited: no other process can reap them.
         while matches!(
             waitpid(None, Some(WaitPidFlag::WNOHANG)),
             Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
@@ -125,7 +126,8 @@ fn serve(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
         let forked = SingleThreaded::check()
             .and_then(|alone| alone.fork(|| server::run(&theirs, &recorder, recorder_pid)));
         let Ok(child) = forked else {
-            // A message without descriptors: the recorder can do without this target.
+            // A message without descriptors reports the failure. The recorder continues without
+            // this target.
             send(socket.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL)?;
             continue;
         };
@@ -138,8 +140,8 @@ fn serve(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     Ok(())
 }
 
-/// Waits for the next request; `false` if there will be none.
-fn is_asked(socket: &OwnedFd, recorder: &OwnedFd) -> bool {
+/// Waits for the next request. Returns `false` if no more requests will come.
+fn await_request(socket: &OwnedFd, recorder: &OwnedFd) -> bool {
     let mut fds = [
         PollFd::new(socket.as_fd(), PollFlags::POLLIN),
         PollFd::new(recorder.as_fd(), PollFlags::POLLIN),
@@ -170,7 +172,7 @@ mod tests {
         for guardian in &guardians {
             assert_eq!(proc::status(guardian.pid()).unwrap().parent, pid);
             let open = || proc::descriptors(guardian.pid()).unwrap().len();
-            // The standard ones, its socket and the recorder's pidfd, and none of the other
+            // The standard descriptors, its socket and the recorder's pidfd, and none of the other
             // guardian's.
             let deadline = Instant::now() + Duration::from_secs(20);
             while open() != 5 {
@@ -179,7 +181,7 @@ mod tests {
             }
         }
         drop(fork_server);
-        assert!(proc::start_time(pid).is_err(), "it goes on");
+        assert!(proc::start_time(pid).is_err(), "the fork server still runs");
         let has_ended = |pid: i32| proc::status(pid).map_or(true, |it| proc::has_ended(it.state));
         assert!(guardians.iter().all(|it| !has_ended(it.pid())));
         let pids = guardians.each_ref().map(Guardian::pid);

@@ -1,4 +1,4 @@
-//! Messages between the recorder and its guardian, over a socket that keeps their boundaries.
+//! Messages between the recorder and its guardian, over a socket that preserves message boundaries.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,7 +17,7 @@ pub(super) fn write_message(socket: BorrowedFd<'_>, message: &impl Serialize) ->
     Ok(())
 }
 
-/// Receives a message; `None` at the end of the connection.
+/// Receives a message. Returns `None` at the end of the connection.
 pub(super) fn read_message<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
     let mut bytes = vec![0; MESSAGE_MAX];
     let got = loop {

@@ -1,11 +1,12 @@
 //! The guardian: a process that does all the tracing and outlives the recorder.
 //!
-//! It is forked before the recorder has threads. It leaves the recorder's terminal session and
-//! blocks every signal, so that nothing typed at the terminal stops a tracer in the middle. It
-//! waits for commands and for the recorder's end; then it restores the target and ends, too.
+//! The recorder forks it before it starts threads. The guardian leaves the recorder's terminal
+//! session and blocks every signal, so that no key at the terminal stops a tracer in the middle of
+//! its work. It waits for commands and for the recorder's exit. Then it restores the target and
+//! exits, too.
 //!
 //! # Does not
-//! - open perf events, or hold any file but its socket and the recorder's pidfd.
+//! - open perf events, or keep any descriptor open but its socket and the recorder's pidfd.
 
 mod command;
 mod descriptors;
@@ -28,32 +29,32 @@ use self::message::{read_message, write_message};
 use super::data_segment::AttachedData;
 use super::error::InjectError;
 use super::plan::AttachPlan;
-use super::preflight::Facts;
+use super::preflight::ProcessFacts;
 use super::report::{AttachReport, DetachReport, EntryReport};
 use super::restore;
 use super::seccomp::{self, Permits, SeccompReport};
 use super::target::claim::Claim;
-use crate::fault::{self, Party, Point};
+use crate::fault::{self, FaultPoint, Party};
 use crate::proc::{open_pidfd, wait_readable};
 
-/// Longest wait for an answer. A guardian whose target gets no processor restores what an earlier
-/// recording left, attaches, and restores again, at more than half a minute each (70 s seen).
+/// Longest wait for an answer. A guardian whose target gets no CPU time removes the residue of an
+/// earlier recording, attaches, and restores again, at more than half a minute each (70 s seen).
 const ANSWER_MAX: Duration = Duration::from_secs(180);
-/// Longest wait for the guardian's own end.
+/// Longest wait for the guardian's exit.
 const END_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for a thread that a killed guardian had launched.
 const LATE_MAX: Duration = Duration::from_secs(1);
-/// Pause between two attempts to restore after it.
+/// Pause between two attempts to restore after such a thread.
 const LATE_RETRY: Duration = Duration::from_millis(20);
-/// The recorder's handle. Dropping it detaches from the target and ends the guardian; close perf
-/// events before.
+/// The recorder's handle of the guardian. Dropping it detaches from the target and ends the
+/// guardian. Close perf events before that.
 #[derive(Debug)]
 pub struct Guardian {
     socket: OwnedFd,
     pidfd: OwnedFd,
     pid: i32,
     attached: Option<AttachPlan>,
-    /// Answers that were not waited for to the end.
+    /// The number of answers that are not read yet.
     unread: u32,
 }
 
@@ -61,7 +62,7 @@ impl Guardian {
     /// Forks the guardian.
     ///
     /// # Errors
-    /// Those of the kernel, or if this process has more than one thread.
+    /// Returns an error of the kernel, or if this process has more than one thread.
     pub fn start() -> io::Result<Guardian> {
         Self::fork(SingleThreaded::check()?)
     }
@@ -71,18 +72,18 @@ impl Guardian {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let recorder_pid = std::process::id() as i32;
         let recorder = open_pidfd(recorder_pid)?;
-        fault::is(Party::Recorder, recorder_pid);
+        fault::set_party(Party::Recorder, recorder_pid);
         let pid = alone.fork(|| server::run(&theirs, &recorder, recorder_pid))?;
         Ok(Self::adopt(pid, ours, open_pidfd(pid)?))
     }
 
-    /// A handle of a guardian that another process has forked.
+    /// Creates the handle of a guardian that another process has forked.
     pub(super) fn adopt(pid: i32, socket: OwnedFd, pidfd: OwnedFd) -> Guardian {
-        fault::is(Party::Guardian, pid);
+        fault::set_party(Party::Guardian, pid);
         Guardian { socket, pidfd, pid, attached: None, unread: 0 }
     }
 
-    /// The guardian's pid, which a held program names with PR_SET_PTRACER under Yama.
+    /// Returns the guardian's pid. A held program names it with PR_SET_PTRACER under Yama.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -90,39 +91,39 @@ impl Guardian {
     /// Seizes a child of the recorder that waits before its execve. The recorder then lets the
     /// child continue and calls [`Self::wait_exec`].
     pub fn hold_at_exec(&mut self, pid: i32) -> Result<(), InjectError> {
-        self.ask(&Command::Hold(pid))
+        self.request(&Command::Hold(pid))
     }
 
-    /// Waits until the held child has executed its program, and leaves it stopped before the
+    /// Waits until the held child has executed its program. The child stays stopped before the
     /// program's first instruction, for [`Self::attach`].
     pub fn wait_exec(&mut self) -> Result<(), InjectError> {
-        self.ask(&Command::WaitExec)
+        self.request(&Command::WaitExec)
     }
 
-    /// Checks whether the seccomp filters of all threads permit the injection; refused if they do
-    /// not. Threads with filters may be stopped for it.
+    /// Checks whether the seccomp filters of all threads permit the injection, and refuses
+    /// otherwise. The guardian may stop threads with filters for this.
     pub fn check_seccomp(
         &mut self,
-        facts: &Facts,
+        facts: &ProcessFacts,
         permits: Permits,
     ) -> Result<SeccompReport, InjectError> {
         if !seccomp::is_filtered(facts.pid) {
             return Ok(SeccompReport::of_none());
         }
-        self.ask(&Command::CheckSeccomp(Box::new(facts.clone()), permits))
+        self.request(&Command::CheckSeccomp(Box::new(facts.clone()), permits))
     }
 
-    /// Maps the segments and starts the agent. After an error the target is as it was, or the error
-    /// names what is left.
+    /// Maps the segments and starts the agent. After an error the target is restored, or the error
+    /// names the residue.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
-        match self.ask(&Command::Attach(Box::new(plan.clone()))) {
+        match self.request(&Command::Attach(Box::new(plan.clone()))) {
             Ok(report) => {
                 self.attached = Some(plan.clone());
                 Ok(report)
             }
             Err(InjectError::Guardian { reason }) if self.has_ended() => {
-                // The guardian was killed in the middle of it: the recorder restores the target.
-                let restored = take_back_late(plan);
+                // The guardian was killed during the attach, so the recorder restores the target.
+                let restored = restore_after_killed_guardian(plan);
                 Err(match restored {
                     Ok(DetachReport { residue: None, .. }) | Err(InjectError::Gone) => {
                         InjectError::GuardianKilled
@@ -134,25 +135,25 @@ impl Guardian {
         }
     }
 
-    /// Removes what a recording left whose recorder and guardian were both killed. Returns a report
-    /// for each agent that was found.
-    pub fn remove_rest(
+    /// Removes the residue of a recording whose recorder and guardian were both killed. Returns a
+    /// report for each agent that was found.
+    pub fn remove_residue(
         &mut self,
         pid: i32,
         start_time: u64,
     ) -> Result<Vec<DetachReport>, InjectError> {
-        self.ask(&Command::Remove { pid, start_time })
+        self.request(&Command::Remove { pid, start_time })
     }
 
-    /// Lets a thread of the target run the agent's entry: to install the handler of a later signal,
-    /// to arm timers, or to delete them. Changes nothing if the target has ended or executed
-    /// another program.
+    /// Makes a thread of the target run the agent's entry: to install the handler of a later
+    /// signal, to arm timers, or to delete them. Changes nothing if the target has exited or
+    /// executed another program.
     pub fn run_entry(&mut self, operation: Operation) -> Result<EntryReport, InjectError> {
-        self.ask(&Command::Enter(operation as u64))
+        self.request(&Command::Enter(operation as u64))
     }
 
-    /// Starts [`Self::run_entry`] and does not wait: a target with thousands of threads that all
-    /// want a processor takes seconds. [`Self::entered`] returns the outcome.
+    /// Starts [`Self::run_entry`] without waiting for it: a target with thousands of threads that
+    /// all want a processor takes seconds. [`Self::entered`] returns the outcome.
     pub fn start_entry(&mut self, operation: Operation) -> Result<(), InjectError> {
         let command = Command::Enter(operation as u64);
         write_message(self.socket.as_fd(), &command).map_err(lost)?;
@@ -160,8 +161,8 @@ impl Guardian {
         Ok(())
     }
 
-    /// The outcome of the entry that was started, if it is known by now. Any other request drops
-    /// the answer.
+    /// Returns the outcome of the started entry, if it has arrived. Any other request drops the
+    /// answer.
     pub fn entered(&mut self) -> Option<Result<EntryReport, InjectError>> {
         if self.unread == 0 || wait_readable(self.socket.as_fd(), Instant::now()).is_err() {
             return None;
@@ -169,37 +170,37 @@ impl Guardian {
         Some(self.answer())
     }
 
-    /// Whether an answer is still to come.
+    /// Whether an answer is still outstanding.
     pub fn is_busy(&self) -> bool {
         self.unread > 0
     }
 
-    /// Restores the target. The recorder has closed its perf events and released a held program
-    /// before.
+    /// Restores the target. Before that, the recorder must close its perf events and release a held
+    /// program.
     pub fn detach(&mut self) -> Result<DetachReport, InjectError> {
         let plan = self.attached.take();
-        match (self.ask(&Command::Detach), plan) {
+        match (self.request(&Command::Detach), plan) {
             (Err(InjectError::Guardian { .. }), Some(plan)) if self.has_ended() => {
-                // The guardian was killed: the recorder does the work itself, once.
-                take_back(&plan)
+                // The guardian was killed, so the recorder restores the target itself, once.
+                restore_from_recorder(&plan)
             }
             (answer, _) => answer,
         }
     }
 
-    /// Gives up the target: its agent is gone with the program that it was in.
+    /// Gives up the target, whose agent has vanished with its program.
     pub fn forget(&mut self) -> Result<(), InjectError> {
         self.attached = None;
-        self.ask(&Command::Forget)
+        self.request(&Command::Forget)
     }
 
     fn has_ended(&self) -> bool {
         wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX).is_ok()
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
+    fn request<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
         write_message(self.socket.as_fd(), command).map_err(lost)?;
-        fault::at(Point::GuardianRequested);
+        fault::at(FaultPoint::GuardianRequested);
         let deadline = Instant::now() + ANSWER_MAX;
         self.unread += 1;
         while self.unread > 1 {
@@ -211,7 +212,7 @@ impl Guardian {
         self.answer()
     }
 
-    /// Reads the answer that has arrived.
+    /// Reads an answer that has arrived.
     fn answer<T: DeserializeOwned>(&mut self) -> Result<T, InjectError> {
         self.unread -= 1;
         match read_message::<Result<T, InjectError>>(self.socket.as_fd()).map_err(lost)? {
@@ -231,30 +232,30 @@ impl Drop for Guardian {
             // An error means that the guardian is dead, and nothing more can be done here.
             let _ = self.detach();
         }
-        // A guardian that is gone needs no message.
+        // A guardian that has exited needs no message.
         let _ = write_message(self.socket.as_fd(), &Command::Leave);
         let _ = shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if self.has_ended() {
-            // It is not our child if the fork server forked it.
+            // The guardian is not our child if the fork server forked it.
             let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
         }
     }
 }
 
 /// Restores the target from the recorder's own process.
-fn take_back(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+fn restore_from_recorder(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
     let data = AttachedData::new(plan.data.shm_id)
         .map_err(|error| InjectError::system("shmat", &error))?;
     restore::restore(plan, &data, restore::PATIENCE)
 }
 
-/// Restores the target after a guardian was killed during its attach. A thread that it had launched
-/// may attach the segments only now.
-fn take_back_late(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+/// Restores the target after a guardian was killed during its attach. A thread that the guardian
+/// launched may attach the segments only now.
+fn restore_after_killed_guardian(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
     let _claim = Claim::on(plan.pid, plan.start_time)?;
     let deadline = Instant::now() + LATE_MAX;
     loop {
-        let report = take_back(plan)?;
+        let report = restore_from_recorder(plan)?;
         if Instant::now() >= deadline {
             return Ok(report);
         }

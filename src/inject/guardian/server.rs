@@ -1,7 +1,7 @@
-//! The guardian's side: it waits for commands and for the recorder's end.
+//! The guardian's main loop: it waits for commands and for the recorder's exit.
 //!
 //! # Safety
-//! One system call that names the process.
+//! One system call, which sets the process name.
 #![allow(unsafe_code, reason = "prctl")]
 
 use std::io;
@@ -14,7 +14,7 @@ use traceprof_abi::layout::Operation;
 use super::command::Command;
 use super::descriptors::keep_only;
 use super::message::{read_message, write_message};
-use crate::fault::{self, Party, Point};
+use crate::fault::{self, FaultPoint, Party};
 use crate::inject::agent_entry::{self, FrameArea};
 use crate::inject::attach::{self, held_program};
 use crate::inject::data_segment::AttachedData;
@@ -30,12 +30,14 @@ use crate::inject::target::tracer::GUARDIAN;
 use crate::inject::{abandoned_segments, seccomp};
 use crate::proc::wait_readable;
 
-/// Longest wait for a recorder that closed its socket to end, and its perf events with it.
+/// Longest wait for the exit of a recorder that closed its socket. Its perf events are closed with
+/// it.
 const RECORDER_END_MAX: Duration = Duration::from_secs(5);
 /// How long an orphaned guardian tries to restore the target.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The child's side: becomes independent of the recorder's terminal and descriptors, and serves.
+/// Runs the guardian: makes it independent of the recorder's terminal and descriptors, and serves
+/// commands.
 pub(super) fn run(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<()> {
     let started = abandoned_segments::now();
     let _ = nix::unistd::setsid();
@@ -46,12 +48,12 @@ pub(super) fn run(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io
     let name = std::ffi::CString::new(GUARDIAN)?;
     // SAFETY: reads the string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    fault::is(Party::Guardian, std::process::id() as i32);
-    fault::at(Point::GuardianStarted);
+    fault::set_party(Party::Guardian, std::process::id() as i32);
+    fault::at(FaultPoint::GuardianStarted);
     let mut server = GuardianServer { recorder, attached: None, held: None, is_dismissed: false };
     server.serve(&socket);
-    // The data segment was detached before the socket was closed. A recorder that continues may be
-    // about to make segments for another target.
+    // The guardian detached the data segment before the socket was closed. A recorder that still
+    // runs may be about to create segments for another target.
     let is_gone = || wait_readable(server.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
     if !server.is_dismissed && is_gone().is_ok() {
         abandoned_segments::remove_orphans(recorder_pid, started);
@@ -59,7 +61,7 @@ pub(super) fn run(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io
     Ok(())
 }
 
-/// A target with the agent in it.
+/// A target that the agent is attached to.
 struct AttachedTarget {
     plan: AttachPlan,
     data: AttachedData,
@@ -70,8 +72,8 @@ struct AttachedTarget {
 struct GuardianServer {
     recorder: OwnedFd,
     attached: Option<AttachedTarget>,
-    held: Option<held_program::Held>,
-    /// The recorder has said that it continues alone.
+    held: Option<held_program::HeldProgram>,
+    /// Whether the recorder has announced that it continues alone.
     is_dismissed: bool,
 }
 
@@ -104,15 +106,16 @@ impl GuardianServer {
             }
         }
         if self.attached.is_some() {
-            fault::at(Point::OrphanNoticed);
-            // Its perf events must be closed before the signal's old action comes back.
+            fault::at(FaultPoint::OrphanNoticed);
+            // The recorder's perf events must be closed before the application's action of the
+            // signal is restored.
             let _ = wait_readable(self.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
             let _ = self.detach(ORPHAN_PATIENCE);
-            fault::at(Point::OrphanRestored);
+            fault::at(FaultPoint::OrphanRestored);
         }
     }
 
-    /// The next command, or `None` when the recorder is gone.
+    /// Returns the next command, or `None` when the recorder has exited.
     fn next(&self, socket: &OwnedFd) -> Option<Command> {
         let mut fds = [
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
@@ -125,7 +128,7 @@ impl GuardianServer {
                 Err(_) => return None,
             }
         }
-        // A command that came before the recorder ended is not started.
+        // A command that came before the recorder's exit is not started.
         if fds[1].any() == Some(true) {
             return None;
         }
@@ -133,9 +136,9 @@ impl GuardianServer {
     }
 
     fn hold(&mut self, pid: i32) -> Result<(), InjectError> {
-        fault::is(Party::Target, pid);
-        self.held = Some(held_program::Held::seize(pid)?);
-        fault::at(Point::HoldSeized);
+        fault::set_party(Party::Target, pid);
+        self.held = Some(held_program::HeldProgram::seize(pid)?);
+        fault::at(FaultPoint::HoldSeized);
         Ok(())
     }
 
@@ -151,17 +154,17 @@ impl GuardianServer {
     }
 
     fn attach(&mut self, plan: AttachPlan) -> Result<AttachReport, InjectError> {
-        fault::is(Party::Target, plan.pid);
-        fault::at(Point::AttachRequested);
+        fault::set_party(Party::Target, plan.pid);
+        fault::at(FaultPoint::AttachRequested);
         let held = match self.held.take() {
             Some(held) => Some(held.into_stopped(plan.pid)?),
             None => None,
         };
         // A held program continues when `held` is dropped.
         let (data, claim) = self.prepare(&plan, held.is_some())?;
-        fault::at(Point::AttachReady);
+        fault::at(FaultPoint::AttachReady);
         let outcome = attach::attach(&plan, &data, held);
-        fault::at(Point::AttachDone);
+        fault::at(FaultPoint::AttachDone);
         if outcome.is_ok() {
             self.attached = Some(AttachedTarget { plan, data, _claim: claim });
         }
@@ -170,16 +173,16 @@ impl GuardianServer {
 
     fn prepare(&self, plan: &AttachPlan, held: bool) -> Result<(AttachedData, Claim), InjectError> {
         let reason = if self.attached.is_some() {
-            "a target is attached already"
+            "a target is already attached"
         } else if plan.hold_fd.is_some() && !held {
-            "the plan holds a program that was not held at its start"
+            "the plan is for a held program, and no program is held"
         } else {
             plan.check()?;
             let claim = Claim::on(plan.pid, plan.start_time)?;
-            fault::at(Point::AttachClaimed);
-            // Above an agent that is still installed, ours would save that agent's action as the
-            // application's and restore it in the end. A finished restore may leave an agent that
-            // the application chains to, but not installed.
+            fault::at(FaultPoint::AttachClaimed);
+            // If another agent were still installed, this one would save that agent's action as the
+            // application's and restore it at the end. A finished restore may leave an agent that
+            // the application chains to, but no installed one.
             residue::remove(plan.pid, plan.start_time)?;
             let data = AttachedData::new(plan.data.shm_id);
             return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
@@ -188,7 +191,7 @@ impl GuardianServer {
     }
 
     fn enter(&self, number: u64) -> Result<EntryReport, InjectError> {
-        fault::at(Point::EntryRequested);
+        fault::at(FaultPoint::EntryRequested);
         let bad = |reason: &str| InjectError::BadPlan { reason: reason.to_owned() };
         let operation = Operation::ALL.into_iter().find(|known| *known as u64 == number);
         let operation = operation.ok_or_else(|| bad("the agent has no such operation"))?;
@@ -196,7 +199,7 @@ impl GuardianServer {
         identity::check(attached.plan.pid, attached.plan.start_time)?;
         let stopped =
             agent_entry::run(&attached.plan, &attached.data, operation, FrameArea::Shared)?;
-        fault::at(Point::EntryDone);
+        fault::at(FaultPoint::EntryDone);
         Ok(EntryReport { stopped_ns: stopped.as_nanos() as u64 })
     }
 
@@ -204,15 +207,15 @@ impl GuardianServer {
         let Some(AttachedTarget { plan, data, _claim }) = self.attached.take() else {
             return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
         };
-        fault::at(Point::DetachRequested);
+        fault::at(FaultPoint::DetachRequested);
         let restored = restore::restore(&plan, &data, patience);
-        fault::at(Point::DetachDone);
+        fault::at(FaultPoint::DetachDone);
         restored
     }
 }
 
 fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
-    fault::is(Party::Target, pid);
+    fault::set_party(Party::Target, pid);
     let _claim = Claim::on(pid, start_time)?;
     residue::remove(pid, start_time)
 }

@@ -1,4 +1,4 @@
-//! Reads and writes the memory of another process.
+//! Access to the memory of another process.
 //!
 //! # Safety
 //! Every call passes `process_vm_*` a buffer of its own with its length; nothing outlives the call.
@@ -9,8 +9,8 @@ use std::io;
 
 use crate::fault;
 
-/// Reads the memory of a process up to its first unmapped page, by the id of one of its threads.
-/// Returns the number of bytes.
+/// Reads the memory of a process up to the first unmapped page. The process is named by the id of
+/// one of its threads. Returns the number of bytes.
 pub fn read_part(tid: i32, address: u64, into: &mut [u8]) -> usize {
     usize::try_from(read(tid, address, into)).unwrap_or(0)
 }
@@ -18,7 +18,7 @@ pub fn read_part(tid: i32, address: u64, into: &mut [u8]) -> usize {
 fn read(tid: i32, address: u64, into: &mut [u8]) -> isize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
-    // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
+    // SAFETY: writes at most `into.len()` bytes to `into`, which this process owns.
     unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) }
 }
 
@@ -30,12 +30,12 @@ fn whole(got: isize, wanted: usize) -> io::Result<()> {
     }
 }
 
-/// Reads memory, all of it or an error.
+/// Reads memory completely, or returns an error.
 pub(super) fn read_all(tid: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
     whole(read(tid, address, into), into.len())
 }
 
-/// Writes memory that the target itself may write, all of it or an error.
+/// Writes memory that the target itself may write, completely, or returns an error.
 pub(super) fn write_all(tid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };

@@ -1,10 +1,10 @@
-//! A seized thread: the one door to `ptrace`.
+//! A seized thread: the only module that calls `ptrace`.
 //!
 //! # Safety
 //! Every request passes `ptrace` a buffer of its own with its length; nothing outlives the call.
 //!
 //! # Invariants
-//! - `PTRACE_O_EXITKILL` is never set: when this tracer ends, the thread continues.
+//! - `PTRACE_O_EXITKILL` is never set: when this tracer dies, the thread continues.
 //! - Every wait has a deadline.
 //!
 //! # Does not
@@ -41,25 +41,25 @@ const NT_X86_XSTATE: usize = 0x202;
 const XSTATE_MAX: usize = 32 * 1024;
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const PEEKED_MAX: usize = 32;
-/// Checks for a stop, after which the thread's state is checked, too.
+/// Checks for a stop between two checks of the thread's state.
 const PEEKS: u32 = 16;
-/// Full pages of pending signals that are read; real-time signals queue up.
+/// Most pages of pending signals that are read; real-time signals queue up.
 const PEEKS_MAX: u64 = 8;
 /// The event that ended a wait for a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TraceeEvent {
-    /// The stop that was requested.
+    /// The thread has made the requested stop.
     Interrupt,
     /// Job control has stopped the process (a group stop).
     Group,
-    /// The process has just executed another program.
+    /// The process has executed another program.
     Exec,
     /// The thread enters or leaves a system call.
     Syscall,
     /// A signal is about to be delivered.
     Signal(i32),
-    /// The thread ended, with its exit code, or 128 and the signal's number.
-    Ended(i32),
+    /// The thread exited, with its exit code, or 128 plus the signal's number.
+    Exited(i32),
     /// The thread did not stop in time.
     Timeout,
 }
@@ -67,18 +67,18 @@ pub(super) enum TraceeEvent {
 /// How far a stopped thread continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resume {
-    /// Until any other stop.
+    /// Until the next stop other than a system call's.
     Run,
-    /// Until the next system call's entry or exit.
+    /// Until the entry or the exit of the next system call.
     ToSyscall,
 }
 
-/// A thread that the calling thread traces. Dropping it does not detach it: only a stopped thread
-/// can be detached.
+/// A thread that the calling thread traces. Dropping the value does not detach the thread: only a
+/// stopped thread can be detached.
 #[derive(Debug)]
 pub(super) struct Tracee {
     tid: i32,
-    /// A stop that was seen and not yet consumed.
+    /// A stop that was seen and is not consumed yet.
     seen: Cell<Option<TraceeEvent>>,
 }
 
@@ -99,7 +99,7 @@ impl Tracee {
         change(libc::PTRACE_INTERRUPT, self.tid, 0, 0)
     }
 
-    /// Whether the thread has stopped or ended, and that was not consumed.
+    /// Whether the thread has stopped or exited, and the stop is not consumed yet.
     pub(super) fn has_stopped(&self) -> bool {
         self.seen.set(self.peek_stop().ok().flatten());
         self.seen.get().is_some()
@@ -107,29 +107,29 @@ impl Tracee {
 
     /// Waits for the next stop.
     ///
-    /// A stop for a signal is seen with WNOWAIT and never consumed. If the tracer consumed it and
-    /// died, the kernel would think that the tracer had the signal, and the application would lose
-    /// it. The next request continues the thread all the same.
+    /// The tracer sees a stop for a signal with WNOWAIT and never consumes it. If the tracer
+    /// consumed the stop and died, the kernel would assume that the tracer had taken the signal,
+    /// and the application would lose it. The next request continues the thread all the same.
     ///
     /// The requested stop is not consumed, either: the kernel forgets it when the thread continues.
-    /// That saves one call for each of many threads.
+    /// That saves one system call for each thread.
     pub(super) fn wait(&self, deadline: Instant) -> io::Result<TraceeEvent> {
         let mut peeks = 0u32;
         loop {
             peeks = peeks.wrapping_add(1);
             match self.seen.take().map_or_else(|| self.peek_stop(), |stop| Ok(Some(stop))) {
                 Ok(None) if Instant::now() >= deadline => return Ok(TraceeEvent::Timeout),
-                // A leader's end is reported only after the ends of all other threads of its
-                // process were consumed. This very thread may trace those.
+                // The kernel reports a leader's exit only after the exits of all other threads of
+                // its process were consumed. This very thread may trace those threads.
                 Ok(None) if peeks.is_multiple_of(PEEKS) && self.is_zombie() => {
-                    return Ok(TraceeEvent::Ended(0));
+                    return Ok(TraceeEvent::Exited(0));
                 }
                 Ok(None) => await_child(deadline),
                 Ok(Some(stop @ (TraceeEvent::Signal(_) | TraceeEvent::Interrupt))) => {
                     return Ok(stop);
                 }
-                // Another part of this process has started it, and waits for its end.
-                Ok(Some(stop @ TraceeEvent::Ended(_))) if self.is_own_child() => return Ok(stop),
+                // Another part of this process started the child, and waits for its exit.
+                Ok(Some(stop @ TraceeEvent::Exited(_))) if self.is_own_child() => return Ok(stop),
                 Ok(Some(stop)) => {
                     let mut status = 0;
                     // SAFETY: `status` is this call's own.
@@ -138,9 +138,9 @@ impl Tracee {
                     return Ok(stop);
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                // The thread vanished, as all others do when one of them executes.
+                // The thread no longer exists: an exec by one thread ends all others.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                    return Ok(TraceeEvent::Ended(0));
+                    return Ok(TraceeEvent::Exited(0));
                 }
                 Err(error) => return Err(error),
             }
@@ -155,13 +155,13 @@ impl Tracee {
         proc::status(self.tid).is_ok_and(|status| status.parent == std::process::id() as i32)
     }
 
-    /// The stop that the thread is in, or its end.
+    /// Returns the stop that the thread is in, or its exit.
     fn peek_stop(&self) -> io::Result<Option<TraceeEvent>> {
         const PEEK: i32 =
             libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         // SAFETY: all zero is a value of this plain structure.
         let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: writes one structure, which is ours.
+        // SAFETY: writes one structure, which this function owns.
         if unsafe { libc::waitid(libc::P_PID, self.tid as u32, &mut about, PEEK) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -170,13 +170,13 @@ impl Tracee {
         // SAFETY: as above.
         let status = unsafe { about.si_status() };
         Ok((pid != 0).then(|| match about.si_code {
-            libc::CLD_EXITED => TraceeEvent::Ended(status),
-            libc::CLD_KILLED | libc::CLD_DUMPED => TraceeEvent::Ended(128 + status),
+            libc::CLD_EXITED => TraceeEvent::Exited(status),
+            libc::CLD_KILLED | libc::CLD_DUMPED => TraceeEvent::Exited(128 + status),
             _ => stopped_for(status),
         }))
     }
 
-    /// Continues a stopped thread, with a signal to deliver if it stopped for one.
+    /// Continues a stopped thread. If the thread stopped for a signal, `signal` is delivered.
     pub(super) fn resume(&self, how: Resume, signal: i32) -> io::Result<()> {
         let code = match how {
             Resume::Run => libc::PTRACE_CONT,
@@ -185,7 +185,8 @@ impl Tracee {
         change(code, self.tid, 0, signal as usize)
     }
 
-    /// Detaches a stopped thread, which continues, with a signal to deliver if it stopped for one.
+    /// Detaches a stopped thread, which then continues. If the thread stopped for a signal,
+    /// `signal` is delivered.
     pub(super) fn detach(&self, signal: i32) -> io::Result<()> {
         change(libc::PTRACE_DETACH, self.tid, 0, signal as usize)
     }
@@ -209,7 +210,7 @@ impl Tracee {
         got.is_ok() && about[0].to_le_bytes()[0] == ENTRY
     }
 
-    /// The registers; `None` if the thread runs 32-bit code.
+    /// Returns the registers; `None` if the thread runs 32-bit code.
     pub(super) fn registers(&self) -> io::Result<Option<Registers>> {
         let mut registers = zeroed();
         let part = (&raw mut registers).cast::<c_void>();
@@ -223,7 +224,7 @@ impl Tracee {
         self.set_regset(NT_PRSTATUS, part, REGISTERS_LEN)
     }
 
-    /// The vector state in the format of `NT_X86_XSTATE`.
+    /// Returns the vector state in the format of `NT_X86_XSTATE`.
     pub(super) fn xstate(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; XSTATE_MAX];
         let part = bytes.as_mut_ptr().cast::<c_void>();
@@ -250,7 +251,7 @@ impl Tracee {
         change(libc::PTRACE_SETREGSET, self.tid, set, &raw mut part as usize)
     }
 
-    /// The signal mask, without the temporary mask of a call such as `ppoll`.
+    /// Returns the signal mask, without the temporary mask of a call such as `ppoll`.
     pub(super) fn mask(&self) -> io::Result<u64> {
         let mut mask = 0u64;
         request(libc::PTRACE_GETSIGMASK, self.tid, 8, &raw mut mask as usize)?;
@@ -262,14 +263,15 @@ impl Tracee {
         change(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw mut copy as usize)
     }
 
-    /// Signals that are pending for the thread or its process.
+    /// Returns the signals that are pending for the thread or its process.
     pub(super) fn pending(&self) -> io::Result<Vec<PendingSignal>> {
         let mut pending = self.own_pending()?;
         pending.extend(self.queue(libc::PTRACE_PEEKSIGINFO_SHARED)?);
         Ok(pending)
     }
 
-    /// Signals that are pending for the thread alone, as those of its timers and events are.
+    /// Returns the signals that are pending for the thread alone. Signals of its timers and perf
+    /// events are among them.
     pub(super) fn own_pending(&self) -> io::Result<Vec<PendingSignal>> {
         self.queue(0)
     }
@@ -290,14 +292,14 @@ impl Tracee {
         Ok(pending)
     }
 
-    /// The signal that the thread has stopped for.
+    /// Returns the signal that the thread has stopped for.
     pub(super) fn taken(&self) -> io::Result<PendingSignal> {
         let mut record = [0u32; SIGINFO_LEN / 4];
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, record.as_mut_ptr() as usize)?;
         Ok(PendingSignal::read(&record))
     }
 
-    /// The seccomp filters of the stopped thread, the latest first.
+    /// Returns the seccomp filters of the stopped thread, the latest first.
     pub(super) fn filters(&self) -> io::Result<Vec<Vec<FilterInstruction>>> {
         let mut filters = Vec::new();
         loop {
@@ -306,7 +308,7 @@ impl Tracee {
             // The kernel writes no more than the longest program that it accepts.
             match request(PTRACE_SECCOMP_GET_FILTER, self.tid, filters.len(), place) {
                 Ok(len) => program.truncate(len as usize),
-                // There is no filter with this number.
+                // No filter has this number.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
                 Err(error) => return Err(error),
             }
@@ -314,7 +316,7 @@ impl Tracee {
         }
     }
 
-    /// Address of the thread's rseq area, if it registered one.
+    /// Returns the address of the thread's rseq area, if the thread registered one.
     pub(super) fn rseq(&self) -> Option<u64> {
         let mut configuration = [0u64; 3];
         let place = configuration.as_mut_ptr() as usize;
@@ -322,18 +324,18 @@ impl Tracee {
         (configuration[0] != 0).then_some(configuration[0])
     }
 
-    /// Reads memory, all of it or an error.
+    /// Reads the target's memory completely, or returns an error.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         memory::read_all(self.tid, address, into)
     }
 
-    /// Writes memory that the target itself may write, all of it or an error.
+    /// Writes memory that the target itself may write, completely, or returns an error.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         memory::write_all(self.tid, address, bytes)
     }
 }
 
-/// A request that changes the thread's state.
+/// Makes a request that changes the thread's state.
 fn change(code: u32, tid: i32, address: usize, data: usize) -> io::Result<()> {
     request(code, tid, address, data)?;
     fault::touched(match code {
@@ -347,14 +349,14 @@ fn change(code: u32, tid: i32, address: usize, data: usize) -> io::Result<()> {
 }
 
 fn request(code: u32, tid: i32, address: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: the callers pass the address and the length of a buffer that is theirs, or numbers.
+    // SAFETY: the callers pass the address and the length of a buffer that they own, or numbers.
     match unsafe { libc::ptrace(code, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value),
     }
 }
 
-/// Reads the code of a stop: a signal, and above it the event.
+/// Decodes a stop: a signal in the low byte, and the event above it.
 fn stopped_for(code: i32) -> TraceeEvent {
     match (code >> 8, code & 0xff) {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => TraceeEvent::Interrupt,

@@ -1,4 +1,4 @@
-//! A pending signal, as the kernel describes it to a tracer.
+//! A pending signal as the kernel describes it to a tracer.
 
 use traceprof_abi::layout::SIG_DATA_MARK;
 use traceprof_abi::signal::{SI_QUEUE, SI_TIMER, TRAP_PERF};
@@ -9,7 +9,7 @@ pub(super) const SIGINFO_LEN: usize = 128;
 /// A pending signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::inject) struct PendingSignal {
-    /// Its number.
+    /// The signal's number.
     pub(in crate::inject) number: i32,
     code: i32,
     overruns: u32,
@@ -18,8 +18,8 @@ pub(in crate::inject) struct PendingSignal {
 
 impl PendingSignal {
     pub(super) fn read(record: &[u32; SIGINFO_LEN / 4]) -> PendingSignal {
-        // An event's `sig_data`, or the value of a timer or of a queued signal, is at byte 24; the
-        // mark is its uppermost quarter. A timer has its overruns at byte 20.
+        // The `sig_data` of a perf event, or the value of a timer or of a queued signal, is at byte
+        // 24; the mark is its uppermost quarter. The overruns of a timer are at byte 20.
         PendingSignal {
             number: record[0] as i32,
             code: record[2] as i32,
@@ -28,18 +28,18 @@ impl PendingSignal {
         }
     }
 
-    /// Its bit in a set; bit 0 is signal 1.
+    /// Returns the signal's bit in a set; bit 0 is signal 1.
     pub(in crate::inject) fn bit(self) -> u64 {
         1u64.checked_shl((self.number as u32).wrapping_sub(1)).unwrap_or(0)
     }
 
-    /// Whether it belongs to a recording: an event or a timer of ours raised it, or the recorder
-    /// sent it.
+    /// Whether the signal belongs to a recording: one of its perf events or timers raised it, or
+    /// the recorder sent it.
     pub(in crate::inject) fn is_sampling(self) -> bool {
         [TRAP_PERF, SI_TIMER, SI_QUEUE].contains(&self.code) && self.mark == SIG_DATA_MARK
     }
 
-    /// Expiries of a timer that are folded into this one.
+    /// Returns the number of further timer expiries that are folded into this signal.
     pub(in crate::inject) fn overruns(self) -> u32 {
         if self.code == SI_TIMER { (self.overruns as i32).max(0) as u32 } else { 0 }
     }

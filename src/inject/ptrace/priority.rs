@@ -1,10 +1,10 @@
 //! The scheduling priority of a tracing thread.
 //!
 //! # Safety
-//! The system calls take numbers, or read one structure of ours.
+//! The system calls take numbers, or read one structure that this module owns.
 #![allow(unsafe_code, reason = "changes the scheduling of the calling thread")]
 
-/// Raises the priority of the calling thread: real time where that is permitted.
+/// Raises the priority of the calling thread, to real time where the kernel permits it.
 ///
 /// A tracer that loses its processor keeps its tracee stopped. Each released thread may take the
 /// processor away, for several milliseconds on a busy machine (measured). The guardian sleeps

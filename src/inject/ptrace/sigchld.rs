@@ -1,25 +1,25 @@
 //! The action of SIGCHLD while this process traces.
 //!
-//! With an inherited SIG_IGN or SA_NOCLDSTOP no SIGCHLD would report a stop, and every wait for one
-//! would take its whole slice.
+//! With an inherited SIG_IGN or SA_NOCLDSTOP, no SIGCHLD would report a stop, and every wait for a
+//! stop would take its full slice.
 //!
 //! # Invariants
-//! - The action belongs to the process, and several threads may trace at once: the first one saves
-//!   it, and the last one restores it.
+//! - The action belongs to the process, and several threads may trace at once. The first one saves
+//!   the action, and the last one restores it.
 //!
 //! # Safety
-//! Only the default action and the saved one are installed.
+//! This module installs only the default action and the saved one.
 #![allow(unsafe_code, reason = "the action of a signal is changed")]
 
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// While one of these lives, SIGCHLD reports every stop of a child to the process.
+/// A guard: while one lives, SIGCHLD reports every stop of a child to the process.
 #[derive(Debug)]
 pub(in crate::inject) struct DefaultSigchld(());
 
-/// How many live, and the action before the first of them.
+/// The number of live guards, and the action before the first of them.
 static REPLACED: Mutex<(usize, Option<SigAction>)> = Mutex::new((0, None));
 
 impl DefaultSigchld {
@@ -41,7 +41,7 @@ impl Drop for DefaultSigchld {
         replaced.0 = replaced.0.saturating_sub(1);
         let before = if replaced.0 == 0 { replaced.1.take() } else { None };
         if let Some(before) = before {
-            // SAFETY: the action that was installed before, by whoever installed it.
+            // SAFETY: reinstalls the action that was installed before.
             let _ = unsafe { sigaction(Signal::SIGCHLD, &before) };
         }
     }
@@ -60,8 +60,8 @@ mod tests {
         status.ignored >> (libc::SIGCHLD - 1) & 1 == 1
     }
 
-    /// The second trace starts before the first has ended. Other tests trace, too, so this one runs
-    /// in a process of its own.
+    /// The second trace starts before the first has finished. Other tests trace, too, so this test
+    /// runs in a process of its own.
     #[test]
     fn the_last_of_several_puts_back_what_the_first_one_found() {
         if std::env::var_os(ALONE).is_none() {
@@ -80,10 +80,10 @@ mod tests {
         let second = DefaultSigchld::install().unwrap();
         assert!(!ignores());
         drop(first);
-        assert!(!ignores(), "the second hears nothing any more");
+        assert!(!ignores(), "the second trace gets no SIGCHLD any more");
         drop(second);
-        assert!(ignores(), "it is not as it was");
-        // Once more, to see that nothing was kept.
+        assert!(ignores(), "the action is not restored");
+        // Once more, to check that no state is left over.
         drop(DefaultSigchld::install().unwrap());
         assert!(ignores());
     }

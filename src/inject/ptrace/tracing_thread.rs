@@ -1,4 +1,4 @@
-//! A thread for one trace, whose end detaches every tracee.
+//! A thread that traces, and detaches every tracee when it ends.
 
 /// Runs the closure in a thread of its own. When that thread ends, the kernel detaches all its
 /// tracees, even those that have not stopped yet.

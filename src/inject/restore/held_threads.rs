@@ -6,17 +6,18 @@
 //! such a thread sleeps in a call of its own code, it stays outside of the agent, which is all that
 //! a restore needs. The end of the tracing thread releases it.
 //!
-//! Calls that make or replace a process are different, as the new process is not held. The parent
-//! of a `vfork` sleeps until its child executes or ends. The child uses the same memory, but has
-//! its own copy of the signal actions, which name our handlers. A signal after the restore would
-//! run code that is gone. So the child is stopped like a thread, and its actions are restored, too.
-//! If it is not found or does not stop, nothing is restored now, and another attempt follows: the
-//! child will execute soon.
+//! Calls that create or replace a process are different, because the new process is not held. The
+//! parent of a `vfork` sleeps until its child calls exec or exits. The child uses the same memory,
+//! but has its own copy of the signal actions, which name our handlers. A signal after the restore
+//! would run code that no longer exists. So the child is stopped like a thread, and its actions are
+//! restored, too. If the child is not found or does not stop, nothing is restored now, and another
+//! attempt follows: the child will soon call exec.
 //!
-//! The kernel drops an ignored signal when it is sent, unless its receiver is traced: the leader
-//! for signals to the process, the child's parent thread for SIGCHLD. Then the signal wakes a
-//! thread of the process and ends its call with EINTR. That can be repaired in traced threads only.
-//! So the leader and parents of children are stopped last and released first.
+//! The kernel drops an ignored signal when it is sent, unless its receiver is traced. The receiver
+//! is the leader for signals to the process, and the child's parent thread for SIGCHLD. A kept
+//! signal wakes a thread of the process and ends its call with EINTR. A restore can repair that in
+//! traced threads only. So the leader and the parents of children are stopped last and released
+//! first.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -30,12 +31,12 @@ use crate::inject::worker::choice;
 use crate::inject::worker::stack::stack_top;
 use crate::proc::{self, Mapping, shares_memory};
 
-/// Longest wait for a child of `vfork` to stop, while all others are held.
+/// Longest wait for the stop of a `vfork` child, while all others are held.
 const VFORK_CHILD_MAX: Duration = Duration::from_millis(50);
 /// Longest time for the repair of threads that have stopped meanwhile.
 const LATE_MAX: Duration = Duration::from_millis(5);
 
-/// All that a restore holds besides its worker.
+/// The threads and processes that a restore holds besides its worker.
 #[derive(Debug, Default)]
 pub(super) struct HeldThreads {
     /// Threads that have stopped.
@@ -51,20 +52,20 @@ pub(super) struct HeldThreads {
 /// Properties of a thread that decide about its order, and about the choice of the worker.
 #[derive(Debug, Clone, Copy)]
 struct ThreadTraits {
-    /// While it is traced, the kernel keeps signals that the process ignores.
+    /// Whether the kernel, while it is traced, keeps signals that the process ignores.
     keeps_ignored_signals: bool,
-    /// No seccomp filter applies to it.
+    /// Whether no seccomp filter applies to the thread.
     is_unfiltered: bool,
 }
 
 impl HeldThreads {
-    /// All held threads of the process.
+    /// Returns the ids of all held threads of the process.
     pub(super) fn tids(&self) -> impl Iterator<Item = i32> {
         self.stopped.iter().map(Stopped::tid).chain(self.asleep.iter().map(Tracee::tid))
     }
 
     /// Holds a thread that sleeps outside of the agent, and the processes that it waits for.
-    /// `false` if there may be others, which are not held.
+    /// Returns `false` if there may be other processes, which are not held.
     pub(super) fn hold_asleep(
         &mut self,
         pid: i32,
@@ -75,7 +76,7 @@ impl HeldThreads {
             return false;
         };
         for child in vfork_children {
-            // A child that has just executed is not in this memory any more, and its parent wakes
+            // A child that has just called exec no longer uses this memory, and its parent wakes
             // up.
             match stop::stop(child, VFORK_CHILD_MAX, VFORK_CHILD_MAX) {
                 Ok(stopped) if shares_memory(pid, child) == Some(true) => {
@@ -88,7 +89,7 @@ impl HeldThreads {
         true
     }
 
-    /// Sorts threads into the order of their stops. That takes some microseconds for each new
+    /// Sorts threads into the order of their stops. This takes some microseconds for each new
     /// thread.
     pub(super) fn order(&mut self, pid: i32, tids: &mut [i32]) {
         tids.sort_by_cached_key(|&tid| {
@@ -100,28 +101,28 @@ impl HeldThreads {
         });
     }
 
-    /// Whether it must be released before the others.
-    pub(super) fn goes_first(&self, tid: i32) -> bool {
+    /// Whether the thread must be released before the others.
+    pub(super) fn is_released_first(&self, tid: i32) -> bool {
         self.traits.get(&tid).is_some_and(|traits| traits.keeps_ignored_signals)
     }
 
     /// Chooses the worker among the stopped threads.
     ///
-    /// The best is under no seccomp filter: filters that were installed after the attach are
-    /// unchecked. Then come threads whose stack takes the frames, as no bare call is needed. Then
-    /// threads that run are better than those in a call. A signal that arrives while a thread is
-    /// stepped runs its handler before the call is issued again, which a program with a `pause`
-    /// does not expect. Threads that must be released first come last, because the worker is held
-    /// the longest.
+    /// The best worker is under no seccomp filter: filters that were installed after the attach are
+    /// unchecked. Next come threads whose stack takes the frames, as they need no bare call. Among
+    /// these, running threads are better than threads in a call. If a signal arrives while a thread
+    /// in a call is stepped, its handler runs before the call is issued again. A program with a
+    /// `pause` does not expect that. Threads that must be released first come last, because the
+    /// worker is held the longest.
     pub(super) fn choose(&self, mappings: &[Mapping]) -> Option<usize> {
         let is_good = |thread: &Stopped| stack_top(thread, mappings).is_some();
         let is_running = |thread: &Stopped| thread.interrupted() == Interrupted::User;
-        let stays = |thread: &Stopped| !self.goes_first(thread.tid());
+        let stays = |thread: &Stopped| !self.is_released_first(thread.tid());
         let is_unfiltered = |thread: &Stopped| {
             self.traits.get(&thread.tid()).is_some_and(|traits| traits.is_unfiltered)
         };
         let first = |wanted: &dyn Fn(&Stopped) -> bool| self.stopped.iter().position(wanted);
-        // Checking a stack costs a system call, and most threads are asleep.
+        // The check of a stack costs a system call, and most threads are asleep.
         let best = |may: &dyn Fn(&Stopped) -> bool| {
             first(&|it| may(it) && is_running(it) && stays(it) && is_good(it))
                 .or_else(|| first(&|it| may(it) && is_running(it) && is_good(it)))
@@ -132,24 +133,24 @@ impl HeldThreads {
             .or_else(|| (!self.stopped.is_empty()).then_some(0))
     }
 
-    /// Whether a sampling signal is, or may be, pending for one of them.
+    /// Whether a sampling signal is, or may be, pending for one of the threads.
     pub(super) fn has_sampling_signal(&self, pid: i32, signal: i32) -> bool {
         let waits = |tracee: &Tracee| {
             proc::task_status(pid, tracee.tid())
                 .map_or(true, |status| status.pending >> (signal - 1) & 1 == 1)
         };
-        let has_hit = |thread: &Stopped| thread.has_noted_sampling_signal(signal);
-        self.stopped.iter().any(has_hit) || self.asleep.iter().any(waits)
+        let has_signal = |thread: &Stopped| thread.has_noted_sampling_signal(signal);
+        self.stopped.iter().any(has_signal) || self.asleep.iter().any(waits)
     }
 
-    /// Releases all of them.
+    /// Releases all held threads and processes.
     pub(super) fn release(mut self) -> Result<(), InjectError> {
         let mut first = Ok(());
-        // The last are those with a broken call. A thread that got its child only now is not among
+        // Threads with a broken call come last. A thread that got its child only now is not among
         // the first.
         let mut turns: [Vec<Stopped>; 3] = Default::default();
         for thread in std::mem::take(&mut self.stopped) {
-            let is_early = self.goes_first(thread.tid());
+            let is_early = self.is_released_first(thread.tid());
             let turn = if is_early { 0 } else { 1 + usize::from(thread.is_in_broken_call()) };
             turns[turn].push(thread);
         }
@@ -162,7 +163,8 @@ impl HeldThreads {
         }
         for tracee in self.asleep {
             if tracee.has_stopped() {
-                // Repairs its call. If that fails, the end of the tracing thread releases it.
+                // Repairs the thread's call. If that fails, the end of the tracing thread releases
+                // the thread.
                 let now = Instant::now();
                 let _: Result<Stopped, NotStopped> =
                     Stopped::collect(tracee, now, now + LATE_MAX, now + LATE_MAX);

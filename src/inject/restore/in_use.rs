@@ -1,7 +1,7 @@
-//! Whether a thread still uses what is to be unmapped: the agent, or frames that return through it.
+//! The check whether a thread still uses the agent, or frames that return through it.
 //!
 //! Such frames outside of the agent's own stack belong to a thread that a killed guardian had
-//! launched or stepped. The next restore meets that thread before it has finished its chain.
+//! launched or stepped. The next restore finds that thread before it has finished its chain.
 
 use traceprof_abi::layout::SignalAction;
 use traceprof_abi::sync::Ordering;
@@ -16,7 +16,7 @@ use crate::proc;
 
 /// Bytes of stack that are searched for our return address below an application's handler.
 const STACK_SEARCHED: usize = 16 << 10;
-/// SIG_DFL and SIG_IGN are no functions.
+/// The lowest address of a handler: SIG_DFL and SIG_IGN are not functions.
 const FIRST_HANDLER: u64 = 2;
 /// All signals but SIGKILL and SIGSTOP, which cannot be blocked.
 const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
@@ -26,12 +26,12 @@ const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1))
 pub(super) struct InUse<'a> {
     pub(super) plan: &'a AttachPlan,
     pub(super) data: &'a AttachedData,
-    /// The program has no restorer, so that its frames return through ours.
+    /// Whether the program has no restorer, so that its frames return through the agent's restorer.
     pub(super) returns_through_agent: bool,
 }
 
 impl InUse<'_> {
-    /// Whether this stopped thread uses the agent.
+    /// Whether a stopped thread uses the agent.
     pub(super) fn by(&self, thread: &Stopped) -> bool {
         let registers = &thread.saved().registers;
         let at = (registers.rip, registers.rsp);
@@ -44,14 +44,14 @@ impl InUse<'_> {
         self.may_be_by(tid, (sleep.pc, sleep.sp), mask)
     }
 
-    /// Reads the mask only if needed: that costs a system call, and most programs have no handler
-    /// that ours calls.
+    /// Whether a thread at this pc and sp may use the agent. The mask is read only if needed:
+    /// reading costs a system call, and most programs have no handler that ours calls.
     fn may_be_by(&self, tid: i32, (pc, sp): (u64, u64), mask: impl Fn() -> Option<u64>) -> bool {
         if self.plan.code.contains(pc) || self.plan.data.contains(sp) {
             return true;
         }
         // The word at the stack pointer is the next address only if the thread is about to return.
-        // In the middle of a function it may be what a frame of ours left there long ago.
+        // In the middle of a function, a frame of ours may have left that word long ago.
         if self.returns_through_agent
             && self.has_return_address(tid, sp, size_of::<u64>())
             && is_about_to_return(tid, pc)
@@ -62,8 +62,8 @@ impl InUse<'_> {
         let is_chaining =
             |action: &SignalAction| action.old_action[0].load(Ordering::Relaxed) >= FIRST_HANDLER;
         let chains = self.data.control().signals.iter().any(is_chaining);
-        // Our handler calls the application's with all signals blocked, and our address is on the
-        // stack then. A stale one costs one more attempt.
+        // Our handler calls the application's handler with all signals blocked, and our address is
+        // then on the stack. A stale address costs one more attempt.
         let blocks_all = || mask().is_none_or(|blocked| blocked & HANDLER_MASK == HANDLER_MASK);
         chains && blocks_all() && self.has_return_address(tid, sp, STACK_SEARCHED)
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn word_on_the_stack_counts_only_for_who_returns_to_it() {
+    fn word_on_the_stack_counts_only_for_a_thread_that_returns_to_it() {
         let own = std::process::id() as i32;
         let (plan, data) = (plan(own), AttachedData::blank().unwrap());
         let in_use = InUse { plan: &plan, data: &data, returns_through_agent: true };
@@ -119,7 +119,7 @@ mod tests {
         let is = |code: &[u8], stack: &[u8]| {
             in_use.may_be_by(own, (address(code), address(stack)), || None)
         };
-        // Before and behind the system call.
+        // Before and after the system call.
         assert!(is(&before_return, &ours) && is(&before_return[2..], &ours));
         assert!(!is(&before_return, &other) && !is(&before_return[2..], &other));
         assert!(!is(&before_other, &ours) && !is(&before_other[2..], &ours));

@@ -1,18 +1,18 @@
-//! The restore: takes all changes back, in the one safe order.
+//! The restore: reverts all changes, in the only safe order.
 //!
 //! The caller has closed its perf events. A stop makes each thread raise its outstanding signals.
-//! So after all threads have stopped and their timers are deleted, nothing of ours is raised any
-//! more.
+//! So once all threads have stopped and their timers are deleted, no further sampling signal is
+//! raised.
 //!
-//! A signal that a thread blocks is flushed by ignoring it for a moment. That would flush the
-//! application's own pending signal, too, so it is done only where a sampling signal is pending.
-//! Only then the old action comes back: restored while threads run, it would kill a program now and
-//! then.
+//! A sampling signal that a thread blocks is flushed by ignoring it for a moment. That would flush
+//! the application's own pending signal, too, so the restore does it only where a sampling signal
+//! is pending. Only then does it restore the application's action. If it did so while threads run,
+//! a sampling signal would sometimes kill the program.
 //!
 //! # Invariants
-//! - Nothing is unmapped while a thread is in the agent's code or on its stack.
-//! - If the application replaced our action, it may have kept our handler's address to call it.
-//!   Then everything stays mapped.
+//! - No segment is unmapped while a thread is in the agent's code or on its stack.
+//! - If the application replaced the agent's action, it may have kept the handler's address to call
+//!   it. Then all segments stay mapped.
 
 mod held_threads;
 mod in_use;
@@ -40,17 +40,18 @@ use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use super::stop::{self, Stopped};
 use super::syscall::Syscall;
 use super::target::identity;
-use super::worker::execution::Execution;
+use super::worker::execution::ExecIdentity;
 use super::worker::gadgets::Gadgets;
 use super::worker::remote_calls::{RemoteCalls, expect_zero};
 use super::worker::stack::stack_top;
 use super::worker::{UsedThread, read_mappings};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc::{self, Mapping};
 
 /// How long a restore tries while a command waits for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// The same while the target's threads wait for a processor, which they get in the end.
+/// How long a restore tries while the target's threads wait for a processor, which they get in the
+/// end.
 const STARVED_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
@@ -59,17 +60,18 @@ const UNMAPPED_MAX: Duration = Duration::from_secs(1);
 /// The outcome of one attempt.
 enum Attempt {
     Done(DetachReport),
-    /// A thread did not stop, or did not leave the agent's code; the others were held for so long.
+    /// A thread did not stop, or did not leave the agent's code. The other threads were held for
+    /// `held_for`.
     Stuck {
         tid: i32,
         held_for: Duration,
     },
-    /// All is restored except the mappings.
+    /// Everything is restored except the mappings.
     Mapped(DetachReport),
 }
 
-/// The changes that one stop took back.
-enum TakenBack {
+/// The changes that one stop reverted.
+enum Reverted {
     All,
     /// A thread was launched to detach the segments.
     Launched(Box<UsedThread>),
@@ -77,31 +79,32 @@ enum TakenBack {
     Left(String),
 }
 
-/// Takes all changes back. An agent that stays is inert, and named in the report or the error.
+/// Reverts all changes. An agent that stays mapped is inert, and the report or the error names it.
 pub(super) fn restore(
     plan: &AttachPlan,
     data: &AttachedData,
     patience: Duration,
 ) -> Result<DetachReport, InjectError> {
     // AcqRel: the Release pairs with the handler's Acquire of the state, after which handlers
-    // return at once; the Acquire pairs with the entry's Release and makes the saved action
+    // return at once. The Acquire pairs with the entry's Release and makes the saved action
     // visible.
     data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
-    fault::at(Point::RestoreStarted);
-    // An agent wrote where its entry is before it had a timer, so a later recorder knows that, too.
+    fault::at(FaultPoint::RestoreStarted);
+    // An agent stores the address of its entry before it has a timer, so a later recorder knows the
+    // entry, too.
     let has_entry = plan.entry_avma != plan.code.avma;
-    // A program that was executed meanwhile has neither code nor timers; do not stop it to find
-    // out.
+    // A program that was executed meanwhile has neither code nor timers. It is not stopped to find
+    // that out.
     let is_there = || read_mappings(plan.pid).is_ok_and(|mappings| plan.code.is_in(&mappings));
     if has_entry && data.timers().next().is_some() && is_there() {
-        // A running thread deletes them faster than a stepped one, while others run. Remaining
-        // timers are deleted below.
+        // A running thread deletes the timers faster than a stepped one, while others run. The
+        // steps below delete remaining timers.
         let _ = agent_entry::run(plan, data, Operation::Disarm, FrameArea::Shared);
-        fault::at(Point::RestoreDisarmed);
+        fault::at(FaultPoint::RestoreDisarmed);
     }
     let since = Instant::now();
     let starved = patience.max(STARVED_PATIENCE);
-    // Holds the longest stop of several attempts.
+    // The report with the longest stop of several attempts.
     let mut longest = DetachReport::default();
     let mut sleeper = None;
     loop {
@@ -120,7 +123,7 @@ pub(super) fn restore(
             Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(longest.and(report)),
             Ok(Attempt::Mapped(report)) => {
                 longest = longest.and(report);
-                (InjectError::EntrySilent, starved)
+                (InjectError::EntryTimedOut, starved)
             }
             Ok(Attempt::Stuck { tid, held_for }) => {
                 longest.stopped_ns = longest.stopped_ns.max(held_for.as_nanos() as u64);
@@ -129,16 +132,16 @@ pub(super) fn restore(
                 let patience = if state == 'R' { starved } else { patience };
                 (InjectError::WouldNotStop { tid, state }, patience)
             }
-            Err(InjectError::EntrySilent) => (InjectError::EntrySilent, starved),
+            Err(InjectError::EntryTimedOut) => (InjectError::EntryTimedOut, starved),
             Err(error) => (error, patience),
         };
-        // The obstacle may go away: a debugger, or a child that has not yet executed.
+        // The obstacle may disappear: a debugger, or a child that has not called exec yet.
         if is_late(patience) && !failure.is_gone() {
-            let whole = || "the agent, which swallows its signal and does nothing".to_owned();
+            let whole = || "the agent, which discards its signal and does nothing".to_owned();
             let residue = longest.residue.unwrap_or_else(whole);
             return Err(InjectError::Residue { cause: Box::new(failure), residue });
         }
-        // The threads were held for most of the failed attempt, so they run for as long.
+        // The threads were held for most of the failed attempt, so they now run for as long.
         std::thread::sleep(rest.max(RETRY));
     }
 }
@@ -147,9 +150,9 @@ struct Restore<'a> {
     plan: &'a AttachPlan,
     data: &'a AttachedData,
     in_use: InUse<'a>,
-    /// A thread in uninterruptible sleep: it is stopped first, while all others run.
+    /// A thread in uninterruptible sleep. It is stopped first, while all other threads run.
     sleeper: Option<i32>,
-    /// When the wait for that thread ends.
+    /// The time when the wait for that thread ends.
     until: Instant,
 }
 
@@ -161,7 +164,7 @@ impl Restore<'_> {
         {
             return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO });
         }
-        let execution = Execution::of(self.plan.pid);
+        let execution = ExecIdentity::of(self.plan.pid);
         let mappings = self.mappings()?;
         let mapped = |segment: &SharedSegment| segment.is_in(&mappings);
         if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
@@ -183,18 +186,18 @@ impl Restore<'_> {
         };
         let threads = stopper.held.tids().count() + 1;
         worker.hold_until(since + HELD_MAX);
-        fault::at(Point::RestoreStopped);
-        let taken = self.take_back(worker, stopper.held, gadgets, &mappings)?;
+        fault::at(FaultPoint::RestoreStopped);
+        let reverted = self.revert(worker, stopper.held, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue, unfinished: false };
-        let launched = match taken {
-            TakenBack::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
-            TakenBack::All => None,
-            TakenBack::Launched(used) => Some(*used),
+        let launched = match reverted {
+            Reverted::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
+            Reverted::All => None,
+            Reverted::Launched(used) => Some(*used),
         };
         match self.still_mapped(launched)? {
             None => {
-                fault::at(Point::RestoreDone);
+                fault::at(FaultPoint::RestoreDone);
                 Ok(Attempt::Done(report(None)))
             }
             left => Ok(Attempt::Mapped(DetachReport { unfinished: true, ..report(left) })),
@@ -208,7 +211,7 @@ impl Restore<'_> {
         })
     }
 
-    /// Waits until the segments are unmapped; a launched chain detaches them by itself.
+    /// Waits until the segments are unmapped. A launched chain detaches them by itself.
     fn still_mapped(&self, launched: Option<UsedThread>) -> Result<Option<String>, InjectError> {
         let since = Instant::now();
         loop {
@@ -221,8 +224,8 @@ impl Restore<'_> {
             }
             if launched.as_ref().is_none_or(|used| used.is_overdue(since, UNMAPPED_MAX)) {
                 if let Some(used) = &launched {
-                    // It may have finished its chain during the withdrawal, which another attempt
-                    // finds out.
+                    // The thread may have finished its chain during the withdrawal; another attempt
+                    // finds that out.
                     used.withdraw(self.plan)?;
                 }
                 return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
@@ -231,14 +234,14 @@ impl Restore<'_> {
         }
     }
 
-    /// Restores the actions, releases the other threads, and unmaps.
-    fn take_back(
+    /// Restores the actions, releases the other threads, and unmaps the segments.
+    fn revert(
         &self,
         mut worker: Stopped,
         mut held: HeldThreads,
         gadgets: Gadgets,
         mappings: &[Mapping],
-    ) -> Result<TakenBack, InjectError> {
+    ) -> Result<Reverted, InjectError> {
         let on_stack = stack_top(&worker, mappings);
         let remote = RemoteCalls {
             gadgets: ChainGadgets {
@@ -258,8 +261,8 @@ impl Restore<'_> {
             _ => Err(InjectError::Executed),
         };
         held.release()?;
-        fault::at(Point::RestoreOthersReleased);
-        // Nothing needs to wait for it any more: it detaches the segments on its chain.
+        fault::at(FaultPoint::RestoreOthersReleased);
+        // Nothing has to wait for the worker any more: it detaches the segments on its chain.
         let may_launch = worker.may_be_launched()
             && gadgets.syscall_return.is_some()
             && gadgets.restorer.is_some();
@@ -267,21 +270,21 @@ impl Restore<'_> {
             let steps = self.unmap_steps(mappings);
             let chain = Chain::new(worker.saved(), &steps, remote.gadgets, remote.top);
             let launched = worker.launch(chain)?;
-            fault::at(Point::RestoreLaunched);
-            return Ok(TakenBack::Launched(Box::new(UsedThread::launched(launched, false))));
+            fault::at(FaultPoint::RestoreLaunched);
+            return Ok(Reverted::Launched(Box::new(UsedThread::launched(launched, false))));
         }
         let outcome = match outcome {
-            Ok(Some(residue)) => Ok(TakenBack::Left(residue)),
+            Ok(Some(residue)) => Ok(Reverted::Left(residue)),
             Ok(None) => self
                 .unmap(&mut worker, remote, on_stack.is_some(), mappings)
-                .map(|()| TakenBack::All),
+                .map(|()| Reverted::All),
             Err(error) => Err(error),
         };
         let released = worker.release();
-        outcome.and_then(|taken| released.map(|_| taken))
+        outcome.and_then(|reverted| released.map(|_| reverted))
     }
 
-    /// Restores the actions of `vfork` children, on their own stacks if possible, else on the
+    /// Restores the actions of `vfork` children, on their own stacks if possible, otherwise on the
     /// worker's.
     fn put_back_in_vfork_children(
         &self,
@@ -301,14 +304,15 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// The calls that detach the attached segments, the data last.
+    /// Returns the calls that detach the attached segments, the data segment last.
     fn unmap_steps(&self, mappings: &[Mapping]) -> Vec<ChainStep> {
         let mut segments = vec![&self.plan.tables, &self.plan.code, &self.plan.data];
         segments.retain(|segment| segment.is_in(mappings));
         segments.into_iter().map(|segment| ChainStep::Syscall(segment.detach())).collect()
     }
 
-    /// Detaches with frames what the frames do not need, and the rest with bare calls.
+    /// Detaches the segments that the frames do not need with frames, and the others with bare
+    /// calls.
     fn unmap(
         &self,
         worker: &mut Stopped,
@@ -333,11 +337,11 @@ impl Restore<'_> {
         let steps: Vec<ChainStep> = there(framed).into_iter().map(ChainStep::Syscall).collect();
         if !steps.is_empty() {
             remote.run(worker, &steps)?;
-            fault::at(Point::RestoreUnmapped);
+            fault::at(FaultPoint::RestoreUnmapped);
         }
         for call in there(bare) {
             expect_zero("shmdt", worker.run_bare_call(remote.gadgets.syscall_return, &call)?)?;
-            fault::at(Point::RestoreUnmappedBare);
+            fault::at(FaultPoint::RestoreUnmappedBare);
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! The residue in a target after its recorder and its guardian were both killed.
 //!
-//! The agent is inert, but its handlers are installed, its segments are mapped, and threads that
-//! have slept since still have their timers. The target's maps and the data segment tell all that
-//! the restore needs to know.
+//! The agent is inert, but its handlers are installed and its segments are mapped. Threads that
+//! have slept since then still have their timers. The target's maps and the data segment contain
+//! all that the restore needs to know.
 
 use traceprof_abi::layout::{self, MAGIC};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::abandoned_segments;
 use crate::inject::data_segment::AttachedData;
 use crate::inject::error::InjectError;
@@ -16,14 +16,14 @@ use crate::inject::plan::{Access, AttachPlan, SharedSegment};
 use crate::inject::report::DetachReport;
 use crate::proc::{self, Mapping};
 
-/// Id of a segment that is not mapped.
+/// The id of a segment that is not mapped.
 const NO_SEGMENT: i32 = -1;
 const PAGE: u64 = 4096;
 
-/// The plans of complete or partial agents in this process, with their data. The caller has the
-/// claim on the process, so nothing else removes them.
+/// Returns the plans of complete or partial agents in this process, with their data. The caller
+/// holds the claim on the process, so nothing else removes them.
 ///
-/// The data segment is attached first and detached last, so a partial agent is recognised by it.
+/// The data segment is attached first and detached last, so it identifies a partial agent.
 pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, AttachedData)> {
     let Ok(mappings) = proc::mappings(pid) else { return Vec::new() };
     let Ok(status) = proc::status(pid) else { return Vec::new() };
@@ -33,15 +33,15 @@ pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Att
         let plan = plan(pid, start_time, base, &mappings)?;
         let data = AttachedData::new(plan.data.shm_id).ok()?;
         let control = data.control();
-        // Relaxed: written before the agent was mapped, by a recorder that is gone. A forked child
-        // has its parent's agent, and the parent may still be recorded.
+        // Relaxed: written before the agent was mapped, by a recorder that has exited. A forked
+        // child has its parent's agent, and the parent may still be recorded.
         let is_own = control.magic.load(Ordering::Relaxed) == MAGIC
             && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION
             && control.pid.load(Ordering::Relaxed) == status.inner_tgid as u32;
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let restorers = control.signals.iter().map(|action| load(&action.our_action[2]));
-        // If the recorder was killed before the agent started, the entry and the restorer are
-        // unknown.
+        // If the recorder was killed before the agent started, the addresses of the entry and the
+        // restorer are unknown.
         let or_start_of_code =
             |avma: Option<u64>| avma.filter(|&it| it != 0).unwrap_or(plan.code.avma);
         let restorer_avma = or_start_of_code(restorers.max());
@@ -53,7 +53,7 @@ pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Att
         (is_own && is_sane && plan.check().is_ok()).then_some((plan, data))
     });
     let mut left: Vec<_> = left.collect();
-    // In a forked child the data name the parent, but the handlers are installed.
+    // In a forked child, the data name the parent, but the handlers are installed.
     let has_data = |code: &Mapping| {
         mappings
             .iter()
@@ -69,8 +69,8 @@ pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Att
     left
 }
 
-/// Without a restorer in the program the code is attached before the data, and detached after it.
-/// Then it is recognised by its bytes.
+/// Whether a mapping without its data is our code. In a program without a restorer, the code is
+/// attached before the data and detached after it. Then the bytes of the code identify it.
 fn is_agent(pid: i32, code: &Mapping) -> bool {
     if code.end - code.start != layout::CODE_LEN {
         return false;
@@ -86,17 +86,17 @@ fn plan_of_code(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> A
     AttachPlan { entry_avma: base, restorer_avma: base, data, ..parts }
 }
 
-/// Removes what was left in this process, and segments that no process attached. Returns a report
-/// for each agent. The caller has the claim on the process.
+/// Removes the residue in this process, and segments that no process attached. Returns a report for
+/// each agent. The caller holds the claim on the process.
 pub(in crate::inject) fn remove(
     pid: i32,
     start_time: u64,
 ) -> Result<Vec<DetachReport>, InjectError> {
     abandoned_segments::remove_abandoned();
     let removed = find(pid, start_time).into_iter().map(|(left, data)| {
-        fault::at(Point::ResidueFound);
+        fault::at(FaultPoint::ResidueFound);
         let report = super::restore(&left, &data, super::PATIENCE)?;
-        fault::at(Point::ResidueRemoved);
+        fault::at(FaultPoint::ResidueRemoved);
         Ok(report)
     });
     removed.collect()

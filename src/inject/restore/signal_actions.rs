@@ -1,16 +1,16 @@
-//! Deletes timers, flushes signals and restores the application's actions while all threads are
-//! stopped.
+//! The steps of a restore that need all threads stopped: it deletes timers, flushes signals and
+//! restores the application's actions.
 //!
 //! # Invariants
-//! - An action comes back only when nothing of ours can be raised any more: a sampling signal that
-//!   meets the application's action or the default one kills the program.
-//! - The signal's action is changed only if it is ours.
+//! - An action is restored only when no further sampling signal can be raised: a sampling signal
+//!   that reaches the application's action or the default action kills the program.
+//! - The action of a signal is changed only if it is ours.
 
 use traceprof_abi::layout::{REPLACED, SIGNALS};
 use traceprof_abi::sync::Ordering;
 
 use super::held_threads::HeldThreads;
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::data_segment::{AttachedData, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
 use crate::inject::error::InjectError;
 use crate::inject::plan::AttachPlan;
@@ -20,9 +20,9 @@ use crate::inject::syscall::Syscall;
 use crate::inject::worker::remote_calls::RemoteCalls;
 use crate::proc::Mapping;
 
-/// Value of an action's `installed` from the moment before it is restored.
-const TAKING_BACK: u32 = REPLACED + 1;
-/// Calls of one chain that deletes timers.
+/// The value of an action's `installed` from the moment before the action is restored.
+const RESTORING: u32 = REPLACED + 1;
+/// The number of calls in one chain that deletes timers.
 const DELETED_AT_ONCE: usize = 16;
 
 /// The signals of an agent, and the thread that restores their actions.
@@ -34,8 +34,8 @@ pub(super) struct SignalActions<'a> {
 }
 
 impl SignalActions<'_> {
-    /// Deletes the timers, flushes pending signals, and restores the actions. Returns what could
-    /// not be restored.
+    /// Deletes the timers, flushes pending signals, and restores the actions. Returns a description
+    /// of what could not be restored.
     pub(super) fn put_back(
         self,
         worker: &mut Stopped,
@@ -43,7 +43,7 @@ impl SignalActions<'_> {
         mappings: &[Mapping],
     ) -> Result<Option<String>, InjectError> {
         if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
-            // Nothing is installed before the segments are attached, and nothing while they are
+            // No action is installed before the segments are attached, and none while they are
             // detached.
             return Ok(None);
         }
@@ -51,17 +51,17 @@ impl SignalActions<'_> {
         let mut residue = None;
         for index in 0..SIGNALS {
             let Some(signal) = self.signal(index) else { continue };
-            // After the timers are gone: the worker uses CPU time.
+            // Only after the timers are deleted, because the worker uses CPU time.
             let flush = worker.has_sampling_signal(signal)
                 || held.has_sampling_signal(self.plan.pid, signal);
-            let replaced = self.put_action_back(worker, index, signal, flush)?;
+            let replaced = self.restore_action(worker, index, signal, flush)?;
             residue = residue.or(replaced);
         }
         Ok(residue)
     }
 
-    /// Restores the actions in a process that shares the memory but has its own actions. Nothing of
-    /// ours is raised there.
+    /// Restores the actions in a process that shares the memory but has its own actions. No
+    /// sampling signal is raised there.
     pub(super) fn put_back_in_child(self, child: &mut Stopped) -> Result<(), InjectError> {
         for index in 0..SIGNALS {
             let Some(signal) = self.signal(index) else { continue };
@@ -81,7 +81,7 @@ impl SignalActions<'_> {
         self.plan.data.avma + offset
     }
 
-    /// Writes the action that was installed before ours.
+    /// Prepares the action that was installed before ours.
     fn prepare_old(self, index: usize) {
         let action = &self.data.control().signals[index];
         // Relaxed: read by the kernel on behalf of a thread that is held.
@@ -90,7 +90,7 @@ impl SignalActions<'_> {
         }
     }
 
-    /// The signal that was named after the attach, or the plan's.
+    /// Returns the signal that was set after the attach, or the plan's signal.
     fn signal(self, index: usize) -> Option<i32> {
         let planned = self.plan.signals[index];
         // Relaxed: written before the signal's handler was installed.
@@ -109,11 +109,11 @@ impl SignalActions<'_> {
             self.remote.run_fallible(worker, &steps)?;
         }
         self.data.forget_timers();
-        fault::at(Point::RestoreTimersGone);
+        fault::at(FaultPoint::RestoreTimersGone);
         Ok(())
     }
 
-    fn put_action_back(
+    fn restore_action(
         self,
         worker: &mut Stopped,
         index: usize,
@@ -123,13 +123,13 @@ impl SignalActions<'_> {
         let action = &self.data.control().signals[index];
         let act = |new: u64, old: u64| ChainStep::Syscall(Syscall::sigaction(signal, new, old));
         self.remote.run(worker, &[act(0, self.at(CURRENT_ACTION))])?;
-        fault::at(Point::RestoreActionKnown);
+        fault::at(FaultPoint::RestoreActionKnown);
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
         let installed = action.installed.load(Ordering::Relaxed);
-        // An earlier attempt may have come this far and no further.
-        let is_flushed = installed == TAKING_BACK && current == libc::SIG_IGN as u64;
-        let is_back = installed == TAKING_BACK
+        // An earlier attempt may have stopped at this point.
+        let is_flushed = installed == RESTORING && current == libc::SIG_IGN as u64;
+        let is_back = installed == RESTORING
             && current == action.old_action[0].load(Ordering::Relaxed)
             && !is_flushed;
         if is_back {
@@ -154,11 +154,11 @@ impl SignalActions<'_> {
         }
         self.prepare_old(index);
         if installed != 0 {
-            action.installed.store(TAKING_BACK, Ordering::Relaxed);
+            action.installed.store(RESTORING, Ordering::Relaxed);
         }
         let steps = [act(self.at(IGNORE_ACTION), 0), act(self.at(OLD_ACTION), 0)];
         self.remote.run(worker, if flush { &steps } else { &steps[1..] })?;
-        fault::at(Point::RestoreActionBack);
+        fault::at(FaultPoint::RestoreActionBack);
         // Relaxed: read by a later attempt, if this one fails.
         action.installed.store(0, Ordering::Relaxed);
         Ok(None)

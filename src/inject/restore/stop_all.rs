@@ -1,14 +1,14 @@
-//! Stops every thread of the target at once, outside of the agent's code, and chooses the worker.
+//! Stops all threads of the target, outside of the agent's code, and chooses the worker.
 //!
-//! The work for each thread is repeated a hundred or a thousand times, so it is kept to five system
-//! calls: the interrupt, the check for the stop, the registers, the pending signals, the detach.
-//! Only the worker and threads that are about to take a signal need more.
+//! The work for each thread is repeated a hundred or a thousand times, so it takes only five system
+//! calls. They are the interrupt, the check for the stop, the registers, the pending signals and
+//! the detach. Only the worker and threads that are about to take a signal need more.
 //!
 //! # Invariants
 //! - Pending sampling signals are read after all threads have stopped: nothing adds to them until
-//!   the first is released.
-//! - A thread that was interrupted is seen to stop before it is released, even after a failure. A
-//!   thread that does not stop in time is released by the end of the tracing thread.
+//!   the first thread is released.
+//! - An interrupted thread is released only after its stop was seen, even after a failure. The end
+//!   of the tracing thread releases a thread that does not stop in time.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -24,14 +24,14 @@ use crate::proc::{self, Mapping};
 
 /// Longest time for which threads are held while others stop one after the other.
 pub(super) const HELD_MAX: Duration = Duration::from_secs(2);
-/// Longest time for which threads are held while no other stops.
+/// Longest time for which threads are held while no other thread stops.
 const COLLECT_MAX: Duration = Duration::from_millis(100);
-/// The same while one of them waits for a processor, which the held threads leave to it. A control
-/// group that has used up its share usually gets the next one after 100 ms.
+/// Longest such time while one of the threads waits for a processor, which the held threads leave
+/// to it. A control group that has used up its share usually gets the next one after 100 ms.
 const QUEUED_COLLECT_MAX: Duration = Duration::from_millis(500);
-/// Time for a thread to leave the agent's code.
+/// Time that a thread gets to leave the agent's code.
 const NUDGE: Duration = Duration::from_micros(200);
-/// Attempts to find all threads outside of the agent's code within one stop.
+/// Most attempts to find all threads outside of the agent's code within one stop.
 const NUDGES_MAX: usize = 200;
 
 /// Stops all threads of one process.
@@ -39,16 +39,16 @@ pub(super) struct ThreadStopper {
     pid: i32,
     /// All held threads except the worker.
     pub(super) held: HeldThreads,
-    passed_over: HashSet<i32>,
-    /// When the first thread was interrupted.
-    first_asked: Option<Instant>,
+    exited: HashSet<i32>,
+    /// The time when the first thread was interrupted.
+    first_interrupted: Option<Instant>,
     /// Threads that have taken their pending signals once.
     settled: HashSet<i32>,
 }
 
 /// The outcome of an attempt to stop all threads.
 pub(super) enum StopAllOutcome {
-    /// All are held, and this one is the worker.
+    /// All threads are held, and this one is the worker.
     All(Box<Stopped>),
     /// The process has no threads any more.
     Nobody,
@@ -58,23 +58,23 @@ pub(super) enum StopAllOutcome {
 
 impl ThreadStopper {
     pub(super) fn of(pid: i32) -> ThreadStopper {
-        let (held, passed_over, settled) = Default::default();
-        ThreadStopper { pid, held, passed_over, first_asked: None, settled }
+        let (held, exited, settled) = Default::default();
+        ThreadStopper { pid, held, exited, first_interrupted: None, settled }
     }
 
-    /// When the first thread was interrupted; now, if none was.
+    /// Returns the time when the first thread was interrupted; now, if none was.
     pub(super) fn since(&self) -> Instant {
-        self.first_asked.unwrap_or_else(Instant::now)
+        self.first_interrupted.unwrap_or_else(Instant::now)
     }
 
-    /// Interrupts a sleeping thread and waits until it wakes up; `false` if it does not.
+    /// Interrupts a sleeping thread and waits until it wakes up. Returns `false` if it does not.
     pub(super) fn catch_sleeper(&mut self, tid: i32, until: Instant) -> Result<bool, InjectError> {
         let since = Instant::now();
-        let asked = Tracee::seize(tid).and_then(|tracee| tracee.interrupt().map(|()| tracee));
-        let Ok(tracee) = asked else { return Ok(true) };
+        let interrupted = Tracee::seize(tid).and_then(|tracee| tracee.interrupt().map(|()| tracee));
+        let Ok(tracee) = interrupted else { return Ok(true) };
         match Stopped::collect(tracee, since, until, until) {
             Ok(thread) => {
-                self.first_asked = Some(Instant::now());
+                self.first_interrupted = Some(Instant::now());
                 self.held.stopped.push(thread);
             }
             Err(NotStopped::Gone(InjectError::Gone)) => {}
@@ -101,7 +101,7 @@ impl ThreadStopper {
                 return Ok(StopAllOutcome::Stuck(tid));
             }
             let Some(chosen) = self.held.choose(mappings) else {
-                // All of them sleep: none can be the worker.
+                // All threads sleep, so none can be the worker.
                 return Ok(self
                     .held
                     .tids()
@@ -115,10 +115,10 @@ impl ThreadStopper {
             }
             match worker.settle_held(last.min(Instant::now() + COLLECT_MAX)) {
                 Ok(false) => return Ok(StopAllOutcome::All(Box::new(worker))),
-                // It has moved, and may be in the agent's handler now.
+                // The thread has run, and may be in the agent's handler now.
                 Ok(true) => self.held.stopped.push(worker),
                 Err(failure) => {
-                    if let Some(tid) = self.fallen_out(tid, failure)? {
+                    if let Some(tid) = self.handle_failed_stop(tid, failure)? {
                         return Ok(StopAllOutcome::Stuck(tid));
                     }
                 }
@@ -126,20 +126,20 @@ impl ThreadStopper {
         }
     }
 
-    /// Holds every thread, outside of the agent's code and with no deliverable signal of its own,
+    /// Holds every thread outside of the agent's code and with no deliverable signal of its own,
     /// until a pass over the task list finds no new thread. Returns a thread for which that failed.
     fn hold_all(&mut self, in_use: InUse<'_>, last: Instant) -> Result<Option<i32>, InjectError> {
         for _ in 0..NUDGES_MAX {
             let tids = proc::tasks(self.pid).map_err(|_| InjectError::Gone)?;
             let known: HashSet<i32> = self.held.tids().collect();
-            let is_new = |tid: &i32| !known.contains(tid) && !self.passed_over.contains(tid);
+            let is_new = |tid: &i32| !known.contains(tid) && !self.exited.contains(tid);
             let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
             self.held.order(self.pid, &mut new);
             let found = self.held.stopped.iter().position(|thread| in_use.by(thread));
             if new.is_empty() && found.is_none() {
-                let (is_any, stuck) = self.have_taken(last)?;
+                let (is_any, stuck) = self.deliver_own_signals(last)?;
                 if !is_any || stuck.is_some() {
-                    // A child of `vfork` is in the handler for a moment, if ever.
+                    // A `vfork` child is in the handler for a moment at most.
                     let child = self.held.vfork_children.iter().find(|child| in_use.by(child));
                     return Ok(stuck.or(child.map(Stopped::tid)));
                 }
@@ -149,7 +149,7 @@ impl ThreadStopper {
                 return Ok(Some(tid));
             }
             let Some(found) = found else { continue };
-            // It may create threads while it runs, so the list is read again afterwards.
+            // The thread may create threads while it runs, so the list is read again afterwards.
             if let Some(tid) = self.nudge(found, last)? {
                 return Ok(Some(tid));
             }
@@ -160,8 +160,8 @@ impl ThreadStopper {
     }
 
     /// Lets threads take their own deliverable signals, each thread once. Returns whether there
-    /// were any, and a thread that does not stop any more.
-    fn have_taken(&mut self, last: Instant) -> Result<(bool, Option<i32>), InjectError> {
+    /// were any, and a thread that no longer stops.
+    fn deliver_own_signals(&mut self, last: Instant) -> Result<(bool, Option<i32>), InjectError> {
         let (mut index, mut is_any) = (0, false);
         while let Some(thread) = self.held.stopped.get_mut(index) {
             index += 1;
@@ -173,7 +173,7 @@ impl ThreadStopper {
             if let Err(failure) = thread.settle_held(last.min(Instant::now() + COLLECT_MAX)) {
                 index -= 1;
                 self.held.stopped.swap_remove(index);
-                if let Some(tid) = self.fallen_out(tid, failure)? {
+                if let Some(tid) = self.handle_failed_stop(tid, failure)? {
                     return Ok((true, Some(tid)));
                 }
             }
@@ -197,11 +197,15 @@ impl ThreadStopper {
         Ok(None)
     }
 
-    /// Handles a thread that could not be stopped; `None` if it is gone.
-    fn fallen_out(&mut self, tid: i32, failure: NotStopped) -> Result<Option<i32>, InjectError> {
+    /// Handles a thread that could not be stopped. Returns `None` if the thread has exited.
+    fn handle_failed_stop(
+        &mut self,
+        tid: i32,
+        failure: NotStopped,
+    ) -> Result<Option<i32>, InjectError> {
         match failure {
             NotStopped::Gone(InjectError::Gone) => {
-                self.passed_over.insert(tid);
+                self.exited.insert(tid);
                 Ok(None)
             }
             NotStopped::Gone(error) | NotStopped::Failed(error) => Err(error),
@@ -216,16 +220,16 @@ impl ThreadStopper {
         in_use: InUse<'_>,
         last: Instant,
     ) -> Result<Option<i32>, InjectError> {
-        let asked = self.ask(tids)?;
+        let interrupted = self.interrupt_all(tids)?;
         let mut deadline = Instant::now() + COLLECT_MAX;
         let mut refused = None;
-        let mut left = asked.len();
-        for (tracee, since) in asked {
+        let mut left = interrupted.len();
+        for (tracee, since) in interrupted {
             let tid = tracee.tid();
             let sleep = uninterruptible_sleep(self.pid, &tracee, left);
             left -= 1;
             if let Some(sleep) = sleep.filter(|it| !in_use.by_sleeper(tid, it)) {
-                // It sleeps on; the others must not be held for that.
+                // The thread sleeps on. The others must not be held for that.
                 let is_held = self.held.hold_asleep(self.pid, tracee, sleep);
                 refused = refused.or((!is_held).then_some(tid));
                 continue;
@@ -237,32 +241,32 @@ impl ThreadStopper {
                     // Many threads need a processor to stop, one after the other.
                     deadline = last.min(Instant::now() + COLLECT_MAX);
                 }
-                // Wait for the others all the same. If an interrupted thread is released before it
-                // was seen to stop, its call breaks.
-                Err(failure) => refused = refused.or(self.fallen_out(tid, failure)?),
+                // Wait for the others all the same. If an interrupted thread is released before its
+                // stop was seen, its call breaks.
+                Err(failure) => refused = refused.or(self.handle_failed_stop(tid, failure)?),
             }
         }
         Ok(refused)
     }
 
-    /// Seizes all threads before it interrupts any: the call of a traced thread that ends in
-    /// between can be repaired.
-    fn ask(&mut self, tids: &[i32]) -> Result<Vec<(Tracee, Instant)>, InjectError> {
+    /// Seizes all threads before it interrupts any. If the call of a traced thread ends in between,
+    /// it can be repaired.
+    fn interrupt_all(&mut self, tids: &[i32]) -> Result<Vec<(Tracee, Instant)>, InjectError> {
         let mut seized = Vec::with_capacity(tids.len());
         for &tid in tids {
             seized.extend(self.unless_gone(tid, Tracee::seize(tid))?);
         }
-        let mut asked = Vec::with_capacity(seized.len());
+        let mut interrupted = Vec::with_capacity(seized.len());
         for tracee in seized {
             let (tid, since) = (tracee.tid(), Instant::now());
-            self.first_asked.get_or_insert(since);
+            self.first_interrupted.get_or_insert(since);
             let outcome = tracee.interrupt().map(|()| (tracee, since));
-            asked.extend(self.unless_gone(tid, outcome)?);
+            interrupted.extend(self.unless_gone(tid, outcome)?);
         }
-        Ok(asked)
+        Ok(interrupted)
     }
 
-    /// The outcome of a request for a thread; `None` if the thread is gone.
+    /// Returns the outcome of a request for a thread; `None` if the thread has exited.
     fn unless_gone<T>(
         &mut self,
         tid: i32,
@@ -271,7 +275,7 @@ impl ThreadStopper {
         let Err(error) = outcome else { return Ok(outcome.ok()) };
         match identity::explain(self.pid, tid, InjectError::system("PTRACE_SEIZE", &error)) {
             InjectError::Gone => {
-                self.passed_over.insert(tid);
+                self.exited.insert(tid);
                 Ok(None)
             }
             other => Err(other),

@@ -4,32 +4,33 @@ use std::time::{Duration, Instant};
 
 use crate::inject::ptrace::wait::await_children;
 use crate::inject::ptrace::{self, Tracee};
-use crate::proc::{self, Activity, shares_memory};
+use crate::proc::{self, TaskActivity, shares_memory};
 
 /// A thread that has not stopped after this time is checked for an uninterruptible sleep.
 const ASLEEP_AFTER: Duration = Duration::from_micros(300);
-/// Added for each other thread that was interrupted at the same time and may have the processor.
+/// Additional time for each other thread that was interrupted at the same time and may have the
+/// processor.
 const LATER_EACH: Duration = Duration::from_micros(4);
 
-/// The place at which a thread sleeps uninterruptibly.
+/// The location at which a thread sleeps uninterruptibly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UninterruptibleSleep {
-    /// The address after its system call, or of the instruction that waits for its memory.
+    /// The address after the system call, or of the instruction that waits for its memory.
     pub(super) pc: u64,
-    /// Its stack pointer.
+    /// The stack pointer.
     pub(super) sp: u64,
-    /// Its system call and the arguments, if it is in one.
+    /// The system call and its arguments, if the thread is in one.
     pub(super) call: Option<(u64, [u64; 6])>,
 }
 
-/// The processes in the memory of a sleeping thread besides its own.
+/// The other processes in the memory of a sleeping thread.
 pub(super) enum VforkChildren {
     Known(Vec<i32>),
     Unknown,
 }
 
-/// The place at which an interrupted thread sleeps, while `left` threads are still to stop. `None`
-/// if it has stopped, or runs.
+/// Returns the location at which an interrupted thread sleeps, while `left` threads have not
+/// stopped yet. `None` if the thread has stopped, or runs.
 pub(super) fn uninterruptible_sleep(
     pid: i32,
     tracee: &Tracee,
@@ -50,11 +51,11 @@ pub(super) fn uninterruptible_sleep(
             return None;
         }
         return match proc::task_activity(pid, tid).ok()? {
-            Activity::Syscall { number, args, sp, pc } => {
+            TaskActivity::Syscall { number, args, sp, pc } => {
                 Some(UninterruptibleSleep { pc, sp, call: Some((number, args)) })
             }
-            Activity::Blocked { sp, pc } => Some(UninterruptibleSleep { pc, sp, call: None }),
-            Activity::Running => None,
+            TaskActivity::Blocked { sp, pc } => Some(UninterruptibleSleep { pc, sp, call: None }),
+            TaskActivity::Running => None,
         };
     }
     None
@@ -73,7 +74,7 @@ pub(super) fn vfork_children(pid: i32, tid: i32, sleep: UninterruptibleSleep) ->
         libc::SYS_fork | libc::SYS_execve | libc::SYS_execveat => None,
         _ => return VforkChildren::Known(Vec::new()),
     };
-    // Without a child yet it may still make one, of an unknown kind.
+    // A thread without a child may still create one, of an unknown kind.
     let is = |flag: i32| flags.is_some_and(|flags| flags & flag as u64 != 0);
     if !is(libc::CLONE_VFORK) || !is(libc::CLONE_VM) || is(libc::CLONE_THREAD) {
         return VforkChildren::Unknown;

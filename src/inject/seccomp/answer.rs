@@ -3,10 +3,10 @@
 /// The effect of a filter on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FilterAnswer {
-    /// The call is made.
-    Made,
+    /// The filter permits the call.
+    Permitted,
     /// The call fails with this errno.
     Fails(u32),
-    /// A signal or another process answers the call, or nothing does.
-    Ends(&'static str),
+    /// The filter sends a signal, kills, or asks another process; the text says which.
+    Other(&'static str),
 }

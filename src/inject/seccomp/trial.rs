@@ -1,7 +1,7 @@
 //! A trial of all required system calls in a forked child, under the same filters.
 //!
 //! # Safety
-//! The child of the fork makes system calls on memory of its own, and leaves by `_exit`.
+//! The forked child makes system calls on memory of its own, and leaves by `_exit`.
 #![allow(unsafe_code, reason = "forks, and makes bare system calls in the child")]
 
 use std::fs::File;
@@ -10,25 +10,25 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::unistd::ForkResult;
-use traceprof_abi::calls::{Made, nr};
+use traceprof_abi::calls::{SyscallPattern, nr};
 use traceprof_abi::signal::SI_QUEUE;
 
 use super::answer::FilterAnswer;
 
-/// The child writes this before each call, and the errno or 0 after it.
+/// The child writes this byte before each call, and the errno or 0 after it.
 const STARTED: u8 = u8::MAX;
 /// Memory for the calls: a signal set, an action, a time, an event.
 type Scratch = [u64; 32];
 
-/// Makes each call in a forked child. A call that ends the child has this answer, and so have those
-/// after it.
-pub(super) fn try_all(calls: &[Made]) -> io::Result<Vec<FilterAnswer>> {
+/// Makes each call in a forked child. If a call ends the child, that call and all later ones get
+/// [`FilterAnswer::Other`].
+pub(super) fn try_all(calls: &[SyscallPattern]) -> io::Result<Vec<FilterAnswer>> {
     let (from, to) = nix::unistd::pipe()?;
     // SAFETY: the child runs `run`, which makes system calls only, and leaves by `_exit`.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Child => {
             run(calls, to.as_raw_fd());
-            // SAFETY: ends the process without the exit handlers of the one it was forked from.
+            // SAFETY: ends the child without the exit handlers of its parent.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { child } => {
@@ -46,14 +46,14 @@ fn answers(reported: &[u8], count: usize) -> Vec<FilterAnswer> {
     let (pairs, _) = reported.as_chunks::<2>();
     (0..count)
         .map(|index| match pairs.get(index) {
-            Some([STARTED, 0]) => FilterAnswer::Made,
+            Some([STARTED, 0]) => FilterAnswer::Permitted,
             Some([STARTED, errno]) => FilterAnswer::Fails(u32::from(*errno)),
-            _ => FilterAnswer::Ends("the end of the process that tried it"),
+            _ => FilterAnswer::Other("it kills the process that tries the call"),
         })
         .collect()
 }
 
-fn run(calls: &[Made], to: RawFd) {
+fn run(calls: &[SyscallPattern], to: RawFd) {
     let mut scratch: Scratch = [0; 32];
     let mut made = Previous { address: 0, timer: 0 };
     for call in calls {
@@ -74,8 +74,8 @@ struct Previous {
     timer: u64,
 }
 
-/// Makes one call; returns the errno of a call that should have worked, or 0.
-fn try_one(call: &Made, scratch: &mut Scratch, last: &mut Previous) -> i32 {
+/// Makes one call. Returns the errno of a call that should have worked, or 0.
+fn try_one(call: &SyscallPattern, scratch: &mut Scratch, last: &mut Previous) -> i32 {
     let given = |index: usize, own: u64| call.args[index].unwrap_or(own);
     let scratch_address = scratch.as_mut_ptr() as u64;
     let pid = u64::from(std::process::id());
@@ -93,7 +93,7 @@ fn try_one(call: &Made, scratch: &mut Scratch, last: &mut Previous) -> i32 {
         nr::RT_SIGACTION => [libc::SIGURG as u64, 0, scratch_address, given(3, 8)],
         nr::RT_SIGPROCMASK => [given(0, 2), scratch_address, given(2, 0), given(3, 8)],
         nr::TIMER_CREATE => {
-            // The thread's own clock, and an event that signals nothing.
+            // The thread's own clock, and an event that sends no signal.
             *scratch = [0; 32];
             scratch[1] = (libc::SIGEV_NONE as u64) << 32;
             let timer = scratch_address + 128;
@@ -122,7 +122,7 @@ fn try_one(call: &Made, scratch: &mut Scratch, last: &mut Previous) -> i32 {
     bare(call.number, arguments, &mut 0)
 }
 
-/// Makes one call; returns the errno that a filter gave, or 0.
+/// Makes one call. Returns the errno that a filter returned, or 0.
 fn bare(number: u64, arguments: [u64; 4], result: &mut u64) -> i32 {
     let [a, b, c, d] = arguments;
     // SAFETY: the pointers among the arguments lead to the caller's scratch memory, which is larger
@@ -131,7 +131,7 @@ fn bare(number: u64, arguments: [u64; 4], result: &mut u64) -> i32 {
     *result = got as u64;
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let expected = match number {
-        // There is nothing to restart, and no such way to change the mask.
+        // Nothing can be restarted, and no such way to change the mask exists.
         _ if number == libc::SYS_restart_syscall as u64 => errno == libc::EINTR,
         nr::RT_SIGPROCMASK => errno == libc::EINVAL,
         // The timer could not be created.
@@ -141,7 +141,7 @@ fn bare(number: u64, arguments: [u64; 4], result: &mut u64) -> i32 {
     if got >= 0 || expected { 0 } else { errno }
 }
 
-/// Returns from a signal handler, which makes `rt_sigreturn`.
+/// Takes a signal: the return from its handler makes `rt_sigreturn`.
 fn take_a_signal() -> i32 {
     extern "C" fn nothing(_: i32) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
@@ -163,17 +163,17 @@ mod tests {
         let calls = required_calls::all();
         let tried = try_all(&calls).unwrap();
         for (call, answer) in calls.iter().zip(tried) {
-            assert_eq!(answer, FilterAnswer::Made, "{}", call.name);
+            assert_eq!(answer, FilterAnswer::Permitted, "{}", call.name);
         }
     }
 
     #[test]
     fn call_that_ended_the_child_has_no_errno() {
         let reported = [STARTED, 0, STARTED, 1, STARTED];
-        let ended = FilterAnswer::Ends("the end of the process that tried it");
+        let ended = FilterAnswer::Other("it kills the process that tries the call");
         assert_eq!(
             answers(&reported, 4),
-            [FilterAnswer::Made, FilterAnswer::Fails(1), ended, ended]
+            [FilterAnswer::Permitted, FilterAnswer::Fails(1), ended, ended]
         );
     }
 }

@@ -1,27 +1,27 @@
-//! A launched thread: it was set on a chain and detached, and can be taken off again.
+//! A launched thread: it was set on a chain and detached, and can be taken off the chain again.
 //!
 //! A chain finishes by itself, but a thread without a processor may run it seconds later. By then
-//! it could hit another attach, and detach a segment from an address that belongs to another agent.
-//! So a chain that does not finish in time is withdrawn.
+//! the chain could collide with another attach, and detach a segment from an address that belongs
+//! to another agent. So a chain that does not finish in time is withdrawn.
 
 use std::time::{Duration, Instant};
 
 use super::{NotStopped, Stopped, failed};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
 use crate::inject::plan::AttachPlan;
 use crate::inject::ptrace::Tracee;
 use crate::inject::ptrace::tracing_thread::on_tracing_thread;
 use crate::inject::sigreturn_chain::{Chain, SavedState};
 use crate::inject::target::identity;
-use crate::proc::{self, Activity};
+use crate::proc::{self, TaskActivity};
 
 /// Pause between two checks of a thread that runs the agent's entry.
 const RETRY: Duration = Duration::from_millis(5);
 /// Longest wait for a stop before the thread's state is checked again.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// A thread on a chain, released.
+/// A released thread on a chain.
 #[derive(Debug)]
 pub(in crate::inject) struct Launched {
     tid: i32,
@@ -33,16 +33,17 @@ pub(in crate::inject) struct Launched {
 
 /// The outcome of an attempt to withdraw a thread.
 enum Withdrawal {
-    /// It had finished its chain by itself.
+    /// The thread had already finished its chain.
     Finished,
-    /// It was put back to its saved state.
+    /// The thread was put back to its saved state.
     PutBack,
-    /// It runs the agent's entry, which will end.
+    /// The thread runs the agent's entry, which will finish.
     InEntry,
 }
 
 impl Launched {
-    /// A thread that was set on this chain and detached, after it was stopped so long.
+    /// Creates the value for a thread that was set on this chain and detached. `stopped` is the
+    /// duration of its stop.
     pub(super) fn new(tid: i32, saved: SavedState, chain: Chain, stopped: Duration) -> Self {
         Self { tid, saved, chain, stopped }
     }
@@ -51,8 +52,9 @@ impl Launched {
         self.tid
     }
 
-    /// Takes the thread off its chain and puts it back as it was; `false` if it had finished. There
-    /// is no time limit, as nothing else may be done to the target before.
+    /// Takes the thread off its chain and puts it back to its state. Returns `false` if the thread
+    /// had already finished. There is no time limit, because nothing else may be done to the target
+    /// before.
     pub(in crate::inject) fn withdraw(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
         loop {
             identity::check(plan.pid, plan.start_time)?;
@@ -63,7 +65,8 @@ impl Launched {
                 Ok(Withdrawal::Finished) => return Ok(false),
                 Ok(Withdrawal::PutBack) => return Ok(true),
                 Ok(Withdrawal::InEntry) | Err(NotStopped::Timeout) => std::thread::sleep(RETRY),
-                // It ended, or its process executed another program: the chain is gone, too.
+                // The thread exited, or its process executed another program, so the chain no
+                // longer exists.
                 Err(NotStopped::Gone(_)) => return Ok(false),
                 Err(failure) => {
                     return Err(identity::explain(plan.pid, self.tid, failure.into()));
@@ -72,7 +75,8 @@ impl Launched {
         }
     }
 
-    /// Whether the thread is gone, or sleeps in a call from outside of the chain; does not stop it.
+    /// Whether the thread has exited, or sleeps in a call from outside of the chain. Does not stop
+    /// the thread.
     fn is_elsewhere(&self, plan: &AttachPlan) -> bool {
         let Ok(stat) = proc::task_stat(plan.pid, self.tid) else { return true };
         if proc::has_ended(stat.state) {
@@ -80,7 +84,7 @@ impl Launched {
         }
         let end = self.chain.base + self.chain.bytes.len() as u64;
         match proc::task_activity(plan.pid, self.tid) {
-            Ok(Activity::Syscall { sp, .. }) => {
+            Ok(TaskActivity::Syscall { sp, .. }) => {
                 !(self.chain.base..end).contains(&sp) && !plan.data.contains(sp)
             }
             _ => false,
@@ -90,15 +94,15 @@ impl Launched {
     fn try_to_withdraw(&self, plan: &AttachPlan) -> Result<Withdrawal, NotStopped> {
         let tracee = Tracee::seize(self.tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
         if proc::task_stat(plan.pid, self.tid).is_err() {
-            // The tid belongs to another process by now; the end of this thread detaches it.
+            // The tid belongs to another process now; the end of this thread detaches it.
             return Ok(Withdrawal::Finished);
         }
-        fault::at(Point::WithdrawSeized);
+        fault::at(FaultPoint::WithdrawSeized);
         let since = Instant::now();
         tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         let mut stopped = Stopped::collect(tracee, since, since + SLICE, since + SLICE)?;
         let withdraw = if self.is_on_chain(&stopped) {
-            fault::at(Point::WithdrawStopped);
+            fault::at(FaultPoint::WithdrawStopped);
             stopped.put_back_to(self.saved.clone());
             Withdrawal::PutBack
         } else if plan.code.contains(stopped.saved().registers.rip) {
@@ -108,14 +112,14 @@ impl Launched {
         };
         stopped.release().map_err(NotStopped::Failed)?;
         if matches!(withdraw, Withdrawal::PutBack) {
-            fault::at(Point::WithdrawDone);
+            fault::at(FaultPoint::WithdrawDone);
         }
         Ok(withdraw)
     }
 
     /// Whether the thread is on its chain: its pc belongs to a step, and the chain is unchanged
-    /// above its stack pointer. Code of the program that came by here would have overwritten all of
-    /// that.
+    /// above its stack pointer. Code of the program that ran at this depth would have overwritten
+    /// all of that.
     fn is_on_chain(&self, stopped: &Stopped) -> bool {
         let now = &stopped.saved().registers;
         let Some(offset) = now.rsp.checked_sub(self.chain.base) else { return false };

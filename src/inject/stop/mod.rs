@@ -1,9 +1,10 @@
 //! A stopped thread with its saved state.
 //!
 //! # Invariants
-//! - A detach follows after the registers are put back: only then does the kernel look at the
-//!   restart codes again.
-//! - Whatever fails, a thread is put back before it is released, also when it is dropped.
+//! - The detach comes after the registers are restored: only at the detach does the kernel check
+//!   the restart codes again.
+//! - Whatever fails, a thread is put back to its state before it is released, also when it is
+//!   dropped.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use super::error::InjectError;
 use super::ptrace::{self, FilterInstruction, Resume, Tracee, TraceeEvent};
 use super::sigreturn_chain::SavedState;
 use super::syscall::Syscall;
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc;
 
 mod launched;
@@ -31,7 +32,7 @@ use self::return_state::ReturnState;
 use self::stepper::Stepper;
 pub(super) use self::withheld_signals::{count_withheld, take_withheld};
 
-/// Longest time that a thread takes to settle after it had to wait for its stop.
+/// Longest time that a thread may take to settle after it had to wait for its stop.
 const SETTLED_MAX: Duration = Duration::from_secs(1);
 /// Pause between two checks whether a thread still waits for a processor.
 const QUEUE_CHECK: Duration = Duration::from_millis(20);
@@ -43,26 +44,26 @@ const ALL_SIGNALS: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Stopped {
     thread: Stepper,
-    /// What it goes back to.
+    /// The state that the thread returns to.
     back: ReturnState,
-    /// Job control has stopped the process: a launched chain would not run until SIGCONT.
+    /// Whether job control has stopped the process. A launched chain would not run until SIGCONT.
     group: bool,
     since: Instant,
-    /// No step starts after this time, because other threads are held.
+    /// The time after which no step starts, because other threads are held.
     held_until: Option<Instant>,
-    /// Sampling signals that were pending when they were last noted.
+    /// The sampling signals that were pending at the last check, as a bit set.
     sampling_signals: u64,
     is_released: bool,
 }
 
-/// Why a thread could not be stopped for use.
+/// The reason why a thread could not be stopped for use.
 #[derive(Debug)]
 pub(super) enum NotStopped {
-    /// It is gone, or executed another program.
+    /// The thread no longer exists, or its process executed another program.
     Gone(InjectError),
-    /// It did not stop in time; only the end of the tracing thread releases it.
+    /// The thread did not stop in time. Only the end of the tracing thread releases it.
     Timeout,
-    /// It runs 32-bit code just now.
+    /// The thread currently runs 32-bit code.
     Foreign,
     /// A system call failed.
     Failed(InjectError),
@@ -89,7 +90,7 @@ fn failed(call: &str, error: &io::Error) -> NotStopped {
 
 impl Stopped {
     /// Waits for the requested stop, delivers signals meanwhile, and saves the thread's state. A
-    /// thread that waits for a processor has time until `last`.
+    /// thread that waits for a processor may take until `last`.
     pub(super) fn collect(
         tracee: Tracee,
         since: Instant,
@@ -100,8 +101,8 @@ impl Stopped {
         Self::take(tracee, group, since, deadline.max(last.min(Instant::now() + SETTLED_MAX)))
     }
 
-    /// As [`Stopped::collect`], for a thread that is only held and released: its pending signals
-    /// stay unread.
+    /// Does the same as [`Stopped::collect`] for a thread that is only held and released. Its
+    /// pending signals stay unread.
     pub(super) fn hold(
         tracee: Tracee,
         since: Instant,
@@ -111,11 +112,11 @@ impl Stopped {
         let group = await_stop(&tracee, deadline, last)?;
         let mut stopped = Self::new(tracee, group, since);
         stopped.back.save_native(&stopped.thread.tracee)?;
-        fault::at(Point::ThreadStopped);
+        fault::at(FaultPoint::ThreadStopped);
         Ok(stopped)
     }
 
-    /// Takes over a thread that was stopped before its program's first instruction.
+    /// Adopts a thread that is stopped before its program's first instruction.
     pub(super) fn adopt(tracee: Tracee) -> Result<Stopped, NotStopped> {
         let now = Instant::now();
         Self::take(tracee, false, now, now + SETTLED_MAX)
@@ -129,7 +130,7 @@ impl Stopped {
     ) -> Result<Stopped, NotStopped> {
         let mut stopped = Self::new(tracee, group, since);
         stopped.settle(deadline)?;
-        fault::at(Point::ThreadStopped);
+        fault::at(FaultPoint::ThreadStopped);
         Ok(stopped)
     }
 
@@ -145,10 +146,11 @@ impl Stopped {
         }
     }
 
-    /// Saves the state, after signals that are about to be delivered.
+    /// Saves the state, after the delivery of pending signals that are not blocked.
     ///
-    /// Delivered on a chain, a signal's handler might jump away, and the chain would never run. An
-    /// interrupted call that is issued again in spite of a signal would lose the signal's effect.
+    /// If a signal were delivered on a chain, its handler might jump away, and the chain would
+    /// never run. If an interrupted call were issued again in spite of a signal, the signal would
+    /// not end the call.
     fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
         for _ in 0..QUIET_TRIES {
             self.back.save_native(&self.thread.tracee)?;
@@ -158,7 +160,8 @@ impl Stopped {
             self.back.is_current = false;
             self.group = self.pending().deliver(self.back.is_in_call(), deadline)?;
         }
-        // It gets no processor to take the signal, or signals follow one another. It has run since.
+        // The thread gets no processor to take the signal, or signals follow one another. It has
+        // run since the state was saved.
         self.back.save(&self.thread.tracee).map_err(|error| failed("reading registers", &error))
     }
 
@@ -167,8 +170,8 @@ impl Stopped {
         PendingSignals::of(&self.thread.tracee, mask)
     }
 
-    /// Completes the saved state before anything is run. A thread that is only released does not
-    /// need it.
+    /// Completes the saved state before the thread runs anything. A thread that is only released
+    /// does not need this.
     pub(super) fn prepare(&mut self) -> Result<(), InjectError> {
         let mask = self.mask().map_err(|e| system("PTRACE_GETSIGMASK", &e))?;
         self.back.complete(&self.thread.tracee, mask)
@@ -178,59 +181,60 @@ impl Stopped {
         self.thread.tracee.tid()
     }
 
-    /// The state to return to.
+    /// Returns the state that the thread returns to.
     pub(super) fn saved(&self) -> &SavedState {
         &self.back.saved
     }
 
-    /// The state that the stop interrupted.
+    /// Returns the state that the stop interrupted.
     pub(super) fn interrupted(&self) -> Interrupted {
         self.back.interrupted
     }
 
-    /// The thread's own signal mask.
+    /// Returns the thread's own signal mask.
     pub(super) fn mask(&self) -> io::Result<u64> {
         if self.thread.is_masked { Ok(self.back.saved.mask) } else { self.thread.tracee.mask() }
     }
 
-    /// Whether these bytes are at this address.
+    /// Whether the target has these bytes at this address.
     pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> bool {
         let mut found = vec![0; bytes.len()];
         self.thread.tracee.read(address, &mut found).is_ok() && found == bytes
     }
 
-    /// The thread's seccomp filters.
+    /// Returns the thread's seccomp filters.
     pub(super) fn filters(&self) -> io::Result<Vec<Vec<FilterInstruction>>> {
         self.thread.tracee.filters()
     }
 
-    /// Issues an interrupted sleep anew: a filter forbids the call that the kernel would restart it
-    /// with. The sleep may last longer then.
+    /// Issues an interrupted sleep again, because a filter forbids the call with which the kernel
+    /// would restart the sleep. The sleep may then last longer.
     pub(super) fn forgo_restart(&mut self) {
         self.back.forgo_restart();
     }
 
     /// Whether the thread may be set on a chain and detached.
     ///
-    /// Not from within a call: the chain's last frame can only issue it again, after the handlers
-    /// of signals that should have ended it (a `pause` would wait for ever). It would also drop a
-    /// restart block. And not while job control stops the process.
+    /// A thread within a call must not be launched: the last frame of the chain can only issue the
+    /// call again. It would do so after the handlers of signals that should have ended the call,
+    /// and a `pause` would wait for ever. The chain would also drop a restart block. Nor must a
+    /// thread be launched while job control stops the process.
     pub(super) fn may_be_launched(&self) -> bool {
         !self.group && !self.back.is_in_call() && self.pending().is_quiet()
     }
 
-    /// Whether the stop has ended its call, which is issued again.
+    /// Whether the stop has broken the thread's call, which is then issued again.
     pub(super) fn is_in_broken_call(&self) -> bool {
         self.back.interrupted == Interrupted::Broken
     }
 
-    /// Whether it was stopped in a call that a pending signal would end.
+    /// Whether the thread was stopped in a call that a pending signal would end.
     fn ignores_a_signal(&self) -> bool {
         !self.group && self.back.is_in_call() && !self.pending().is_quiet()
     }
 
     /// Lets the thread take the signals that end its call: such a call must not be issued again. If
-    /// signals follow one another it stops at the given time, and the next signal ends the call.
+    /// signals keep coming, this stops at the given time, and the next signal ends the call.
     pub(super) fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
         while self.ignores_a_signal() && Instant::now() < until {
             self.settle(Instant::now() + SETTLED_MAX)?;
@@ -244,13 +248,13 @@ impl Stopped {
     }
 
     /// Notes the pending sampling signals of a thread that is only held. Nothing adds to them while
-    /// no thread runs: timers count the thread's own CPU time, and events are closed.
+    /// no thread runs: timers count the thread's own CPU time, and the perf events are closed.
     ///
-    /// Returns whether a signal of the thread's own is about to be delivered at its release, so
-    /// that the thread must be settled first.
+    /// Returns whether the release would deliver a signal of the thread's own, so that the thread
+    /// must be settled first.
     pub(super) fn note_sampling_signals(&mut self) -> bool {
         let Ok(waiting) = self.thread.tracee.own_pending() else {
-            // Unknown: the restore then takes the way that is safe for the target.
+            // Unknown: the restore then does what is safe for the target.
             self.sampling_signals = u64::MAX;
             return true;
         };
@@ -259,12 +263,13 @@ impl Stopped {
         !waiting.is_empty() && !self.group && !self.pending().is_quiet()
     }
 
-    /// Whether such a sampling signal was noted.
+    /// Whether a sampling signal with this number was noted.
     pub(super) fn has_noted_sampling_signal(&self, signal: i32) -> bool {
         self.sampling_signals >> (signal - 1) & 1 == 1
     }
 
-    /// Settles a thread that was only held; `false` if it has not run for that.
+    /// Settles a thread that was only held. Returns `false` if the thread did not have to run for
+    /// it.
     pub(super) fn settle_held(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
         let is_settled = self.pending().is_quiet() || self.group;
         if !is_settled {
@@ -297,14 +302,14 @@ impl Stopped {
             self.back.entered = false;
         }
         if self.thread.is_masked {
-            // The mask first: the registers are still on a chain, whose last frame holds the mask,
-            // too.
+            // Restore the mask first: the registers are still on a chain, whose last frame holds
+            // the mask, too.
             self.thread.unblock_signals(self.back.saved.mask)?;
-            fault::at(Point::BackMasked);
+            fault::at(FaultPoint::BackMasked);
         }
         if self.back.touched {
             self.put(&self.back.saved.registers.clone())?;
-            fault::at(Point::BackSet);
+            fault::at(FaultPoint::BackSet);
         }
         let is_in_call = self.back.is_in_call();
         if was_masked && is_in_call { self.pending().withhold_sampling() } else { Ok(()) }
@@ -316,19 +321,20 @@ impl Stopped {
         self.thread.is_masked = true;
     }
 
-    /// Takes a thread at the entry of a system call past it without making the call.
+    /// Moves a thread from the entry of a system call past the call, without making it.
     ///
-    /// A harmless call is made instead: no signal has number 0. No call at all would show a seccomp
-    /// filter a number that it forbids, while the agent's entry has made this one before. If we die
-    /// before the registers are back, the thread continues behind the call: with the next frame on
-    /// a chain, or with the call that was skipped in our restorer.
+    /// The thread makes a harmless call instead: no signal has number 0. With no call at all, a
+    /// seccomp filter would see a number that it forbids, whereas the agent's entry has made this
+    /// call before. If the tracer dies before the registers are restored, the thread continues
+    /// after the call. On a chain it continues with the next frame, and in our restorer with the
+    /// skipped call.
     fn skip_syscall(&mut self) -> Result<(), InjectError> {
         if !self.thread.tracee.is_at_entry() {
             return Ok(());
         }
-        let now = self.thread.now()?;
+        let now = self.thread.registers()?;
         self.put(&arch::instead(&now, &Syscall::sigaction(0, 0, 0)))?;
-        self.thread.set_going()?;
+        self.thread.resume_to_syscall()?;
         self.await_next_stop()
     }
 
@@ -346,13 +352,13 @@ impl Stopped {
         self.held_until = Some(last);
     }
 
-    /// Puts the thread back as it was and detaches it. A thread that was resumed is waited for
-    /// without a time limit.
+    /// Puts the thread back to its state and detaches it. If the thread was resumed, this waits for
+    /// its stop without a time limit.
     pub(super) fn release(mut self) -> Result<Duration, InjectError> {
         self.await_next_stop()?;
         self.put_back()?;
         self.detach()?;
-        fault::at(Point::BackGone);
+        fault::at(FaultPoint::BackGone);
         Ok(self.since.elapsed())
     }
 
@@ -365,7 +371,7 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         if !self.is_released {
-            // If it cannot be put back, it is gone.
+            // A thread that cannot be put back no longer exists.
             let _ =
                 self.await_next_stop().and_then(|()| self.put_back()).and_then(|()| self.detach());
         }
@@ -376,7 +382,8 @@ fn system(call: &str, error: &io::Error) -> InjectError {
     InjectError::system(call, error)
 }
 
-/// As [`wait_interrupt`], but a thread that waits for a processor has time until `last`.
+/// Does the same as [`wait_interrupt`], but a thread that waits for a processor may take until
+/// `last`.
 fn await_stop(tracee: &Tracee, deadline: Instant, last: Instant) -> Result<bool, NotStopped> {
     let mut until = deadline;
     loop {
@@ -391,8 +398,8 @@ fn await_stop(tracee: &Tracee, deadline: Instant, last: Instant) -> Result<bool,
     }
 }
 
-/// Waits for the requested stop, and delivers signals that come before it. `true` if job control
-/// has stopped the process.
+/// Waits for the requested stop, and delivers signals that come before it. Returns `true` if job
+/// control has stopped the process.
 fn wait_interrupt(tracee: &Tracee, deadline: Instant) -> Result<bool, NotStopped> {
     loop {
         match tracee.wait(deadline).map_err(|error| failed("waitpid", &error))? {
@@ -405,24 +412,24 @@ fn wait_interrupt(tracee: &Tracee, deadline: Instant) -> Result<bool, NotStopped
                 tracee.resume(Resume::Run, 0).map_err(|error| failed("PTRACE_CONT", &error))?
             }
             TraceeEvent::Exec => return Err(NotStopped::Gone(InjectError::Executed)),
-            TraceeEvent::Ended(_) => return Err(NotStopped::Gone(InjectError::Gone)),
+            TraceeEvent::Exited(_) => return Err(NotStopped::Gone(InjectError::Gone)),
             TraceeEvent::Timeout => return Err(NotStopped::Timeout),
         }
     }
 }
 
-/// Seizes a thread, stops it and saves its state. A thread that waits for a processor loses nothing
-/// by the wait, so it has `queued_limit`.
+/// Seizes a thread, stops it and saves its state. A thread that waits for a processor may take
+/// `queued_limit`, as it loses nothing by the wait.
 pub(super) fn stop(
     tid: i32,
     limit: Duration,
     queued_limit: Duration,
 ) -> Result<Stopped, NotStopped> {
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
-    fault::at(Point::ThreadSeized);
+    fault::at(FaultPoint::ThreadSeized);
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-    fault::at(Point::ThreadInterrupted);
+    fault::at(FaultPoint::ThreadInterrupted);
     let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
     stopped.take_signals(since + limit)?;
     Ok(stopped)

@@ -1,16 +1,16 @@
-//! The pending signals of a stopped thread: the application's are delivered first, ours may be
-//! withheld.
+//! The pending signals of a stopped thread. The application's signals are delivered first; sampling
+//! signals may be withheld.
 
 use std::time::{Duration, Instant};
 
 use super::withheld_signals::withholds_sampling_signal;
 use super::{NotStopped, SETTLED_MAX, failed, system, wait_interrupt};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::{PendingSignal, Resume, Tracee, TraceeEvent};
 use crate::proc;
 
-/// Longest wait for a pending signal to be reported.
+/// Longest wait for the report of a pending signal.
 const DELIVERY_MAX: Duration = Duration::from_millis(5);
 
 /// The pending signals of a thread.
@@ -22,14 +22,15 @@ pub(super) struct PendingSignals<'a> {
 }
 
 impl<'a> PendingSignals<'a> {
-    /// The signals of this thread, whose own mask is `mask` if all are blocked meanwhile.
+    /// Creates the view of this thread's signals. `mask` is the thread's own mask if all its
+    /// signals are blocked meanwhile.
     pub(super) fn of(tracee: &'a Tracee, mask: Option<u64>) -> Self {
         Self { tracee, mask }
     }
 
     /// Delivers a pending signal, and stops the thread again before its handler's first
-    /// instruction. The stop is requested only after the thread has reported the signal: otherwise
-    /// the thread would stop again without taking it.
+    /// instruction. The tracer requests the stop only after the thread has reported the signal:
+    /// otherwise the thread would stop again without taking it.
     ///
     /// A sampling signal is not delivered to a thread in a call. A timer that expires on the way
     /// into a call keeps its signal pending until the call ends. Our stop ended the call too early,
@@ -43,10 +44,10 @@ impl<'a> PendingSignals<'a> {
         let stop = self.tracee.wait(reported).map_err(|error| failed("waitpid", &error))?;
         match stop {
             TraceeEvent::Exec => return Err(NotStopped::Gone(InjectError::Executed)),
-            TraceeEvent::Ended(_) => return Err(NotStopped::Gone(InjectError::Gone)),
+            TraceeEvent::Exited(_) => return Err(NotStopped::Gone(InjectError::Gone)),
             TraceeEvent::Group => return Ok(true),
             TraceeEvent::Interrupt => return Ok(false),
-            // Another thread of the process took it.
+            // Another thread of the process took the signal.
             TraceeEvent::Timeout | TraceeEvent::Syscall | TraceeEvent::Signal(_) => {}
         }
         self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
@@ -55,9 +56,9 @@ impl<'a> PendingSignals<'a> {
                 resume(0)?
             }
             TraceeEvent::Signal(signal) => {
-                fault::at(Point::ThreadTakesSignal);
+                fault::at(FaultPoint::ThreadTakesSignal);
                 resume(signal)?;
-                fault::at(Point::ThreadTookSignal);
+                fault::at(FaultPoint::ThreadTookSignal);
             }
             TraceeEvent::Syscall => resume(0)?,
             _ => {}
@@ -70,13 +71,13 @@ impl<'a> PendingSignals<'a> {
         self.due().is_empty()
     }
 
-    /// The signals that are about to be delivered. The kernel drops an ignored signal when it is
-    /// sent, but not while its receiver is traced. Then it is pending here, has ended the call of a
-    /// thread that it woke, and is dropped later all the same.
+    /// Returns the signals that are about to be delivered. The kernel drops an ignored signal when
+    /// it is sent, but not while its receiver is traced. Then the signal is pending here, has ended
+    /// the call of a thread that it woke, and is still dropped later.
     fn due(&self) -> Vec<PendingSignal> {
         let mut due = self.tracee.pending().unwrap_or_default();
         if !due.is_empty() {
-            // For a thread that is gone this makes no difference.
+            // For a thread that no longer exists this makes no difference.
             let mask = self.mask.map_or_else(|| self.tracee.mask(), Ok).unwrap_or(0);
             due.retain(|signal| signal.bit() & !mask != 0);
         }
@@ -87,7 +88,7 @@ impl<'a> PendingSignals<'a> {
         due
     }
 
-    /// Whether all signals that are about to be delivered are sampling signals.
+    /// Whether signals are about to be delivered, and all of them are sampling signals.
     fn only_sampling_due(&self) -> bool {
         let due = self.due();
         !due.is_empty() && due.iter().all(|one| one.is_sampling())
@@ -97,14 +98,14 @@ impl<'a> PendingSignals<'a> {
     pub(super) fn has_sampling_signal(&self, signal: i32) -> bool {
         match self.tracee.own_pending() {
             Ok(pending) => pending.iter().any(|one| one.number == signal && one.is_sampling()),
-            // Unknown: the restore then takes the way that is safe for the target.
+            // Unknown: the restore then does what is safe for the target.
             Err(_) => true,
         }
     }
 
-    /// Withholds the sampling signals that a thread earned while it was stepped, before it
-    /// continues its call. Their handler would make a `pause` or a `nanosleep` return EINTR. A
-    /// pending signal of the application ends the call by itself.
+    /// Withholds the sampling signals that were raised while the thread was stepped, before the
+    /// thread continues its call. Their handler would make a `pause` or a `nanosleep` return EINTR.
+    /// A pending signal of the application ends the call by itself.
     pub(super) fn withhold_sampling(&self) -> Result<(), InjectError> {
         let deadline = Instant::now() + SETTLED_MAX;
         let resume =
@@ -113,12 +114,13 @@ impl<'a> PendingSignals<'a> {
             resume(0)?;
             let stop = self.tracee.wait(deadline).map_err(|e| system("waitpid", &e))?;
             match stop {
-                TraceeEvent::Ended(_) => return Err(InjectError::Gone),
+                TraceeEvent::Exited(_) => return Err(InjectError::Gone),
                 TraceeEvent::Exec => return Err(InjectError::Executed),
                 TraceeEvent::Syscall | TraceeEvent::Interrupt | TraceeEvent::Group => continue,
                 TraceeEvent::Signal(_) | TraceeEvent::Timeout => {}
             }
-            // Requested before it continues, so that it stops again without having run.
+            // The stop is requested before the thread continues, so that it stops again without
+            // having run.
             self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
             match stop {
                 TraceeEvent::Signal(_) if withholds_sampling_signal(self.tracee) => resume(0)?,

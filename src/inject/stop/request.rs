@@ -1,9 +1,9 @@
-//! A stop that was requested from a thread, and has not been seen yet.
+//! A requested stop of a thread that has not been observed yet.
 //!
-//! Most threads stop within some tens of microseconds. Some never do: those in uninterruptible
-//! sleep, such as the parent of a `vfork`. A tracer of many threads polls each of them now and
-//! then. A thread that has not stopped cannot be detached; only the end of the tracing thread
-//! releases it.
+//! Most threads stop within some tens of microseconds. Some never do: threads in uninterruptible
+//! sleep, such as the parent of a `vfork`. A tracer of many threads polls each of them repeatedly.
+//! A thread that has not stopped cannot be detached; only the end of the tracing thread releases
+//! it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const SIGNALS_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(in crate::inject) struct StopRequest {
     tracee: Tracee,
-    /// When the thread was last seen to run.
+    /// The time when the thread was last seen to run.
     seen_running: Instant,
 }
 
@@ -34,8 +34,8 @@ impl StopRequest {
     pub(in crate::inject) fn send(pid: i32, tid: i32) -> Result<StopRequest, NotStopped> {
         let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
         if proc::task_stat(pid, tid).is_err() {
-            // The tid belongs to another process by now. It continues, and the end of this thread
-            // detaches it.
+            // The tid belongs to another process now. That thread continues, and the end of this
+            // thread detaches it.
             return Err(failed("PTRACE_SEIZE", &io::Error::from_raw_os_error(libc::ESRCH)));
         }
         let seen_running = Instant::now();
@@ -47,8 +47,8 @@ impl StopRequest {
         self.tracee.tid()
     }
 
-    /// Whether the thread has stopped. It does not wait for the stop, but for signals that are
-    /// about to be delivered.
+    /// Checks whether the thread has stopped. This does not wait for the stop, but it waits for the
+    /// delivery of pending signals.
     pub(in crate::inject) fn poll(self) -> Result<StopPoll, NotStopped> {
         let now = Instant::now();
         let StopRequest { tracee, seen_running } = self;

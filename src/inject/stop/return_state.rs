@@ -8,22 +8,23 @@ use crate::inject::error::InjectError;
 use crate::inject::ptrace::Tracee;
 use crate::inject::sigreturn_chain::SavedState;
 
-/// The state to return to, and what differs from it since it was saved.
+/// The state to return to, and flags for later changes of the thread.
 #[derive(Debug)]
 pub(super) struct ReturnState {
     pub(super) saved: SavedState,
     /// The state that the stop interrupted.
     pub(super) interrupted: Interrupted,
-    /// The thread has not run by itself since its state was saved.
+    /// Whether the thread has not run by itself since its state was saved.
     pub(super) is_current: bool,
-    /// Its registers were changed, or are to be.
+    /// Whether the tracer has changed the thread's registers, or is about to.
     pub(super) touched: bool,
-    /// It has run the agent, which uses vector registers, and no frame has restored them.
+    /// Whether the thread has run the agent, which uses vector registers, and no frame has restored
+    /// them.
     pub(super) entered: bool,
 }
 
 impl ReturnState {
-    /// Of a thread whose state is not saved yet.
+    /// Creates the value for a thread whose state is not saved yet.
     pub(super) fn unsaved() -> Self {
         Self {
             saved: SavedState {
@@ -39,7 +40,7 @@ impl ReturnState {
         }
     }
 
-    /// Of a thread on a chain, which may have run the entry.
+    /// Creates the value for a thread on a chain, which may have run the entry.
     pub(super) fn on_chain(saved: SavedState, is_current: bool) -> Self {
         let interrupted = arch::interrupted(&saved.registers);
         Self { saved, interrupted, is_current, touched: true, entered: true }
@@ -50,8 +51,8 @@ impl ReturnState {
         self.interrupted != Interrupted::User
     }
 
-    /// Saves the registers, and at once hands a broken call back to the kernel's decision. If we
-    /// die then, the thread sees no EINTR, and a later signal still ends the call.
+    /// Saves the registers, and immediately returns a broken call to the kernel's decision. If the
+    /// tracer dies then, the thread sees no EINTR, and a later signal still ends the call.
     pub(super) fn save(&mut self, tracee: &Tracee) -> io::Result<()> {
         let Some(mut registers) = tracee.registers()? else {
             self.saved.registers = arch::zeroed();
@@ -59,7 +60,7 @@ impl ReturnState {
         };
         self.interrupted = arch::interrupted(&registers);
         if self.interrupted == Interrupted::Broken {
-            registers = arch::mended(&registers);
+            registers = arch::left_to_kernel(&registers);
             tracee.set_registers(&registers)?;
         }
         self.saved.registers = registers;
@@ -67,25 +68,25 @@ impl ReturnState {
         Ok(())
     }
 
-    /// Saves the registers; an error if the thread runs 32-bit code.
+    /// Saves the registers. Returns an error if the thread runs 32-bit code.
     pub(super) fn save_native(&mut self, tracee: &Tracee) -> Result<(), NotStopped> {
         self.save(tracee).map_err(|error| failed("reading registers", &error))?;
         if !arch::is_native(&self.saved.registers) {
-            // The registers of a 32-bit thread are never written back: the detach leaves it as it
-            // is.
+            // The tracer never writes the registers of a 32-bit thread: the detach leaves the
+            // thread as it is.
             self.is_current = false;
             return Err(NotStopped::Foreign);
         }
         Ok(())
     }
 
-    /// Completes the saved state before anything is run: the thread's own mask, vector state,
-    /// restartable sequences.
+    /// Completes the saved state before the thread runs anything: the thread's own mask, its vector
+    /// state, and its restartable sequences.
     pub(super) fn complete(&mut self, tracee: &Tracee, mask: u64) -> Result<(), InjectError> {
         self.saved.mask = mask;
         let raw = tracee.xstate().map_err(|e| system("NT_X86_XSTATE", &e))?;
         self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
-            reason: "the processor has no XSAVE state, which frames need".to_owned(),
+            reason: "the processor has no XSAVE state, which signal frames need".to_owned(),
         })?;
         self.saved.vectors = raw;
         if let Some(abort) = self.rseq_abort(tracee) {
@@ -95,9 +96,9 @@ impl ReturnState {
         Ok(())
     }
 
-    /// The address at which a thread inside a restartable sequence must continue. Moving it away
-    /// and back would make the kernel forget the sequence, which would then commit although other
-    /// threads ran on its processor.
+    /// Returns the address at which a thread inside a restartable sequence must continue. If the
+    /// tracer moved the thread away and back, the kernel would forget the sequence. The sequence
+    /// would then commit although other threads ran on its processor.
     fn rseq_abort(&self, tracee: &Tracee) -> Option<u64> {
         if self.interrupted != Interrupted::User {
             return None;
@@ -118,11 +119,11 @@ impl ReturnState {
         (self.saved.registers.rip.wrapping_sub(start) < length).then_some(abort)
     }
 
-    /// Issues an interrupted sleep anew: a filter forbids the call that the kernel would restart it
-    /// with. The sleep may last longer then.
+    /// Issues an interrupted sleep again, because a filter forbids the call with which the kernel
+    /// would restart the sleep. The sleep may then last longer.
     pub(super) fn forgo_restart(&mut self) {
         if self.interrupted == Interrupted::RestartBlock {
-            self.saved.registers = arch::issued_anew(&self.saved.registers);
+            self.saved.registers = arch::issued_again(&self.saved.registers);
             self.interrupted = Interrupted::User;
             self.touched = true;
         }

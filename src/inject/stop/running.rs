@@ -1,12 +1,13 @@
-//! The ways to let a stopped thread run something.
+//! The three ways to make a stopped thread run something.
 //!
-//! There are three ways; the caller takes the safest that the thread bears:
-//! - `launch` sets it on a chain and detaches it at once. It finishes whatever happens to us.
-//! - `run_stepwise` steps it through a chain and reads the results. If we die, the rest of the
-//!   chain runs by itself; at worst a restart block is lost (one EINTR).
-//! - `run_bare_call` makes one system call with nothing behind it, for a thread whose stack must
-//!   not be written before a segment of ours is mapped. If we die in these microseconds, the thread
-//!   is lost.
+//! The caller uses the safest way that the thread permits:
+//! - `launch` sets the thread on a chain and detaches it at once. The thread finishes whatever
+//!   happens to the tracer.
+//! - `run_stepwise` steps the thread through a chain and reads the results. If the tracer dies, the
+//!   remaining chain runs by itself; at worst a restart block is lost (one EINTR).
+//! - `run_bare_call` makes one system call with no frame to return through. It serves threads whose
+//!   stack must not be written before one of our segments is mapped. If the tracer dies in these
+//!   microseconds, the thread is lost.
 //!
 //! # Invariants
 //! - The signals are blocked only while the registers are on a chain whose last frame holds the
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::launched::Launched;
 use super::stepper::{QUEUED_STEP_MAX, STEP_MAX};
 use super::{Stopped, system, wait_interrupt};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::arch;
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::{Resume, TraceeEvent};
@@ -34,17 +35,17 @@ impl Stopped {
             .tracee
             .write(chain.base, &chain.bytes)
             .map_err(|e| system("writing frames", &e))?;
-        fault::at(Point::LaunchWritten);
+        fault::at(FaultPoint::LaunchWritten);
         self.put(&chain.start)?;
-        fault::at(Point::LaunchSet);
-        // A handler that ran on the chain could jump away. Until this call the first frame would
-        // block the signals, if we died. From here on the thread needs no tracer: the last frame
-        // holds its mask.
+        fault::at(FaultPoint::LaunchSet);
+        // A handler on the chain could jump away. Before this call, the first frame would block the
+        // signals if the tracer died. From here on the thread needs no tracer: the last frame holds
+        // its mask.
         self.thread.block_signals()?;
-        fault::at(Point::LaunchMasked);
+        fault::at(FaultPoint::LaunchMasked);
         self.back.is_current = false;
         self.detach()?;
-        fault::at(Point::LaunchGone);
+        fault::at(FaultPoint::LaunchGone);
         let (tid, stopped) = (self.tid(), self.since.elapsed());
         Ok(Launched::new(tid, self.back.saved.clone(), chain, stopped))
     }
@@ -60,66 +61,67 @@ impl Stopped {
             .tracee
             .write(chain.base, &chain.bytes)
             .map_err(|e| system("writing frames", &e))?;
-        fault::at(Point::StepWritten);
+        fault::at(FaultPoint::StepWritten);
         let mut results = Vec::with_capacity(steps.len());
         for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
             if self.held_until.is_some_and(|until| Instant::now() >= until) {
-                return Err(InjectError::EntrySilent);
+                return Err(InjectError::EntryTimedOut);
             }
             self.put(registers)?;
-            fault::at(Point::StepSet);
+            fault::at(FaultPoint::StepSet);
             if !self.thread.is_masked {
                 self.thread.block_signals()?;
             }
-            fault::at(Point::StepMasked);
+            fault::at(FaultPoint::StepMasked);
             match step {
-                ChainStep::Syscall(_) => results.push(self.thread.through_call()?),
+                ChainStep::Syscall(_) => results.push(self.thread.step_through_call()?),
                 ChainStep::Enter { .. } => {
                     self.back.entered = true;
-                    self.thread.through_entry(chain.frame_after(index))?;
+                    self.thread.step_through_entry(chain.frame_after(index))?;
                 }
             }
         }
         Ok(results)
     }
 
-    /// Makes one system call with nothing behind it.
+    /// Makes one system call with no frame to return through.
     pub(in crate::inject) fn run_bare_call(
         &mut self,
         instruction: u64,
         call: &Syscall,
     ) -> Result<i64, InjectError> {
         if self.thread.is_masked {
-            // If we die now the thread is probably lost, but its signals must not stay blocked.
+            // If the tracer dies now, the thread is probably lost, but its signals must not stay
+            // blocked.
             self.thread.unblock_signals(self.back.saved.mask)?;
         }
         for _ in 0..BARE_TRIES {
             let sp = self.back.saved.registers.rsp;
             let registers = arch::calling(&self.back.saved.registers, instruction, call, sp);
             self.put(&registers)?;
-            fault::at(Point::BareSet);
+            fault::at(FaultPoint::BareSet);
             if self.bare_entry(registers.rip)? {
-                fault::at(Point::BareEntry);
+                fault::at(FaultPoint::BareEntry);
                 self.thread.run_to_syscall(QUEUED_STEP_MAX)?;
-                fault::at(Point::BareExit);
-                return Ok(arch::result(&self.thread.now()?));
+                fault::at(FaultPoint::BareExit);
+                return Ok(arch::result(&self.thread.registers()?));
             }
         }
-        Err(InjectError::EntrySilent)
+        Err(InjectError::EntryTimedOut)
     }
 
-    /// Resumes up to the entry of our call. A signal that arrives before is delivered to the thread
-    /// as it was, and the thread is stopped again: `false`.
+    /// Resumes the thread up to the entry of our call. A signal that arrives before is delivered to
+    /// the thread in its own state, and the thread is stopped again. Returns `false` in that case.
     fn bare_entry(&mut self, instruction: u64) -> Result<bool, InjectError> {
         loop {
             match self.thread.step(QUEUED_STEP_MAX)? {
                 TraceeEvent::Syscall
-                    if self.thread.now()?.rip == instruction + arch::SYSCALL.len() as u64 =>
+                    if self.thread.registers()?.rip == instruction + arch::SYSCALL.len() as u64 =>
                 {
                     return Ok(true);
                 }
                 TraceeEvent::Syscall | TraceeEvent::Timeout => {
-                    return Err(InjectError::EntrySilent);
+                    return Err(InjectError::EntryTimedOut);
                 }
                 TraceeEvent::Group | TraceeEvent::Interrupt => {}
                 TraceeEvent::Signal(signal) => {
@@ -128,7 +130,7 @@ impl Stopped {
                     return Ok(false);
                 }
                 TraceeEvent::Exec => return Err(InjectError::Executed),
-                TraceeEvent::Ended(_) => return Err(InjectError::Gone),
+                TraceeEvent::Exited(_) => return Err(InjectError::Gone),
             }
         }
     }
@@ -142,8 +144,8 @@ impl Stopped {
         self.prepare()
     }
 
-    /// Lets a thread that has run nothing of ours run for a moment, stops it again and saves its
-    /// new state.
+    /// Lets a thread that runs nothing of ours run for a moment, stops it again and saves its new
+    /// state.
     pub(in crate::inject) fn nudge(
         &mut self,
         for_: Duration,

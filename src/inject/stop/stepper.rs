@@ -1,15 +1,15 @@
-//! A traced thread that is resumed from stop to stop.
+//! A traced thread that the tracer resumes from stop to stop.
 //!
 //! # Invariants
-//! - A thread that was resumed is never released before its next stop, whatever else failed. In a
-//!   starved target that stop comes after seconds. Released too early, the thread would return from
-//!   a bare call into nothing. Or it would run the rest of a chain later, on whatever is mapped by
-//!   then. Both were seen.
+//! - A resumed thread is never released before its next stop, whatever else failed. In a starved
+//!   target that stop comes after seconds. Released too early, the thread would return from a bare
+//!   call into nothing. Or it would run the remaining chain later, on whatever is mapped by then.
+//!   Both were seen.
 
 use std::time::{Duration, Instant};
 
 use super::{ALL_SIGNALS, QUEUE_CHECK, system};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::arch::{self, Registers};
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::{Resume, Tracee, TraceeEvent};
@@ -17,25 +17,25 @@ use crate::proc;
 
 /// Longest time for one step.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(1);
-/// The same for a thread that only waits for a processor.
+/// Longest time for one step of a thread that only waits for a processor.
 pub(super) const QUEUED_STEP_MAX: Duration = Duration::from_secs(5);
 
-/// A traced thread, and what came to it between two stops.
+/// A traced thread, and the signals that reached it between two stops.
 #[derive(Debug)]
 pub(super) struct Stepper {
     pub(super) tracee: Tracee,
-    /// All its signals are blocked.
+    /// Whether the tracer has blocked all signals of the thread.
     pub(super) is_masked: bool,
-    /// It was resumed and not yet seen to stop.
+    /// Whether the thread was resumed and not yet seen to stop.
     in_flight: bool,
-    /// A signal that it had stopped for while it was in flight.
+    /// A signal that the thread stopped for while it was in flight; 0 for none.
     undelivered_signal: i32,
-    /// SIGSTOP came while it was stepped.
+    /// Whether SIGSTOP came while the thread was stepped.
     stop_requested: bool,
 }
 
 impl Stepper {
-    /// A thread that has stopped.
+    /// Creates a stepper for a stopped thread.
     pub(super) fn new(tracee: Tracee) -> Self {
         Self {
             tracee,
@@ -53,7 +53,7 @@ impl Stepper {
         Ok(())
     }
 
-    /// Gives it its own mask back.
+    /// Restores the thread's own mask.
     pub(super) fn unblock_signals(&mut self, mask: u64) -> Result<(), InjectError> {
         self.tracee.set_mask(mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
         self.is_masked = false;
@@ -61,54 +61,54 @@ impl Stepper {
     }
 
     /// Steps through a system call and returns its result.
-    pub(super) fn through_call(&mut self) -> Result<i64, InjectError> {
+    pub(super) fn step_through_call(&mut self) -> Result<i64, InjectError> {
         self.run_to_syscall(QUEUED_STEP_MAX)?;
-        fault::at(Point::StepSyscallEntry);
+        fault::at(FaultPoint::StepSyscallEntry);
         self.run_to_syscall(QUEUED_STEP_MAX)?;
-        fault::at(Point::StepSyscallExit);
-        Ok(arch::result(&self.now()?))
+        fault::at(FaultPoint::StepSyscallExit);
+        Ok(arch::result(&self.registers()?))
     }
 
-    /// Steps through the agent's entry, without a time limit: the entry must not be left half done,
-    /// it ends, and no other thread is held meanwhile.
-    pub(super) fn through_entry(&mut self, ucontext: u64) -> Result<(), InjectError> {
+    /// Steps through the agent's entry, without a time limit. The entry always finishes, it must
+    /// not be left half done, and no other thread is held meanwhile.
+    pub(super) fn step_through_entry(&mut self, ucontext: u64) -> Result<(), InjectError> {
         loop {
             self.run_to_syscall(Duration::MAX)?;
-            if arch::is_sigreturn(&self.now()?, ucontext) {
-                fault::at(Point::StepEntryDone);
+            if arch::is_sigreturn(&self.registers()?, ucontext) {
+                fault::at(FaultPoint::StepEntryDone);
                 return Ok(());
             }
             self.run_to_syscall(Duration::MAX)?;
         }
     }
 
-    /// Its registers.
-    pub(super) fn now(&self) -> Result<Registers, InjectError> {
+    /// Returns the thread's registers.
+    pub(super) fn registers(&self) -> Result<Registers, InjectError> {
         let registers = self.tracee.registers().map_err(|e| system("PTRACE_GETREGSET", &e))?;
         registers.ok_or(InjectError::Gone)
     }
 
-    /// Resumes up to the next system call stop. Signals are blocked, so only job control and faults
-    /// can come first.
+    /// Resumes the thread up to the next system call stop. Signals are blocked, so only job control
+    /// and faults can come first.
     pub(super) fn run_to_syscall(&mut self, queued_max: Duration) -> Result<(), InjectError> {
         loop {
             match self.step(queued_max)? {
                 TraceeEvent::Syscall => return Ok(()),
-                // The first resume out of a group stop only reports it again.
+                // The first resume out of a group stop only reports the group stop again.
                 TraceeEvent::Group | TraceeEvent::Interrupt => {}
                 TraceeEvent::Signal(_) => {
                     return Err(InjectError::EntryFailed { error: 0, errno: 0 });
                 }
                 TraceeEvent::Exec => return Err(InjectError::Executed),
-                TraceeEvent::Ended(_) => return Err(InjectError::Gone),
-                TraceeEvent::Timeout => return Err(InjectError::EntrySilent),
+                TraceeEvent::Exited(_) => return Err(InjectError::Gone),
+                TraceeEvent::Timeout => return Err(InjectError::EntryTimedOut),
             }
         }
     }
 
-    /// Resumes up to the next stop. A thread that waits for a processor has more time.
+    /// Resumes the thread up to the next stop. A thread that waits for a processor gets more time.
     pub(super) fn step(&mut self, queued_max: Duration) -> Result<TraceeEvent, InjectError> {
-        self.set_going()?;
+        self.resume_to_syscall()?;
         let since = Instant::now();
         let mut until = since + STEP_MAX;
         loop {
@@ -116,7 +116,7 @@ impl Stepper {
                 // No mask blocks this signal, and the thread must not stop on the chain.
                 TraceeEvent::Signal(libc::SIGSTOP) if self.is_masked => {
                     self.stop_requested = true;
-                    self.set_going()?;
+                    self.resume_to_syscall()?;
                 }
                 TraceeEvent::Timeout => {
                     let is_queued = proc::is_runnable(self.tracee.tid());
@@ -134,22 +134,22 @@ impl Stepper {
         }
     }
 
-    /// Resumes up to its next system call stop.
-    pub(super) fn set_going(&mut self) -> Result<(), InjectError> {
+    /// Resumes the thread up to its next system call stop, without waiting.
+    pub(super) fn resume_to_syscall(&mut self) -> Result<(), InjectError> {
         self.tracee.resume(Resume::ToSyscall, 0).map_err(|e| system("PTRACE_SYSCALL", &e))?;
         self.in_flight = true;
         Ok(())
     }
 
-    /// Waits for the next stop of a resumed thread, without a time limit. True if it has
-    /// executed another program meanwhile.
+    /// Waits for the next stop of a resumed thread, without a time limit. Returns `true` if the
+    /// process has executed another program meanwhile.
     pub(super) fn await_next_stop(&mut self) -> Result<bool, InjectError> {
         let mut has_executed = false;
         while self.in_flight {
             let slice = Instant::now() + STEP_MAX;
             match self.tracee.wait(slice).map_err(|e| system("waitpid", &e))? {
                 TraceeEvent::Timeout => {}
-                TraceeEvent::Ended(_) => return Err(InjectError::Gone),
+                TraceeEvent::Exited(_) => return Err(InjectError::Gone),
                 TraceeEvent::Exec => {
                     (self.in_flight, has_executed) = (false, true);
                 }
@@ -159,7 +159,7 @@ impl Stepper {
                         TraceeEvent::Signal(libc::SIGSTOP) if self.is_masked => {
                             self.stop_requested = true
                         }
-                        // On a chain it can only be a fault of the chain's own.
+                        // On a chain, this can only be a fault of the chain itself.
                         TraceeEvent::Signal(signal) if !self.is_masked => {
                             self.undelivered_signal = signal
                         }
@@ -171,11 +171,11 @@ impl Stepper {
         Ok(has_executed)
     }
 
-    /// Detaches it, with the signals that were kept from it.
+    /// Detaches the thread, with the signals that were kept from it.
     pub(super) fn detach(&mut self) -> Result<(), InjectError> {
         self.tracee.detach(self.undelivered_signal).map_err(|e| system("PTRACE_DETACH", &e))?;
         if self.stop_requested {
-            // If the signal cannot be sent, the thread is gone.
+            // If the signal cannot be sent, the thread no longer exists.
             let _ = self.tracee.send(libc::SIGSTOP);
         }
         Ok(())

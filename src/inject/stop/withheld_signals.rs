@@ -1,7 +1,9 @@
-//! Sampling signals that are withheld from a thread, because their handler would end its call.
+//! Sampling signals that the tracer withholds from a thread, because their handler would end the
+//! thread's call.
 //!
-//! The counts are the process's, as threads are released in many places, also by `drop`. A guardian
-//! adds them to the agent's counters; a capture in the target of another recording reports them.
+//! The counts belong to the process, because threads are released in many places, also by `drop`. A
+//! guardian adds them to the agent's counters. A capture in the target of another recording reports
+//! them.
 
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
@@ -9,13 +11,14 @@ use traceprof_abi::sync::Ordering;
 use crate::inject::data_segment::AttachedData;
 use crate::inject::ptrace::Tracee;
 
-/// Relaxed everywhere: plain counts; the tracing threads are joined before they are read.
+/// The number of withheld signals. Relaxed everywhere: plain counts; the tracing threads are joined
+/// before they are read.
 static SIGNALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-/// Timer expiries that were folded into those signals.
+/// The number of timer expiries that were folded into those signals.
 static EXTRA_EXPIRIES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Whether the signal that a thread has stopped for is a sampling signal. It is counted then, and
-/// the caller resumes the thread without it.
+/// Whether the signal that a thread has stopped for is a sampling signal. If so, this counts the
+/// signal, and the caller resumes the thread without it.
 pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
     let Some(signal) = tracee.taken().ok().filter(|taken| taken.is_sampling()) else {
         return false;
@@ -25,8 +28,8 @@ pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
     true
 }
 
-/// Adds what was withheld since the last time to the agent's counters. A stopped agent would not
-/// have made samples of it.
+/// Adds the signals that were withheld since the last call to the agent's counters. A stopped agent
+/// would not have stored samples for them.
 pub(in crate::inject) fn count_withheld(data: &AttachedData) {
     let (signals, extra_expiries) = take_withheld();
     let control = data.control();
@@ -40,7 +43,7 @@ pub(in crate::inject) fn count_withheld(data: &AttachedData) {
     }
 }
 
-/// Signals, and the expiries folded into them, since the last time.
+/// Returns the signals withheld since the last call, and the expiries folded into them.
 pub(in crate::inject) fn take_withheld() -> (u64, u64) {
     (SIGNALS.swap(0, Ordering::Relaxed), EXTRA_EXPIRIES.swap(0, Ordering::Relaxed))
 }

@@ -1,9 +1,9 @@
-//! The claim on a target: one recorder at a time.
+//! The claim on a target: a lock that admits one recorder at a time.
 //!
 //! Two agents in one process would each save the other's handler as the action to restore. The last
-//! to leave would restore a handler that is gone. So the guardian locks the process's directory in
-//! `/proc`, which belongs to exactly this process and not to a later one with its pid. The lock
-//! ends with the guardian, and only after its restore.
+//! one to leave would restore a handler that no longer exists. So the guardian locks the process's
+//! directory in `/proc`. That directory belongs to exactly this process, and not to a later process
+//! with the same pid. The lock ends with the guardian, and only after its restore.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -17,29 +17,29 @@ use crate::inject::error::InjectError;
 use crate::inject::refusal::Refusal;
 use crate::proc;
 
-/// How long to wait for another claim. The guardian of a recorder that was killed a moment ago may
-/// not know it yet, or may be in the middle of its attach.
+/// How long to wait for another guardian's claim. The guardian of a recorder that was killed a
+/// moment ago may not have noticed that yet, or may be in the middle of its attach.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long to wait for a guardian whose recorder is gone, while it restores the target.
+/// How long to wait for a guardian whose recorder has exited, while it restores the target.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A claimed target, until it is dropped.
+/// A claim on a target; dropping it releases the claim.
 #[derive(Debug)]
 pub(in crate::inject) struct Claim {
     _lock: Flock<File>,
 }
 
 impl Claim {
-    /// Claims a process; refused while another guardian has it.
+    /// Claims a process. Returns a refusal while another guardian holds the claim.
     pub(in crate::inject) fn on(pid: i32, start_time: u64) -> Result<Claim, InjectError> {
         let path = format!("/proc/{pid}");
         let mut directory = File::open(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => InjectError::Gone,
             _ => InjectError::system("opening /proc/PID", &error),
         })?;
-        // The directory that was opened belongs to the intended process.
+        // Checks that the opened directory belongs to the intended process.
         identity::check(pid, start_time)?;
         let since = Instant::now();
         loop {
@@ -49,7 +49,7 @@ impl Claim {
                 Err((_, errno)) => return Err(InjectError::system("flock", &errno.into())),
             };
             if since.elapsed() >= PATIENCE {
-                let refusal = who_has(&directory);
+                let refusal = owner_of_claim(&directory);
                 let is_orphan = matches!(refusal, Refusal::BeingRestored { .. });
                 if !is_orphan || since.elapsed() >= ORPHAN_PATIENCE {
                     return Err(refusal.into());
@@ -60,8 +60,8 @@ impl Claim {
     }
 }
 
-/// Names the owner of the claim on a target.
-fn who_has(directory: &File) -> Refusal {
+/// Returns the refusal that names the owner of the claim on a target.
+fn owner_of_claim(directory: &File) -> Refusal {
     let Some(guardian) = guardian_of(directory) else {
         return Refusal::AlreadyRecorded { recorder: None };
     };
@@ -71,7 +71,8 @@ fn who_has(directory: &File) -> Refusal {
     }
 }
 
-/// The process that has a directory locked, from proc_locks(5). `None` if it is not visible here.
+/// Returns the process that has a directory locked, from proc_locks(5). `None` if that process is
+/// not visible here.
 fn guardian_of(directory: &File) -> Option<i32> {
     let inode = format!(":{}", directory.metadata().ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -83,8 +84,8 @@ fn guardian_of(directory: &File) -> Option<i32> {
     locks.lines().filter_map(holder).find(|pid| proc::status(*pid).is_ok())
 }
 
-/// The recorder that forked a guardian, directly or through its fork server; `None` if it is gone.
-/// A process that inherits its children runs another program.
+/// Returns the recorder that forked a guardian, directly or through its fork server. `None` if the
+/// recorder has exited. The process that inherits its children runs another program.
 fn recorder_of(guardian: i32) -> Option<i32> {
     let mut parent = proc::status(guardian).ok()?.parent;
     let forked_by = proc::status(parent).ok()?;

@@ -1,17 +1,18 @@
-//! Checks that a process is still the intended one, and explains why it cannot be traced.
+//! Checks that a process is still the intended one, and explains errors of ptrace.
 
 use super::tracer;
 use crate::inject::error::InjectError;
 use crate::proc;
 
-/// Checks that the process still runs and is still the same. A pid is reused, a start time is not.
+/// Checks that the process still runs and is the same. The kernel reuses pids, but a start time
+/// stays unique.
 pub(in crate::inject) fn check(pid: i32, start_time: u64) -> Result<(), InjectError> {
     let gone = match proc::start_time(pid) {
         Ok(started) => started != start_time,
         Err(_) => true,
     };
-    // A leader that left its threads behind is a zombie without memory, but the process has not
-    // ended.
+    // A leader that exited before its threads is a zombie without memory, but its process still
+    // runs.
     let ended = || match proc::status(pid) {
         Ok(status) => !status.has_memory && status.threads <= 1,
         Err(_) => true,
@@ -19,7 +20,7 @@ pub(in crate::inject) fn check(pid: i32, start_time: u64) -> Result<(), InjectEr
     if gone || ended() { Err(InjectError::Gone) } else { Ok(()) }
 }
 
-/// Finds out from `/proc` which of several things `EPERM` means.
+/// Replaces an `EPERM` by its cause, as `/proc` shows it.
 pub(in crate::inject) fn explain(pid: i32, tid: i32, error: InjectError) -> InjectError {
     if !matches!(error, InjectError::System { errno: libc::EPERM | libc::EACCES, .. }) {
         return error;

@@ -1,7 +1,7 @@
 //! The real agent in a victim, with a minimal recorder.
 //!
 //! # Safety
-//! The segments are as long as the layout demands and are reached through its types alone.
+//! The segments have the layout's lengths, and are accessed only through its types.
 #![allow(unsafe_code, reason = "shared memory and queued signals in tests")]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
 
-use super::stand_in::{Own, start_guardian};
+use super::stand_in::{OwnedSegment, start_guardian};
 use crate::inject::{Access, AttachPlan, Guardian, SharedSegment, find_gap, image};
 use crate::proc;
 
@@ -24,9 +24,9 @@ pub(super) const SIGNAL: i32 = 50;
 /// The three segments with the agent, and the plan for one target.
 pub(super) struct Agent {
     pub(super) plan: AttachPlan,
-    _code: Own,
-    _tables: Own,
-    data: Own,
+    _code: OwnedSegment,
+    _tables: OwnedSegment,
+    data: OwnedSegment,
 }
 
 impl Agent {
@@ -34,13 +34,13 @@ impl Agent {
         let status = proc::status(pid).unwrap();
         let owner = (status.euid, status.egid);
         let lengths = [layout::CODE_LEN, layout::TABLES_LEN, layout::DATA_LEN];
-        let [code, tables, data] = lengths.map(|len| Own::create(len, owner));
+        let [code, tables, data] = lengths.map(|len| OwnedSegment::create(len, owner));
         let base = find_gap(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
         let len = layout::CODE_LEN as usize;
         // SAFETY: the segment is that long, and nothing else has it attached yet.
         let room = unsafe { std::slice::from_raw_parts_mut(code.base, len) };
         let entries = image::lay_out(room, base).unwrap();
-        let segment = |own: &Own, distance: u64, len: u64, access: Access| SharedSegment {
+        let segment = |own: &OwnedSegment, distance: u64, len: u64, access: Access| SharedSegment {
             shm_id: own.id,
             avma: base + distance,
             len,
@@ -75,7 +75,7 @@ impl Agent {
     }
 
     pub(super) fn data(&self) -> DataSegment {
-        // SAFETY: attached page aligned at the layout's length as long as `self` lives.
+        // SAFETY: attached page aligned, with the layout's length, while `self` lives.
         unsafe { DataSegment::new(self.data.base) }
     }
 
@@ -85,12 +85,12 @@ impl Agent {
         self.data().control().lease_until_ns.store(until, Ordering::Relaxed);
     }
 
-    /// Attaches without any signal, then names one and installs its handler in the running agent.
+    /// Attaches without any signal, then sets one and installs its handler in the running agent.
     pub(super) fn attach(&self, signal: i32) -> Guardian {
         self.attach_with(start_guardian(), signal)
     }
 
-    /// As [`Self::attach`], with a guardian that was started before.
+    /// Does the same as [`Self::attach`], with a guardian that was started before.
     pub(super) fn attach_with(&self, mut guardian: Guardian, signal: i32) -> Guardian {
         guardian.attach(&self.plan).unwrap();
         let control = self.data().control();
@@ -122,9 +122,9 @@ impl Agent {
         self.data().control().counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// Expiries that the timers have reported.
+    /// Returns the number of expiries that the timers have reported.
     pub(super) fn periods(&self) -> u64 {
-        self.count(Counter::TimerHits) + self.count(Counter::TimerOverruns)
+        self.count(Counter::TimerExpiries) + self.count(Counter::TimerOverruns)
     }
 
     /// Sends the priming signal to a thread.
@@ -147,7 +147,7 @@ pub(super) fn monotonic_ns() -> u64 {
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
-/// The kernel's list of a process's timers: their ids.
+/// Returns the ids of a process's timers, from the kernel's list.
 pub(super) fn timers(pid: i32) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
     text.lines().filter(|line| line.starts_with("ID:")).map(String::from).collect()
@@ -167,7 +167,7 @@ pub(super) fn forbid_pending_signals(pid: i32) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// CPU time that a process has used, in nanoseconds.
+/// Returns the CPU time that a process has used, in nanoseconds.
 pub(super) fn cpu_ns(pid: i32) -> u64 {
     let mut clock = 0;
     // SAFETY: writes the clock's id.
@@ -180,7 +180,7 @@ pub(super) fn cpu_ns(pid: i32) -> u64 {
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

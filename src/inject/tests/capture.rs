@@ -1,4 +1,4 @@
-//! Captures of threads: the copies, and what the threads notice.
+//! Captures of threads: the copies, and their effect on the threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ fn take(pid: i32) -> Result<Vec<Capture<()>>, InjectError> {
     capture(pid, start_time, &mappings, |_| ()).map(|all| all.threads)
 }
 
-/// All threads, each with its snapshot.
+/// Returns the snapshots of all threads.
 fn snapshots(pid: i32) -> Vec<ThreadSnapshot> {
     let all = take(pid).unwrap().into_iter();
     all.map(|Capture { tid, outcome, .. }| outcome.unwrap_or_else(|e| panic!("{tid}: {e:?}")))
@@ -32,10 +32,11 @@ fn no_blocking_call_returns_from_a_capture() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
     std::thread::sleep(Duration::from_millis(50));
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let sleeps = |tid| proc::task_stat(victim.pid, tid).is_ok_and(|stat| stat.state == 'S');
     for _ in 0..10 {
-        // A thread that waits for a processor since the last capture is not yet back in its call.
+        // A thread that has waited for a processor since the last capture is not yet back in its
+        // call.
         until("their sleep", || proc::tasks(victim.pid).unwrap().into_iter().all(sleeps));
         let snapshots = snapshots(victim.pid);
         assert_eq!(snapshots.len(), 20);
@@ -50,7 +51,7 @@ fn no_blocking_call_returns_from_a_capture() {
     victim.expect(0);
 }
 
-/// The outcomes for some threads, by their ids.
+/// Captures some threads, and returns the outcomes by their ids.
 fn take_some(pid: i32, tids: &[i32], time_max: Duration) -> Vec<Capture<()>> {
     let mappings = proc::mappings(pid).unwrap();
     let start_time = proc::start_time(pid).unwrap();
@@ -59,7 +60,7 @@ fn take_some(pid: i32, tids: &[i32], time_max: Duration) -> Vec<Capture<()>> {
 }
 
 #[test]
-fn chosen_threads_are_captured_and_others_let_alone() {
+fn chosen_threads_are_captured_and_others_left_alone() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
     let tids = proc::tasks(victim.pid).unwrap();
@@ -71,8 +72,8 @@ fn chosen_threads_are_captured_and_others_let_alone() {
     };
     let (some, others) = tids.split_at(7);
     let before = clocks(others);
-    // A tid that is given twice counts once, a thread of another process is not captured, and one
-    // is gone.
+    // A tid that is given twice counts once. A thread of another process is not captured, and one
+    // tid belongs to no thread.
     let wanted = [some, some, &[std::process::id() as i32, i32::MAX]].concat();
     let all = take_some(victim.pid, &wanted, Duration::from_secs(5));
     assert_eq!(all.len(), some.len() + 2, "{all:?}");
@@ -84,13 +85,13 @@ fn chosen_threads_are_captured_and_others_let_alone() {
             }
         }
     }
-    assert_eq!(clocks(others), before, "they have run");
+    assert_eq!(clocks(others), before, "other threads have run");
     let none = take_some(victim.pid, some, Duration::ZERO);
     assert!(none.iter().all(|it| it.outcome == Err(NotCaptured::Late)) && none.len() == some.len());
     victim.expect(0);
 }
 
-/// The parent of a `vfork` child cannot be stopped before the child's end.
+/// The parent of a `vfork` child cannot be stopped before the child's exit.
 #[test]
 fn thread_that_cannot_be_stopped_delays_no_other() {
     let _alone = alone();
@@ -101,17 +102,16 @@ fn thread_that_cannot_be_stopped_delays_no_other() {
     let tids = proc::tasks(victim.pid).unwrap();
     let all = take_some(victim.pid, &tids, Duration::from_secs(60));
     let outcome = |tid: i32| &all.iter().find(|it| it.tid == tid).unwrap().outcome;
-    assert_eq!(outcome(victim.pid), &Err(NotCaptured::Late), "it was waited for");
+    assert_eq!(outcome(victim.pid), &Err(NotCaptured::Late), "the capture waited for it");
     let busy = tids.iter().find(|tid| **tid != victim.pid).unwrap();
     assert!(outcome(*busy).is_ok(), "{all:?}");
     assert!(
-        read_sleeping_thread(victim.pid, victim.pid)
-            .is_some_and(|read_sleeping_thread| read_sleeping_thread.call.is_some())
+        read_sleeping_thread(victim.pid, victim.pid).is_some_and(|sleeper| sleeper.call.is_some())
     );
     victim.expect(17);
 }
 
-/// One of the programs of the integration tests, in one file.
+/// Returns the source of a program of the integration tests, in one file.
 fn target(source: &str) -> String {
     source.replace("#include \"target.h\"", TARGET_H)
 }
@@ -159,26 +159,17 @@ fn copy_of_a_sleeper_is_the_top_of_the_captured_stack() {
     let tids = proc::tasks(victim.pid).unwrap();
     let seen: Vec<_> =
         tids.iter().map(|tid| read_sleeping_thread(victim.pid, *tid).unwrap()).collect();
-    for (read_sleeping_thread, Capture { outcome, .. }) in
-        seen.iter().zip(take(victim.pid).unwrap())
-    {
+    for (sleeper, Capture { outcome, .. }) in seen.iter().zip(take(victim.pid).unwrap()) {
         let snapshot = outcome.unwrap();
-        assert_eq!(
-            (read_sleeping_thread.sp, read_sleeping_thread.pc),
-            (snapshot.registers.sp, snapshot.registers.pc)
-        );
-        assert_eq!(
-            (read_sleeping_thread.call, read_sleeping_thread.stack_avma),
-            (snapshot.call, snapshot.stack_avma)
-        );
-        // The snapshot ends with the stack's mapping, the copy of a sleeping thread with the memory
-        // or its own limit.
-        let both = snapshot.stack.len().min(read_sleeping_thread.stack.len());
+        assert_eq!((sleeper.sp, sleeper.pc), (snapshot.registers.sp, snapshot.registers.pc));
+        assert_eq!((sleeper.call, sleeper.stack_avma), (snapshot.call, snapshot.stack_avma));
+        // The snapshot ends with the stack's mapping, and the copy of a sleeping thread with the
+        // memory or its own limit.
+        let both = snapshot.stack.len().min(sleeper.stack.len());
         assert!(both > 256, "{both}");
-        let pairs =
-            read_sleeping_thread.stack[..both].chunks(8).zip(snapshot.stack[..both].chunks(8));
+        let pairs = sleeper.stack[..both].chunks(8).zip(snapshot.stack[..both].chunks(8));
         let differ = pairs.filter(|(one, other)| one != other).count();
-        // The kernel writes the rest of the time limit to a call that a stop interrupts.
+        // The kernel writes the remaining timeout to a call that a stop interrupts.
         let limited = [libc::SYS_select, libc::SYS_pselect6, libc::SYS_ppoll];
         let writes = snapshot.call.is_some_and(|(number, _)| limited.contains(&(number as i64)));
         assert!(differ <= if writes { 2 } else { 0 }, "{differ} words: {:?}", snapshot.call);
@@ -239,12 +230,12 @@ fn target_that_ends_during_a_capture_ends_as_it_would() {
 }
 
 #[test]
-fn process_that_is_another_by_now_is_left_alone() {
+fn process_with_another_start_time_is_left_alone() {
     let _alone = alone();
     let victim = spinner();
     let mappings = proc::mappings(victim.pid).unwrap();
     let start_time = proc::start_time(victim.pid).unwrap() + 1;
-    let outcome = capture(victim.pid, start_time, &mappings, |_| panic!("it was looked at"));
+    let outcome = capture(victim.pid, start_time, &mappings, |_| panic!("its thread was captured"));
     assert_eq!(outcome.map(|all: Captures<()>| all.threads.len()), Err(InjectError::Gone));
     victim.expect(7);
 }
@@ -260,7 +251,7 @@ fn caller_has_its_signals_back() {
     victim.expect(7);
 }
 
-/// Sampling signals come to a thread all the time, and some come while it is stopped in its call.
+/// Sampling signals reach a thread all the time, and some arrive while it is stopped in its call.
 #[test]
 fn signals_that_a_capture_withholds_are_reported() {
     let _alone = alone();
@@ -273,7 +264,7 @@ fn signals_that_a_capture_withholds_are_reported() {
     assert_eq!(withheld(), 0);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Relaxed: nothing else is handed over.
+        // Relaxed: the flag publishes no other data.
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 queue_sampling_signal(victim.pid);
@@ -283,11 +274,11 @@ fn signals_that_a_capture_withholds_are_reported() {
         until("a withheld signal", || withheld() > 0);
         is_over.store(true, Ordering::Relaxed);
     });
-    // On a busy machine it takes the last of them late.
+    // On a busy machine the thread takes the last of them late.
     let is_taken = || proc::task_status(victim.pid, victim.pid).unwrap().pending == 0;
     until("the last signal to be taken", is_taken);
     assert_eq!(withheld(), 0);
-    // A signal that comes while it is not stopped is taken.
+    // A signal that comes while the thread is not stopped is taken.
     queue_sampling_signal(victim.pid);
     victim.expect(100);
 }

@@ -11,7 +11,7 @@ use traceprof_abi::layout::Operation;
 use super::agent::{Agent, SIGNAL, timers, until};
 use super::stand_in::{StandIn, start_guardian};
 use super::timers::changer;
-use super::victim::{Look, Victim, build};
+use super::victim::{Victim, VisibleState, build};
 use super::{SPINNER, THREADS, alone, await_unchanged, sample, spinner};
 use crate::inject::ptrace::tracing_thread::on_tracing_thread;
 use crate::inject::ptrace::{Tracee, TraceeEvent};
@@ -83,7 +83,7 @@ fn start(test: &str, pid: i32) -> (std::process::Child, i32) {
     (recorder, guardian)
 }
 
-/// Waits until a process has ended; its parent may not have reaped it.
+/// Waits until a process has exited; its parent may not have reaped it.
 fn await_end(pid: i32) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while proc::status(pid).is_ok_and(|status| status.state != 'Z') {
@@ -93,17 +93,17 @@ fn await_end(pid: i32) {
 }
 
 #[test]
-fn guardian_cures_when_the_recorder_is_killed() {
+fn guardian_restores_when_the_recorder_is_killed() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     for run in 0..60u64 {
         let (mut recorder, guardian) = start_recorder(victim.pid);
         std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
         await_end(guardian);
-        assert_eq!(Look::settled(victim.pid, &before), before, "run {run}");
+        assert_eq!(VisibleState::settled(victim.pid, &before), before, "run {run}");
     }
     victim.expect(7);
 }
@@ -117,7 +117,7 @@ fn target_survives_the_death_of_the_guardian() {
             let victim = Victim::start(Command::new(build(program, source, &[])));
             let (mut recorder, guardian) = start_recorder(victim.pid);
             std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
-            // Killed in the attach, while sampling, in the restore, or after it.
+            // The kill comes in the attach, while sampling, in the restore, or after it.
             kill(Pid::from_raw(guardian), Signal::SIGKILL).unwrap();
             recorder.kill().unwrap();
             recorder.wait().unwrap();
@@ -127,8 +127,8 @@ fn target_survives_the_death_of_the_guardian() {
     }
 }
 
-/// The kernel reports a leader's end only after the ends of all other threads of its process were
-/// consumed. If the same tracer holds those, nothing consumes them.
+/// The kernel reports a leader's exit only after the exits of all other threads of its process were
+/// consumed. If the same tracer holds those threads, nothing consumes them.
 #[test]
 fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -138,7 +138,7 @@ fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
         let until = Instant::now() + PATIENCE;
         let mut tids = proc::tasks(victim.pid).unwrap();
         tids.sort_by_key(|&tid| tid != victim.pid);
-        // A thread that is ending may be gone in between.
+        // A thread that is exiting may disappear in between.
         let seize = |tid: i32| Tracee::seize(tid).ok();
         let mut held: Vec<Tracee> = tids.into_iter().filter_map(seize).collect();
         held.retain(|tracee| {
@@ -148,7 +148,7 @@ fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
         victim.signal(Signal::SIGKILL);
         let since = Instant::now();
         let stop = held[0].wait(since + PATIENCE).unwrap();
-        assert!(matches!(stop, TraceeEvent::Ended(_)), "{stop:?}");
+        assert!(matches!(stop, TraceeEvent::Exited(_)), "{stop:?}");
         since.elapsed()
     });
     assert!(took < PATIENCE / 2, "{took:?}");
@@ -158,7 +158,7 @@ fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
 fn timers_end_whatever_process_is_killed_and_whenever() {
     let _alone = alone();
     let victim = changer();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let mut left = 0;
     for run in 0..40u64 {
         let test = "inject::tests::death::recorder_with_timers_to_be_killed";
@@ -174,7 +174,7 @@ fn timers_end_whatever_process_is_killed_and_whenever() {
         if both {
             // All four threads run, so all timers expire.
             until("the end of the lease", || timers(victim.pid).is_empty());
-            left += usize::from(Look::at(victim.pid, true) != before);
+            left += usize::from(VisibleState::at(victim.pid, true) != before);
             let agent = Agent::new(victim.pid);
             let mut guardian = agent.attach(SIGNAL);
             assert_eq!(guardian.detach().unwrap().residue, None);

@@ -1,7 +1,7 @@
-//! Programs held between their execve and their first instruction.
+//! Programs that are held between their execve and their first instruction.
 //!
 //! # Safety
-//! Forks a child that makes only system calls.
+//! The forked child makes only system calls.
 #![allow(unsafe_code, reason = "forks a program that is to be held at its exec")]
 
 use nix::unistd::Pid;
@@ -77,7 +77,7 @@ fn program_is_held_before_its_first_instruction() {
             stand_in.plan.hold_fd = Some(hold[0]);
             let report = guardian.attach(&stand_in.plan).unwrap();
             eprintln!("held: {report:?}");
-            assert!(!readable(output[0], 100), "it ran before it was let go");
+            assert!(!readable(output[0], 100), "it ran before its release");
             assert_eq!(proc::status(pid).unwrap().tracer, 0);
             if release_by_death {
                 // SAFETY: closes the only writing end.

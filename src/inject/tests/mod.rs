@@ -1,4 +1,4 @@
-//! Attaches for real to victims that check themselves, and compares them before and after.
+//! Real attaches to victims that check themselves, with a comparison of the state before and after.
 
 mod agent;
 mod capture;
@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use super::*;
 use crate::proc;
 use stand_in::{StandIn, sigtrap_event, start_guardian};
-use victim::{Look, Victim, assert_segments_gone, build};
+use victim::{Victim, VisibleState, assert_segments_gone, build};
 
 const BARE: &str = include_str!("../../../tests/targets/bare.c");
 const SPINNER: &str = include_str!("victims/spinner.c");
@@ -37,8 +37,8 @@ const FILTERED: &str = include_str!("victims/filtered.c");
 const JUMPER: &str = include_str!("victims/jumper.c");
 const PERIOD_NS: u64 = 200_000;
 
-/// One test at a time: a guardian forked by another test would hold this test's segments, and two
-/// would compete for two processors.
+/// Serializes the tests: a guardian forked by another test would hold this test's segments, and two
+/// tests would compete for two processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,13 +48,13 @@ fn spinner() -> Victim {
     Victim::start(Command::new(build("spinner", SPINNER, &[])))
 }
 
-/// A program that has no restorer.
+/// A program without a restorer.
 fn bare() -> Victim {
     let options = ["-nostdlib", "-static", "-fno-stack-protector"];
     Victim::start(Command::new(build("bare", BARE, &options)))
 }
 
-/// Opens events on all threads and returns them.
+/// Opens perf events on all threads and returns them.
 fn sample(pid: i32) -> Vec<std::os::fd::OwnedFd> {
     let tids = proc::tasks(pid).unwrap();
     let events: Vec<_> = tids.into_iter().filter_map(|tid| sigtrap_event(tid, PERIOD_NS)).collect();
@@ -64,13 +64,13 @@ fn sample(pid: i32) -> Vec<std::os::fd::OwnedFd> {
     events
 }
 
-/// Waits for a while until the target is as it was. A thread whose call was restarted is outside it
-/// for a moment, with another mask if the call has one of its own. On a busy machine the moment
-/// lasts.
-fn await_unchanged(pid: i32, steady: bool, before: &Look) -> Look {
+/// Waits for a while until the target is in its earlier state. A thread whose call was restarted is
+/// outside the call for a moment, with another mask if the call has one of its own. On a busy
+/// machine that moment is long.
+fn await_unchanged(pid: i32, steady: bool, before: &VisibleState) -> VisibleState {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let now = Look::at(pid, steady);
+        let now = VisibleState::at(pid, steady);
         if now == *before || Instant::now() > deadline {
             return now;
         }
@@ -78,9 +78,9 @@ fn await_unchanged(pid: i32, steady: bool, before: &Look) -> Look {
     }
 }
 
-/// Attaches, samples for a while, detaches; nothing may have changed.
+/// Attaches, samples for a while and detaches, and checks that nothing has changed.
 fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
-    let before = Look::at(pid, steady);
+    let before = VisibleState::at(pid, steady);
     preflight(pid).unwrap();
     let stand_in = StandIn::new(pid);
     let mut guardian = start_guardian();
@@ -98,7 +98,7 @@ fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
     (attached, detached)
 }
 
-/// Attaches and detaches at once; nothing is left.
+/// Attaches and detaches at once, and checks that nothing is left.
 fn attach_and_detach(pid: i32) {
     let stand_in = StandIn::new(pid);
     let mut guardian = start_guardian();
@@ -114,21 +114,21 @@ fn spinner_keeps_its_registers_and_red_zone() {
     let _alone = alone();
     let victim = spinner();
     for _ in 0..10 {
-        let before = Look::at(victim.pid, true);
+        let before = VisibleState::at(victim.pid, true);
         let stand_in = StandIn::new(victim.pid);
         let mut guardian = start_guardian();
         let report = guardian.attach(&stand_in.plan).unwrap();
         assert_eq!((report.stops_ns.len(), report.bare_call, report.tid), (2, false, victim.pid));
         let events = sample(victim.pid);
         let deadline = Instant::now() + Duration::from_secs(5);
-        while !events.is_empty() && stand_in.hits() < 100 {
-            assert!(Instant::now() < deadline, "only {} hits", stand_in.hits());
+        while !events.is_empty() && stand_in.signals_taken() < 100 {
+            assert!(Instant::now() < deadline, "only {} signals", stand_in.signals_taken());
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(events);
         let report = guardian.detach().unwrap();
         assert_eq!((report.threads, report.residue), (1, None));
-        assert_eq!(Look::settled(victim.pid, &before), before);
+        assert_eq!(VisibleState::settled(victim.pid, &before), before);
     }
     victim.expect(7);
 }
@@ -177,7 +177,7 @@ fn single_thread_in_nanosleep_sleeps_on_undisturbed() {
 fn no_blocking_call_returns() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
-    // While a thread is in sigwait its mask looks different: wait for the main thread to get there.
+    // A thread in sigwait shows another mask, so wait until the main thread gets there.
     std::thread::sleep(Duration::from_millis(50));
     for _ in 0..5 {
         let (_, report) = round(victim.pid, true);
@@ -310,10 +310,10 @@ fn tracer_in_the_way_is_named() {
 }
 
 #[test]
-fn debugger_that_came_later_delays_the_cure() {
+fn debugger_that_came_later_delays_the_restore() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();
@@ -327,7 +327,7 @@ fn debugger_that_came_later_delays_the_cure() {
     });
     assert_eq!(guardian.detach().unwrap().residue, None);
     leaves.join().unwrap();
-    assert_eq!(Look::settled(victim.pid, &before), before);
+    assert_eq!(VisibleState::settled(victim.pid, &before), before);
 
     let mut guardian = start_guardian();
     let stand_in = StandIn::new(victim.pid);
@@ -367,7 +367,7 @@ fn replaced_handler_is_left_alone_and_stays_callable() {
     assert!(report.residue.unwrap().contains("replaced"));
     victim.signal(Signal::SIGUSR2);
     assert_eq!(victim.line(), "c\n");
-    assert_eq!(stand_in.hits(), 1);
+    assert_eq!(stand_in.signals_taken(), 1);
     victim.expect(7);
 }
 
@@ -375,7 +375,7 @@ fn replaced_handler_is_left_alone_and_stays_callable() {
 fn failed_map_is_explained_and_undone() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let mut stand_in = StandIn::new(victim.pid);
     let taken = proc::mappings(victim.pid).unwrap()[0].start;
     stand_in.plan.tables.avma = taken;
@@ -383,7 +383,7 @@ fn failed_map_is_explained_and_undone() {
     let failure = guardian.attach(&stand_in.plan).unwrap_err();
     let expected = InjectError::MapFailed { segment: "tables".to_owned(), errno: libc::EINVAL };
     assert_eq!(failure, expected);
-    assert_eq!(Look::settled(victim.pid, &before), before);
+    assert_eq!(VisibleState::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
@@ -391,13 +391,13 @@ fn failed_map_is_explained_and_undone() {
 fn silent_entry_is_explained_and_undone() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let mut stand_in = StandIn::new(victim.pid);
     // The handler's `ret`, just before the restorer.
     stand_in.plan.entry_avma = stand_in.plan.restorer_avma - 1;
     let mut guardian = start_guardian();
-    assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::EntrySilent));
-    assert_eq!(Look::settled(victim.pid, &before), before);
+    assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::EntryTimedOut));
+    assert_eq!(VisibleState::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
@@ -405,12 +405,12 @@ fn silent_entry_is_explained_and_undone() {
 fn failed_entry_is_explained_and_undone() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let stand_in = StandIn::with_signal(victim.pid, libc::SIGKILL);
     let mut guardian = start_guardian();
     let expected = InjectError::EntryFailed { error: 2, errno: libc::EINVAL };
     assert_eq!(guardian.attach(&stand_in.plan), Err(expected));
-    assert_eq!(Look::settled(victim.pid, &before), before);
+    assert_eq!(VisibleState::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
@@ -476,12 +476,12 @@ fn other_ipc_namespace_is_refused() {
     command.arg("--ipc").arg(build("spinner", SPINNER, &[]));
     let victim = Victim::start(command);
     assert_eq!(preflight(victim.pid), Err(Refusal::OtherIpcNamespace));
-    // Without the preflight: the target cannot attach segments of another namespace.
-    let before = Look::at(victim.pid, true);
+    // Without the preflight, the target cannot attach segments of another namespace.
+    let before = VisibleState::at(victim.pid, true);
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = start_guardian();
     let failure = guardian.attach(&stand_in.plan).unwrap_err();
     assert!(matches!(failure, InjectError::MapFailed { errno: libc::EINVAL, .. }), "{failure}");
-    assert_eq!(Look::settled(victim.pid, &before), before);
+    assert_eq!(VisibleState::settled(victim.pid, &before), before);
     victim.expect(7);
 }

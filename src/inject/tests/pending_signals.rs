@@ -1,7 +1,7 @@
 //! Pending signals of a held thread: the application's and ours.
 //!
 //! # Safety
-//! One system call, on a structure of its own.
+//! One system call, on a structure that the caller owns.
 #![allow(unsafe_code, reason = "queues a signal with the mark of a sampling signal")]
 
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::inject::ptrace::{Resume, Tracee, TraceeEvent};
 use crate::inject::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use crate::inject::stop::{self, Stopped};
 use crate::inject::syscall::Syscall;
-use crate::inject::worker::execution::Execution;
+use crate::inject::worker::execution::ExecIdentity;
 use crate::inject::worker::gadgets::Gadgets;
 use crate::inject::worker::stack::stack_top;
 use crate::proc;
@@ -50,7 +50,7 @@ pub(super) fn queue_sampling_signal(pid: i32) {
     about[0] = libc::SIGTRAP as u32;
     about[2] = SI_QUEUE as u32;
     about[7] = u32::from(SIG_DATA_MARK) << 16;
-    // SAFETY: reads one structure, which is ours.
+    // SAFETY: reads one structure, which this function owns.
     let sent = unsafe {
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, pid, libc::SIGTRAP, about.as_ptr())
     };
@@ -63,7 +63,7 @@ fn count(data: &AttachedData, counter: Counter) -> u64 {
 
 /// The end of a tracing thread has the effect of a tracer's death.
 #[test]
-fn signal_that_a_dying_tracer_looked_at_is_taken() {
+fn signal_that_a_dying_tracer_observed_is_taken() {
     let _alone = alone();
     let victim = sleeper(&[]);
     const ROUNDS: i32 = 20;
@@ -80,7 +80,7 @@ fn signal_that_a_dying_tracer_looked_at_is_taken() {
     victim.expect(ROUNDS);
 }
 
-/// The same where the thread was resumed with the signal, or is interrupted, too.
+/// The tracer dies after it resumed the thread with the signal and interrupted it.
 #[test]
 fn signal_that_was_passed_on_is_taken_once() {
     let _alone = alone();
@@ -105,7 +105,7 @@ fn signal_that_was_passed_on_is_taken_once() {
 fn step_through_call(pid: i32, then: impl FnOnce(Stopped) + Send) {
     on_tracing_thread(|| {
         let mappings = proc::mappings(pid).unwrap();
-        let gadgets = Gadgets::find(pid, Execution::of(pid), &mappings).unwrap();
+        let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &mappings).unwrap();
         let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
         stopped.prepare().unwrap();
         let top = stack_top(&stopped, &mappings).unwrap();
@@ -123,7 +123,7 @@ fn step_through_call(pid: i32, then: impl FnOnce(Stopped) + Send) {
 }
 
 #[test]
-fn hit_that_a_led_thread_owes_ends_no_call() {
+fn sampling_signal_of_a_stepped_thread_ends_no_call() {
     let _alone = alone();
     for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
@@ -140,7 +140,7 @@ fn hit_that_a_led_thread_owes_ends_no_call() {
 }
 
 #[test]
-fn signal_of_the_application_that_a_led_thread_owes_is_taken() {
+fn application_signal_of_a_stepped_thread_is_taken() {
     let _alone = alone();
     for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
@@ -170,7 +170,7 @@ fn stop_in_call(pid: i32, then: impl FnOnce() + Send) {
 /// A timer that expires on the way into a call raises its signal when the thread leaves the kernel,
 /// so the stop itself may raise it.
 #[test]
-fn hit_that_comes_with_a_stop_ends_no_call() {
+fn sampling_signal_that_comes_with_a_stop_ends_no_call() {
     let _alone = alone();
     for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
@@ -194,7 +194,7 @@ fn hit_that_comes_with_a_stop_ends_no_call() {
 }
 
 #[test]
-fn hit_that_comes_after_the_sampling_is_no_loss() {
+fn sampling_signal_after_the_sampling_is_no_loss() {
     let _alone = alone();
     let victim = sleeper(&[]);
     stop::take_withheld();
@@ -206,7 +206,7 @@ fn hit_that_comes_after_the_sampling_is_no_loss() {
     victim.expect(0);
 }
 
-/// It has not gone back into its call by then.
+/// The thread is not back in its call when the signal arrives.
 #[test]
 fn signal_that_comes_with_the_release_ends_the_call() {
     let _alone = alone();
@@ -232,7 +232,7 @@ fn thread_that_is_left_on_a_chain_sleeps_on() {
     for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
         for _ in 0..10 {
-            // Never put back.
+            // The thread is never put back.
             step_through_call(victim.pid, std::mem::forget);
         }
         victim.expect(0);

@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 use super::stand_in::StandIn;
-use super::victim::{Look, Victim};
+use super::victim::{Victim, VisibleState};
 use super::{alone, attach_and_detach, await_unchanged, bare, spinner};
 use crate::inject::plan::AttachPlan;
 use crate::inject::ptrace::Tracee;
 use crate::inject::restore::residue;
 use crate::inject::stop::Stopped;
 use crate::inject::syscall::Syscall;
-use crate::inject::worker::execution::Execution;
+use crate::inject::worker::execution::ExecIdentity;
 use crate::inject::worker::gadgets::Gadgets;
 use crate::proc;
 
-/// Lets the process make calls, as an attach would that ends there.
+/// Makes the process run the calls of an attach that ends there.
 fn make(pid: i32, calls: &[Syscall]) {
-    let gadgets = Gadgets::find(pid, Execution::of(pid), &proc::mappings(pid).unwrap()).unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &proc::mappings(pid).unwrap()).unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
     let last = Instant::now() + Duration::from_secs(5);
@@ -28,21 +28,21 @@ fn make(pid: i32, calls: &[Syscall]) {
     stopped.release().unwrap();
 }
 
-fn part_goes_with_the_next_one(victim: &Victim, part: fn(&AttachPlan) -> Vec<Syscall>) {
+fn part_is_removed_by_the_next_attach(victim: &Victim, part: fn(&AttachPlan) -> Vec<Syscall>) {
     let pid = victim.pid;
-    let before = Look::at(pid, true);
+    let before = VisibleState::at(pid, true);
     let left = StandIn::new(pid);
     make(pid, &part(&left.plan));
     let start_time = proc::start_time(pid).unwrap();
     assert_eq!(residue::find(pid, start_time).len(), 1);
-    assert_ne!(Look::at(pid, true), before);
+    assert_ne!(VisibleState::at(pid, true), before);
     attach_and_detach(pid);
     assert!(residue::find(pid, start_time).is_empty());
     assert_eq!(await_unchanged(pid, true, &before), before);
 }
 
 #[test]
-fn part_of_an_agent_goes_with_the_next_one() {
+fn part_of_an_agent_is_removed_by_the_next_attach() {
     let _alone = alone();
     let parts: [fn(&AttachPlan) -> Vec<Syscall>; 3] = [
         |plan| vec![plan.data.attach()],
@@ -51,7 +51,7 @@ fn part_of_an_agent_goes_with_the_next_one() {
     ];
     for victim in [spinner(), bare()] {
         for part in parts {
-            part_goes_with_the_next_one(&victim, part);
+            part_is_removed_by_the_next_attach(&victim, part);
         }
         victim.expect(7);
     }

@@ -1,10 +1,10 @@
-//! Targets under seccomp filters: whether an attach succeeds, and by which thread.
+//! Targets under seccomp filters: whether an attach succeeds, and which thread it uses.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::stand_in::{StandIn, start_guardian};
-use super::victim::{Look, Victim, build};
+use super::victim::{Victim, VisibleState, build};
 use super::{FILTERED, alone, attach_and_detach, await_unchanged, preflight};
 use crate::inject::*;
 use crate::proc;
@@ -40,15 +40,15 @@ fn seccomp_is_refused_unless_it_is_known_to_permit() {
     victim.expect(7);
 }
 
-/// The other thread sleeps in a call that bears a chain worse than the filtered one's.
+/// The other thread sleeps in a call that a chain disturbs more than the filtered thread's call.
 #[test]
-fn thread_without_a_filter_goes_before_a_better_one_that_has_some() {
+fn thread_without_a_filter_is_preferred_to_a_better_one_with_some() {
     let _alone = alone();
     let mut command = Command::new(build("filtered", FILTERED, &[]));
     command.arg("beside");
     let victim = Victim::start(command);
     await_sleep(victim.pid);
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let tids = proc::tasks(victim.pid).unwrap();
     let other = tids.into_iter().find(|&tid| tid != victim.pid);
     let stand_in = StandIn::new(victim.pid);
@@ -62,7 +62,7 @@ fn thread_without_a_filter_goes_before_a_better_one_that_has_some() {
     victim.expect(7);
 }
 
-/// Without any filter, it would be the thread in `pause`.
+/// Without any filter, the first choice is the thread in `pause`.
 #[test]
 fn thread_in_a_call_that_restarts_unseen_is_the_first_choice() {
     let _alone = alone();
@@ -75,7 +75,7 @@ fn thread_in_a_call_that_restarts_unseen_is_the_first_choice() {
     victim.expect(7);
 }
 
-/// It runs, which makes it the better one otherwise.
+/// The filtered thread runs, which would otherwise make it the better one.
 #[test]
 fn thread_under_a_filter_that_came_later_is_not_used_by_the_restore() {
     let _alone = alone();
@@ -83,7 +83,7 @@ fn thread_under_a_filter_that_came_later_is_not_used_by_the_restore() {
     command.arg("later");
     let victim = Victim::start(command);
     await_sleep(victim.pid);
-    let before = Look::at(victim.pid, false);
+    let before = VisibleState::at(victim.pid, false);
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();

@@ -1,8 +1,8 @@
 //! A stand-in for the agent, assembled by hand, and its segments.
 //!
 //! # Safety
-//! The segments are created, written and detached here alone; the test's own mapping is reached
-//! through raw pointers within the lengths given at creation.
+//! Only this module creates, writes and detaches the segments. It accesses the test's own mapping
+//! through raw pointers, within the lengths given at creation.
 #![allow(unsafe_code, reason = "shared memory and perf events in tests")]
 
 use std::mem::offset_of;
@@ -19,7 +19,7 @@ use crate::proc;
 
 const PAGE: u64 = 4096;
 const DATA_LEN: u64 = INJECT_OFFSET + INJECT_LEN;
-const HITS: u64 = PAGE;
+const SIGNALS_TAKEN: u64 = PAGE;
 const SA_FLAGS: u64 = 0x0400_0000 | 0x1000_0000 | 0x0800_0000 | 4;
 pub(super) const SIGNAL: i32 = libc::SIGTRAP;
 
@@ -30,20 +30,20 @@ pub(super) fn start_guardian() -> Guardian {
     Guardian::fork(alone).unwrap()
 }
 
-/// A segment that is attached here.
-pub(super) struct Own {
+/// A segment that the test has attached.
+pub(super) struct OwnedSegment {
     pub(super) id: i32,
     pub(super) base: *mut u8,
 }
 
-impl Own {
-    pub(super) fn create(len: u64, owner: (u32, u32)) -> Own {
+impl OwnedSegment {
+    pub(super) fn create(len: u64, owner: (u32, u32)) -> OwnedSegment {
         const SHM_NORESERVE: i32 = 0o10000;
         let mode = 0o700 | SHM_NORESERVE;
         // SAFETY: makes a new segment.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, mode) };
         assert!(id >= 0, "shmget: {}", std::io::Error::last_os_error());
-        // SAFETY: the kernel chooses the place.
+        // SAFETY: the kernel chooses the address.
         let base = unsafe { libc::shmat(id, std::ptr::null(), 0) }.cast::<u8>();
         assert_ne!(base as isize, -1);
         // SAFETY: plain data.
@@ -55,11 +55,11 @@ impl Own {
         assert_eq!(unsafe { libc::shmctl(id, libc::IPC_SET, &mut about) }, 0);
         // SAFETY: needs no structure.
         assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
-        Own { id, base }
+        OwnedSegment { id, base }
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedSegment {
     fn drop(&mut self) {
         // SAFETY: attached in `create`.
         unsafe { libc::shmdt(self.base.cast()) };
@@ -69,9 +69,9 @@ impl Drop for Own {
 /// The three segments and the plan for one target.
 pub(super) struct StandIn {
     pub(super) plan: AttachPlan,
-    _code: Own,
-    _tables: Own,
-    data: Own,
+    _code: OwnedSegment,
+    _tables: OwnedSegment,
+    data: OwnedSegment,
 }
 
 impl StandIn {
@@ -82,10 +82,10 @@ impl StandIn {
     pub(super) fn with_signal(pid: i32, signal: i32) -> StandIn {
         let status = proc::status(pid).unwrap();
         let owner = (status.euid, status.egid);
-        let own = [PAGE, PAGE, DATA_LEN].map(|len| Own::create(len, owner));
+        let own = [PAGE, PAGE, DATA_LEN].map(|len| OwnedSegment::create(len, owner));
         let start = find_gap(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
         let [code, tables, data] = own;
-        let segment = |own: &Own, at: u64, len: u64, access: Access| SharedSegment {
+        let segment = |own: &OwnedSegment, at: u64, len: u64, access: Access| SharedSegment {
             shm_id: own.id,
             avma: start + at,
             len,
@@ -118,14 +118,14 @@ impl StandIn {
     }
 
     pub(super) fn control(&self) -> &ControlBlock {
-        // SAFETY: at the start of the segment, which lives as long as `self`; made of atomics.
+        // SAFETY: at the start of the segment, which lives while `self` lives; made of atomics.
         unsafe { &*self.data.base.cast::<ControlBlock>() }
     }
 
-    /// Signals that the handler took.
-    pub(super) fn hits(&self) -> u64 {
+    /// Returns the number of signals that the handler took.
+    pub(super) fn signals_taken(&self) -> u64 {
         // SAFETY: inside the segment.
-        let word = unsafe { self.data.base.add(HITS as usize) };
+        let word = unsafe { self.data.base.add(SIGNALS_TAKEN as usize) };
         // SAFETY: aligned; written atomically by the target.
         unsafe { &*word.cast::<traceprof_abi::sync::AtomicU64>() }.load(Ordering::Relaxed)
     }
@@ -142,7 +142,8 @@ struct Image {
 }
 
 impl Image {
-    /// Entry, then handler, then restorer, with the data's address in the instructions.
+    /// Assembles the entry, the handler and the restorer, with the data's address in the
+    /// instructions.
     fn assemble(data: u64, signal: i32) -> Image {
         let at = |offset: usize| (data + offset as u64).to_le_bytes();
         let mut report = Vec::new();
@@ -180,27 +181,28 @@ impl Image {
         bytes.extend(done);
         bytes.extend(fail);
         let handler = bytes.len() as u64;
-        // lock inc qword [hits]; ret
+        // lock inc qword [signals_taken]; ret
         bytes.extend([0x48, 0xb8]);
-        bytes.extend(at(HITS as usize));
+        bytes.extend(at(SIGNALS_TAKEN as usize));
         bytes.extend([0xf0, 0x48, 0xff, 0x00, 0xc3]);
         let restorer = bytes.len() as u64;
-        // As in the agent's: back to its start, after a tracer died that had replaced the call.
+        // As in the agent's restorer: jumps back to its start after the death of a tracer that had
+        // replaced the call.
         bytes.extend([0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]);
         Image { bytes, handler, restorer }
     }
 }
 
-/// Opens a sigtrap event on a thread, for user code only if the kernel permits no more. `None` if
-/// it permits none.
+/// Opens a sigtrap event on a thread, for user code only if the kernel permits no more. Returns
+/// `None` if the kernel permits none.
 pub(super) fn sigtrap_event(tid: i32, period_ns: u64) -> Option<std::os::fd::OwnedFd> {
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     open_event(tid, period_ns, 0).or_else(|| open_event(tid, period_ns, EXCLUDE_KERNEL))
 }
 
 fn open_event(tid: i32, period_ns: u64, flags: u64) -> Option<std::os::fd::OwnedFd> {
-    // Type and size, then the task clock, in words; inherit, exclude_hv, inherit_thread,
-    // remove_on_exec and sigtrap.
+    // The words are type and size, then the task clock; the flags are inherit, exclude_hv,
+    // inherit_thread, remove_on_exec and sigtrap.
     const SOFTWARE: u64 = 1 | 128 << 32;
     const TASK_CLOCK: u64 = 1;
     const FLAGS: u64 = 1 << 1 | 1 << 6 | 1 << 35 | 1 << 36 | 1 << 37;
@@ -208,7 +210,7 @@ fn open_event(tid: i32, period_ns: u64, flags: u64) -> Option<std::os::fd::Owned
     attr[..3].copy_from_slice(&[SOFTWARE, TASK_CLOCK, period_ns]);
     attr[5] = FLAGS | flags;
     attr[15] = u64::from(SIG_DATA_MARK) << 48 | 42;
-    // SAFETY: reads the attributes, whose length they name.
+    // SAFETY: reads the attributes, which name their own length.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), tid, -1, -1, 8) };
     if fd < 0 {
         return None;

@@ -6,19 +6,19 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::stand_in::{StandIn, start_guardian};
-use super::victim::{Look, Victim, build};
+use super::victim::{Victim, VisibleState, build};
 use super::{alone, attach_and_detach, await_unchanged, round};
 use crate::inject::InjectError;
 
 const STARVED: &str = include_str!("victims/starved.c");
 
-/// A control group whose processes share 1 % of a processor; removed when dropped.
+/// A control group whose processes share 1 % of a processor. Dropping it removes it.
 struct Group {
     directory: PathBuf,
 }
 
 impl Group {
-    /// Puts a process into such a group; `None` if groups cannot be made.
+    /// Puts a process into such a group. Returns `None` if groups cannot be created.
     fn starving(pid: i32) -> Option<Group> {
         let name = format!("traceprof-test-{}", std::process::id());
         let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
@@ -51,13 +51,13 @@ impl Drop for Group {
     }
 }
 
-/// A resumed thread that got no processor used to be abandoned when its time was up. In a bare
-/// system call it returned into nothing, and a chain ran when it was least expected.
+/// A resumed thread without a processor used to be abandoned when its time was up. In a bare system
+/// call it returned into nothing, and a chain ran at an unexpected time.
 #[test]
 fn starved_target_survives_whatever_takes_too_long() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("starved", STARVED, &[])));
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let Some(group) = Group::starving(victim.pid) else {
         eprintln!("SKIPPED: no control group of the cpu controller can be made here");
         return;
@@ -74,9 +74,9 @@ fn starved_target_survives_whatever_takes_too_long() {
         match outcome {
             Ok(report) => report.residue.iter().for_each(|residue| eprintln!("left: {residue}")),
             // A group in debt gets no processor for seconds, and half a minute may be too short.
-            // The rest is inert then.
+            // The remaining agent is then inert.
             Err(
-                error @ (InjectError::EntrySilent
+                error @ (InjectError::EntryTimedOut
                 | InjectError::WouldNotStop { .. }
                 | InjectError::Residue { .. }),
             ) => eprintln!("refused: {error}"),
@@ -85,7 +85,7 @@ fn starved_target_survives_whatever_takes_too_long() {
     }
     eprintln!("attached {attached} times");
     drop(group);
-    // The next attach removes what had to be left.
+    // The next attach removes the residue.
     attach_and_detach(victim.pid);
     assert_eq!(await_unchanged(victim.pid, true, &before), before);
     round(victim.pid, true);

@@ -10,9 +10,9 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
 
 use super::agent::{Agent, PERIOD_NS, SIGNAL, cpu_ns, forbid_pending_signals, send, timers, until};
-use super::victim::{Look, Victim, assert_segments_gone, build};
+use super::victim::{Victim, VisibleState, assert_segments_gone, build};
 use super::{BLOCKERS, SPINNER, THREADS, alone, await_unchanged, spinner};
-use crate::inject::agent_entry::LED_ARM_MAX;
+use crate::inject::agent_entry::STEPPED_ARM_MAX;
 use crate::inject::*;
 
 const OWNER: &str = include_str!("victims/owner.c");
@@ -26,12 +26,12 @@ fn owner(signal: i32, blocked: bool) -> Victim {
 
 pub(super) fn changer() -> Victim {
     let victim = Victim::start(Command::new(build("changer", CHANGER, &[])));
-    // A thread that has just been created blocks all signals for a moment.
+    // A new thread blocks all signals for a moment.
     std::thread::sleep(Duration::from_millis(50));
     victim
 }
 
-/// Expects the reported expiries to cover the CPU time that the process uses.
+/// Checks that the reported expiries cover the CPU time that the process uses.
 fn expect_all_cpu_time(agent: &Agent) {
     let (cpu, periods) = (cpu_ns(agent.plan.pid), agent.periods());
     until("200 periods", || agent.periods() >= periods + 200);
@@ -44,7 +44,7 @@ fn expect_all_cpu_time(agent: &Agent) {
 fn signal_that_is_added_while_the_agent_runs_is_restored() {
     let _alone = alone();
     let victim = spinner();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     assert_eq!(timers(victim.pid).len(), 0);
@@ -72,29 +72,29 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
     {
         let steady = is_asleep;
         let victim = Victim::start(Command::new(build(name, source, &[])));
-        // While a thread is in sigwait its mask looks different: wait for the main thread to get
-        // there.
+        // A thread in sigwait shows another mask, so wait until the main thread gets there.
         std::thread::sleep(Duration::from_millis(50));
-        let before = Look::at(victim.pid, steady);
+        let before = VisibleState::at(victim.pid, steady);
         let agent = Agent::new(victim.pid);
         let mut guardian = agent.attach(SIGNAL);
         let wanted = agent.want_timers().len();
         let served = || agent.count(Counter::Armed) + agent.count(Counter::TimerFailed);
         let mut entered = Vec::new();
-        // The first timers' signals arm others; an entry that meets one of them leaves that to it.
+        // The first timers' signals arm other timers. An entry that runs at the same time leaves
+        // that to them.
         until("all timers", || {
             let is_done = served() as usize >= wanted;
             if !is_done {
                 let before = served();
                 entered.push(guardian.run_entry(Operation::Arm).unwrap().stopped_ns);
-                let most = LED_ARM_MAX as u64;
+                let most = STEPPED_ARM_MAX as u64;
                 assert!(!is_asleep || served() - before <= most, "{} at once", served() - before);
             }
             is_done
         });
         assert_eq!(served() as usize, wanted);
         let failed = agent.count(Counter::TimerFailed);
-        // Threads that ended meanwhile have none.
+        // Threads that exited meanwhile have none.
         assert!(failed <= 2, "{failed} failed");
         std::thread::sleep(Duration::from_millis(100));
         let report = guardian.detach().unwrap();
@@ -107,7 +107,7 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
 }
 
 #[test]
-fn handlers_arm_what_waits() {
+fn handlers_arm_pending_timers() {
     let _alone = alone();
     let victim = changer();
     let agent = Agent::new(victim.pid);
@@ -148,7 +148,7 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
     for signal in [SIGNAL, libc::SIGURG] {
         let mut victim = owner(signal, false);
         let raise = || send(victim.pid, signal);
-        let before = Look::at(victim.pid, true);
+        let before = VisibleState::at(victim.pid, true);
         raise();
         let agent = Agent::new(victim.pid);
         let mut guardian = agent.attach(signal);
@@ -156,7 +156,7 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
         guardian.run_entry(Operation::Install).unwrap();
         agent.want_timers();
         guardian.run_entry(Operation::Arm).unwrap();
-        until("hits", || agent.count(Counter::TimerHits) >= 3);
+        until("expiries", || agent.count(Counter::TimerExpiries) >= 3);
         raise();
         until("a foreign signal", || agent.count(Counter::Foreign) == 1);
         assert_eq!(guardian.detach().unwrap().residue, None);
@@ -172,7 +172,7 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
 fn signal_that_is_ignored_by_default_stays_ours() {
     let _alone = alone();
     let victim = changer();
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(libc::SIGURG);
     let caught = crate::proc::status(victim.pid).unwrap().caught;
@@ -199,7 +199,7 @@ fn pending_signal_behind_a_mask_is_flushed() {
         u64::from_str_radix(line.trim(), 16).unwrap() >> (SIGNAL - 1) & 1 == 1
     };
     until("a pending signal", pending);
-    // Its own one-off signal would kill it, too.
+    // The target's own one-off signal would kill it, too.
     assert_eq!(guardian.detach().unwrap().residue, None);
     assert!(!pending());
     victim.signal(Signal::SIGUSR1);
@@ -244,7 +244,7 @@ fn killed_pair(victim: &Victim) -> bool {
     let wanted = agent.want_timers().len();
     arm_all(&agent, &mut guardian, wanted);
     kill(Pid::from_raw(guardian.pid()), Signal::SIGKILL).unwrap();
-    // Its drop would do the guardian's work.
+    // The drop would do the guardian's work.
     std::mem::forget(guardian);
     agent.lease(Duration::from_millis(100));
     until("the end of the spinner's timer", || agent.count(Counter::LeaseEnded) > 0);
@@ -254,10 +254,10 @@ fn killed_pair(victim: &Victim) -> bool {
 #[test]
 fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     let _alone = alone();
-    // On a busy machine the sleepers' timers may expire, too, before this is seen.
+    // On a busy machine, the sleepers' timers may expire before they are seen.
     let left = || {
         let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
-        let before = Look::at(victim.pid, false);
+        let before = VisibleState::at(victim.pid, false);
         killed_pair(&victim).then_some((victim, before))
     };
     let found = std::iter::repeat_with(left).take(10).find_map(|it| it);
@@ -272,7 +272,7 @@ fn next_recording_removes_the_timers_that_a_killed_pair_left() {
 }
 
 #[test]
-fn timer_of_a_thread_that_is_gone_is_deleted() {
+fn timer_of_a_thread_that_has_exited_is_deleted() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
     let agent = Agent::new(victim.pid);
@@ -282,13 +282,14 @@ fn timer_of_a_thread_that_is_gone_is_deleted() {
     let (all, index) = (timers(victim.pid).len(), slots[&victim.pid]);
     let slot = agent.slot(index);
     assert_ne!(slot.timer.load(Ordering::Relaxed), 0);
-    // As if the thread had ended: for the kernel's list that makes no difference.
+    // Simulates the exit of the thread: for the kernel's list that makes no difference.
     slot.state.store(SlotState::Retired as u32, Ordering::Relaxed);
     agent.data().want_timer(index);
     guardian.run_entry(Operation::Arm).unwrap();
     until("its deletion", || slot.timer.load(Ordering::Relaxed) == 0);
     assert_eq!(timers(victim.pid).len(), all - 1);
-    // The slot's next thread has another generation, so a timer of the former one is deleted first.
+    // The slot's next thread has another generation, so a timer of the earlier one is deleted
+    // first.
     let other = slots.values().copied().find(|&it| it != index).unwrap();
     let slot = agent.slot(other);
     let timer = slot.timer.load(Ordering::Relaxed);
@@ -331,9 +332,9 @@ fn program_that_executes_another_has_no_timers_and_does_not_die_of_one() {
         let mut guardian = agent.attach(SIGNAL);
         agent.want_timers();
         guardian.run_entry(Operation::Arm).unwrap();
-        until("hits", || agent.count(Counter::TimerHits) >= 3);
+        until("expiries", || agent.count(Counter::TimerExpiries) >= 3);
         victim.signal(Signal::SIGUSR1);
-        // In the middle of it, or afterwards.
+        // The entry runs in the middle of the exec, or afterwards.
         let entered = guardian.run_entry(Operation::Arm);
         assert!(
             matches!(entered, Ok(_) | Err(InjectError::Executed | InjectError::Gone)),
@@ -358,7 +359,7 @@ fn forked_child_has_no_timers_and_touches_no_slot() {
     victim.signal(Signal::SIGUSR2);
     let child: i32 = victim.line().trim().parse().unwrap();
     assert_eq!(timers(child).len(), 0);
-    // It has the handler, so it swallows the signal and claims nothing.
+    // The child has the handler, so it discards the signal and claims nothing.
     let mut of_child = Agent::new(victim.pid);
     of_child.plan.pid = child;
     of_child.prime(child, SIGNAL);
@@ -375,7 +376,7 @@ fn forked_child_has_no_timers_and_touches_no_slot() {
 }
 
 #[test]
-fn target_that_is_gone_is_entered_no_more() {
+fn target_that_has_exited_is_not_entered() {
     let _alone = alone();
     let mut victim = Victim::start(Command::new(build("spinner", SPINNER, &[])));
     let agent = Agent::new(victim.pid);

@@ -1,4 +1,4 @@
-//! Victims: small programs that check themselves, and how they look from outside.
+//! Victims: small programs that check themselves, and their state as seen from outside.
 
 use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,8 @@ use nix::unistd::Pid;
 
 use crate::proc;
 
-/// Compiles a victim once and gives its path: beside the tests, as each is a process of its own.
+/// Compiles a victim once and returns its path. The file is beside the tests, as each test runs in
+/// its own process.
 pub(super) fn build(name: &str, source: &str, flags: &[&str]) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let mut key = std::hash::DefaultHasher::new();
@@ -45,7 +46,7 @@ pub(super) struct Victim {
     pub(super) pid: i32,
     pub(super) output: BufReader<ChildStdout>,
     name: String,
-    /// Holds a program that others may execute.
+    /// The directory of a program that other users may execute.
     _directory: Option<tempfile::TempDir>,
 }
 
@@ -85,13 +86,13 @@ impl Victim {
         line
     }
 
-    /// Ends it with SIGTERM and checks its exit code.
+    /// Ends the victim with SIGTERM and checks its exit code.
     pub(super) fn expect(mut self, code: i32) {
         self.signal(Signal::SIGTERM);
         self.expect_end(code);
     }
 
-    /// What its threads are doing, for a message.
+    /// Returns what the victim's threads are doing, for a message.
     fn state(&self) -> String {
         let read = |tid: i32, name: &str| {
             std::fs::read_to_string(format!("/proc/{}/task/{tid}/{name}", self.pid))
@@ -107,7 +108,7 @@ impl Victim {
         lines.collect::<Vec<_>>().join("; ")
     }
 
-    /// Waits for its end and checks its exit code.
+    /// Waits for the victim's exit and checks its exit code.
     pub(super) fn expect_end(&mut self, code: i32) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let status = loop {
@@ -130,9 +131,9 @@ impl Drop for Victim {
     }
 }
 
-/// All of a process that an attach must leave as it was.
+/// The state of a process that an attach must leave unchanged.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct VisibleState {
     maps: Vec<String>,
     signals: (u64, u64),
     masks: Vec<(i32, u64)>,
@@ -141,15 +142,15 @@ pub(super) struct Look {
     stopped: bool,
 }
 
-impl Look {
-    /// Reads the state until it is `before` again, for five seconds at most.
+impl VisibleState {
+    /// Reads the state until it equals `before` again, for at most five seconds.
     ///
-    /// The kernel leads a thread back by itself after the detach: on a busy machine the thread's
-    /// mask is seen changed until then.
-    pub(super) fn settled(pid: i32, before: &Look) -> Look {
+    /// The kernel returns a thread to its state by itself after the detach. On a busy machine, the
+    /// thread's mask looks changed until then.
+    pub(super) fn settled(pid: i32, before: &VisibleState) -> VisibleState {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let look = Look::at(pid, true);
+            let look = VisibleState::at(pid, true);
             if look == *before || Instant::now() >= deadline {
                 return look;
             }
@@ -157,11 +158,11 @@ impl Look {
         }
     }
 
-    /// Reads the state; `steady` if the victim's thread list does not change by itself.
-    pub(super) fn at(pid: i32, steady: bool) -> Look {
+    /// Reads the state. `steady` says that the victim's thread list does not change by itself.
+    pub(super) fn at(pid: i32, steady: bool) -> VisibleState {
         let status = proc::status(pid).unwrap();
         let tids = proc::tasks(pid).unwrap();
-        // A victim that ticks blocks the alarm while it takes it.
+        // A ticking victim blocks the alarm while it takes the alarm.
         const ALARM: u64 = 1 << (libc::SIGALRM - 1);
         let mask = |tid| Some((tid, proc::task_status(pid, tid).ok()?.blocked & !ALARM));
         let masks = if steady { tids.into_iter().filter_map(mask).collect() } else { Vec::new() };
@@ -175,7 +176,7 @@ impl Look {
             })
             .collect();
         descriptors.sort();
-        Look {
+        VisibleState {
             maps: maps
                 .iter()
                 // The program itself may grow its heap and its stack.
@@ -191,8 +192,8 @@ impl Look {
     }
 }
 
-/// Waits until none of these segments exists any more. A child that another test has forked and
-/// that has not executed yet holds all that this process had attached.
+/// Waits until none of these segments exists any more. A child that another test has forked, and
+/// that has not called exec yet, holds all segments that this process had attached.
 pub(super) fn assert_segments_gone(ids: [i32; 3]) {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -205,7 +206,7 @@ pub(super) fn assert_segments_gone(ids: [i32; 3]) {
     }
 }
 
-/// The lines of the system's list that concern these segments.
+/// Returns the lines of the system's list that concern these segments.
 fn segments_among(ids: [i32; 3]) -> Vec<String> {
     let listed = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let is_ours = |line: &&str| {

@@ -1,4 +1,4 @@
-//! Threads that are withdrawn from a chain, and put back at difficult places.
+//! Threads that are withdrawn from a chain, and put back at difficult points.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::stand_in::{StandIn, start_guardian};
-use super::victim::{Look, Victim, build};
+use super::victim::{Victim, VisibleState, build};
 use super::{FILTERED, alone, attach_and_detach, await_unchanged, preflight, spinner};
 use crate::inject::InjectError;
 use crate::inject::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use crate::inject::stop::{self, Launched};
 use crate::inject::syscall::Syscall;
-use crate::inject::worker::execution::Execution;
+use crate::inject::worker::execution::ExecIdentity;
 use crate::inject::worker::gadgets::Gadgets;
 use crate::inject::worker::stack::stack_top;
 use crate::proc;
@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Launches the only thread on a chain of one call without an effect.
 fn launch(pid: i32) -> Launched {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, Execution::of(pid), &mappings).unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &mappings).unwrap();
     let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
     stopped.prepare().unwrap();
     let top = stack_top(&stopped, &mappings).unwrap();
@@ -44,19 +44,29 @@ fn await_state(pid: i32, state: char) {
     }
 }
 
+/// Waits until the only thread has run for this time since the call.
+fn await_cpu_time(pid: i32, time: Duration) {
+    let used = || proc::task_cpu_or_ticks_ns(pid, pid).unwrap();
+    let (before, deadline) = (used(), Instant::now() + WAIT);
+    while used() - before < time.as_nanos() as u64 {
+        assert!(Instant::now() < deadline, "it does not run");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
-fn thread_is_taken_off_a_chain_that_it_has_not_begun() {
+fn thread_is_taken_off_a_chain_that_it_has_not_started() {
     let _alone = alone();
     let victim = spinner();
     let stand_in = StandIn::new(victim.pid);
-    let before = Look::at(victim.pid, true);
+    let before = VisibleState::at(victim.pid, true);
     for _ in 0..20 {
-        // As long as job control stops it, it cannot start.
+        // While job control stops the thread, it cannot start.
         victim.signal(Signal::SIGSTOP);
         await_state(victim.pid, 'T');
         let launched = launch(victim.pid);
-        assert!(launched.withdraw(&stand_in.plan).unwrap(), "it was at the chain's beginning");
-        assert!(!launched.withdraw(&stand_in.plan).unwrap(), "it was put back");
+        assert!(launched.withdraw(&stand_in.plan).unwrap(), "it was at the start of the chain");
+        assert!(!launched.withdraw(&stand_in.plan).unwrap(), "it was already put back");
         victim.signal(Signal::SIGCONT);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -65,19 +75,19 @@ fn thread_is_taken_off_a_chain_that_it_has_not_begun() {
 }
 
 #[test]
-fn thread_that_came_home_is_left_as_it_is() {
+fn thread_that_finished_its_chain_is_left_as_it_is() {
     let _alone = alone();
     let victim = spinner();
     let stand_in = StandIn::new(victim.pid);
     for _ in 0..20 {
         let launched = launch(victim.pid);
-        std::thread::sleep(Duration::from_millis(5));
+        await_cpu_time(victim.pid, Duration::from_millis(5));
         assert!(!launched.withdraw(&stand_in.plan).unwrap());
     }
     victim.expect(7);
 }
 
-/// At the withdrawal it sleeps again, in a call that a stop would break.
+/// At the withdrawal, the thread sleeps again, in a call that a stop would break.
 #[test]
 fn failed_mapping_does_not_break_the_wait_of_the_thread() {
     let _alone = alone();
@@ -92,7 +102,7 @@ fn failed_mapping_does_not_break_the_wait_of_the_thread() {
 
 /// No system call has number -1, which such filters forbid.
 #[test]
-fn filter_that_forbids_what_is_no_call_is_not_shown_one() {
+fn filter_that_forbids_unknown_calls_never_sees_one() {
     let _alone = alone();
     for how in ["kill", "refuse"] {
         let mut command = Command::new(build("filtered", FILTERED, &[]));
@@ -107,9 +117,9 @@ fn filter_that_forbids_what_is_no_call_is_not_shown_one() {
     }
 }
 
-/// Nothing blocks SIGSTOP, and a thread that is stepped meets it in the middle.
+/// Nothing blocks SIGSTOP, so it can reach a thread in the middle of a step.
 #[test]
-fn stop_that_comes_while_a_thread_is_led_is_not_lost() {
+fn stop_that_comes_while_a_thread_is_stepped_is_not_lost() {
     let _alone = alone();
     let mut command = Command::new(build("filtered", FILTERED, &[]));
     command.arg("kill");

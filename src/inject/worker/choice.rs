@@ -1,19 +1,19 @@
-//! The choice of the thread that bears an injection best.
+//! The choice of the thread that an injection disturbs least.
 
 use super::stack::may_be_roomy;
 use crate::inject::arch;
-use crate::proc::{self, Activity, Mapping};
+use crate::proc::{self, Mapping, TaskActivity};
 
-/// Threads that are ranked before the best of them is taken.
+/// Most threads that are ranked before the best of them is chosen.
 const RANKED_MAX: usize = 256;
-/// Threads under filters that are ranked before all are assumed to have one.
+/// Most good threads under filters that are ranked before all are assumed to have a filter.
 const FILTERED_MAX: usize = 32;
-/// Threads that are tried before the attach fails.
+/// Most threads that an attach tries before it fails.
 const TRIED_MAX: usize = 8;
-/// Rank of a running thread, between those asleep in restartable and in broken calls.
+/// Rank of a running thread, between threads asleep in restartable calls and in broken calls.
 const RANK_RUNNING: u8 = 1;
 
-/// How badly a thread bears an injection; the smallest rank is the best.
+/// The degree to which an injection disturbs a thread; the smallest rank is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ThreadRank {
     is_uninterruptible: bool,
@@ -21,39 +21,40 @@ struct ThreadRank {
     is_narrow: bool,
     has_children: bool,
     sleep: u8,
-    /// It is preferred to better ones because no seccomp filter applies to it.
+    /// Whether the thread is preferred to better ones because no seccomp filter applies to it.
     is_unfiltered: bool,
 }
 
 impl ThreadRank {
-    /// The reason for this choice, for the user.
+    /// Returns the reason for this choice, for the user.
     fn why(self) -> &'static str {
         match self {
             ThreadRank { is_uninterruptible: true, .. } => {
-                "it sleeps uninterruptibly, as all others do"
+                "it is in uninterruptible sleep, like all other threads"
             }
             ThreadRank { is_unfiltered: true, .. } => {
-                "no seccomp filter applies to it, unlike to better ones"
+                "no seccomp filter applies to it, unlike to better candidates"
             }
             ThreadRank { has_restart_block: true, .. } => {
-                "it sleeps with a time limit, which is kept; no thread sleeps without one"
+                "it sleeps with a timeout, which the attach preserves; no thread sleeps without one"
             }
             ThreadRank { is_narrow: true, .. } => {
-                "its stack may not be written, and no other one either: one call is made with \
-                 nothing behind it"
+                "no thread has a stack that may be written, so this one makes one bare system call"
             }
-            ThreadRank { has_children: true, .. } => "it has children, as all others do",
+            ThreadRank { has_children: true, .. } => {
+                "it has child processes, like all other threads"
+            }
             ThreadRank { sleep: 0, .. } => "it sleeps in a call that the kernel restarts by itself",
             ThreadRank { sleep: RANK_RUNNING, .. } => {
-                "it runs, and no thread sleeps in a better call"
+                "it is running, and no thread sleeps in a better call"
             }
-            ThreadRank { .. } => "it sleeps in a call that is issued again",
+            ThreadRank { .. } => "it sleeps in a call that must be issued again",
         }
     }
 }
 
-/// Whether the thread has children whose ends the process ignores. While the thread is traced,
-/// those ends wake other threads and end their calls.
+/// Whether the thread has children whose exits the process ignores. While the thread is traced,
+/// those exits wake other threads and end their calls.
 pub(in crate::inject) fn has_ignored_children(pid: i32, tid: i32) -> bool {
     proc::has_children(pid, tid) && ignores_children(pid, tid)
 }
@@ -63,12 +64,12 @@ fn ignores_children(pid: i32, tid: i32) -> bool {
     proc::task_status(pid, tid).is_ok_and(|status| status.unseen() & CHILD != 0)
 }
 
-/// The thread that an attach would stop first, and why.
+/// Returns the thread that an attach would stop first, and the reason.
 pub fn first_choice(pid: i32, mappings: &[Mapping]) -> Option<(i32, &'static str)> {
     ranked(pid, mappings).first().map(|(rank, tid)| (*tid, rank.why()))
 }
 
-/// Threads of a process, the best first.
+/// Returns threads of a process, the best first.
 pub(in crate::inject) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
     ranked(pid, mappings).into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
 }
@@ -76,10 +77,10 @@ pub(in crate::inject) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> 
 /// Ranks the threads of a process.
 ///
 /// A thread asleep in a restartable call is inside no restartable sequence, and no other thread
-/// waits for it. A thread with a restart block comes last, as it must be stepped. A thread with
-/// children is best left alone. Threads that will not stop are used only if there are no others. A
-/// thread without seccomp filters is preferred to all, because filters may be newer than their
-/// check.
+/// waits for it. A thread with a restart block comes late, as it must be stepped. A thread with
+/// children should be left alone. Threads that will not stop are used only if there are no others.
+/// A thread without seccomp filters is preferred to all others, because filters may be newer than
+/// their check.
 fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
     let mut ranked = Vec::new();
     let mut best = 0;
@@ -90,13 +91,13 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
         }
         let activity = proc::task_activity(pid, tid);
         let (sleep, is_roomy) = match activity {
-            Ok(Activity::Syscall { number, args, sp, .. }) => {
+            Ok(TaskActivity::Syscall { number, args, sp, .. }) => {
                 (arch::sleep_rank(number, &args), may_be_roomy(mappings, sp))
             }
             _ => (RANK_RUNNING, true),
         };
-        // A thread that waits for a child has one, though the child may have ended since.
-        let waits_for_child = matches!(activity, Ok(Activity::Syscall { number, .. })
+        // A thread that waits for a child has one, though the child may have exited since.
+        let waits_for_child = matches!(activity, Ok(TaskActivity::Syscall { number, .. })
             if [libc::SYS_wait4, libc::SYS_waitid].contains(&(number as i64)));
         let rank = ThreadRank {
             is_uninterruptible: stat.state == 'D',
@@ -116,7 +117,7 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
         }
     }
     ranked.sort_unstable();
-    // One check is enough where there are no filters. The worst ranks are worse than any filter.
+    // One check is enough where no thread has a filter. The worst ranks are worse than any filter.
     let is_better = |(rank, tid): &(ThreadRank, i32)| {
         !rank.is_uninterruptible
             && !rank.is_narrow

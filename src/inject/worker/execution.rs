@@ -1,40 +1,40 @@
-//! One execution of a program, so that nothing read of it is used in the next.
+//! The identity of one program execution, so that data read from it is not used in the next.
 
 use crate::inject::stop::Stopped;
 use crate::proc;
 
-/// One execution of a program. A process keeps its pid and start time when it executes another
-/// program, and without address randomization the code keeps its address.
+/// The identity of one program execution. A process keeps its pid and start time when it executes
+/// another program, and without address randomization the code keeps its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::inject) enum Execution {
+pub(in crate::inject) enum ExecIdentity {
     /// The random bytes that the kernel gave the program (AT_RANDOM), and their address.
-    Drawn(u64, [u8; 16]),
-    /// The program has no such bytes that can be read.
-    Nameless,
-    /// The process was just executing a program, or ending.
-    Unsettled,
+    Random(u64, [u8; 16]),
+    /// The program has no such bytes that are readable.
+    NoRandomBytes,
+    /// The process was in the middle of an exec or of its exit.
+    Unknown,
 }
 
-impl Execution {
-    /// The current execution. [`Execution::is_of`] confirms for a thread that is stopped later that
-    /// what was read in between belongs to it.
-    pub(in crate::inject) fn of(pid: i32) -> Execution {
-        // A leader that left its threads behind has nothing to read.
+impl ExecIdentity {
+    /// Returns the identity of the current execution. [`ExecIdentity::is_of`] later confirms, for a
+    /// stopped thread, that everything read in between belongs to this execution.
+    pub(in crate::inject) fn of(pid: i32) -> ExecIdentity {
+        // A leader that exited before its threads has no readable memory.
         let others = std::iter::once_with(|| proc::tasks(pid).unwrap_or_default()).flatten();
-        let known = std::iter::once(pid).chain(others).find_map(|tid| proc::drawn_bytes(tid).ok());
+        let known = std::iter::once(pid).chain(others).find_map(|tid| proc::random_bytes(tid).ok());
         match known {
-            Some(Some((address, bytes))) => Execution::Drawn(address, bytes),
-            Some(None) => Execution::Nameless,
-            None => Execution::Unsettled,
+            Some(Some((address, bytes))) => ExecIdentity::Random(address, bytes),
+            Some(None) => ExecIdentity::NoRandomBytes,
+            None => ExecIdentity::Unknown,
         }
     }
 
-    /// Whether the thread runs this execution, which it does as long as it is stopped.
+    /// Whether the thread runs this execution. The answer holds while the thread is stopped.
     pub(in crate::inject) fn is_of(&self, stopped: &Stopped) -> bool {
         match self {
-            Execution::Drawn(address, bytes) => stopped.holds(*address, bytes),
-            Execution::Nameless => true,
-            Execution::Unsettled => false,
+            ExecIdentity::Random(address, bytes) => stopped.holds(*address, bytes),
+            ExecIdentity::NoRandomBytes => true,
+            ExecIdentity::Unknown => false,
         }
     }
 }
@@ -44,19 +44,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_that_is_gone_has_no_settled_execution() {
+    fn process_that_has_exited_has_no_known_identity() {
         let own = std::process::id() as i32;
-        assert!(matches!(Execution::of(own), Execution::Drawn(..)));
-        assert_eq!(Execution::of(own), Execution::of(own));
+        assert!(matches!(ExecIdentity::of(own), ExecIdentity::Random(..)));
+        assert_eq!(ExecIdentity::of(own), ExecIdentity::of(own));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while proc::task_stat(pid, pid).unwrap().state != 'Z' {
-            assert!(std::time::Instant::now() < deadline, "it does not end");
+            assert!(std::time::Instant::now() < deadline, "the child does not exit");
             std::thread::yield_now();
         }
-        assert_eq!(Execution::of(pid), Execution::Unsettled);
+        assert_eq!(ExecIdentity::of(pid), ExecIdentity::Unknown);
         child.wait().unwrap();
-        assert_eq!(Execution::of(pid), Execution::Unsettled);
+        assert_eq!(ExecIdentity::of(pid), ExecIdentity::Unknown);
     }
 }

@@ -1,20 +1,20 @@
-//! Searches the target's code for the few instructions that chains run through.
+//! The few instructions in the target's code that chains use.
 
 use std::ffi::OsStr;
 
-use super::execution::Execution;
+use super::execution::ExecIdentity;
 use crate::inject::arch::{RESTORERS, SYSCALL, SYSCALL_RETURN};
 use crate::inject::stop::Stopped;
 use crate::proc::{self, Mapping};
 
-/// Bytes of each mapping that are searched.
+/// Most bytes of each mapping that are searched.
 const SEARCH_MAX: u64 = 64 << 20;
 
-/// The instructions that were found.
+/// The addresses of the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::inject) struct Gadgets {
-    /// The execution that they belong to.
-    execution: Execution,
+    /// The execution that the addresses belong to.
+    execution: ExecIdentity,
     /// A system call instruction.
     pub(in crate::inject) syscall: u64,
     /// `syscall; ret`.
@@ -24,11 +24,11 @@ pub(in crate::inject) struct Gadgets {
 }
 
 impl Gadgets {
-    /// Searches the mapped code, likely places first; `None` if it contains no system call at all.
-    /// The mappings were read in this execution.
+    /// Searches the mapped code, likely mappings first. Returns `None` if the code contains no
+    /// system call at all. The caller has read the mappings in this execution.
     pub(in crate::inject) fn find(
         pid: i32,
-        execution: Execution,
+        execution: ExecIdentity,
         mappings: &[Mapping],
     ) -> Option<Gadgets> {
         let mut code: Vec<&Mapping> =
@@ -43,7 +43,7 @@ impl Gadgets {
             let Ok(bytes) = proc::read_memory(pid, mapping.start, len) else { continue };
             let find =
                 |pattern: &[u8]| position(&bytes, pattern).map(|at| mapping.start + at as u64);
-            // The vDSO has system calls, but no reliable ones with a return behind them.
+            // The vDSO has system calls, but none that is reliably followed by a return.
             if mapping.path != "[vdso]" {
                 syscall_return = syscall_return.or_else(|| find(SYSCALL_RETURN));
                 restorer = restorer.or_else(|| RESTORERS.into_iter().find_map(find));
@@ -53,8 +53,8 @@ impl Gadgets {
         Some(Gadgets { execution, syscall: syscall_return.or(syscall)?, syscall_return, restorer })
     }
 
-    /// Confirms the instructions at the stop. Another program may have been executed, or a library
-    /// unloaded, since the search.
+    /// Confirms the instructions for a stopped thread. Since the search, the process may have
+    /// executed another program or unloaded a library.
     pub(in crate::inject) fn confirm(self, stopped: &Stopped) -> Option<Gadgets> {
         let restores = |&address: &u64| RESTORERS.iter().any(|form| stopped.holds(address, form));
         let confirmed = Gadgets {
@@ -74,7 +74,7 @@ fn is_code(mapping: &Mapping) -> bool {
     (mapping.inode != 0 && !mapping.write && !mapping.shared) || mapping.path == "[vdso]"
 }
 
-/// The C library and the loader are never unmapped.
+/// Ranks a mapping: the C library and the loader come first, because they are never unmapped.
 fn preference(path: &OsStr) -> u8 {
     let path = path.to_string_lossy();
     let name = path.rsplit('/').next().unwrap_or_default();

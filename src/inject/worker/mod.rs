@@ -1,4 +1,4 @@
-//! The worker: the thread of the target that is stopped and used.
+//! The worker: the thread of the target that the guardian stops and uses.
 
 pub(super) mod choice;
 pub(super) mod execution;
@@ -17,47 +17,47 @@ use crate::proc::{self, Mapping};
 
 /// Longest wait for one thread to stop.
 pub(super) const STOP_MAX: Duration = Duration::from_millis(200);
-/// The same for a thread that waits for a processor. It loses nothing by the wait, and among a
-/// thousand others its turn comes after seconds.
+/// Longest wait for a thread that waits for a processor. The thread loses nothing by the wait, and
+/// among a thousand others its turn comes after seconds.
 pub(super) const QUEUED_MAX: Duration = Duration::from_secs(4);
 /// Longest wait for a launched thread that still waits for a processor.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-/// A thread that was used, and how.
+/// A used thread, and the way in which it was used.
 pub(super) struct UsedThread {
-    /// Its tid.
+    /// The thread's tid.
     pub(super) tid: i32,
-    /// How long it was stopped.
+    /// How long the thread was stopped.
     pub(super) stopped: Duration,
-    /// It made a bare call, with nothing behind it.
+    /// Whether the thread made a bare call, with no frame to return through.
     pub(super) bare_call: bool,
-    /// It was launched on a chain.
+    /// The launched chain, if the thread was launched.
     pub(super) launched: Option<Launched>,
 }
 
 impl UsedThread {
-    /// A thread that was launched.
+    /// Creates the value for a launched thread.
     pub(super) fn launched(launched: Launched, bare_call: bool) -> UsedThread {
         let (tid, stopped) = (launched.tid(), launched.stopped);
         UsedThread { tid, stopped, bare_call, launched: Some(launched) }
     }
 
-    /// Whether the thread's time is up, and it is not just waiting for a processor.
+    /// Whether the thread's time is up and the thread does not merely wait for a processor.
     pub(super) fn is_overdue(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(self.tid))
     }
 
-    /// Takes an overdue thread off its chain; `false` if it had finished.
+    /// Takes an overdue thread off its chain. Returns `false` if the thread had already finished.
     pub(super) fn withdraw(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
         self.launched.as_ref().map_or(Ok(false), |launched| launched.withdraw(plan))
     }
 }
 
-/// The target's mappings; a target without any is about to end.
+/// Reads the target's mappings. A target without any mapping is about to exit.
 pub(super) fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
     match proc::mappings(pid) {
-        // It is about to end, and its memory is gone.
+        // The process is about to exit, and its memory is already released.
         Ok(mappings) if mappings.is_empty() => Err(InjectError::Gone),
         Ok(mappings) => Ok(mappings),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(InjectError::Gone),
@@ -65,8 +65,8 @@ pub(super) fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
     }
 }
 
-/// As [`with_a_listed_thread`], but reads the list of threads again when all of them have ended.
-/// That is ordinary in a process whose threads live for a millisecond.
+/// Does the same as [`with_a_listed_thread`], but reads the list of threads again when all of them
+/// have exited. That is normal in a process whose threads live for a millisecond.
 pub(super) fn with_a_thread(
     plan: &AttachPlan,
     mappings: &[Mapping],
@@ -85,7 +85,7 @@ pub(super) fn with_a_thread(
 }
 
 /// Stops the best thread that can be stopped and passes it to `work`. Each attempt runs in a thread
-/// of its own: nothing but its end releases a tracee that did not stop.
+/// of its own: only the end of that thread releases a tracee that did not stop.
 fn with_a_listed_thread(
     plan: &AttachPlan,
     mappings: &[Mapping],
@@ -100,7 +100,7 @@ fn with_a_listed_thread(
         });
         match outcome {
             Ok(Ok(used)) => return Ok(used),
-            // The thread ended before it was launched; another one will do.
+            // The thread exited before it was launched; another one will do.
             Ok(Err(InjectError::Gone)) => last = InjectError::Gone,
             Ok(Err(error)) => return Err(error),
             Err(NotStopped::Timeout) => {

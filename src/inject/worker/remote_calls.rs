@@ -1,19 +1,19 @@
-//! System calls that a stepped thread makes for us, with the place of its frames.
+//! System calls that a stepped thread makes for the guardian.
 
 use crate::inject::error::InjectError;
 use crate::inject::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use crate::inject::stop::Stopped;
 
-/// The place of a stepped thread's frames, and the instructions that they return through.
+/// The address of a stepped thread's frames, and the instructions that the frames return through.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::inject) struct RemoteCalls {
     pub(in crate::inject) gadgets: ChainGadgets,
-    /// The frames end below this address.
+    /// The address below which the frames end.
     pub(in crate::inject) top: u64,
 }
 
 impl RemoteCalls {
-    /// Lets the worker make system calls that must not fail.
+    /// Makes the worker run system calls that must not fail.
     pub(in crate::inject) fn run(
         self,
         worker: &mut Stopped,
@@ -25,7 +25,7 @@ impl RemoteCalls {
         Ok(())
     }
 
-    /// Lets the worker make system calls, and returns their results.
+    /// Makes the worker run system calls, and returns their results.
     pub(in crate::inject) fn run_fallible(
         self,
         worker: &mut Stopped,

@@ -1,21 +1,23 @@
-//! Whether the stack of a thread may be written below its stack pointer.
+//! The check whether a thread's stack may be written below its stack pointer.
 
 use crate::inject::arch;
 use crate::inject::stop::Stopped;
 use crate::proc::Mapping;
 
-/// Room for a chain and the signal frames below it on the main thread's stack, in bytes.
+/// Bytes that a chain and the signal frames below it need on the main thread's stack.
 const MAIN_STACK_ROOM: u64 = 24 << 10;
-/// The same on the stack of another thread.
+/// Bytes that a chain and the signal frames below it need on another thread's stack.
 const THREAD_STACK_ROOM: u64 = 64 << 10;
 
-/// The upper end of the free part of a thread's stack, or `None` if the stack may not be written.
+/// Returns the upper end of the free part of a thread's stack, or `None` if the stack may not be
+/// written.
 ///
-/// Below the red zone is free memory on the stacks of the C library and of the kernel. It is not
-/// free on those of Go and of fibers, which lie close together in ordinary memory. A stack counts
-/// as the C library's if its mapping contains the thread's control block above the stack pointer
-/// and has a guard directly below. Go keeps such words in its heap, too, where its stacks are. But
-/// only a C library's control block starts with its own address, as the processor's ABI demands.
+/// Below the red zone, memory is free on stacks that the C library or the kernel allocates. It is
+/// not free on the stacks of Go and of fibers, which are close together in ordinary memory. A stack
+/// counts as the C library's if its mapping contains the thread's control block above the stack
+/// pointer and has a guard page directly below. Go keeps such words in its heap, too, where its
+/// stacks are. But only a C library's control block starts with its own address, as the processor's
+/// ABI demands.
 pub(in crate::inject) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> Option<u64> {
     let registers = &stopped.saved().registers;
     let sp = registers.rsp;

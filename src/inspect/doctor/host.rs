@@ -4,7 +4,7 @@ use crate::inject;
 use crate::inspect::doctor::{Finding, check_proc, of_concern};
 use crate::proc::{self, Status};
 use crate::record::contract::sampling::Setup;
-use crate::record::source::engine::{Facts, Gravity};
+use crate::record::source::engine::{EngineFacts, Gravity};
 use crate::record::source::kernel;
 use crate::record::target::shm;
 
@@ -28,7 +28,7 @@ pub(super) fn findings() -> Vec<Finding> {
     let status = proc::status(own).unwrap_or_default();
     let mut findings = vec![user(&status), capabilities(&status), proc_folder(), yama(&status)];
     let setup = Setup { period_ns: PERIOD_NS, kernel: true, cookie: 0 };
-    match Facts::gather(own, false, setup) {
+    match EngineFacts::gather(own, false, setup) {
         Ok(facts) => {
             let general = facts.concerns().into_iter();
             let general = general.filter(|concern| concern.gravity != Gravity::Danger);
@@ -61,12 +61,12 @@ fn capabilities(status: &Status) -> Finding {
     let (held, missing): (Vec<_>, Vec<_>) =
         CAPABILITIES.iter().partition(|(number, ..)| has(status, *number));
     let names = held.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
-    let lacking = missing.iter().map(|(_, name, what)| format!("{name} ({what})"));
-    let lacking = lacking.collect::<Vec<_>>().join(", ");
+    let absent = missing.iter().map(|(_, name, what)| format!("{name} ({what})"));
+    let absent = absent.collect::<Vec<_>>().join(", ");
     match (held.is_empty(), missing.is_empty()) {
         (_, true) => Finding::fine("capabilities", names),
-        (true, _) => Finding::fine("capabilities", format!("none; for more: {lacking}")),
-        (false, _) => Finding::fine("capabilities", format!("{names}; for more: {lacking}")),
+        (true, _) => Finding::fine("capabilities", format!("none; for more: {absent}")),
+        (false, _) => Finding::fine("capabilities", format!("{names}; for more: {absent}")),
     }
 }
 
@@ -83,7 +83,7 @@ fn proc_folder() -> Finding {
 fn yama(status: &Status) -> Finding {
     const CAP_SYS_PTRACE: u32 = 19;
     let Some(scope) = proc::sysctl("kernel.yama.ptrace_scope") else {
-        return Finding::fine("yama", "this kernel has none");
+        return Finding::fine("yama", "not part of this kernel");
     };
     let seen = match scope {
         0 => "0: attach to all of your own processes",
@@ -133,8 +133,8 @@ fn filters(status: &Status) -> Finding {
         _ => Finding::limit(
             "own seccomp",
             format!(
-                "this process itself runs under filters{count}: filters of targets cannot be read, \
-                 only tried out"
+                "this process runs under filters{count}: it cannot read the filters of targets, \
+                 only try them out"
             ),
             None,
         ),
@@ -143,10 +143,10 @@ fn filters(status: &Status) -> Finding {
 
 fn user_namespace() -> Finding {
     if proc::is_initial_user_namespace() {
-        return Finding::fine("user namespace", "the first one");
+        return Finding::fine("user namespace", "the initial one");
     }
-    let seen = "not the first one: capabilities count only in here; perf events and seccomp \
-                filters require those of the first";
+    let seen = "not the initial one: capabilities count only inside it; perf events and seccomp \
+                filters need capabilities of the initial one";
     Finding::limit("user namespace", seen, None)
 }
 
@@ -169,7 +169,7 @@ fn shared_memory() -> Finding {
 fn processor() -> Finding {
     let subject = "processor";
     if !proc::has_processor_flag("xsave") {
-        return Finding::obstacle(subject, "without XSAVE, whose frames an attach needs", None);
+        return Finding::obstacle(subject, "no XSAVE: an attach needs its signal frames", None);
     }
     let stacks = match proc::has_processor_flag("user_shstk") {
         true => "shadow stacks for programs that request them",

@@ -1,7 +1,7 @@
-//! What this host and a process permit, what prevents a recording, and what a recording would be.
+//! Checks what this host and a process permit, and predicts the outcome of a recording.
 //!
-//! The same code that a recording runs before it changes anything runs here, with the same words.
-//! No conclusion is drawn twice: the outcome is that of the recording's own checks.
+//! The checks are those that a recording makes before it changes anything, with the same messages.
+//! The outcome comes from these checks alone.
 
 mod host;
 mod modules;
@@ -25,9 +25,9 @@ use crate::trace::WriterOptions;
 /// The risk that a user must know before using `perf` on a program that matters.
 pub const SIGTRAP_WINDOW: &str = "with --engine perf a program that resets the action of SIGTRAP \
     while perf events are open dies at the next sample: the kernel gives that signal no choice. \
-    The recorder watches the action and closes the events when it changes, but what happens \
-    between the reset and that check cannot be prevented, only watched; --engine timer is the \
-    absolute guarantee, as its signal does nothing by default";
+    The recorder watches the action and closes the events when it changes, but cannot prevent a \
+    sample between the reset and that check; --engine timer is always safe, because its signal \
+    does nothing by default";
 
 /// The effect of a finding on a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -98,7 +98,7 @@ pub struct Diagnosis {
     pub host: Vec<Finding>,
     /// Findings about the process, if one was given.
     pub target: Option<Examined>,
-    /// What a recording of it, or of an ordinary process of this user, would be.
+    /// The prospect of recording the process, or an ordinary process of this user.
     pub outcome: Result<Prospect, RecordError>,
 }
 
@@ -108,7 +108,7 @@ pub struct Diagnosis {
 /// The caller has no other threads yet.
 ///
 /// # Errors
-/// Fails if something is missing without which nothing can be examined.
+/// Fails if the guardian process cannot be started.
 pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
     let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
@@ -125,7 +125,7 @@ fn of_process(pid: i32, guardian: &mut Guardian) -> Result<Prospect, RecordError
     prospect(&Candidate::running(pid, &options, guardian)?, &options)
 }
 
-/// Predicts a recording of another process of this user, in whose place this one stands.
+/// Predicts a recording of another process of this user. This process stands in for it.
 fn of_host() -> Result<Prospect, RecordError> {
     let pid = std::process::id() as i32;
     let candidate = Candidate { is_started: false, ..Candidate::started(pid, None) };

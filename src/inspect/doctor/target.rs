@@ -1,10 +1,10 @@
 //! What prevents a recording of one process, and what it would see.
 
-use crate::inject::{self, Checked, Guardian, InjectError, Permits, Refusal, SeccompReport};
+use crate::inject::{self, CheckResult, Guardian, InjectError, Permits, Refusal, SeccompReport};
 use crate::inspect::doctor::{Examined, Finding, modules, of_concern};
 use crate::proc::{self, Namespace, Status};
 use crate::record::contract::sampling::Setup;
-use crate::record::source::engine::Facts;
+use crate::record::source::engine::EngineFacts;
 use crate::record::target::signals;
 
 /// A period like those of a recording.
@@ -34,14 +34,14 @@ fn refused(subject: &str, refusal: &Refusal, pid: i32) -> Finding {
     Finding::obstacle(subject, refusal.to_string(), refusal.remedy(pid))
 }
 
-fn of_check(checked: Checked, pid: i32) -> Finding {
+fn of_check(checked: CheckResult, pid: i32) -> Finding {
     match checked.outcome {
         Ok(seen) => Finding::fine(checked.subject, seen),
         Err(refusal) => refused(checked.subject, &refusal, pid),
     }
 }
 
-fn filters(facts: &inject::Facts, guardian: &mut Guardian) -> Finding {
+fn filters(facts: &inject::ProcessFacts, guardian: &mut Guardian) -> Finding {
     let subject = "seccomp filters";
     match guardian.check_seccomp(facts, Permits::default()) {
         Ok(SeccompReport { seen, no_timers: None }) => Finding::fine(subject, seen),
@@ -85,7 +85,7 @@ fn namespaces(pid: i32) -> Finding {
     match others.is_empty() {
         true => Finding::fine("namespaces", "pid, mnt, user, net: the same"),
         // Files are reached through its root, and ids are translated.
-        false => Finding::fine("namespaces", format!("others of {}", others.join(", "))),
+        false => Finding::fine("namespaces", format!("different: {}", others.join(", "))),
     }
 }
 
@@ -93,7 +93,7 @@ fn dumpable(pid: i32, status: &Status) -> Finding {
     match proc::is_dumpable(pid, status) {
         Some(true) => Finding::fine("dumpable", "yes"),
         Some(false) => Finding::fine("dumpable", "no: only CAP_SYS_PTRACE may attach"),
-        None => Finding::fine("dumpable", "root's own: makes no difference"),
+        None => Finding::fine("dumpable", "a process of root, for which it does not matter"),
     }
 }
 
@@ -101,7 +101,7 @@ fn dumpable(pid: i32, status: &Status) -> Finding {
 fn sampling(pid: i32, status: &Status) -> Vec<Finding> {
     let setup = Setup { period_ns: PERIOD_NS, kernel: true, cookie: 0 };
     let gone = |error: std::io::Error| vec![Finding::limit("sampling", error.to_string(), None)];
-    let facts = match Facts::gather(pid, false, setup) {
+    let facts = match EngineFacts::gather(pid, false, setup) {
         Ok(facts) => facts,
         Err(error) => return gone(error),
     };
@@ -162,8 +162,8 @@ fn locked(pid: i32, status: &Status) -> Finding {
         Some(limit) if locked > 0 => Finding::limit(
             "locked memory",
             format!(
-                "{locked} KiB of {}: if it locks its future memory (mlockall), the attach may meet \
-                 the limit",
+                "{locked} KiB of {}: if the process locks its future memory (mlockall), the attach \
+                 may exceed the limit",
                 limit >> 10
             ),
             Some(format!("prlimit --pid {pid} --memlock=unlimited")),

@@ -8,7 +8,7 @@ use crate::record::contract::options::{Files, Options, Target};
 use crate::record::contract::pattern::Occasion;
 use crate::record::contract::trigger::Trigger;
 use crate::record::write::output;
-use crate::trace::{Turn, WriteMode, index_path};
+use crate::trace::{RotateAfter, WriteMode, index_path};
 
 /// Returns the steps for the files: what is written, where and when, and what is kept.
 ///
@@ -20,7 +20,7 @@ pub(super) fn steps(options: &Options, found: Option<i32>) -> Vec<PlannedStep> {
             let limit = size(bytes);
             vec![
                 step("files", pair(options)),
-                step("limit", format!("the recording ends when they have {limit} together")),
+                step("limit", format!("the recording ends when both together reach {limit}")),
             ]
         }
         Files::Parts { turn, keep } => parts(options, turn, keep),
@@ -43,12 +43,12 @@ fn pair(options: &Options) -> String {
     format!("{} and {}, written {when}{replaced}", data.display(), index_path(&data).display())
 }
 
-fn parts(options: &Options, turn: Turn, keep: Option<u32>) -> Vec<PlannedStep> {
+fn parts(options: &Options, turn: RotateAfter, keep: Option<u32>) -> Vec<PlannedStep> {
     let [first, second] = [1, 2].map(|number| absolute(&options.part(number)));
     let (first, second) = (first.display(), second.display());
     let turn = match turn {
-        Turn::Bytes(bytes) => format!("the next one starts when one has {}", size(bytes)),
-        Turn::Age(age) => format!("the next one starts after {}", seconds(age)),
+        RotateAfter::Bytes(bytes) => format!("the next one starts at {}", size(bytes)),
+        RotateAfter::Age(age) => format!("the next one starts after {}", seconds(age)),
     };
     let kept = match keep {
         Some(1) => "the last one is kept".to_owned(),

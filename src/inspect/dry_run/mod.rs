@@ -1,8 +1,8 @@
 //! The steps that a recording would take, without taking them.
 //!
 //! # Invariants
-//! - The checks, and the choices that follow from them, are the recording's own. Whatever is chosen
-//!   anew each time (the addresses, the thread) is chosen as it would be now.
+//! - The checks and the choices that follow from them are the recording's own. The addresses and
+//!   the thread to stop are chosen as they would be now; a recording chooses them again.
 
 mod files;
 
@@ -15,7 +15,7 @@ use traceprof_abi::layout::{self, PRIMING, SAMPLING};
 use crate::inject::{self, Guardian};
 use crate::proc;
 use crate::record::contract::error::{NO_GUARDIAN, NO_HOLE, RecordError, target_error};
-use crate::record::contract::options::{Named, Options, Target};
+use crate::record::contract::options::{NamedProcesses, Options, Target};
 use crate::record::contract::sampling::Engine;
 use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::processes;
@@ -40,7 +40,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
         Target::Pid(pid) => of_process(*pid, options)?,
         Target::Pids(pids) => of_processes(pids, options)?,
         Target::Name(named) => {
-            let named = Named { wait: None, ..named.clone() };
+            let named = NamedProcesses { wait: None, ..named.clone() };
             let found = processes::named::find(&named)?;
             first = found.first().copied();
             if let Some(first) = first {
@@ -51,7 +51,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
         Target::Command(command) => of_command(command, options)?,
     };
     if options.subprocesses {
-        let text = "recorded as well, each with an agent of its own; new ones as they are seen";
+        let text = "recorded as well, each with its own agent; new ones once they are found";
         steps.push(step("descendants", text));
     }
     steps.extend(options.measure.wall_interval().map(waiting));
@@ -63,7 +63,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
             "detach",
             "every thread is stopped once, everything is restored, the segments are detached",
         ),
-        step("dry run", "nothing of this was done"),
+        step("dry run", "none of this was done"),
     ]);
     Ok(steps)
 }
@@ -123,7 +123,7 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordErr
     ])
 }
 
-/// Returns the steps for a program, found as at its start; this process stands for it.
+/// Returns the steps for a program to start. This process stands in for it.
 fn of_command(
     command: &[std::ffi::OsString],
     options: &Options,
@@ -216,8 +216,9 @@ fn waiting(interval: Duration) -> PlannedStep {
     step(
         "waiting",
         format!(
-            "threads that do not run are checked from outside every {interval:.3} ms; one that \
-             went to sleep elsewhere is stopped for a moment if its stack cannot be read otherwise"
+            "threads that do not run are checked from outside every {interval:.3} ms; a thread \
+             that went to sleep elsewhere is stopped for a moment if its stack cannot be read \
+             otherwise"
         ),
     )
 }

@@ -2,20 +2,20 @@
 //! in.
 
 use crate::inject::ThreadSnapshot;
-use crate::proc::{self, Activity};
+use crate::proc::{self, TaskActivity};
 
 /// The activity of a thread just before its stop.
 #[derive(Debug, Clone)]
 pub struct ThreadActivity {
     /// The thread's name.
     pub name: String,
-    /// The state: `R`, `S`, `D`, `T` ...; `X` if the thread was gone already.
+    /// The state: `R`, `S`, `D`, `T` ...; `X` if the thread had exited already.
     pub state: char,
     /// The kernel functions, innermost first, if requested; or why they are missing.
     pub kernel: Option<Result<Vec<String>, String>>,
     /// The number and arguments of its system call.
     raw_call: Option<(u64, [u64; 6])>,
-    /// The stack pointer and pc, if it does not run.
+    /// The stack pointer and the pc, if the thread does not run.
     place: Option<(u64, u64)>,
 }
 
@@ -25,13 +25,13 @@ impl ThreadActivity {
         let stat = proc::task_stat(pid, tid);
         let (name, state) = stat.map_or((String::new(), 'X'), |stat| (stat.name, stat.state));
         let (raw_call, place) = match proc::task_activity(pid, tid) {
-            Ok(Activity::Syscall { number, args, sp, pc }) => {
+            Ok(TaskActivity::Syscall { number, args, sp, pc }) => {
                 (Some((number, args)), Some((sp, pc)))
             }
-            Ok(Activity::Blocked { sp, pc }) => (None, Some((sp, pc))),
-            Ok(Activity::Running) | Err(_) => (None, None),
+            Ok(TaskActivity::Blocked { sp, pc }) => (None, Some((sp, pc))),
+            Ok(TaskActivity::Running) | Err(_) => (None, None),
         };
-        // For a running thread it would be what an interrupt left.
+        // A running thread shows only what an interrupt left there.
         let kernel = (kernel && state != 'R').then(|| {
             proc::kernel_stack(pid, tid).map_err(|error| format!("no kernel functions: {error}"))
         });

@@ -63,7 +63,7 @@ pub struct ThreadStack {
     pub call: Option<SleepingCall>,
     /// What it worked on just before its stop.
     pub work: Option<ThreadWork>,
-    /// The kernel function in which a thread waits that did not stop.
+    /// The kernel function that the thread waits in, if it did not stop.
     pub wait_channel: Option<String>,
     /// The functions, innermost first.
     pub frames: Vec<NamedFrame>,
@@ -119,7 +119,7 @@ impl InspectedProcess {
         Ok(Self { pid, modules, tables })
     }
 
-    /// Reads new mappings; if the process has ended, the earlier ones must do.
+    /// Reads new mappings. If the process has exited, the earlier mappings stay.
     fn follow(&mut self) {
         let mappings = proc::mappings(self.pid).unwrap_or_default();
         if !mappings.is_empty()
@@ -207,7 +207,7 @@ fn name(
 /// Says why a thread has no stack.
 fn why(missed: &NotCaptured, state: char) -> String {
     match missed {
-        NotCaptured::Gone => "it has ended".to_owned(),
+        NotCaptured::Gone => "it has exited".to_owned(),
         NotCaptured::Late if state == 'R' => {
             "it did not stop: it waits for a processor; try again when it runs".to_owned()
         }

@@ -18,7 +18,7 @@ use crate::unwind::StackFingerprint;
 const TARGETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets");
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A program that is ended at the end.
+/// A program that is terminated on drop.
 struct TestProgram(Child);
 
 impl TestProgram {
@@ -71,7 +71,7 @@ impl TestProgram {
 
 impl Drop for TestProgram {
     fn drop(&mut self) {
-        // By itself, if it can: it returns what it got from the kernel.
+        // SIGTERM first: a program that exits by itself returns what it got from the kernel.
         let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
         let since = Instant::now();
         while since.elapsed() < Duration::from_secs(5) && matches!(self.0.try_wait(), Ok(None)) {
@@ -148,7 +148,7 @@ fn compare(pid: i32) -> SleeperShare {
             let before = clock.turns().ok()?;
             let seen = read_sleeping_thread(pid, tid)?;
             let found = watched.asleep(tid, &seen);
-            // Otherwise the thread has run, which some of a runtime's do now and then.
+            // Otherwise the thread has run meanwhile, as some threads of runtimes do.
             (clock.turns().ok()? == before).then_some((tid, clock, before, seen, found))
         })
         .collect();
@@ -168,10 +168,10 @@ fn compare(pid: i32) -> SleeperShare {
         let (stack, fingerprint) = watched.stopped(tid, stopped);
         share.asleep += 1;
         match found {
-            Some((frames, told_by)) => {
+            Some((frames, known_by)) => {
                 share.found += 1;
                 assert_eq!((&frames, stack.end), (&stack.frames, EndReason::Root), "thread {tid}");
-                assert!(clock.state().is_err() || watched.is_still(tid, &told_by, (sp, pc)));
+                assert!(clock.state().is_err() || watched.is_still(tid, &known_by, (sp, pc)));
             }
             None => share.rooted += usize::from(stack.end == EndReason::Root),
         }

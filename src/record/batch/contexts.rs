@@ -20,7 +20,7 @@ impl ThreadContext {
         Self { source, span, root_span, root_high, tags }
     }
 
-    /// Sets it as a sample's context.
+    /// Sets this context on a sample.
     pub(crate) fn give(self, sample: &mut Sample) {
         let Self { source, span, root_span, root_high, tags } = self;
         (sample.source, sample.span, sample.tags) = (source, span, tags);
@@ -30,13 +30,14 @@ impl ThreadContext {
 
 /// A reader of the contexts of the target's threads, from outside.
 pub(crate) trait ReadContext: Sync {
-    /// Returns the context of a thread, exact only if the thread does not run meanwhile.
+    /// Returns the context of a thread; the result is exact only if the thread does not run
+    /// meanwhile.
     fn read(&self, tid: i32) -> ThreadContext;
-    /// Checks whether no thread of the target publishes a context.
+    /// Returns whether no thread of the target publishes a context.
     fn is_empty(&self) -> bool;
 }
 
-/// Unpacks a set of attributes as a handler stored it: length, then words of eight bytes.
+/// Decodes a set of attributes from a handler: the length, then the bytes in 64-bit words.
 pub(crate) fn unpack(mut words: impl Iterator<Item = u64>) -> Option<Box<[u8]>> {
     let len = usize::try_from(words.next()?).ok().filter(|len| *len <= ATTRIBUTES_MAX)?;
     let words = words.take(len.div_ceil(8));

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// An executable mapping that the kernel reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapped {
-    /// CLOCK_MONOTONIC nanoseconds.
+    /// The time of the mapping, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) time_ns: u64,
     /// The mapped addresses.
     pub(crate) range: Range<u64>,

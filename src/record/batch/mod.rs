@@ -1,4 +1,5 @@
-//! What flows from stage to stage: samples, traces, threads and addresses, as plain owned values.
+//! The data that flows from stage to stage: samples, traces, threads and addresses, as plain owned
+//! values.
 
 pub(crate) mod contexts;
 pub(crate) mod mapped;

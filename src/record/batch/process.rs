@@ -1,4 +1,4 @@
-//! The number of a process in a recording.
+//! The number of a process within a recording.
 
-/// A process's number within the recording.
-pub(crate) type Number = u32;
+/// The number of a process within the recording.
+pub(crate) type ProcessNumber = u32;

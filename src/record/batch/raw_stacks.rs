@@ -1,4 +1,4 @@
-//! Slices of raw stacks that came with samples whose stacks did not reach their root.
+//! Raw stack slices of samples whose unwinding did not reach the root.
 
 use std::ops::Range;
 
@@ -9,42 +9,43 @@ use traceprof_abi::unwind::EndReason;
 
 use crate::record::batch::traces::empty;
 
-/// Bytes of slices that an empty batch keeps room for.
+/// The capacity in bytes that an empty batch keeps for slices.
 const BYTES_LEAST: usize = 1 << 16;
 
-/// A slice whose bytes lie from here on.
+/// A slice, and the position of its bytes.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct StoredSlice {
     slice: Slice,
+    /// The offset of its first byte in [`Slices::bytes`].
     from: usize,
-    /// Index of its sample in the batch, once that is known.
+    /// The index of its sample in the batch, once known.
     sample: Option<usize>,
 }
 
-impl Kept {
+impl StoredSlice {
     fn sample_of<'b>(&self, samples: &'b [Sample]) -> Option<&'b Sample> {
         samples.get(self.sample?)
     }
 }
 
-/// The slices of a batch.
+/// The raw stack slices of a batch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slices {
-    kept: Vec<Kept>,
-    /// The words of all, one after the other.
+    kept: Vec<StoredSlice>,
+    /// The concatenated bytes of all slices.
     bytes: Vec<u8>,
 }
 
 impl Slices {
-    /// Adds the slices of a table; which of them they are.
+    /// Adds the slices of a table, and returns their range in this list.
     pub(crate) fn take<'a>(
         &mut self,
         slices: impl Iterator<Item = (Slice, &'a [AtomicU64])>,
     ) -> Range<usize> {
         let first = self.kept.len();
         for (slice, words) in slices {
-            self.kept.push(Kept { slice, from: self.bytes.len(), sample: None });
-            // Relaxed: no thread is inside the table.
+            self.kept.push(StoredSlice { slice, from: self.bytes.len(), sample: None });
+            // Relaxed: no handler writes to the table any more.
             let words = words.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
             self.bytes.extend(words.flatten());
         }
@@ -53,15 +54,15 @@ impl Slices {
         own
     }
 
-    /// The sample at this place of the table's log has this index in the batch.
-    pub(crate) fn place(&mut self, own: &Range<usize>, place: usize, index: usize) {
+    /// Notes that the sample at this position of the table's log has this index in the batch.
+    pub(crate) fn note_sample(&mut self, own: &Range<usize>, log_position: usize, index: usize) {
         let own = &mut self.kept[own.clone()];
-        if let Ok(found) = own.binary_search_by_key(&place, |kept| kept.slice.sample) {
+        if let Ok(found) = own.binary_search_by_key(&log_position, |kept| kept.slice.sample) {
             own[found].sample = Some(index);
         }
     }
 
-    /// Each slice whose sample is known: the sample's index in the batch, the slice and its bytes.
+    /// Returns the slices whose sample is known: the sample's index, the slice, and its bytes.
     pub(crate) fn of_samples(&self) -> impl Iterator<Item = (usize, &Slice, &[u8])> {
         self.kept.iter().filter_map(|kept| {
             let bytes = &self.bytes[kept.from..][..kept.slice.count * 8];
@@ -69,18 +70,18 @@ impl Slices {
         })
     }
 
-    /// One of them is of a sample in code that no table covered.
+    /// Returns whether a slice belongs to a sample in code that no unwind table covers.
     pub(crate) fn has_unknown_code(&self, samples: &[Sample]) -> bool {
         let is_unknown = |sample: &Sample| sample.reason == EndReason::NoModule as u16;
         self.kept.iter().filter_map(|kept| kept.sample_of(samples)).any(is_unknown)
     }
 
-    /// Bytes of memory that they have.
+    /// Returns the bytes of memory allocated.
     pub(crate) fn bytes(&self) -> usize {
-        self.kept.capacity() * size_of::<Kept>() + self.bytes.capacity()
+        self.kept.capacity() * size_of::<StoredSlice>() + self.bytes.capacity()
     }
 
-    /// Empties it to be used again.
+    /// Removes all slices, and keeps the memory for reuse.
     pub(crate) fn clear(&mut self) {
         self.kept.clear();
         empty(&mut self.bytes, BYTES_LEAST);

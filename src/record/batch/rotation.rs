@@ -1,6 +1,6 @@
-//! What the collector hands to the writer thread: plain, owned values.
+//! The batch of one rotation, which the collector passes to the writer thread.
 
-use crate::record::batch::threads::ThreadNews;
+use crate::record::batch::threads::ThreadChange;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,42 +11,46 @@ use crate::record::batch::traces::{Collection, TraceEntry, empty};
 use crate::record::target::modules::AddressMap;
 use crate::trace::Metadata;
 
-/// Samples that an empty batch keeps room for.
+/// The number of samples that an empty batch keeps room for.
 const SAMPLES_LEAST: usize = 4096;
 
-/// One rotation's worth. Once sent it changes no more: several threads may read it at once.
+/// The data of one rotation.
+///
+/// Once sent, a batch is immutable, so several threads may read it concurrently.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Batch {
-    /// The traces: new ones and all that are preserved.
+    /// The call traces: new ones and all preserved ones.
     pub(crate) traces: Collection,
-    /// Stack of samples that did not reach their root, until they have been followed.
+    /// The raw stacks of samples that did not reach their root, until the recorder has unwound
+    /// them.
     pub(crate) slices: Slices,
-    /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
+    /// The samples, sorted by thread and then time; times are CLOCK_MONOTONIC nanoseconds.
     pub(crate) samples: Vec<Sample>,
-    /// What threads wait on that are asleep; a sample of theirs has in `event` the place of its
-    /// text in this list, plus 1.
+    /// Texts, such as what a sleeping thread waits on.
+    ///
+    /// A sample's `event`, or a tag in `text_tags`, is the index of a text plus 1.
     pub(crate) texts: Vec<Arc<str>>,
-    /// Their numbers.
+    /// The index plus 1 of each text in `texts`.
     pub(crate) numbers: HashMap<Arc<str>, u64>,
-    /// A bit for each tag of the samples whose values are such places, not numbers.
+    /// One bit for each tag; a set bit means that the tag's values are texts, not numbers.
     pub(crate) text_tags: u16,
-    /// Attributes of thread context records, by the ids that samples name them with.
+    /// Attributes of thread context records, by the ids that samples refer to.
     pub(crate) attributes: HashMap<u64, Box<[u8]>>,
-    /// Threads that came, changed or went.
-    pub(crate) threads: Vec<ThreadNews>,
-    /// What is mapped where, if it changed.
+    /// Threads that appeared, changed their name or exited.
+    pub(crate) threads: Vec<ThreadChange>,
+    /// The target's address map, if it changed.
     pub(crate) addresses: Option<Arc<AddressMap>>,
-    /// Traces whose stacks are kept when no collection has them any more, in place of those that
-    /// were.
+    /// The ids of traces whose stacks the writer keeps after they leave the collection. They
+    /// replace the previous list.
     pub(crate) keep: Option<Vec<u64>>,
-    /// What is to be said of the recording.
+    /// New metadata of the recording.
     pub(crate) metadata: Metadata,
-    /// Everything so far must be readable by others when the batch has been written.
+    /// Whether the writer flushes after this batch, so that readers see everything so far.
     pub(crate) flush: bool,
 }
 
 impl Batch {
-    /// The number of a text for a sample's `event` or a tag.
+    /// Returns the number of a text for a sample's `event` or a tag, and adds a new text.
     pub(crate) fn text(&mut self, text: &Arc<str>) -> u64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -57,8 +61,8 @@ impl Batch {
         number
     }
 
-    /// Something in it has not been told before.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Returns whether the batch has anything to write.
+    pub(crate) fn has_new_data(&self) -> bool {
         let is_new = |entry: &TraceEntry| !entry.preserved;
         self.flush
             || !self.samples.is_empty()
@@ -67,17 +71,16 @@ impl Batch {
             || self.traces.entries().iter().any(is_new)
     }
 
-    /// Bytes of memory that it has, but for a few of words and texts.
+    /// Returns the bytes of memory allocated, without those of texts and attributes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.traces.bytes()
             + self.slices.bytes()
             + self.samples.capacity() * size_of::<Sample>()
-            + self.threads.capacity() * size_of::<ThreadNews>()
+            + self.threads.capacity() * size_of::<ThreadChange>()
     }
 
-    /// Forgets what a batch before it has told of as well, and gives back the memory that is not
-    /// needed.
+    /// Removes what an earlier batch contains too, and frees unused memory.
     pub(crate) fn condense(&mut self) {
         self.traces.keep_new();
         self.slices = Slices::default();
@@ -85,17 +88,18 @@ impl Batch {
         self.threads.shrink_to_fit();
     }
 
-    /// Puts the samples in order, whatever order they came in.
+    /// Seals the traces and sorts the samples.
     pub(crate) fn sort(&mut self) {
         self.traces.seal();
-        // Unstable, since a stable sort takes memory; what is equal in all of this is equal.
+        // Unstable, since a stable sort allocates memory. Samples with equal keys are
+        // interchangeable.
         self.samples.sort_unstable_by_key(|sample| {
             let thread = (sample.slot, sample.generation);
             (thread, sample.time, sample.trace_id, sample.weight, sample.flags, sample.event)
         });
     }
 
-    /// Empties it to be used again.
+    /// Empties the batch, and keeps its memory for reuse.
     pub(crate) fn clear(&mut self) {
         self.traces.clear();
         self.slices.clear();

@@ -1,29 +1,31 @@
-//! Who a thread is, and what happened to it.
+//! The identity of threads, and changes to them.
 
-/// Who a thread is.
+/// The identity of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ThreadLife {
-    /// Its id as the recorder sees it.
+    /// The thread id as the recorder sees it.
     pub(crate) tid: i32,
-    /// Its process's id and its own in the innermost pid namespace.
+    /// The process id and thread id in the innermost pid namespace.
     pub(crate) inner: (u32, u32),
-    /// Its name.
+    /// The thread's name.
     pub(crate) name: String,
-    /// When it started, or was first heard of, in CLOCK_MONOTONIC nanoseconds.
+    /// The time at which the thread started or was first seen, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) start_ns: u64,
 }
 
-/// What happened to a thread. The key is that of its samples once they have been attributed: it
-/// names one thread for the whole recording.
+/// A change to a thread.
+///
+/// The key is the one of the thread's attributed samples, and names one thread for the complete
+/// recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ThreadNews {
-    /// A thread that has samples, or a slot for them.
+pub(crate) enum ThreadChange {
+    /// The thread has samples, or a slot for them.
     Seen { key: (u32, u32), life: ThreadLife },
-    /// It has another name now.
+    /// The thread changed its name.
     Renamed { key: (u32, u32), name: String },
-    /// It is gone; no sample of it follows.
-    Gone { key: (u32, u32), time_ns: u64 },
+    /// The thread exited; none of its samples follow.
+    Exited { key: (u32, u32), time_ns: u64 },
 }
 
-/// An attributed sample's `slot` and `generation`: a thread's name within a recording.
-pub(crate) type Key = (u32, u32);
+/// The key of a thread within a recording: `slot` and `generation` of its attributed samples.
+pub(crate) type ThreadKey = (u32, u32);

@@ -1,60 +1,62 @@
-//! Collected call traces in flat memory that is used again and again.
+//! Collected call traces in flat memory that is reused.
 //!
 //! # Invariants
-//! - A collection that was handed on is read only: any number of threads may process it at once.
-//! - Once [`Collection::seal`]ed, each id is there once, and is found by it.
+//! - A collection is immutable once it is passed on, so any number of threads may read it
+//!   concurrently.
+//! - In a [sealed](Collection::seal) collection each id is unique, and lookups by id work.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-/// Traces that a collection keeps room for, however few there are.
+/// The number of traces that a collection always keeps room for.
 const ENTRIES_LEAST: usize = 1024;
-/// The same of frames.
+/// The number of frames that a collection always keeps room for.
 const FRAMES_LEAST: usize = ENTRIES_LEAST * 32;
 
 /// A call trace of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceEntry {
-    /// Its 64-bit id.
+    /// The trace's id.
     pub(crate) id: u64,
-    /// Sum of the weights put since the collection before.
+    /// The sum of the weights added since the previous collection.
     pub(crate) weight: u64,
-    /// End reason of the unwinding.
+    /// The reason why unwinding ended, and the epoch of its tables.
     pub(crate) flags: u32,
-    /// It is not new: a collection before had it, and it was kept.
+    /// Whether the trace is preserved from an earlier collection, and not new.
     pub(crate) preserved: bool,
     start: u32,
     len: u32,
 }
 
 impl TraceEntry {
-    /// A new trace; its frames are those it is pushed with.
+    /// Makes a new trace; [`Collection::push`] adds its frames.
     pub(crate) fn new(id: u64, flags: u32, weight: u64) -> Self {
         Self { id, weight, flags, preserved: false, start: 0, len: 0 }
     }
 
-    /// The same trace in a later collection.
+    /// Returns the trace as a preserved one, without weight, for a later collection.
     pub(crate) fn as_preserved(&self) -> Self {
         Self { preserved: true, weight: 0, ..*self }
     }
 
-    /// The same trace under another id.
+    /// Returns the trace with another id.
     pub(crate) fn with_id(&self, id: u64) -> Self {
         Self { id, ..*self }
     }
 
-    /// How many frames it has.
+    /// Returns the number of frames.
     pub(crate) fn depth(&self) -> usize {
         self.len as usize
     }
 
-    fn place(&self) -> Range<usize> {
+    /// Returns the range of its frames in [`Collection::frames`].
+    fn frame_range(&self) -> Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
 }
 
-/// Call traces, each id once.
+/// Call traces with unique ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Collection {
     /// Frame words of all traces, leaf first.
@@ -63,41 +65,43 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
-    /// All traces, by id once sealed.
+    /// Returns all traces, sorted by id once sealed.
     pub(crate) fn entries(&self) -> &[TraceEntry] {
         &self.entries
     }
 
-    /// Frame words of all traces together.
+    /// Returns the number of frame words of all traces together.
     pub(crate) fn words(&self) -> usize {
         self.frames.len()
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the bytes of memory allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<u64>()
             + self.entries.capacity() * size_of::<TraceEntry>()
     }
 
-    /// Forgets traces that are not new, and gives back the memory that is not needed.
+    /// Removes traces that are not new, and frees unused memory.
     pub(crate) fn keep_new(&mut self) {
         self.entries.retain(|entry| !entry.preserved);
         self.entries.shrink_to_fit();
         let mut frames = Vec::with_capacity(self.entries.iter().map(TraceEntry::depth).sum());
         for entry in &mut self.entries {
             let start = frames.len() as u32;
-            frames.extend_from_slice(self.frames.get(entry.place()).unwrap_or(&[]));
+            frames.extend_from_slice(self.frames.get(entry.frame_range()).unwrap_or(&[]));
             entry.start = start;
         }
         self.frames = frames;
     }
 
-    /// Adds a trace. False if there is no room, which means a table that lies about its length.
+    /// Adds a trace, and returns false if frame offsets would exceed 32 bits.
+    ///
+    /// That happens only if a corrupt table claims a wrong length.
     pub(crate) fn push(&mut self, entry: TraceEntry, frames: impl Iterator<Item = u64>) -> bool {
         let before = self.frames.len();
         self.frames.extend(frames);
-        let place = (u32::try_from(before), u32::try_from(self.frames.len()));
-        let (Ok(start), Ok(end)) = place else {
+        let range = (u32::try_from(before), u32::try_from(self.frames.len()));
+        let (Ok(start), Ok(end)) = range else {
             self.frames.truncate(before);
             return false;
         };
@@ -105,25 +109,27 @@ impl Collection {
         true
     }
 
-    /// Adds a trace of another collection.
+    /// Adds a trace from another collection; see [`Self::push`] for the result.
     pub(crate) fn copy(&mut self, other: &Self, entry: TraceEntry) -> bool {
         self.push(entry, other.frames_of(&entry).iter().copied())
     }
 
-    /// Puts the traces in order. Of two with one id the preserved one counts: its frames are the
-    /// recorder's own copy.
+    /// Sorts the traces by id and removes duplicates.
+    ///
+    /// Of two traces with the same id the preserved one stays: its frames are the recorder's own
+    /// copy.
     pub(crate) fn seal(&mut self) {
         self.entries.sort_unstable_by_key(|entry| (entry.id, !entry.preserved, entry.start));
         self.entries.dedup_by_key(|entry| entry.id);
     }
 
-    /// The trace with this id. Only of a sealed collection.
+    /// Returns the trace with this id; the collection must be sealed.
     pub(crate) fn get(&self, id: u64) -> Option<&TraceEntry> {
         let found = self.entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
         self.entries.get(found)
     }
 
-    /// Takes so much from a trace's weight. Only of a sealed collection.
+    /// Subtracts from a trace's weight; the collection must be sealed.
     pub(crate) fn lighten(&mut self, id: u64, weight: u64) {
         if let Ok(found) = self.entries.binary_search_by_key(&id, |entry| entry.id)
             && let Some(entry) = self.entries.get_mut(found)
@@ -132,20 +138,22 @@ impl Collection {
         }
     }
 
-    /// The frame words of one of its traces, leaf first.
+    /// Returns the frame words of a trace in this collection, leaf first.
     pub(crate) fn frames_of(&self, entry: &TraceEntry) -> &[u64] {
-        self.frames.get(entry.place()).unwrap_or(&[])
+        self.frames.get(entry.frame_range()).unwrap_or(&[])
     }
 
-    /// Empties it. The memory stays, but for what only a burst had needed.
+    /// Removes all traces; see [`empty`] for the memory.
     pub(crate) fn clear(&mut self) {
         empty(&mut self.frames, FRAMES_LEAST);
         empty(&mut self.entries, ENTRIES_LEAST);
     }
 }
 
-/// Clears a vector. One of which less than an eighth was used gives half of its memory back, down
-/// to room for `least`: a burst is forgotten after a few turns, steady use allocates nothing.
+/// Clears a vector, and shrinks its capacity slowly after a burst.
+///
+/// If less than an eighth of the capacity was used, half of it is freed, down to `least` elements.
+/// The memory of a burst is therefore freed after a few turns, and steady use allocates nothing.
 pub(crate) fn empty<T>(vector: &mut Vec<T>, least: usize) {
     let (used, room) = (vector.len(), vector.capacity());
     vector.clear();
@@ -154,7 +162,7 @@ pub(crate) fn empty<T>(vector: &mut Vec<T>, least: usize) {
     }
 }
 
-/// The same of a map.
+/// Clears a map as [`empty`] clears a vector.
 pub(crate) fn empty_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>, least: usize) {
     let (used, room) = (map.len(), map.capacity());
     map.clear();
@@ -163,7 +171,7 @@ pub(crate) fn empty_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>, least: usize) 
     }
 }
 
-/// Call traces that are told apart by their frames; their ids are the order in which they came.
+/// Call traces that are distinguished by frames and flags, with consecutive ids.
 #[derive(Debug, Default)]
 pub(crate) struct Distinct {
     traces: Collection,
@@ -171,10 +179,10 @@ pub(crate) struct Distinct {
 }
 
 impl Distinct {
-    /// The number of the trace with these frames and flags, which is added if it is new.
+    /// Returns the number of the trace with these frames and flags, and adds a new one.
     pub(crate) fn number(&mut self, frames: &[u64], flags: u32) -> u32 {
         let mut hash = hash(frames, flags);
-        // As long as other traces stand where this one would: each has one place, so this ends.
+        // Probes linearly past other traces. Each trace has exactly one entry, so the loop ends.
         while let Some(number) = self.by_hash.get(&hash) {
             let entry = &self.traces.entries[*number as usize];
             if entry.flags == flags && self.traces.frames_of(entry) == frames {
@@ -190,26 +198,26 @@ impl Distinct {
         number
     }
 
-    /// Adds to a trace's weight.
+    /// Adds to the weight of a trace.
     pub(crate) fn weigh(&mut self, number: u32, weight: u64) {
         if let Some(entry) = self.traces.entries.get_mut(number as usize) {
             entry.weight += weight;
         }
     }
 
-    /// The traces by their numbers.
+    /// Returns the traces, indexed by their numbers.
     pub(crate) fn traces(&self) -> &Collection {
         &self.traces
     }
 
-    /// Forgets all.
+    /// Removes all traces.
     pub(crate) fn clear(&mut self) {
         empty_map(&mut self.by_hash, ENTRIES_LEAST);
         self.traces.clear();
     }
 }
 
-/// Hash of a stack, the same for the same frames and flags over a whole recording.
+/// Returns the hash of frames and flags, which is stable over a complete recording.
 pub(crate) fn hash(frames: &[u64], flags: u32) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     frames.iter().fold(u64::from(flags) ^ frames.len() as u64, |state, frame| {
@@ -240,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_with_one_id_the_preserved_one_counts() {
+    fn of_two_traces_with_the_same_id_the_preserved_one_stays() {
         let other = collection(&[(3, &[1])]);
         let mut both = collection(&[(3, &[9, 9])]);
         assert!(both.copy(&other, other.entries()[0].as_preserved()));
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_kept_with_its_frames_and_without_the_memory_of_the_rest() {
+    fn new_traces_stay_with_their_frames_and_other_memory_is_freed() {
         let mut collection = Collection::default();
         for id in 0..1000 {
             let entry = TraceEntry::new(id, 7, 1);
@@ -277,7 +285,7 @@ mod tests {
             [(&[1, 2], 0), (&[1, 2], 1), (&[2, 1], 0), (&[1, 2], 0), (&[], 0), (&[], 0)];
         let numbers = stacks.map(|(frames, flags)| distinct.number(frames, flags));
         assert_eq!(numbers, [0, 1, 2, 0, 3, 3]);
-        // Another trace stands where the hash points to.
+        // Another trace occupies the slot of this hash.
         let taken = hash(&[77], 0);
         distinct.by_hash.insert(taken, 1);
         assert_eq!((distinct.number(&[77], 0), distinct.number(&[77], 0)), (4, 4));
@@ -288,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_forgotten_and_steady_use_is_not() {
+    fn the_memory_of_a_burst_is_freed_and_that_of_steady_use_stays() {
         let mut vector: Vec<u8> = Vec::with_capacity(1 << 20);
         for _ in 0..40 {
             vector.extend([0; 100]);

@@ -1,4 +1,4 @@
-//! Why there is no recording.
+//! The errors that prevent a recording.
 
 use std::io;
 
@@ -7,29 +7,29 @@ use anyhow::anyhow;
 use crate::inject::{InjectError, Refusal};
 use crate::trace::TraceError;
 
-/// Why there is no recording.
+/// An error that prevents a recording; each variant has its own exit code.
 #[derive(Debug)]
 pub enum RecordError {
-    /// The target may not be traced by this user.
+    /// This user may not trace the target.
     NotPermitted(anyhow::Error),
-    /// The target ended before there was any data.
+    /// The target exited before anything was recorded.
     TargetGone(anyhow::Error),
-    /// The files could not be written.
+    /// The output files could not be written.
     Output(anyhow::Error),
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     Usage(String),
-    /// Anything else.
+    /// Any other error.
     Other(anyhow::Error),
 }
 
 impl RecordError {
-    /// The target executed another program while it was being attached to.
+    /// Returns whether the target executed another program during the attach.
     pub(crate) fn is_executed(&self) -> bool {
         let Self::TargetGone(error) = self else { return false };
         matches!(error.downcast_ref(), Some(InjectError::Executed))
     }
 
-    /// The same kind of error, that says something else.
+    /// Returns an error of the same kind with another text.
     pub(crate) fn saying(self, text: String) -> Self {
         match self {
             Self::NotPermitted(_) => Self::NotPermitted(anyhow!(text)),
@@ -40,7 +40,7 @@ impl RecordError {
         }
     }
 
-    /// What it says, with its causes.
+    /// Returns the error's text including its causes.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::NotPermitted(error)
@@ -52,7 +52,7 @@ impl RecordError {
     }
 }
 
-/// The error of an injection, by the exit code that fits.
+/// Converts an injection error to the variant with the matching exit code.
 pub(crate) fn inject_error(error: InjectError) -> RecordError {
     match error {
         InjectError::Refused(refusal) => refusal_error(refusal),
@@ -62,7 +62,7 @@ pub(crate) fn inject_error(error: InjectError) -> RecordError {
     }
 }
 
-/// The error of a refused attach, by the exit code that fits.
+/// Converts a refused attach to the variant with the matching exit code.
 pub(crate) fn refusal_error(refusal: Refusal) -> RecordError {
     match refusal {
         Refusal::NoSuchProcess { .. } | Refusal::Exited { .. } => {
@@ -77,26 +77,24 @@ pub(crate) fn refusal_error(refusal: Refusal) -> RecordError {
     }
 }
 
-/// Why the agent has no place.
-pub(crate) const NO_HOLE: &str = "the target's address space has no hole of 2 GiB left, where the \
-    agent would go; \
-                       `traceprof stacks --pid PID` looks at it without one";
+/// The message if no gap in the target's address space is large enough for the agent.
+pub(crate) const NO_HOLE: &str = "the target's address space has no gap of 2 GiB for the agent; \
+    `traceprof stacks --pid PID` reads its stacks without an agent";
 
-/// What may stand in the way of a process more.
-pub(crate) const NO_GUARDIAN: &str = "starting the guardian process; where the limit of processes \
-    is used up, raise \
-                           it (ulimit -u, or pids.max of the control group)";
+/// The context of an error from starting the guardian process.
+pub(crate) const NO_GUARDIAN: &str = "starting the guardian process; if the limit of processes is \
+    reached, raise it (ulimit -u, or pids.max of the control group)";
 
 pub(crate) fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))
 }
 
-/// An error about a process that may just have ended.
+/// Converts an error from reading a process, which may have exited meanwhile.
 pub(crate) fn target_error(pid: i32, error: io::Error) -> RecordError {
     if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) {
         return RecordError::TargetGone(anyhow!(
-            "process {pid} is gone: look for the one that runs now, as with `pgrep -a NAME`"
+            "process {pid} no longer exists: find the running one, for example with `pgrep -a NAME`"
         ));
     }
-    RecordError::Other(anyhow::Error::new(error).context(format!("looking at process {pid}")))
+    RecordError::Other(anyhow::Error::new(error).context(format!("reading process {pid}")))
 }

@@ -1,51 +1,51 @@
-//! What happens during a recording, as an observer hears it.
+//! The events and the progress that a recording reports to its observer.
 
 use std::time::Duration;
 
-/// Something that happens once.
+/// A single event of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Sampling is on.
+    /// The recorder has attached, and sampling is on.
     Attached {
         /// Name of the sampling engine.
         engine: String,
-        /// Why it is this one.
+        /// The reason for the choice of this engine.
         why: String,
-        /// Threads that are sampled.
+        /// The number of threads that are sampled.
         threads: usize,
-        /// How long each stop of a thread took, in nanoseconds.
+        /// The length of each stop of a thread, in nanoseconds.
         stops_ns: Vec<u64>,
-        /// Pid of the program that was started.
+        /// The process id of the started program, if the recorder started one.
         command_pid: Option<i32>,
-        /// The program, if the target executed it during the recording.
+        /// The name of the program, if the target executed it during the recording.
         executed: Option<String>,
     },
-    /// Something the user should know.
+    /// A message for the user.
     Notice(String),
-    /// Sampling ends, the target is cleaned up.
+    /// Sampling ends, and the recorder restores the target.
     Detaching,
-    /// Something happened to one of several processes.
+    /// An event of one of several processes.
     Of {
-        /// Its id and its name.
+        /// The id and name of the process.
         process: String,
-        /// What.
+        /// The event.
         event: Box<Event>,
     },
 }
 
-/// How far a recording is.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Time since the attach.
     pub elapsed: Duration,
-    /// How long it was asked to last.
+    /// The requested duration.
     pub duration: Option<Duration>,
-    /// Samples stored.
+    /// The number of samples stored.
     pub samples: u64,
-    /// Samples lost, for whatever reason.
+    /// The number of samples lost, for any reason.
     pub lost: u64,
-    /// Threads that are sampled now.
+    /// The number of threads that are sampled now.
     pub threads: usize,
-    /// Bytes written, data and index.
+    /// Bytes written to the data file and its index.
     pub bytes: u64,
 }

@@ -1,29 +1,29 @@
-//! A thing that the loop does every so often.
+//! The schedule of a task that a loop runs at intervals.
 
 use std::time::{Duration, Instant};
 
-/// A thing to do every so often.
+/// The schedule of a task that runs at intervals, or earlier on request within a time budget.
 pub(crate) struct Every {
     interval: Duration,
     due: Instant,
-    /// Before this it is not hastened.
+    /// The earliest moment for which an early run may be requested.
     earliest: Instant,
 }
 
-/// It may be hastened at the cost of so much time at once, before it is spared.
+/// The time that early runs may take in a burst before the budget throttles them.
 const BURST: Duration = Duration::from_millis(50);
-/// It takes one part of so many of the time.
+/// A throttled task may take one part in this many of the elapsed time.
 const SHARE: u32 = 20;
 
 impl Every {
-    /// Due an interval from now, and then again.
+    /// Makes a schedule whose first run is due one interval from now.
     pub(crate) fn new(interval: Duration) -> Self {
         let now = Instant::now();
         let earliest = now.checked_sub(BURST * SHARE).unwrap_or(now);
         Self { interval, due: now + interval, earliest }
     }
 
-    /// Whether it is time; if so, the next interval begins.
+    /// Returns whether a run is due; if so, the next interval begins.
     pub(crate) fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.due;
@@ -33,28 +33,31 @@ impl Every {
         due
     }
 
-    /// It is due no more often than takes a twentieth of the time, if it took so long.
+    /// Delays the next run after one of this length, so that runs take at most a twentieth of the
+    /// time.
     pub(crate) fn spare(&mut self, took: Duration) {
         self.due = self.due.max(Instant::now() + took * SHARE);
     }
 
-    /// The same of one that is hastened: on the whole it takes no more than a twentieth of the
-    /// time, but for what is done regularly.
+    /// Charges a run of this length to the budget for early runs.
+    ///
+    /// Early runs take at most a twentieth of the time on average; regular runs are not limited.
     pub(crate) fn spend(&mut self, took: Duration) {
         let now = Instant::now();
         let least = now.checked_sub(BURST * SHARE).unwrap_or(now);
         let owed = took * SHARE;
-        // No more than the longest one asks for: otherwise it would never be hastened again.
+        // Capped at the debt of the longest run: otherwise regular runs alone would postpone early
+        // ones for ever.
         let most = self.earliest.max(now + owed);
         self.earliest = (self.earliest.max(least) + owed).min(most);
     }
 
-    /// It is due at once, or as soon as not too much was spent on it.
+    /// Requests a run at once, or as soon as the budget permits it.
     pub(crate) fn hasten(&mut self) {
         self.due = self.due.min(self.earliest);
     }
 
-    /// Not too much was spent on it.
+    /// Returns whether the budget permits an early run now.
     pub(crate) fn may_be_hastened(&self) -> bool {
         Instant::now() >= self.earliest
     }
@@ -65,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_long_is_hastened_to_a_twentieth_of_the_time() {
+    fn early_runs_take_at_most_a_twentieth_of_the_time() {
         let mut every = Every::new(Duration::from_secs(3600));
         assert!(!every.is_due());
         every.hasten();
@@ -75,7 +78,7 @@ mod tests {
             every.hasten();
             every.is_due()
         };
-        assert!((0..4).all(|_| hastened(10)), "a few at once");
+        assert!((0..4).all(|_| hastened(10)), "a burst is permitted");
         assert!(!hastened(1000));
         assert!(!hastened(0));
         every.earliest -= Duration::from_secs(20);
@@ -84,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hastened_too_often_is_due_as_regularly_as_before() {
+    fn too_many_early_runs_do_not_delay_regular_ones() {
         let mut every = Every::new(Duration::from_secs(1));
         let regular = every.due;
         for _ in 0..100 {
             every.spend(Duration::from_millis(100));
         }
         assert!(!every.may_be_hastened());
-        assert!(every.earliest <= Instant::now() + Duration::from_secs(2), "what was owed goes by");
+        assert!(every.earliest <= Instant::now() + Duration::from_secs(2), "the debt is capped");
         every.hasten();
         assert_eq!(every.due, regular);
     }

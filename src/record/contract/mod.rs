@@ -1,4 +1,6 @@
-//! What a recording and its callers agree on: plain values, the end, the clock.
+//! The interface between a recording and its callers: options, events, errors and the summary.
+//!
+//! The stop condition and the clock are also here, since every layer uses them.
 
 pub(crate) mod clock;
 pub(crate) mod error;

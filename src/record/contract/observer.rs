@@ -1,14 +1,14 @@
-//! Who watches a recording.
+//! The trait of callers that watch a recording.
 
 use super::event::{Event, Progress};
 
-/// Watches a recording while it runs.
+/// Receives the events and the progress of a recording while it runs.
 pub trait Observer {
-    /// Something happened once.
+    /// Receives a single event.
     fn event(&mut self, event: Event);
-    /// The state some time later; called several times a second.
+    /// Receives the current progress; the recorder calls this several times a second.
     fn tick(&mut self, progress: &Progress);
-    /// Whether the recording is to end now; asked after each [`Self::tick`].
+    /// Returns whether the recording should end now; the recorder asks after each [`Self::tick`].
     fn wants_end(&mut self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What to record: values that are valid already, free of the command line's types.
+//! The options of a recording: validated values without the command line's types.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,57 +6,57 @@ use std::time::Duration;
 
 use crate::record::contract::pattern::{Occasion, OutputPattern};
 use crate::record::contract::trigger::Trigger;
-use crate::trace::{Turn, WriterOptions};
+use crate::trace::{RotateAfter, WriterOptions};
 
-/// What is recorded.
+/// The target of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A running process.
     Pid(i32),
-    /// Several running processes; never empty.
+    /// Several running processes; the list is never empty.
     Pids(Vec<i32>),
-    /// Those that a name means.
-    Name(Named),
-    /// A program to start, with its arguments; never empty.
+    /// All processes whose name matches.
+    Name(NamedProcesses),
+    /// A program to start, with its arguments; the list is never empty.
     Command(Vec<OsString>),
 }
 
-/// Processes by their name.
+/// A selection of processes by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
-    /// A regular expression that the name or the command line matches.
+pub struct NamedProcesses {
+    /// A regular expression, matched against the name and the command line.
     pub pattern: String,
-    /// If there is none, wait until there is, for so long at most if that is said.
+    /// Whether to wait if no process matches, and the timeout of that wait, if any.
     pub wait: Option<Option<Duration>>,
 }
 
-/// Which engine samples.
+/// The sampling engine that the user requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// The best one that works and is safe here.
+    /// The best engine that works and is safe here.
     #[default]
     Auto,
-    /// Perf events, or an error.
+    /// Perf events; an error if they do not work.
     Perf,
     /// CPU timers of the target's threads.
     Timer,
 }
 
-/// What is measured of threads.
+/// The kinds of thread time that are measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Where they use CPU time.
+    /// CPU time.
     #[default]
     Cpu,
-    /// Where they spend all their time. They are looked at once in each interval of this length,
-    /// and CPU time is sampled with that period.
+    /// All time, running or not. Threads are checked once in each interval of this length, which is
+    /// also the period of CPU samples.
     Wall(Duration),
-    /// Both, each at a rate of its own.
+    /// All time, with this interval between checks and an independent CPU sampling rate.
     Both(Duration),
 }
 
 impl Measure {
-    /// The length of the intervals, if time is measured that threads do not run.
+    /// Returns the interval between checks, if time off the CPU is measured.
     pub fn wall_interval(self) -> Option<Duration> {
         match self {
             Self::Cpu => None,
@@ -64,7 +64,7 @@ impl Measure {
         }
     }
 
-    /// Its name in the trace.
+    /// Returns its name in the trace.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -74,75 +74,79 @@ impl Measure {
     }
 }
 
-/// Into how many files a recording goes, and how large they may be.
+/// The number of files of a recording, and their size limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Files {
-    /// One trace, of any size.
+    /// One trace of unlimited size.
     #[default]
     One,
-    /// One trace whose two files have at most so many bytes together; then the recording ends.
+    /// One trace whose data and index together have at most this many bytes. At the limit the
+    /// recording ends.
     Limited(u64),
-    /// Parts that follow one another, each a trace.
+    /// Consecutive parts, each of which is a trace.
     Parts {
-        /// When the next one begins.
-        turn: Turn,
-        /// How many are kept; the oldest are removed.
+        /// The limit at which the next part begins.
+        turn: RotateAfter,
+        /// The number of parts to keep; the oldest are removed.
         keep: Option<u32>,
     },
-    /// The last so much time, of which a trace is made on request.
+    /// A ring with the latest samples, which is saved as a trace on request.
     Ring {
-        /// How much.
+        /// The length of time that the ring covers.
         time: Duration,
-        /// One is made at the end, too, if nobody has asked for it.
+        /// Whether the ring is also saved at the end, if nobody requested a save before.
         at_end: bool,
     },
 }
 
-/// All that a recording is told.
+/// The options of a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// What to record.
+    /// The processes to record, or the program to start.
     pub target: Target,
-    /// The data file; the index is beside it, with `.idx` appended.
+    /// The path of the data file. The index has the same path with `.idx` appended.
     pub output: PathBuf,
-    /// How it got this name; the id of a program is put in when it is started.
+    /// The pattern that `output` was made from. The id of a started program is filled in once it is
+    /// known.
     pub pattern: OutputPattern,
-    /// How many files.
+    /// The number of files, and their size limit.
     pub files: Files,
-    /// What asks for a ring to be saved.
+    /// The conditions under which a ring is saved.
     pub triggers: Vec<Trigger>,
-    /// How the trace is written.
+    /// The options of the trace writer.
     pub writer: WriterOptions,
-    /// How long; without it until the target ends or the user stops it.
+    /// The duration; without it the recording runs until the target exits or the user stops it.
     pub duration: Option<Duration>,
-    /// Samples per second of CPU time and thread.
+    /// Samples per second of each thread's CPU time.
     pub freq_hz: u32,
-    /// What profiling may cost, in percent of the target's CPU time: the rate is lowered for it.
+    /// The overhead budget in percent of the target's CPU time. Above it, the recorder lowers the
+    /// rate.
     pub max_overhead_percent: Option<f64>,
-    /// What is measured.
+    /// The kinds of thread time to measure.
     pub measure: Measure,
-    /// What samples.
+    /// The requested sampling engine.
     pub engine: EngineChoice,
-    /// Record although a seccomp filter may kill the target.
+    /// Whether to record even if a seccomp filter may kill the target.
     pub allow_seccomp: bool,
-    /// Include time in the kernel where permitted.
+    /// Whether to include time in the kernel where permitted.
     pub kernel: bool,
-    /// Ask servers for debug files that are not here.
+    /// Whether to request missing debug files from debuginfod servers.
     pub debuginfod: bool,
-    /// Ask a Java virtual machine for the names of what it compiled.
+    /// Whether to request the names of compiled code from a Java virtual machine.
     pub jvm_names: bool,
-    /// Record the target's descendants as well.
+    /// Whether to record the target's descendants as well.
     pub subprocesses: bool,
-    /// Go on with the programs that the target executes.
+    /// Whether to continue with the programs that the target executes.
     pub follow_exec: bool,
-    /// How many of the heaviest call traces keep their ids.
+    /// The number of heaviest call traces that keep their ids across rotations.
     pub preserve: usize,
-    /// Look at the target before and after, and tell what differs.
+    /// Whether to compare the target before the attach and after the detach, and report the
+    /// differences.
     pub verify_detach: bool,
 }
 
 impl Options {
-    /// The same with the name of the output, of this process if it is known.
+    /// Returns the options with the output path filled in, with this process id if it is known.
     pub fn named(mut self, pid: Option<i32>) -> Self {
         let occasion = Occasion::now(pid);
         if !matches!(self.files, Files::Ring { .. }) {
@@ -158,15 +162,15 @@ impl Options {
         self
     }
 
-    /// The directory of a ring's parts.
+    /// Returns the directory of a ring's parts.
     pub(crate) fn ring_directory(&self) -> PathBuf {
-        // Appended: what is replaced might be what makes the name another one's, or its own.
+        // Appended to the complete name: with the extension replaced, two outputs could share it.
         let mut name = self.output.clone().into_os_string();
         name.push(".ring");
         name.into()
     }
 
-    /// The name of a part.
+    /// Returns the path of the part with this number.
     pub(crate) fn part(&self, number: u32) -> PathBuf {
         self.pattern.numbered(Occasion::now(None), &format!("{number:04}"))
     }

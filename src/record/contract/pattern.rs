@@ -1,4 +1,4 @@
-//! The name of an output as it is given: with places for the process, the time, the host, a number.
+//! The pattern of an output path, with placeholders for process, time, host and number.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::trace::index_path;
 
-/// What a percent sign may be followed by.
+/// The placeholders, as error messages list them.
 const KNOWN: &str = "%p (process id), %t (UTC time), %h (host name), %n (first free number), %% (a \
                      percent sign)";
-/// Numbers that are tried; nobody has as many files in a directory.
+/// The highest number to try; no directory has that many files.
 const NUMBER_MAX: u32 = 999_999;
 
-/// A name with places.
+/// A path with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputPattern(Vec<Piece>);
 
@@ -26,24 +26,24 @@ enum Piece {
     Number,
 }
 
-/// What goes to the places.
+/// The values for the placeholders of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occasion {
-    /// The process, if it is known; else the place stays as it is.
+    /// The process id. While it is unknown, its placeholder stays in the name.
     pub pid: Option<i32>,
     /// The time.
     pub time: SystemTime,
 }
 
 impl Occasion {
-    /// Of this process, now.
+    /// Returns the values for this process at the current time.
     pub fn now(pid: Option<i32>) -> Self {
         Self { pid, time: SystemTime::now() }
     }
 }
 
 impl OutputPattern {
-    /// The pattern that a user gives. The message of an error lists what there is.
+    /// Parses a pattern; the error message lists the placeholders.
     pub fn parse(text: &OsStr) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
@@ -82,19 +82,19 @@ impl OutputPattern {
         }
     }
 
-    /// The name of exactly this file.
+    /// Makes a pattern of exactly this path, without placeholders.
     pub fn literal(path: &Path) -> Self {
         Self(vec![Piece::Plain(path.as_os_str().as_bytes().to_vec())])
     }
 
-    /// The same, followed by the time and this.
+    /// Returns the pattern with the time and then `end` appended.
     pub fn with_time(mut self, end: &str) -> Self {
         self.0.extend([Piece::Time, Piece::Plain(end.as_bytes().to_vec())]);
         self
     }
 
-    /// The same with all places filled but that for the number, and for a process id that is not
-    /// known.
+    /// Returns the pattern with its placeholders filled in, except for the number and for an
+    /// unknown process id.
     pub fn settled(&self, occasion: Occasion) -> Self {
         let settle = |piece: &Piece| match piece {
             Piece::Number => Piece::Number,
@@ -111,18 +111,19 @@ impl OutputPattern {
         Self(pieces)
     }
 
-    /// It has a place for the process id, which of a program is known once it is started.
+    /// Returns whether the pattern has a placeholder for the process id.
+    ///
+    /// The id of a program is known only once the program is started.
     pub fn has_pid(&self) -> bool {
         self.0.contains(&Piece::Pid)
     }
 
-    /// It has a place for a number.
+    /// Returns whether the pattern has a placeholder for a number.
     pub fn has_number(&self) -> bool {
         self.0.contains(&Piece::Number)
     }
 
-    /// The name; of those with a number the first for which there is neither a data nor an index
-    /// file.
+    /// Returns the path; with a number, the first one with neither a data nor an index file.
     pub fn path(&self, occasion: Occasion) -> PathBuf {
         self.first_free(occasion, taken)
     }
@@ -138,7 +139,7 @@ impl OutputPattern {
         }
     }
 
-    /// The name with this for its number.
+    /// Returns the path with this text in place of the number.
     pub fn numbered(&self, occasion: Occasion, number: &str) -> PathBuf {
         OsString::from_vec(self.bytes(occasion, number)).into()
     }
@@ -160,8 +161,9 @@ impl OutputPattern {
         name
     }
 
-    /// The same for one of several files: with a place for a number in front of the extension,
-    /// unless it has one somewhere.
+    /// Returns the pattern for one of several files.
+    ///
+    /// A pattern without a placeholder for a number gets one in front of the extension.
     pub fn with_number(mut self) -> Self {
         if self.has_number() {
             return self;
@@ -171,7 +173,8 @@ impl OutputPattern {
         if let Some(Piece::Plain(last)) = self.0.last_mut() {
             let dot = last.iter().rposition(|byte| *byte == b'.' || *byte == b'/');
             let extension = match dot {
-                // What follows a place is none; a dot that begins a name begins no extension.
+                // After a placeholder, a leading dot begins an extension. At the start of a file
+                // name it does not.
                 Some(0) if last[0] == b'.' && !is_whole => std::mem::take(last),
                 Some(at) if last[at] == b'.' && at > 0 && last[at - 1] != b'/' => {
                     last.split_off(at)
@@ -187,12 +190,12 @@ impl OutputPattern {
     }
 }
 
-/// Whether there is such a data file or its index.
+/// Returns whether the data file or its index exists.
 pub(crate) fn taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok() || index_path(path).symlink_metadata().is_ok()
 }
 
-/// The host's name; what would be another directory is not.
+/// Returns the host's name, with slashes replaced so that it is no path.
 fn host() -> Vec<u8> {
     let name = nix::sys::utsname::uname().map(|names| names.nodename().as_bytes().to_vec());
     let mut name = name.unwrap_or_else(|_| b"host".to_vec());
@@ -200,11 +203,12 @@ fn host() -> Vec<u8> {
     name
 }
 
-/// A time as in 20261122T231336Z.
+/// Formats a time like `20261122T231336Z`.
 fn compact_utc(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let (days, seconds) = (since / 86_400, since % 86_400);
-    // Years that begin in March end with the leap day; 400 of them have 146,097 days.
+    // Years are counted from March, so that the leap day is the last day; 400 years have 146,097
+    // days.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_filled() {
+    fn every_placeholder_is_filled_in() {
         let name = |text: &str| pattern(text).path(at(1_795_389_216));
         assert_eq!(name("svc-%p-%t.trace"), Path::new("svc-4711-20261122T231336Z.trace"));
         assert_eq!(name("100%%.trace"), Path::new("100%.trace"));
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_follow_the_calendar() {
         for (seconds, expected) in [
             (0, "19700101T000000Z"),
             (951_782_399, "20000228T235959Z"),
@@ -261,7 +265,7 @@ mod tests {
         let used = ["a-1.trace", "a-2.trace"];
         let taken = |path: &Path| used.iter().any(|name| Path::new(name) == path);
         assert_eq!(pattern("a-%n.trace").first_free(at(0), taken), Path::new("a-3.trace"));
-        // Without a number it is for others to say what becomes of what is there.
+        // Without a number, the caller decides about existing files.
         assert_eq!(pattern("a-1.trace").first_free(at(0), taken), Path::new("a-1.trace"));
     }
 
@@ -275,17 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_yet_is_named_later() {
+    fn an_unknown_process_id_is_filled_in_later() {
         let early = Occasion { pid: None, ..at(951_782_400) };
         let settled = pattern("x-%p-%t.trace").settled(early);
         assert!(settled.has_pid());
-        // The time is that at which the name was settled, the process the one that came.
+        // The time is from when the name was settled, and the process id from later.
         assert_eq!(settled.path(at(1_735_689_599)), Path::new("x-4711-20000229T000000Z.trace"));
         assert!(!pattern("x-%p").settled(at(0)).has_pid());
     }
 
     #[test]
-    fn what_is_unknown_is_refused_with_what_there_is() {
+    fn an_unknown_placeholder_is_refused_and_the_error_lists_the_known_ones() {
         for text in ["%x", "a%", "%P.trace", "50%.trace"] {
             let error = OutputPattern::parse(text.as_ref()).unwrap_err();
             assert!(error.contains("%h (host name)"), "{error}");

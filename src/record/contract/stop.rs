@@ -1,12 +1,12 @@
-//! When to stop: a signal, the duration.
+//! The condition that ends a recording: a signal, or the end of its duration.
 //!
 //! # Invariants
-//! - What a signal asks for is asked of the process, not of one recording: between two of them, as
-//!   `top` makes them, none is lost.
+//! - A signal's request applies to the process, not to one recording. None is lost between two
+//!   consecutive recordings, as `top` makes them.
 //!
 //! # Safety
-//! What runs in signal handlers reads a clock, uses atomics and may end the process at once.
-#![allow(unsafe_code, reason = "a signal handler that looks at the time")]
+//! The signal handlers only read a clock, use atomics and may exit the process at once.
+#![allow(unsafe_code, reason = "a signal handler that reads the clock")]
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,27 +17,27 @@ use libc::SIGXFSZ;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::{flag, low_level};
 
-/// Exit code after a second Ctrl-C, as shells have it for SIGINT; `cli::exit` documents it.
+/// The exit code after a second Ctrl-C, as shells report it for SIGINT; see `cli::exit`.
 const INTERRUPTED: i32 = 130;
-/// A signal so soon after the first one is the same request: `timeout` sends its signal to the
-/// command and then to the process group.
+/// A signal within this time of the first one counts as the same request: `timeout` sends its
+/// signal to the command and then to the process group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// What signals ask for, once they are taken over.
+/// The requests from signals, once the handlers are installed.
 static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
-/// What is to be put right before a signal ends this process at once.
+/// The action to run before a signal exits this process at once.
 static LAST_ACT: OnceLock<fn()> = OnceLock::new();
 
-/// What signals ask for, of all recordings of this process.
+/// The requests from signals, which apply to all recordings of this process.
 #[derive(Debug, Clone)]
 struct Signals {
     requested: Arc<Requested>,
-    /// A signal asked for what there is to be saved.
+    /// Whether a signal requested a save of the ring.
     save: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Takes the signals over, unless that is done.
+    /// Returns the requests, and installs the handlers on the first call.
     fn taken() -> io::Result<Self> {
         let mut taken = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(signals) = &*taken {
@@ -54,59 +54,65 @@ impl Signals {
                     low_level::exit(INTERRUPTED);
                 }
             };
-            // SAFETY: the handler reads a clock, exchanges an atomic, does what `before_exit` asks
-            // to be fit for a handler, and exits without running anything; none of it takes a lock
-            // or memory.
+            // SAFETY: the handler reads a clock, exchanges an atomic, runs the action of
+            // `before_exit`, which must be fit for a handler, and exits without running destructors
+            // or exit handlers. It takes no lock and allocates nothing.
             unsafe { low_level::register(signal, handler) }?;
         }
-        // A trace that reaches the limit for files' sizes is an error like any other. A handler
-        // that does nothing, since ignoring the signal would be inherited by a started program.
+        // Without SIGXFSZ, a write beyond the file size limit returns an ordinary error. The signal
+        // gets an empty handler, because a started program would inherit an ignored signal.
         flag::register(SIGXFSZ, Arc::default())?;
         flag::register(SIGUSR2, Arc::clone(&signals.save))?;
         Ok(taken.insert(signals).clone())
     }
 }
 
-/// Takes over the signals that ask for the end, as [`record`](crate::record::run::record()) does
-/// otherwise: the first one asks all recordings of this process to end, those too that begin later;
-/// a later one ends the process at once, and the guardian cures the target.
+/// Installs the handlers of the signals that request the end of a recording.
+///
+/// [`record`](crate::record::run::record()) installs them otherwise. The first signal ends all
+/// recordings of this process, including later ones. A later signal exits the process at once, and
+/// the guardian restores the target.
 ///
 /// # Errors
-/// If handlers cannot be installed.
+/// Returns an error if the handlers cannot be installed.
 pub fn take_signals() -> io::Result<()> {
     Signals::taken().map(drop)
 }
 
-/// Whether a signal has asked for the end of all recordings.
+/// Returns whether a signal requested the end of all recordings.
 pub fn is_end_requested() -> bool {
     let taken = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     taken.as_ref().is_some_and(|signals| signals.requested.is_made())
 }
 
-/// Has this done before a signal ends the process at once; the first caller's act counts. It runs
-/// in a signal handler: it must take no lock that it would wait for, and no memory.
+/// Sets the action that runs before a signal exits the process at once.
+///
+/// Only the first call has an effect. The action runs in a signal handler, so it must not wait for
+/// a lock or allocate memory.
 pub fn before_exit(act: fn()) {
     LAST_ACT.get_or_init(|| act);
 }
 
-/// Asked once a loop.
+/// The condition that ends a recording; the recorder's loop polls it.
 #[derive(Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StopCondition {
     signals: Signals,
     deadline: OnceLock<Instant>,
-    /// The recorder itself found that it is over.
+    /// Whether the recorder itself ended the recording.
     over: AtomicBool,
 }
 
-impl Stop {
-    /// Takes over the signals: the first one asks for a clean end, a later one ends the recorder
-    /// at once (the guardian then cures the target).
+impl StopCondition {
+    /// Installs the signal handlers.
+    ///
+    /// The first signal requests an orderly end. A later one exits the recorder at once, and the
+    /// guardian restores the target.
     pub(crate) fn install() -> io::Result<Self> {
         let signals = Signals::taken()?;
         Ok(Self { signals, deadline: OnceLock::new(), over: AtomicBool::new(false) })
     }
 
-    /// Starts the clock of a limited recording, unless it is running.
+    /// Sets the deadline of a recording with a duration, unless it is already set.
     pub(crate) fn start(&self, duration: Option<Duration>) {
         let end = |duration| Instant::now().checked_add(duration);
         if let Some(deadline) = duration.and_then(end) {
@@ -114,24 +120,24 @@ impl Stop {
         }
     }
 
-    /// A signal asked for what there is to be saved, since this was asked last.
+    /// Returns whether a signal requested a save since the last call.
     pub(crate) fn takes_save(&self) -> bool {
-        // Relaxed: the request carries nothing with it.
+        // Relaxed: the flag publishes no other data.
         self.signals.save.swap(false, Ordering::Relaxed)
     }
 
-    /// A signal asked for the end.
+    /// Returns whether a signal requested the end.
     pub(crate) fn is_requested(&self) -> bool {
         self.signals.requested.is_made()
     }
 
-    /// Nothing more can be recorded: of no process.
+    /// Ends the recording of all processes, since nothing more can be recorded.
     pub(crate) fn end(&self) {
-        // Relaxed: it carries nothing with it.
+        // Relaxed: the flag publishes no other data.
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// The recording is over, by signal, by time, or because there is no use in going on.
+    /// Returns whether the recording should end: by a signal, by its deadline, or by [`Self::end`].
     pub(crate) fn is_due(&self) -> bool {
         self.is_requested()
             // Relaxed: see `end`.
@@ -140,11 +146,11 @@ impl Stop {
     }
 }
 
-/// When a signal first asked for the end.
+/// The time at which a signal first requested the end.
 #[derive(Debug)]
 struct Requested {
     base: Instant,
-    /// Nanoseconds since the base, and one more; 0 if none did.
+    /// Nanoseconds since `base` plus 1, or 0 without a request.
     at: AtomicU64,
 }
 
@@ -154,11 +160,11 @@ impl Requested {
     }
 
     fn is_made(&self) -> bool {
-        // Relaxed: the time carries nothing with it.
+        // Relaxed: the time publishes no other data.
         self.at.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes down a request. True if it is not the first one and comes long after that.
+    /// Notes a request, and returns whether it repeats an earlier one after [`SAME_REQUEST`].
     fn is_repeated(&self) -> bool {
         self.is_repeated_at(self.base.elapsed())
     }
@@ -172,7 +178,7 @@ impl Requested {
     }
 }
 
-/// Sets a flag by a signal, instead of what it does by default.
+/// Makes a signal set a flag instead of its default action.
 #[cfg(test)]
 pub(crate) fn notice(signal: i32, flag: Arc<std::sync::atomic::AtomicBool>) {
     flag::register(signal, flag).unwrap();
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_comes_twice_at_once_is_one() {
+    fn two_signals_in_quick_succession_are_one_request() {
         let requested = Requested::new();
         assert!(!requested.is_made());
         assert!(!requested.is_repeated_at(Duration::from_millis(1000)));

@@ -1,41 +1,41 @@
-//! What a recording came to.
+//! The result of a recording.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use crate::trace::{Metadata, Saved, Written};
+use crate::trace::{Metadata, SavedTrace, Written};
 
-/// What a recording came to.
+/// The result of a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Label and value of each line of the trailer, ready to print.
+    /// Label and value of each line of the closing report, ready to print.
     pub text: Vec<(String, String)>,
-    /// Samples stored.
+    /// The number of samples stored.
     pub samples: u64,
-    /// Samples whose stack reaches the thread's root.
+    /// The number of samples whose stack reaches the thread's root.
     pub rooted: u64,
-    /// How the started program ended, if it did.
+    /// The exit status of the started program, if it exited.
     pub command_status: Option<ExitStatus>,
-    /// The data file; `None` of a ring that nobody asked to be saved.
+    /// The data file; `None` for a ring that nobody requested to save.
     pub output: Option<PathBuf>,
-    /// Its bytes, those of its index, and what else is known of them.
+    /// The sizes of the data file and its index, and other numbers from the writer.
     pub written: Written,
-    /// The data files that are kept of a recording in parts, and how many there were.
+    /// The kept data files of a recording in parts, and the number of all parts written.
     pub parts: (Vec<PathBuf>, u32),
-    /// What was saved of a ring.
-    pub saves: Vec<Saved>,
-    /// All figures of the recording under the names that the trace has them by.
+    /// The traces that were saved from a ring.
+    pub saves: Vec<SavedTrace>,
+    /// All numbers of the recording, by their metadata keys in the trace.
     pub figures: Metadata,
-    /// Why it ended, if nobody asked for that.
+    /// The reason why the recording ended without a request.
     pub ended: Option<String>,
-    /// Why not all of it could be written, what is kept, and what to do.
+    /// The reason why the output is incomplete, what is kept, and what to do.
     pub cut_short: Option<String>,
-    /// The target.
+    /// The target's process id.
     pub pid: i32,
-    /// What was found in it after the detach, if it was looked for, or is known to be there.
+    /// What the recording left in the target, if that was checked or is known.
     pub left: Vec<String>,
-    /// What is known of the reason why there is no sample, if there is none.
+    /// The reason why there is no sample, if there is none and the reason is known.
     pub nothing: Option<String>,
-    /// The figure that `--fail-under` looks at: samples that reached a root, in percent.
+    /// The share of samples whose stack reaches a root, in percent; `--fail-under` checks it.
     pub quality_percent: f64,
 }

@@ -1,17 +1,17 @@
-//! What asks for the ring to be saved.
+//! The conditions under which the ring is saved.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Something that asks for a save.
+/// A condition under which the ring is saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
-    /// The target uses more CPU time than so many percent of one processor.
+    /// The target's CPU usage exceeds this many percent of one processor.
     Cpu(u64),
-    /// It has more threads.
+    /// The target has more threads than this.
     Threads(u64),
-    /// This file appears or is changed.
+    /// This file appears or changes.
     File(PathBuf),
 }
 

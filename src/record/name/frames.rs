@@ -1,8 +1,8 @@
-//! From frame words to locations of the trace, with each distinct address symbolized once.
+//! Translates frame words into locations of the trace; each distinct address is symbolized once.
 //!
 //! # Invariants
-//! - Nothing here waits for a symbolizer. An address that cannot wait for its answer is written
-//!   without a name, and counted.
+//! - Nothing here waits for a symbolizer. An address whose name does not arrive in time is written
+//!   without a name and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -30,16 +30,16 @@ pub(crate) type ModuleAddress = (Option<u32>, u64);
 
 /// How long samples wait for names from a runtime.
 ///
-/// It may be stopped, or have answered so often that it is left alone for a while.
-const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
+/// The runtime may be stopped, or have answered so often that no requests go to it for a while.
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The number of addresses that are remembered as requested.
+/// The largest number of addresses that are remembered as requested.
 const REQUESTED_MAX: usize = 1 << 16;
 
 /// The source of names of generated code.
 const GENERATED_SOURCE: &str = "the runtime that made the code";
 
-/// The locations of an address in generated code, and the times for which they hold.
+/// The locations of an address in generated code, and the times at which they are valid.
 struct GeneratedLocations {
     version: u64,
     times_ns: Range<u64>,
@@ -50,7 +50,7 @@ struct GeneratedLocations {
 struct Awaited {
     question: u64,
     since: Instant,
-    /// The number of addresses that it is about.
+    /// The number of addresses in the request.
     addresses: u64,
 }
 
@@ -59,12 +59,11 @@ struct Awaited {
 pub(crate) struct NamedStack {
     /// The locations, root first.
     pub(crate) locations: Vec<LocationId>,
-    /// The times in CLOCK_MONOTONIC nanoseconds for which they hold.
+    /// The times in CLOCK_MONOTONIC nanoseconds at which the locations are valid.
     ///
-    /// With generated code among them, they hold only until
-    /// [`version`](FrameNames::version) changes.
+    /// Locations in generated code are valid only until [`version`](FrameNames::version) changes.
     pub(crate) times_ns: Range<u64>,
-    /// Whether generated code is among them.
+    /// Whether any location is in generated code.
     pub(crate) has_own_code: bool,
 }
 
@@ -75,15 +74,15 @@ pub(crate) struct FrameNames {
     modules: HashMap<Option<u32>, ModuleId>,
     /// The reported source of each module's names.
     sources: HashMap<ModuleId, String>,
-    /// Locations with the outermost function first; `None` while the address is only requested.
+    /// The locations of each address, outermost function first; `None` while the answer is pending.
     locations_by_address: HashMap<ModuleAddress, Option<Box<[LocationId]>>>,
-    /// Addresses outside all modules, which the target itself names.
+    /// The locations of addresses outside all modules, which the target itself names.
     generated: HashMap<u64, GeneratedLocations>,
-    /// Addresses that the runtime was asked about, since some code has no name.
+    /// Addresses without a name that the runtime was asked for.
     requested: HashSet<u64>,
-    /// Requests to the runtime, oldest first.
+    /// Open requests to the runtime, oldest first.
     awaited: VecDeque<Awaited>,
-    /// Requests without an answer.
+    /// The numbers of requests without an answer.
     open: BTreeSet<u64>,
     /// The number of requests so far.
     asked: u64,
@@ -92,10 +91,10 @@ pub(crate) struct FrameNames {
 }
 
 impl FrameNames {
-    /// Starts naming for the process `pid`, whose Java machine may write maps on request.
+    /// Starts to name addresses of the process `pid`, whose JVM may write maps on request.
     ///
-    /// The threads of `pool` find the names, and `answer` takes answers to the caller of
-    /// [`Self::learn`].
+    /// The threads of `pool` find the names, and `answer` passes the answers to the caller, who
+    /// calls [`Self::learn`].
     pub(crate) fn start(
         pid: i32,
         map_requests: Arc<MapRequests>,
@@ -104,14 +103,14 @@ impl FrameNames {
     ) -> io::Result<Self> {
         let theirs = answer.clone();
         map_requests.answer_by(move |question| {
-            // The receiver may be gone.
+            // The receiver may no longer exist.
             theirs(Ok(SymbolQuery { question, ..SymbolQuery::default() }));
         });
         let jit = JitNames::start(pid, map_requests)?;
         Ok(Self::of(Symbolizers::over(pool, answer), jit))
     }
 
-    /// Makes names from their sources, with none known yet.
+    /// Makes a value with these sources of names, and no known names.
     pub(crate) fn of(symbolizers: Symbolizers, jit: JitNames) -> Self {
         Self {
             symbolizers,
@@ -132,13 +131,13 @@ impl FrameNames {
     ///
     /// Once it is [answered](Self::is_answered), their names are known.
     pub(crate) fn ask(&mut self, addresses: &AddressMap, traces: &Collection) -> u64 {
-        // A preserved trace was new once, and the mappings may have changed since.
+        // Preserved traces were asked for when they were new; the mappings may have changed since.
         let new = traces.entries().iter().filter(|entry| !entry.preserved);
         let words = new.flat_map(|entry| {
             let epoch = trace_epoch(entry.flags);
             traces.frames_of(entry).iter().map(move |word| (*word, epoch))
         });
-        // No file names what lies outside all modules.
+        // No file has names for addresses outside all modules.
         let is_wanted = |address: &ModuleAddress| {
             address.0.is_some() && !self.locations_by_address.contains_key(address)
         };
@@ -155,7 +154,7 @@ impl FrameNames {
         self.asked
     }
 
-    /// Asks the runtime about code that it has not named.
+    /// Asks the runtime for names of code without a name.
     fn ask_runtime(&mut self, map: &AddressMap, traces: &Collection) {
         if !self.jit.can_be_asked() {
             return;
@@ -181,12 +180,12 @@ impl FrameNames {
         }
     }
 
-    /// Returns when the oldest request to the runtime expires.
+    /// Returns when the oldest request to the runtime times out.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.awaited.front().map(|oldest| oldest.since + RUNTIME_PATIENCE)
+        self.awaited.front().map(|oldest| oldest.since + RUNTIME_TIMEOUT)
     }
 
-    /// Drops requests to the runtime that are too old.
+    /// Drops requests to the runtime that have timed out.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.deadline().is_some_and(|deadline| now >= deadline)
             && let Some(late) = self.awaited.pop_front()
@@ -196,12 +195,12 @@ impl FrameNames {
         }
     }
 
-    /// Checks whether all requests up to this one are answered.
+    /// Returns whether all requests up to this one are answered.
     pub(crate) fn is_answered(&self, question: u64) -> bool {
         self.open.first().is_none_or(|first| *first > question)
     }
 
-    /// Takes an answer.
+    /// Stores the names of an answer.
     pub(crate) fn learn(
         &mut self,
         writer: &mut TraceSeries,
@@ -209,7 +208,7 @@ impl FrameNames {
     ) -> Result<(), TraceError> {
         self.open.remove(&answer.question);
         if answer.svmas.is_empty() {
-            // An answer of the runtime: its names are read when they are needed.
+            // The answer of the runtime: its names are read when a stack needs them.
             self.awaited.retain(|it| it.question != answer.question);
             return Ok(());
         }
@@ -227,7 +226,7 @@ impl FrameNames {
         Ok(())
     }
 
-    /// Writes the source of a module's names, which may improve later.
+    /// Writes the source of a module's names, which a better source may replace later.
     fn write_source(
         &mut self,
         writer: &mut TraceSeries,
@@ -288,7 +287,7 @@ impl FrameNames {
         Ok(id)
     }
 
-    /// Reads names that a runtime has written since, and dumps of its code.
+    /// Reads the names that a runtime has written since the last call, and dumps of its code.
     pub(crate) fn refresh(&mut self, dumps: &[Arc<DumpFile>]) {
         self.jit.refresh(dumps);
     }
@@ -300,12 +299,13 @@ impl FrameNames {
         self.requested.clear();
     }
 
-    /// Returns a number that changes with whatever a runtime has named.
+    /// Returns a number that changes whenever a runtime names code.
     pub(crate) fn version(&self) -> u64 {
         self.jit.version()
     }
 
-    /// Adds the locations of an address outside all modules, which the runtime may know.
+    /// Adds the locations of an address outside all modules, with the runtime's names if there are
+    /// any.
     fn push_generated(
         &mut self,
         writer: &mut TraceSeries,
@@ -340,7 +340,7 @@ impl FrameNames {
     }
 }
 
-/// Groups wanted addresses of frame words and their epochs by module, each address once.
+/// Groups the wanted addresses of frame words and their epochs by module, each address once.
 ///
 /// The groups are in the order of the modules' numbers.
 pub(crate) fn by_module(
@@ -357,10 +357,10 @@ pub(crate) fn by_module(
             wanted.svmas.push(address.1);
         }
     }
-    wanted.into_values().map(SymbolQuery::each_once).collect()
+    wanted.into_values().map(SymbolQuery::deduplicated).collect()
 }
 
-/// Finds the module and the address in it of a frame word of an epoch.
+/// Finds the module of a frame word in an epoch, and the address in that module.
 pub(crate) fn locate(
     addresses: &AddressMap,
     frame: u64,
@@ -413,8 +413,9 @@ fn write(
     Ok(locations)
 }
 
-/// Returns a name without a symbol; the function's start from the unwind information tells
-/// functions apart.
+/// Returns the name of code without a symbol, and the start of its function.
+///
+/// The start comes from the unwind information and distinguishes functions.
 pub(crate) fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64) {
     let Some(module) = module else { return ("[unknown]".to_string(), 0) };
     let file = Path::new(&module.path).file_name();
@@ -431,7 +432,7 @@ mod tests {
     use crate::symbol::ElfFile;
 
     #[test]
-    fn code_without_a_name_gets_its_file_and_its_functions_start() {
+    fn code_without_a_symbol_is_named_by_its_file_and_the_start_of_its_function() {
         let module = |path: &str| {
             let file = File::open("/proc/self/exe").unwrap();
             let elf = ElfFile::new(file.into(), path.to_owned(), Vec::new());

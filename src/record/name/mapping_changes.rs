@@ -1,13 +1,15 @@
-//! Code that replaced other code: samples between its mapping and the recorder's reading of it.
+//! Corrects samples that were taken after new code replaced other code, and before the recorder
+//! read the new mapping.
 //!
-//! The handler cannot know yet that its tables describe a file that is gone, so it unwinds with
-//! them. The kernel reports the time of each mapping, which identifies those samples afterwards.
+//! The handler cannot know yet that its tables describe a file that is no longer mapped, so it
+//! unwinds with them. The kernel reports the time of each mapping, which identifies those samples
+//! later.
 //!
 //! # Invariants
-//! - The mapping at the time of its sample names a frame. Frames found with the tables of another
-//!   file are dropped.
-//! - Every report is compared with every change found around its time: a mapping can be read before
-//!   its report, and the report before the mapping.
+//! - The mapping at the time of a sample names its frames. Frames that were found with the tables
+//!   of another file are dropped.
+//! - Every report is compared with every change around its time, since the recorder may read a
+//!   mapping before its report, or the report before the mapping.
 //!
 //! # Does not
 //! - distinguish files that replaced each other between two readings of the mappings.
@@ -22,21 +24,22 @@ use crate::record::batch::rotation::Batch;
 use crate::record::batch::traces::Distinct;
 use crate::record::target::modules::{AddressMap, is_before};
 
-/// The largest number of remaps that samples are compared with, and of reports and changes.
+/// The largest number of remaps that samples are compared with, and of stored reports and changes.
 const KNOWN_MAX: usize = 64;
-/// How long after a remap samples from before it may arrive.
+/// How long after a remap earlier samples may arrive, in nanoseconds.
 ///
-/// They wait at most a second for their batch, except for threads that were stopped inside the
-/// handler.
+/// A sample waits at most a second for its batch, unless its thread was stopped inside the handler.
 const KNOWN_NS: u64 = 10_000_000_000;
-/// A mapping exists before the kernel writes the time of its report.
+/// How late the time in a mapping's report may be, in nanoseconds: the mapping exists before the
+/// kernel writes the time.
 const REPORT_NS: u64 = 1_000_000;
 
-/// Two readings of the mappings that found different epochs: start of the first, end of the second,
-/// both epochs.
+/// A change of the epoch between two readings of the mappings.
 #[derive(Debug, Clone, Copy)]
 struct EpochChange {
+    /// The start of the first reading and the end of the second.
     time_ns: (u64, u64),
+    /// The epochs that the two readings found.
     epochs: (u16, u16),
 }
 
@@ -45,19 +48,19 @@ struct EpochChange {
 struct Remap {
     time_ns: u64,
     range: Range<u64>,
-    /// The epochs before and after it.
+    /// The epochs before and after the mapping.
     epochs: (u16, u16),
 }
 
 /// The remaps of one program.
 #[derive(Debug, Default)]
 pub(crate) struct MappingChanges {
-    /// Reports in order.
+    /// The reports in order of time.
     reports: Vec<Mapped>,
     changes: Vec<EpochChange>,
-    /// Reports matched with their changes, by time.
+    /// The reports that match a change, in order of time.
     known: Vec<Remap>,
-    /// The start of the last reading of the mappings.
+    /// The start of the last reading of the mappings, in CLOCK_MONOTONIC nanoseconds.
     read_ns: u64,
     /// Whether a later report requires another reading.
     is_pending: bool,
@@ -67,15 +70,15 @@ pub(crate) struct MappingChanges {
 }
 
 impl MappingChanges {
-    /// Starts after a reading of the mappings that started at this time.
+    /// Makes an empty value after a reading of the mappings that started at this time.
     pub(crate) fn since(read_ns: u64) -> Self {
         Self { read_ns, ..Self::default() }
     }
 
     /// Adds the kernel's reports.
     ///
-    /// Generated code that replaces no file's code changes nothing that tables describe; samples in
-    /// unknown code reveal it.
+    /// Reports of generated code count only if it replaces a file's code. Otherwise it changes
+    /// nothing that tables describe, and samples in unknown code reveal it.
     pub(crate) fn add_reports(&mut self, reports: &mut Vec<Mapped>, addresses: &AddressMap) {
         for mapped in reports.drain(..) {
             if mapped.is_anonymous && !addresses.has_tables(&mapped.range) {
@@ -87,18 +90,18 @@ impl MappingChanges {
         self.reports.drain(..self.reports.len().saturating_sub(KNOWN_MAX));
     }
 
-    /// Checks whether the mappings must be read.
+    /// Returns whether the mappings must be read.
     pub(crate) fn is_pending(&self) -> bool {
         self.is_pending
     }
 
-    /// Notes a reading of the mappings in this time, and the epochs before and after it.
+    /// Notes a reading of the mappings: its start and end, and the epochs before and after it.
     pub(crate) fn note_reading(&mut self, (began_ns, ended_ns): (u64, u64), epochs: (u16, u16)) {
         if epochs.0 != epochs.1 {
             self.changes.push(EpochChange { time_ns: (self.read_ns, ended_ns), epochs });
         }
         self.read_ns = began_ns;
-        // The reading may or may not contain mappings reported during it.
+        // The reading may or may not contain mappings that were reported during it.
         self.is_pending = self.reports.iter().any(|mapped| mapped.time_ns >= began_ns);
         let is_late = |time_ns: u64| time_ns.saturating_add(KNOWN_NS) > ended_ns;
         self.reports.retain(|mapped| is_late(mapped.time_ns));
@@ -107,7 +110,7 @@ impl MappingChanges {
         self.match_up();
     }
 
-    /// Finds the change that each report belongs to.
+    /// Matches the reports with the changes.
     fn match_up(&mut self) {
         self.known.clear();
         for EpochChange { time_ns, epochs } in &self.changes {
@@ -123,10 +126,10 @@ impl MappingChanges {
         self.known.drain(..self.known.len().saturating_sub(KNOWN_MAX));
     }
 
-    /// Gives samples the epoch of their time, and removes frames found with the tables of another
-    /// one.
+    /// Gives each sample the epoch of its time, and removes frames that were found with the tables
+    /// of another epoch.
     ///
-    /// `instance` returns the upper half of the new traces' ids, if any are left.
+    /// `instance` returns the upper half of the new traces' ids, if ids are left.
     pub(crate) fn correct(
         &mut self,
         batch: &mut Batch,
@@ -172,7 +175,8 @@ impl MappingChanges {
 
     /// Returns how many frames of a stack are right, and the right epoch.
     ///
-    /// It returns `None` unless another epoch was valid at that time and another file was mapped.
+    /// It returns `None` unless another epoch was valid at the time of the stack, and another file
+    /// was mapped then.
     fn misread(
         &self,
         (time_ns, epoch): (u64, u16),
@@ -184,7 +188,7 @@ impl MappingChanges {
             let is_after = time_ns >= remap.time_ns;
             let (before, after) = remap.epochs;
             if is_after != is_before(epoch, after) {
-                // Unwound with the tables of its time.
+                // The handler used the tables of the sample's time.
                 continue;
             }
             let is_other = |frame: &u64| {
@@ -193,7 +197,7 @@ impl MappingChanges {
                     && addresses.module_at(avma, before) != addresses.module_at(avma, after)
             };
             let Some(first) = frames.iter().position(is_other) else { continue };
-            // The first of those after it, or the last of those before it.
+            // The epoch before the first remap after the sample, or after the last remap before it.
             let right = match (is_after, found) {
                 (false, Some((_, epoch))) => epoch,
                 (false, None) => before,
@@ -216,15 +220,15 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A program in which files replaced each other at three places: at two in epoch 1, at one in
-    /// epoch 2.
+    /// A program in which files replaced each other at three addresses: at two in epoch 1, at one
+    /// in epoch 2.
     const SWAPS: FileSwaps = [(0x1000, 1), (0x2000, 1), (0x3000, 2)];
 
     fn mapped(time_ms: u64, place: u64) -> Mapped {
         Mapped { time_ns: time_ms * MS, range: place..place + 0x1000, is_anonymous: false }
     }
 
-    /// Reads every ten milliseconds, with these reports before each reading.
+    /// Reads the mappings every ten milliseconds, with these reports before each reading.
     fn read(reports: &[&[Mapped]], epochs: &[u16]) -> MappingChanges {
         let mut mapping_changes = MappingChanges::default();
         let mut last = 0;
@@ -246,28 +250,28 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_keeps_the_frames_that_its_own_time_had() {
+    fn a_stack_keeps_the_frames_of_its_own_time() {
         let mapping_changes = read(&[&[mapped(5, 0x1000)]], &[1]);
         let stack = [0x9000, 0x1234, 0x9100];
         assert_eq!(
             misread(&mapping_changes, 4, 0, &stack),
             None,
-            "before it, with the tables from before"
+            "before the remap, with the tables from before"
         );
         assert_eq!(
             misread(&mapping_changes, 6, 1, &stack),
             None,
-            "after it, with the tables from after"
+            "after the remap, with the tables from after"
         );
         assert_eq!(
             misread(&mapping_changes, 6, 0, &stack),
             Some((2, 1)),
-            "the new file, unwound as the old"
+            "the new file, unwound as the old one"
         );
         assert_eq!(
             misread(&mapping_changes, 4, 1, &stack),
             Some((2, 0)),
-            "the old one, unwound as the new"
+            "the old file, unwound as the new one"
         );
         assert_eq!(misread(&mapping_changes, 6, 0, &[0x9000]), None, "elsewhere");
         let call = 0x1000 | RETURN_ADDRESS;
@@ -305,22 +309,22 @@ mod tests {
         let later =
             read(&[&[], &[Mapped { time_ns: 11 * MS + MS / 2, ..mapped(0, 0x1000) }]], &[1, 1]);
         assert_eq!(misread(&later, 11, 1, &stack), Some((1, 0)));
-        // It came during a reading that still found the old mapping.
+        // The report came during a reading that still found the old mapping.
         let mut early = read(&[&[mapped(10, 0x1000)]], &[0]);
         assert!(early.is_pending(), "another reading is due");
         early.note_reading((12 * MS, 13 * MS), (0, 1));
         assert_eq!(misread(&early, 11, 0, &stack), Some((1, 1)));
         assert!(!early.is_pending());
-        // A report of another time belongs to no change.
+        // A report at another time matches no change.
         assert_eq!(wrong(&read(&[&[mapped(5, 0x1000)], &[]], &[0, 1])), None);
-        // Ten seconds later it is forgotten.
+        // The report is dropped ten seconds later.
         let mut old = read(&[&[mapped(5, 0x1000)]], &[1]);
         old.note_reading((20_000 * MS, 20_001 * MS), (1, 1));
         assert_eq!((wrong(&old), old.reports.len()), (None, 0));
     }
 
     #[test]
-    fn generated_code_counts_only_where_a_file_was() {
+    fn generated_code_counts_only_in_place_of_a_file() {
         let anonymous = |place| Mapped { is_anonymous: true, ..mapped(5, place) };
         let mut mapping_changes = MappingChanges::default();
         mapping_changes.add_reports(&mut vec![anonymous(0x8000)], &swapped(&SWAPS));
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn corrected_samples_have_stacks_of_their_own_and_count_once() {
+    fn corrected_samples_have_their_own_stacks_and_count_once() {
         let mut mapping_changes = read(&[&[mapped(5, 0x1000)]], &[1]);
         let mut batch = Batch::default();
         let flags = trace_flags(EndReason::Root, 0);

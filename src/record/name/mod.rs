@@ -1,4 +1,4 @@
-//! The module, function and context that an address and a thread belong to.
+//! Finds the module and function of an address, and the context of a thread.
 
 use std::io;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(crate) mod mapping_changes;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
 
-/// The interval between two readings of the mappings when nothing suggests a change.
+/// The interval between two readings of the mappings if nothing suggests a change.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The time after the start in which the mappings are read in every turn of the loop.
+/// How long after the start the mappings are read in every turn of the loop.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Knows which code and which context the samples of one program belong to.
+/// Finds the code and the contexts of the samples of one program.
 ///
 /// The names of functions come later: [`frames`] asks for them when a batch is written.
 pub(crate) struct Namer<'a> {
@@ -42,7 +42,7 @@ pub(crate) struct Namer<'a> {
     changes: MappingChanges,
     refresh: Every,
     settling_until: Instant,
-    /// Whether the mappings in the target are not those of its samples any more.
+    /// Whether the target has left the program, so that its mappings say nothing about samples.
     has_left: bool,
 }
 
@@ -63,19 +63,21 @@ impl NameTotals {
     }
 }
 
-/// What a reading of the mappings found.
+/// The result of a reading of the mappings.
 pub(crate) enum MappingsRead {
-    /// The program that has the agent has these.
+    /// The mappings of the program with the agent.
     Current(Vec<Mapping>),
-    /// Nothing: the process is exiting, or could not be read for another reason of its own.
+    /// No mappings: the process is exiting, or could not be read for another reason.
     Nothing,
     /// The agent is not mapped: the process has executed another program.
     OtherProgram,
 }
 
 impl<'a> Namer<'a> {
-    /// Reads the mappings once more, now that the kernel reports new ones and before anything is
-    /// sampled: while tables were made, mappings may have been replaced without a report.
+    /// Starts with one more reading of the mappings, before anything is sampled.
+    ///
+    /// The kernel reports new mappings from now on. Mappings may have been replaced without a
+    /// report while the unwind tables were made.
     pub(crate) fn start(
         (jvm, contexts): (&'a mut JvmNames, &'a mut Contexts),
         attached: &mut Attached<'_>,
@@ -83,7 +85,7 @@ impl<'a> Namer<'a> {
     ) -> Self {
         let began_ns = monotonic_now_ns();
         let mappings = proc::mappings(attached.pid()).unwrap_or_default();
-        // Those of another program, or of one that exits, are found by the first reading.
+        // The first regular reading detects another program, or a process that is exiting.
         if attached.is_mapped_in(&mappings) {
             if let Err(error) = attached.refresh(&mappings) {
                 observer.event(Event::Notice(format!("unwind tables: {error}")));
@@ -102,31 +104,31 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// Returns what is mapped.
+    /// Returns the map of the current addresses.
     pub(crate) fn addresses(&self) -> &Arc<AddressMap> {
         &self.addresses
     }
 
-    /// Takes in the kernel's reports of mappings.
+    /// Adds the kernel's reports of mappings.
     pub(crate) fn add_reports(&mut self, reports: &mut Vec<Mapped>) {
         self.changes.add_reports(reports, &self.addresses);
     }
 
-    /// Checks whether the mappings are to be read now.
+    /// Returns whether the mappings must be read now.
     pub(crate) fn is_reading_due(&mut self) -> bool {
-        // A program that has just been started maps its libraries now.
+        // A program that has just started maps its libraries now.
         if self.changes.is_pending() || Instant::now() < self.settling_until {
             self.refresh.hasten();
         }
         self.refresh.is_due()
     }
 
-    /// Has the mappings read soon: something suggests that they have changed.
+    /// Makes the next reading of the mappings due soon, since they may have changed.
     pub(crate) fn hasten(&mut self) {
         self.refresh.hasten();
     }
 
-    /// Reads the mappings, and makes tables of what is new.
+    /// Reads the mappings, and makes unwind tables of new ones.
     pub(crate) fn read_mappings(
         &mut self,
         attached: &mut Attached<'_>,
@@ -136,15 +138,15 @@ impl<'a> Namer<'a> {
         let (began, began_ns) = (Instant::now(), monotonic_now_ns());
         let mappings = match proc::mappings(attached.pid()) {
             Ok(mappings) => mappings,
-            // It may be another program that this user must not read.
+            // The process may run another program, which this user must not read.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_program_gone() => {
                 return MappingsRead::OtherProgram;
             }
             Err(_) => return MappingsRead::Nothing,
         };
         if mappings.is_empty() {
-            // It is exiting: its memory is gone before it is. The last mappings still name the
-            // samples that wait.
+            // The process is exiting, and its memory no longer exists. The last mappings still
+            // name the samples that wait.
             return MappingsRead::Nothing;
         }
         if !attached.is_mapped_in(&mappings) {
@@ -164,23 +166,24 @@ impl<'a> Namer<'a> {
         MappingsRead::Current(mappings)
     }
 
-    /// Checks whether the mappings should be read before samples are located: not if too much time
-    /// went into reading them, and not when they are another program's.
+    /// Returns whether the mappings may be read before samples are located: not if the readings
+    /// took too much time so far, and not if they belong to another program.
     pub(crate) fn may_read(&self) -> bool {
         !self.has_left && self.refresh.may_be_hastened()
     }
 
-    /// Checks whether reports wait for a reading of the mappings.
+    /// Returns whether reports wait for a reading of the mappings.
     pub(crate) fn is_reading_wanted(&self) -> bool {
         self.changes.is_pending()
     }
 
-    /// Notes that the target leaves the program: from now on its mappings say nothing of samples.
+    /// Notes that the target leaves the program: from now on its mappings say nothing about
+    /// samples.
     pub(crate) fn leave(&mut self) {
         self.has_left = true;
     }
 
-    /// Reports what is new about modules, contexts and Java virtual machines.
+    /// Reports new messages about modules, contexts and Java virtual machines.
     pub(crate) fn report(&mut self, attached: &mut Attached<'_>, observer: &mut dyn Observer) {
         let notices = std::mem::take(&mut attached.modules().notices);
         let notices = notices.into_iter().chain(self.contexts.notices());
@@ -190,18 +193,18 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// Reuses what the last storage referred to.
+    /// Reuses what only samples in the last storage referred to.
     pub(crate) fn recycle(&mut self, attached: &mut Attached<'_>) {
         attached.modules().recycle();
         self.contexts.recycle();
     }
 
-    /// Corrects samples that came between a mapping and its discovery.
+    /// Corrects samples that were taken between a mapping and its discovery.
     pub(crate) fn correct(&mut self, batch: &mut Batch, store: &Store) {
         self.changes.correct(batch, &self.addresses, || store.collector.take_instance());
     }
 
-    /// Returns the totals.
+    /// Ends the program, and returns the totals.
     pub(crate) fn end(&mut self) -> NameTotals {
         NameTotals { corrected: self.changes.corrected, contexts: self.contexts.end() }
     }

@@ -1,12 +1,11 @@
-//! The symbolizer threads, which share the modules among them.
+//! The symbolizer threads, which divide the modules among them.
 //!
-//! A parser of debug information cannot move between threads. So a file always goes to the same
-//! thread, and what was parsed serves the next query, from any process of a recording, since all
-//! share the threads.
+//! A parser of debug information cannot move between threads. So all queries of a file go to the
+//! same thread, which reuses what it has parsed. All processes of a recording share the threads.
 //!
 //! # Invariants
 //! - Every query is answered, whatever the module's file contains.
-//! - The caller does not wait: answers come in any order as they are ready.
+//! - The caller does not wait: answers arrive in any order, as soon as they are ready.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,16 +17,16 @@ use std::thread::Builder;
 use crate::record::target::modules::LoadedModule;
 use crate::symbol::{ElfFile, Resolved, Symbolizer};
 
-/// More threads than this wait for the disk, or for the writer.
+/// The largest number of threads: more would only wait for the disk, or for the writer.
 const THREADS_MAX: usize = 4;
 
-/// The source of names of a module whose file is unreadable or invalid.
+/// The reported source of names of a module whose file is unreadable or invalid.
 const NOT_READ: &str = "nowhere: its file could not be read";
 
-/// Addresses of one module, and their names.
+/// A query of the names of addresses in one module, and later its answer.
 #[derive(Default)]
 pub(crate) struct SymbolQuery {
-    /// The number of the query, for the caller.
+    /// The number that the caller gave to the query.
     pub(crate) question: u64,
     /// The module; `None` for addresses outside all modules.
     pub(crate) module: Option<Arc<LoadedModule>>,
@@ -41,7 +40,7 @@ pub(crate) struct SymbolQuery {
 
 impl SymbolQuery {
     /// Removes duplicate addresses.
-    pub(crate) fn each_once(mut self) -> Self {
+    pub(crate) fn deduplicated(mut self) -> Self {
         self.svmas.sort_unstable();
         self.svmas.dedup();
         self
@@ -51,8 +50,8 @@ impl SymbolQuery {
         self.module.as_ref().map(|module| module.index)
     }
 
-    /// Returns a number that is equal for equal files.
-    fn place(&self) -> u64 {
+    /// Returns a number that is equal for equal files, and selects the thread.
+    fn file_key(&self) -> u64 {
         let elf = self.module.as_ref().and_then(|module| module.elf.as_ref());
         elf.map_or_else(|| self.number().map_or(0, u64::from), ElfFile::hash)
     }
@@ -68,20 +67,20 @@ impl SymbolQuery {
     }
 }
 
-/// An answered query; a panic is a bug of ours, since panics of parsers are contained.
+/// An answered query, or a panic, which is a bug of the recorder: panics of parsers are contained.
 pub(crate) type SymbolAnswer = std::thread::Result<SymbolQuery>;
 
 /// A caller of the symbolizers.
 struct QueryCaller {
-    /// Takes the answers, and returns false once they are not wanted any more.
+    /// Receives each answer, and returns false once no more answers are wanted.
     answer: Box<dyn Fn(SymbolAnswer) -> bool + Send + Sync>,
-    /// Whether it has returned false.
+    /// Whether `answer` has returned false.
     is_gone: AtomicBool,
 }
 
 type QueuedQuery = (SymbolQuery, Arc<QueryCaller>);
 
-/// The threads, which end after this value is dropped and all queries are answered.
+/// The symbolizer threads, which exit once this value is dropped and all queries are answered.
 pub(crate) struct SymbolizerPool {
     threads: Vec<Sender<QueuedQuery>>,
 }
@@ -111,7 +110,7 @@ impl SymbolizerPool {
 }
 
 impl Symbolizers {
-    /// Starts threads of its own; `answer` takes the answers, and returns false once they are not
+    /// Starts new threads; `answer` receives the answers, and returns false once no more are
     /// wanted.
     pub(crate) fn start(
         answer: impl Fn(SymbolAnswer) -> bool + Send + Sync + 'static,
@@ -119,7 +118,7 @@ impl Symbolizers {
         Ok(Self::over(SymbolizerPool::start()?, answer))
     }
 
-    /// Uses these threads.
+    /// Makes a caller of these threads.
     pub(crate) fn over(
         pool: Arc<SymbolizerPool>,
         answer: impl Fn(SymbolAnswer) -> bool + Send + Sync + 'static,
@@ -128,7 +127,7 @@ impl Symbolizers {
         Self { pool, caller: Arc::new(QueryCaller { answer, is_gone }) }
     }
 
-    /// Starts one thread that finds names in another way.
+    /// Starts one thread that finds names with this function.
     #[cfg(test)]
     pub(crate) fn with_resolver(
         mut resolve: impl FnMut(&mut SymbolQuery) + Send + 'static,
@@ -141,13 +140,14 @@ impl Symbolizers {
     /// Requests the names of a module's addresses.
     pub(crate) fn ask(&self, wanted: SymbolQuery) {
         let threads = &self.pool.threads;
-        let number = wanted.place() % threads.len() as u64;
-        // A thread that is gone has reported why.
+        let number = wanted.file_key() % threads.len() as u64;
+        // A thread that has exited has reported the reason.
         let _ = threads[number as usize].send((wanted, Arc::clone(&self.caller)));
     }
 }
 
-/// Starts a thread that answers until its callers are gone; it makes the resolver itself.
+/// Starts a thread that answers queries until no callers are left; the thread makes the resolver
+/// itself.
 fn worker<R: FnMut(&mut SymbolQuery)>(
     number: usize,
     resolver: impl FnOnce() -> R + Send + 'static,
@@ -156,7 +156,7 @@ fn worker<R: FnMut(&mut SymbolQuery)>(
     let work = move || {
         let mut resolve = resolver();
         for (mut wanted, caller) in asked {
-            // Relaxed, both: at worst one more answer is made in vain.
+            // Relaxed, both: at worst the thread makes one answer that is not wanted.
             if caller.is_gone.load(Ordering::Relaxed) {
                 continue;
             }
@@ -173,9 +173,9 @@ fn worker<R: FnMut(&mut SymbolQuery)>(
     Ok(ask)
 }
 
-/// Resolves all addresses, with modules in parallel, and waits for the answers.
+/// Resolves all addresses, with the modules in parallel, and waits for the answers.
 ///
-/// They come in the order of the modules' numbers.
+/// The answers are in the order of the modules' numbers.
 pub(crate) fn resolve(
     wanted: impl IntoIterator<Item = SymbolQuery>,
 ) -> io::Result<Vec<SymbolQuery>> {
@@ -186,7 +186,7 @@ pub(crate) fn resolve(
 }
 
 fn in_order(symbolizers: Symbolizers, answers: Receiver<SymbolAnswer>) -> Vec<SymbolQuery> {
-    // The threads end, and with the last one the answers.
+    // The threads exit, and the channel of answers closes with the last thread.
     drop(symbolizers);
     let answers = answers.into_iter().map(|it| it.unwrap_or_else(|panic| resume_unwind(panic)));
     let mut done: Vec<SymbolQuery> = answers.collect();
@@ -222,7 +222,7 @@ mod tests {
             let answer = move |it| answer.send(it).is_ok();
             let symbolizers =
                 Symbolizers::over(SymbolizerPool::with_threads(threads).unwrap(), answer);
-            // Twice: what was parsed is used again.
+            // Twice, so that the second query reuses what was parsed.
             for question in 0..2 {
                 for module in modules.iter().rev() {
                     let (module, svmas) = (Some(Arc::clone(module)), svmas.clone());
@@ -252,16 +252,16 @@ mod tests {
     }
 
     #[test]
-    fn each_caller_gets_its_own_answers_and_one_that_is_gone_costs_no_time() {
+    fn each_caller_gets_its_own_answers_and_a_dropped_caller_costs_no_time() {
         let (asked, count) = channel();
         let resolver = || move |wanted: &mut SymbolQuery| asked.send(wanted.question).unwrap();
         let pool = Arc::new(SymbolizerPool { threads: vec![worker(0, resolver).unwrap()] });
         let (answer, answers) = channel();
-        let way = |takes: bool| {
+        let caller = |takes: bool| {
             let answer = answer.clone();
             Symbolizers::over(Arc::clone(&pool), move |it| takes && answer.send(it).is_ok())
         };
-        let (one, gone, other) = (way(true), way(false), way(true));
+        let (one, gone, other) = (caller(true), caller(false), caller(true));
         for (symbolizers, questions) in [(&one, 10..12), (&gone, 20..23), (&other, 30..31)] {
             questions.for_each(|question| {
                 symbolizers.ask(SymbolQuery { question, ..SymbolQuery::default() });

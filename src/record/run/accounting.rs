@@ -1,4 +1,4 @@
-//! The reckoning at the end: what was sampled against what the target used.
+//! The final accounting: the CPU time that was sampled against the CPU time that the target used.
 
 use crate::record::contract::figures::{percent, seconds};
 use traceprof_abi::layout::Counter;
@@ -14,10 +14,10 @@ use crate::record::source::wall;
 use crate::record::store::liveness::Heavy;
 use crate::record::target::counters::LOSSES;
 use crate::record::weigh::balance::Balanced;
-use crate::record::write::writer::Totals;
+use crate::record::write::writer::WrittenTotals;
 use crate::trace::{Metadata, Value};
 
-/// The first few names, and how many more there are.
+/// Returns the first few names, and the number of further ones.
 fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
     const SHOWN: usize = 8;
     let names: Vec<String> = names.take(SHOWN).collect();
@@ -28,26 +28,26 @@ fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-/// All that the trailer tells.
+/// The figures of the closing report and of the closing metadata.
 #[derive(Debug)]
-pub(crate) struct Reckoning<'a> {
-    /// What the sampling came to.
+pub(crate) struct Accounting<'a> {
+    /// The totals of the sampling.
     pub(crate) program_run: &'a ProgramRun,
-    /// What was written.
-    pub(crate) totals: &'a Totals,
+    /// The totals of the writer.
+    pub(crate) totals: &'a WrittenTotals,
     /// The programs that the target executed.
     pub(crate) executions: &'a Executions,
-    /// The target ended, or runs another program now.
+    /// Whether the target exited or runs another program now.
     pub(crate) is_gone: bool,
 }
 
-impl Reckoning<'_> {
-    /// Nanoseconds between samples.
+impl Accounting<'_> {
+    /// Returns the sampling period in nanoseconds.
     pub(crate) fn period_ns(&self) -> u64 {
         self.program_run.setup.period_ns
     }
 
-    /// CPU time that the target used.
+    /// Returns the CPU time that the target used, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.program_run.cpu.used_ns()
     }
@@ -56,19 +56,19 @@ impl Reckoning<'_> {
         self.program_run.times_ns.1.saturating_sub(self.program_run.times_ns.0)
     }
 
-    /// Samples whose stack reached the root.
+    /// Returns the number of samples that were unwound to the root.
     pub(crate) fn rooted(&self) -> u64 {
         self.totals.reasons[EndReason::Root as usize]
     }
 
-    /// CPU time that the weights stand for, in nanoseconds.
+    /// Returns the CPU time that the weights stand for, in nanoseconds.
     pub(crate) fn sampled_ns(&self) -> u64 {
         self.totals.weight.saturating_mul(self.period_ns())
     }
 
-    /// What the trace keeps of it.
+    /// Returns the closing metadata of the trace.
     pub(crate) fn metadata(&self) -> Metadata {
-        let mut metadata: Metadata = self.program_run.spent.metadata().collect();
+        let mut metadata: Metadata = self.program_run.overhead.metadata().collect();
         let mut set = |key: &str, value: u64| {
             metadata.insert(key.to_string(), Value::Unsigned(value));
         };
@@ -96,9 +96,9 @@ impl Reckoning<'_> {
         set("followed_outside", self.program_run.store.unwound_outside);
         set("corrected_for_remaps", self.program_run.names.corrected);
         set("priming_signals", self.program_run.source.primed);
-        set("rest_periods", self.program_run.weights.given);
-        set("balance_added", self.program_run.weights.balanced.more);
-        set("balance_removed", self.program_run.weights.balanced.less);
+        set("rest_periods", self.program_run.weights.credited);
+        set("balance_added", self.program_run.weights.balanced.added);
+        set("balance_removed", self.program_run.weights.balanced.removed);
         set("entries", self.program_run.entries_ns.0);
         set("threads_without_timer", self.program_run.source.unsampled.count);
         set("executions", self.executions.count());
@@ -139,7 +139,7 @@ impl Reckoning<'_> {
         metadata
     }
 
-    /// The lines of the trailer.
+    /// Returns the lines of the closing report: labels and texts.
     pub(crate) fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
@@ -156,20 +156,17 @@ impl Reckoning<'_> {
         line("lost", self.losses());
         if self.totals.unnamed > 0 {
             let count = self.totals.unnamed;
-            line(
-                "names",
-                format!("not found in time for {count} addresses, which were written without"),
-            );
+            line("names", format!("{count} addresses were written before their names were found"));
         }
         line("CPU time", self.cpu());
-        if let Some(cost) = self.program_run.spent.line() {
+        if let Some(cost) = self.program_run.overhead.line() {
             line("cost", cost);
         }
         for (label, text) in self.program_run.source.wall.iter().flat_map(wall::report::lines) {
             line(label, text);
         }
         let counts = &self.program_run.counts;
-        let handled = contexts::report::HandlerCounts {
+        let handled = contexts::report::ContextHandlerCounts {
             torn: counts.of(Counter::ContextTorn),
             unreadable: counts.of(Counter::RecordUnreadable),
             lost: counts.of(Counter::AttributesLost),
@@ -203,10 +200,10 @@ impl Reckoning<'_> {
         let effective = self.totals.weight as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
         if self.cpu_ns() < self.period_ns() {
             return format!(
-                "{asked:.0} Hz of CPU time asked; the target used less than one period"
+                "{asked:.0} Hz of CPU time requested; the target used less than one period"
             );
         }
-        let timer_hits = self.program_run.counts.of(Counter::TimerHits);
+        let timer_hits = self.program_run.counts.of(Counter::TimerExpiries);
         let delivered = match timer_hits {
             0 => String::new(),
             hits => {
@@ -215,30 +212,28 @@ impl Reckoning<'_> {
             }
         };
         let changed =
-            self.program_run.spent.rate(asked).map_or(String::new(), |text| format!(", {text}"));
+            self.program_run.overhead.rate(asked).map_or(String::new(), |text| format!(", {text}"));
         format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}{changed}")
     }
 
-    /// Threads whose timer could not be created.
+    /// Describes threads whose timer could not be created.
     fn without_timer(&self) -> String {
         let Unsampled { count, first, .. } = &self.program_run.source.unsampled;
         let error = first.first().map_or(0, |(_, errno)| *errno);
         let error = std::io::Error::from_raw_os_error(error);
         let names = listed(first.iter().map(|(tid, _)| tid.to_string()), *count as usize);
         let why = self.program_run.source.timerless.denied.as_ref();
-        let why = why.map_or(String::new(), |why| format!("; no perf events instead: {why}"));
-        format!(
-            "threads that could have no timer ({error}; see the limit of pending signals): \
-             {names}{why}"
-        )
+        let why =
+            why.map_or(String::new(), |why| format!("; no perf events in their place: {why}"));
+        format!("threads without a timer ({error}; see the limit of pending signals): {names}{why}")
     }
 
-    /// Threads that had events in place of a timer.
+    /// Describes threads that had perf events in place of a timer.
     fn by_events(&self) -> String {
         let scope =
             if self.program_run.source.timerless.is_user_only { ", in user mode only" } else { "" };
         format!(
-            "{} threads sampled by perf events, as they could have no timer{scope}",
+            "{} threads sampled by perf events because they could not get a timer{scope}",
             self.program_run.source.timerless.threads
         )
     }
@@ -246,7 +241,7 @@ impl Reckoning<'_> {
     fn samples(&self) -> String {
         let samples = self.totals.samples;
         let mut text =
-            format!("{samples}, of which {} reached a root", percent(self.rooted(), samples));
+            format!("{samples}, {} unwound to the root", percent(self.rooted(), samples));
         let others = EndReason::ALL.iter().zip(self.totals.reasons);
         let others = others.filter(|(reason, count)| **reason != EndReason::Root && *count > 0);
         let others: Vec<_> =
@@ -280,22 +275,22 @@ impl Reckoning<'_> {
             .collect();
         let dropped = self.program_run.counts.dropped();
         if dropped > 0 {
-            parts.push(format!("{dropped} kept without their stack (table full)"));
+            parts.push(format!("{dropped} kept without a stack (table full)"));
         }
         if self.program_run.store.storage.orphans > 0 {
             parts.push(format!(
-                "{} kept without their stack (not found)",
+                "{} kept without a stack (not found)",
                 self.program_run.store.storage.orphans
             ));
         }
         let more = self.program_run.counts.of(Counter::LostOverruns);
         if more > 0 {
-            parts.push(format!("with them {more} periods more that they stood for"));
+            parts.push(format!("and {more} more periods that these samples stood for"));
         }
         if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
     }
 
-    /// Sum of the weights against the CPU clock, and what is known of the difference.
+    /// Compares the sum of the weights with the CPU clock, and explains the difference.
     pub(crate) fn cpu(&self) -> String {
         let mut text = format!(
             "{} used, {} sampled ({})",
@@ -303,37 +298,38 @@ impl Reckoning<'_> {
             seconds(self.sampled_ns()),
             percent(self.sampled_ns(), self.cpu_ns()),
         );
-        if self.program_run.weights.given > 0 {
-            // What is sampled must not look like more than what was hit.
-            let given_ns = self.program_run.weights.given.saturating_mul(self.period_ns());
+        if self.program_run.weights.credited > 0 {
+            // The report must not present estimated time as sampled time.
+            let credited_ns = self.program_run.weights.credited.saturating_mul(self.period_ns());
             text.push_str(&format!(
-                ", {} of it reckoned for threads that ended or started others between two hits",
-                seconds(given_ns)
+                ", {} of it estimated for threads that exited or started others between samples",
+                seconds(credited_ns)
             ));
         }
         if self.program_run.weights.balanced != Balanced::default() {
             let of = |periods: u64| seconds(periods.saturating_mul(self.period_ns()));
             text.push_str(&format!(
-                ", after {} was added and {} taken away by the threads' own clocks",
-                of(self.program_run.weights.balanced.more),
-                of(self.program_run.weights.balanced.less),
+                ", corrected by the threads' own clocks: {} added, {} removed",
+                of(self.program_run.weights.balanced.added),
+                of(self.program_run.weights.balanced.removed),
             ));
         }
         if self.sampled_ns() > self.cpu_ns() + self.cpu_ns() / 50 + self.period_ns() {
             // The signalling events' timers never expire while their own signal is delivered, so
-            // they count that time as user time; the kernel's events see it as well.
+            // they count that time as user time. The kernel's events count it as well.
             text.push_str(
-                "; what is above is the cost of the signals, seen by both event families",
+                "; the excess is the cost of the signals, which both event families count",
             );
         }
-        let rest = self.rest();
+        let rest = self.shortfall();
         if !rest.is_empty() {
-            text.push_str(&format!("; the rest: {}", rest.join(", ")));
+            text.push_str(&format!("; not sampled: {}", rest.join(", ")));
         }
         text
     }
 
-    /// How much the heaviest traces hold at least.
+    /// Describes the share of the heaviest traces: a lower bound, because each weight may include
+    /// an excess.
     fn heaviest(&self) -> String {
         let least = |it: &Heavy| it.weight.saturating_sub(it.excess);
         let sum = self.program_run.heaviest.iter().map(least).fold(0, u64::saturating_add);
@@ -343,7 +339,7 @@ impl Reckoning<'_> {
 
     fn stops(&self) -> String {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
-        // Two of a process.
+        // An attach stops a process twice.
         const SHOWN: usize = 6;
         let stops = &self.program_run.attach_stops_ns;
         let attach: Vec<String> = stops.iter().map(us).collect();
@@ -358,7 +354,7 @@ impl Reckoning<'_> {
             (0, _) => format!("{attach} at attach"),
             (times, longest) => {
                 format!(
-                    "{attach} at attach and {} at most, {times} times, at later ones",
+                    "{attach} at attach, {times} times at later attaches ({} at most)",
                     us(&longest)
                 )
             }
@@ -373,7 +369,7 @@ impl Reckoning<'_> {
         match &self.program_run.detached.stopped_ns {
             Some(ns) => format!("{attach}{meanwhile}, {} at detach", us(ns)),
             None if self.is_gone => {
-                format!("{attach}{meanwhile}; the target was gone at detach")
+                format!("{attach}{meanwhile}; the program ended before the detach")
             }
             None => format!("{attach}{meanwhile}; the detach failed"),
         }

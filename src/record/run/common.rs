@@ -1,4 +1,5 @@
-//! What the processes of a recording have in common: the trace, the ids in it, and the end.
+//! The state that all processes of a recording share: the trace, the ids in it, and the request to
+//! end.
 //!
 //! # Invariants
 //! - The files are created after the first attach, so that a refused one leaves nothing behind.
@@ -6,90 +7,91 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::fault::{self, Point};
-use crate::record::batch::process::Number;
+use crate::fault::{self, FaultPoint};
+use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::options::Options;
-use crate::record::contract::stop::Stop;
+use crate::record::contract::stop::StopCondition;
 use crate::record::name::contexts::TagNames;
 use crate::record::name::frames::FrameNames;
 use crate::record::run::failed::Failed;
-use crate::record::run::opened::Opened;
+use crate::record::run::opened::OpenedProcess;
 use crate::record::run::opening;
 use crate::record::store::trace_ids::Instances;
 use crate::record::target::attach::Attached;
 use crate::record::weigh::overhead::Ledger;
 use crate::record::write::output;
-use crate::record::write::trigger::Shared;
-use crate::record::write::writer::{Answers, Finished, Writer, Writing};
+use crate::record::write::trigger::SharedTriggers;
+use crate::record::write::writer::{AnswerSender, Finished, Writer, WriterThread};
 
-/// What they share.
-pub(crate) struct Common<'a> {
-    /// What was asked for.
+/// The state that all processes of a recording share.
+pub(crate) struct CommonState<'a> {
+    /// The options of the recording.
     pub(crate) options: &'a Options,
-    /// Asks for the end.
-    pub(crate) stop: Arc<Stop>,
+    /// The request to end the recording.
+    pub(crate) stop: Arc<StopCondition>,
     /// The ids of call traces.
     pub(crate) instances: Arc<Instances>,
     /// The names of tags.
     pub(crate) tags: Arc<TagNames>,
-    /// What triggers of all processes have in common.
-    pub(crate) triggers: Arc<Shared>,
-    /// Who the recorder's CPU time is charged to.
+    /// The state that the triggers of all processes share.
+    pub(crate) triggers: Arc<SharedTriggers>,
+    /// Charges the recorder's CPU time to the processes.
     pub(crate) ledger: Arc<Ledger>,
-    /// There may be more processes than one.
+    /// Whether the recording may have several processes.
     pub(crate) is_several: bool,
-    /// Since there is a trace.
-    writing: Mutex<Option<Writing>>,
-    /// The same options with the trace's name, since that is known.
+    /// The writer thread, once the trace exists.
+    writing: Mutex<Option<WriterThread>>,
+    /// The options with the trace's final name, once that is known.
     named: OnceLock<Options>,
 }
 
-impl<'a> Common<'a> {
-    /// Before anything is attached to.
-    pub(crate) fn new(options: &'a Options, stop: Arc<Stop>, is_several: bool) -> Self {
+impl<'a> CommonState<'a> {
+    /// Creates the state, before the first attach.
+    pub(crate) fn new(options: &'a Options, stop: Arc<StopCondition>, is_several: bool) -> Self {
         let (instances, tags, ledger, writing, named) = Default::default();
-        let triggers = Arc::new(Shared::new(&options.triggers));
+        let triggers = Arc::new(SharedTriggers::new(&options.triggers));
         Self { options, stop, instances, tags, triggers, ledger, is_several, writing, named }
     }
 
-    /// The way into the trace for a process that has been attached to; the first one creates it.
+    /// Returns a writer for a process that has been attached to. The first call creates the trace.
     pub(crate) fn join(
         &self,
-        number: Number,
-        (opened, attached): (&Opened, &Attached<'_>),
-        names: impl FnOnce(Answers) -> io::Result<FrameNames>,
+        number: ProcessNumber,
+        (opened, attached): (&OpenedProcess, &Attached<'_>),
+        names: impl FnOnce(AnswerSender) -> io::Result<FrameNames>,
     ) -> Result<Writer, RecordError> {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let writing = match &mut *writing {
             Some(writing) => writing,
             none => {
-                // The first process gives it its name, if that has a place for one.
+                // The first process decides the trace's name, if the pattern depends on it.
                 let options = output::named(self.options, opened.pid)?.into_owned();
                 let options = self.named.get_or_init(|| options);
                 let writer = opening::create(options, opened, attached)?;
-                fault::at(Point::RecordWriting);
-                none.insert(Writing::start(writer).map_err(other)?)
+                fault::at(FaultPoint::RecordWriting);
+                none.insert(WriterThread::start(writer).map_err(other)?)
             }
         };
         let writer = writing.join(number, opened.pid, names).map_err(other)?;
-        Ok(writer.counted_in(self.ledger.handed(number)))
+        Ok(writer.counted_in(self.ledger.handed_over(number)))
     }
 
-    /// The failure of an attempt that this error ends.
+    /// Wraps an error that ends this attempt to record.
     pub(crate) fn failed(&self, error: RecordError) -> Failed {
         Failed { error, has_begun: self.named.get().is_some() }
     }
 
-    /// What was asked for, with the name of the trace.
+    /// Returns the options, with the trace's name if that is known.
     pub(crate) fn named(&self) -> &Options {
         self.named.get().unwrap_or(self.options)
     }
 
-    /// Writes all that is queued; `None` if there never was a trace. All processes have left.
+    /// Writes everything that is queued, after all processes have left. Returns `None` if no trace
+    /// was created.
     pub(crate) fn finish(&self) -> Option<Finished> {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
-        writing.map(Writing::finish)
+        writing.map(WriterThread::finish)
     }
 }
 

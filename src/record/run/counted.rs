@@ -1,21 +1,21 @@
-//! What the storage, its threads and their timers have counted, as numbers of the metadata.
+//! The counters of the storage, its threads and their timers, for the metadata.
 
 use traceprof_abi::layout::Counter;
 
 use crate::record::session::program_run::ProgramRun;
 
-/// Counters that the metadata has under these names.
+/// Counters and their names in the metadata.
 const NAMES: [(Counter, &str); 26] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
-    (Counter::Hits, "put_hits"),
+    (Counter::PutHits, "put_hits"),
     (Counter::DroppedArena, "dropped.arena full"),
     (Counter::DroppedProbes, "dropped.no table slot"),
     (Counter::HazardCollision, "hazard_collisions"),
     (Counter::TableCollision, "table_collisions"),
     (Counter::DuplicateEvent, "duplicate_events"),
     (Counter::Foreign, "foreign_signals"),
-    (Counter::Nameless, "nameless_signals"),
+    (Counter::SignalInfoLost, "nameless_signals"),
     (Counter::Stale, "stale_signals"),
     (Counter::Late, "late_signals"),
     (Counter::Nested, "nested_signals"),
@@ -25,7 +25,7 @@ const NAMES: [(Counter, &str); 26] = [
     (Counter::Primed, "threads_primed"),
     (Counter::Armed, "timers_armed"),
     (Counter::TimerFailed, "timers_failed"),
-    (Counter::TimerHits, "timer_hits"),
+    (Counter::TimerExpiries, "timer_hits"),
     (Counter::TimerOverruns, "timer_overruns"),
     (Counter::LeaseEnded, "timers_expired"),
     (Counter::Off, "signals_while_off"),
@@ -34,7 +34,7 @@ const NAMES: [(Counter, &str); 26] = [
     (Counter::SliceLost, "stack_slices_lost"),
 ];
 
-/// Numbers for the metadata, by name.
+/// Returns the numbers for the metadata, by name.
 pub(crate) fn numbers(program_run: &ProgramRun) -> Vec<(&'static str, u64)> {
     let (counts, storage) = (&program_run.counts, &program_run.store.storage);
     let threads = &program_run.store.threads;

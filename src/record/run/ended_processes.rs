@@ -1,73 +1,71 @@
-//! The processes of a recording that are over: the first ones and those that used the most CPU time
-//! each by itself, all others as a sum.
+//! The processes whose recording has ended. The first ones and those with the most CPU time are
+//! kept one by one, all others as a sum.
 //!
 //! # Invariants
-//! - What is kept does not grow with the number of processes, but for threads that blocked the
-//!   signal.
-//! - What is reported of all is the same, however many of them are in the sum.
-//! - In the sum are only processes that have exited, and of which nothing is left to be done or
-//!   told.
+//! - Memory does not grow with the number of processes, except for threads that blocked the signal.
+//! - The totals do not depend on how many processes are in the sum.
+//! - The sum has only processes that exited, with nothing left to do or to report for them.
 
-use crate::record::run::ended::{Ended, is_listed};
+use crate::record::run::ended_process::{EndedProcess, is_listed};
 use crate::record::run::executions::Executions;
-use crate::record::session::End;
+use crate::record::session::SessionEnd;
 use crate::record::session::program_run::ProgramRun;
 use crate::record::store::liveness::heaviest;
 
-/// Those that are kept for their CPU time, besides the first ones.
+/// The number of processes that are kept for their CPU time, besides the first ones.
 const HEAVIEST: usize = 100;
 
-/// See the module.
+/// The processes of a recording that have ended.
 #[derive(Default)]
 pub(crate) struct EndedProcesses {
-    /// Each by itself, in the order of their ends.
-    pub(crate) ended: Vec<Ended>,
-    /// All others.
-    pub(crate) rest: Option<Box<Rest>>,
+    /// Processes that are kept one by one, in the order in which they ended.
+    pub(crate) ended: Vec<EndedProcess>,
+    /// The sum of all others.
+    pub(crate) rest: Option<Box<SummedProcesses>>,
 }
 
-/// A sum of processes.
-pub(crate) struct Rest {
-    /// How many.
+/// The sum of the processes that are not kept one by one.
+pub(crate) struct SummedProcesses {
+    /// The number of these processes.
     pub(crate) count: u64,
-    /// What their sampling came to.
+    /// The totals of their sampling.
     pub(crate) program_run: ProgramRun,
     /// The programs that they executed.
     pub(crate) executions: Executions,
 }
 
 impl EndedProcesses {
-    /// Of one process.
-    pub(crate) fn of_one(ended: Ended) -> Self {
+    /// Returns the list with a single process.
+    pub(crate) fn of_one(ended: EndedProcess) -> Self {
         Self { ended: vec![ended], rest: None }
     }
 
-    /// There is none.
+    /// Whether no process has ended.
     pub(crate) fn is_empty(&self) -> bool {
         self.ended.is_empty() && self.rest.is_none()
     }
 
-    /// How many there are.
+    /// Returns the number of processes, including those in the sum.
     pub(crate) fn count(&self) -> u64 {
         self.ended.len() as u64 + self.rest.as_ref().map_or(0, |rest| rest.count)
     }
 
-    /// One more is over. `preserve` call traces of all are the heaviest.
-    pub(crate) fn add(&mut self, ended: Ended, preserve: usize) {
+    /// Adds a process that ended. `preserve` is the number of heaviest call traces to keep.
+    pub(crate) fn add(&mut self, ended: EndedProcess, preserve: usize) {
         self.ended.push(ended);
         let light = self.ended.iter().enumerate().filter(|(_, it)| may_be_summed(it));
         let light: Vec<(u64, usize)> =
-            light.map(|(place, it)| (it.program_run.cpu.used_ns(), place)).collect();
+            light.map(|(index, it)| (it.program_run.cpu.used_ns(), index)).collect();
         if light.len() <= HEAVIEST {
             return;
         }
-        let Some((_, place)) = light.into_iter().min() else { return };
-        let ended = self.ended.remove(place);
+        let Some((_, index)) = light.into_iter().min() else { return };
+        let ended = self.ended.remove(index);
         ended.tally.sum_up();
         self.sum(&ended, preserve);
     }
 
-    fn sum(&mut self, ended: &Ended, preserve: usize) {
+    fn sum(&mut self, ended: &EndedProcess, preserve: usize) {
         let mut program_run = ended.program_run.clone();
         program_run.count_stops();
         match &mut self.rest {
@@ -80,15 +78,15 @@ impl EndedProcesses {
             }
             none => {
                 let executions = ended.executions.clone();
-                *none = Some(Box::new(Rest { count: 1, program_run, executions }));
+                *none = Some(Box::new(SummedProcesses { count: 1, program_run, executions }));
             }
         }
     }
 }
 
-fn may_be_summed(ended: &Ended) -> bool {
+fn may_be_summed(ended: &EndedProcess) -> bool {
     !is_listed(ended.number)
-        && ended.end == End::Exited
+        && ended.end == SessionEnd::Exited
         && ended.opened.command.is_none()
         && ended.program_run.detached.residue.is_none()
         && !ended.jvm.is_asking()
@@ -104,20 +102,20 @@ mod tests {
     use crate::record::weigh::cpu_clock::CpuClock;
 
     const MS: u64 = 1_000_000;
-    /// Those that are listed by their numbers.
+    /// The number of processes that are listed because they were first.
     const FIRST: u64 = 1000;
 
-    fn ended(number: u32, used_ns: u64) -> Ended {
+    fn ended(number: u32, used_ns: u64) -> EndedProcess {
         let program_run = ProgramRun {
             cpu: CpuClock::made_up(0, used_ns),
             source: SourceTotals { primed: used_ns / MS, ..SourceTotals::default() },
             attach_stops_ns: vec![u64::from(number), 7],
             ..made_up()
         };
-        Ended::made_up(number, End::Exited, program_run)
+        EndedProcess::made_up(number, SessionEnd::Exited, program_run)
     }
 
-    /// CPU time of a process by its number: no order in it.
+    /// Returns a CPU time for a process number, in no particular order.
     fn used_ns(number: u32) -> u64 {
         (1 + u64::from(number) * 7919 % 997) * MS
     }
@@ -141,7 +139,7 @@ mod tests {
         assert_eq!(sum.store.threads.seen, 5 * 3000);
         let (later, longest) = sum.later_stops_ns;
         assert_eq!((sum.attach_stops_ns.len() as u64 + later, longest), (6000, longest));
-        // Of the later ones none that is kept is lighter than any that is not.
+        // No later process that is kept is lighter than one that is not.
         let kept: BTreeMap<u32, u64> = ended_processes
             .ended
             .iter()
@@ -159,7 +157,7 @@ mod tests {
         let mut ended_processes = EndedProcesses::default();
         for number in 2000..2400 {
             let mut ended = ended(number, MS);
-            ended.end = End::SignalTaken;
+            ended.end = SessionEnd::SignalTaken;
             ended_processes.add(ended, 0);
         }
         assert!(ended_processes.rest.is_none() && ended_processes.ended.len() == 400);

@@ -1,22 +1,22 @@
-//! The programs that the target executed during a recording: what the trace and the closing report
-//! say of them.
+//! The programs that the target executed during a recording, for the trace and the closing report.
 //!
 //! # Invariants
-//! - Only so many are listed; all are counted. What is kept does not grow with their number.
+//! - All programs are counted, and a bounded number is listed. Memory does not grow with their
+//!   number.
 
 use crate::trace::Value;
 
-/// Programs that are listed in the trace.
+/// The number of programs that the trace lists.
 const LISTED: u64 = 1000;
-/// Programs that are named in the closing report.
+/// The number of programs that the closing report names.
 const NAMED: usize = 4;
 
-/// What became of a program.
+/// The outcome for an executed program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It has been sampled since this time, in CLOCK_MONOTONIC nanoseconds.
+    /// It is sampled from this time on, in CLOCK_MONOTONIC nanoseconds.
     Sampled(u64),
-    /// It ended, executed another one or was not wanted any more before it could be sampled.
+    /// It exited, executed another program, or the recording ended, before it could be sampled.
     Missed,
     /// It could not be sampled, for this reason.
     Refused(String),
@@ -24,32 +24,33 @@ pub(crate) enum Fate {
 
 /// A program that the target executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Execution {
+struct ExecutionRecord {
     name: String,
     time_ns: u64,
     fate: Option<Fate>,
 }
 
-/// The programs, up to the last one.
+/// The programs that the target has executed so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Executions {
     count: u64,
     missed: u64,
-    /// The first ones, and the last.
-    named: Vec<Execution>,
+    /// The first [`NAMED`] programs, and the last one.
+    named: Vec<ExecutionRecord>,
 }
 
 impl Executions {
-    /// The target has executed a program, at this time in CLOCK_MONOTONIC nanoseconds.
+    /// Adds a program that the target executed at this time, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) fn begin(&mut self, name: String, time_ns: u64) {
         self.count += 1;
         if self.named.len() > NAMED {
             self.named.pop();
         }
-        self.named.push(Execution { name, time_ns, fate: None });
+        self.named.push(ExecutionRecord { name, time_ns, fate: None });
     }
 
-    /// What became of the last one: a key and a value for the trace, if that lists it.
+    /// Records the outcome for the last program. Returns a key and a value for the trace, if the
+    /// trace lists the program.
     pub(crate) fn settle(&mut self, fate: Fate) -> Option<(String, Value)> {
         let count = self.count;
         let last = self.named.last_mut()?;
@@ -63,7 +64,7 @@ impl Executions {
         (count <= LISTED).then(|| (format!("executed.{count}"), Value::List(value)))
     }
 
-    /// Adds those of another process.
+    /// Adds the programs of another process.
     pub(crate) fn join(&mut self, other: &Self) {
         self.count += other.count;
         self.missed += other.missed;
@@ -71,17 +72,17 @@ impl Executions {
         self.named.extend(other.named.iter().take(room).cloned());
     }
 
-    /// What the last one is called.
+    /// Returns the name of the last program.
     pub(crate) fn last(&self) -> Option<&str> {
         self.named.last().map(|it| it.name.as_str())
     }
 
-    /// How many there were.
+    /// Returns the number of programs.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The last one, if it could not be sampled: its name, and why.
+    /// Returns the last program's name and the reason, if it could not be sampled.
     pub(crate) fn refused(&self) -> Option<(&str, &str)> {
         let last = self.named.last()?;
         match &last.fate {
@@ -90,9 +91,9 @@ impl Executions {
         }
     }
 
-    /// For the closing report; times are since `begin_ns`.
+    /// Returns the text for the closing report. Times count from `begin_ns`.
     pub(crate) fn text(&self, begin_ns: u64) -> Option<String> {
-        let one = |it: &Execution| {
+        let one = |it: &ExecutionRecord| {
             let after_ns = it.time_ns.saturating_sub(begin_ns);
             format!("{} after {:.3} s", it.name, after_ns as f64 / 1e9)
         };

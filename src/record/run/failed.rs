@@ -1,12 +1,12 @@
-//! Why an attempt to record has failed.
+//! A failed attempt to record.
 
 use crate::record::contract::error::RecordError;
 
-/// Why an attempt to record has failed.
+/// A failed attempt to record.
 pub(crate) struct Failed {
-    /// What is said of it.
+    /// The error.
     pub(crate) error: RecordError,
-    /// There was a trace already.
+    /// Whether the trace existed already.
     pub(crate) has_begun: bool,
 }
 

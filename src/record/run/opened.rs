@@ -17,28 +17,28 @@ use crate::record::target::residue::Footprint;
 use crate::record::target::signals::SIGTRAP;
 use crate::record::target::spawn::{self, HeldChild, StartedProgram};
 
-/// A process that is to be recorded.
+/// A process to record, before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Process {
-    /// One that is started for it.
+pub(crate) enum TargetProcess {
+    /// A program that the recorder starts.
     Started,
-    /// One that runs.
+    /// A running process.
     Running {
         pid: i32,
-        /// It has just been started by somebody.
+        /// Whether the process has just started.
         is_new: bool,
     },
-    /// One that another one has started which is recorded.
+    /// A child of a recorded process.
     Child {
         pid: i32,
         parent: i32,
-        /// It has just been started.
+        /// Whether the child has just started.
         is_new: bool,
     },
 }
 
-impl Process {
-    /// Its id, if it is there.
+impl TargetProcess {
+    /// Returns the process id, if the process exists already.
     pub(crate) fn pid(self) -> Option<i32> {
         match self {
             Self::Started => None,
@@ -48,21 +48,21 @@ impl Process {
 }
 
 /// The process to record, before anything is changed in it.
-pub(crate) struct Opened {
+pub(crate) struct OpenedProcess {
     pub(crate) pid: i32,
     pub(crate) start_time: u64,
     pub(crate) command: Option<StartedProgram>,
     pub(crate) candidate: Candidate,
     pub(crate) name: String,
     pub(crate) command_line: Vec<OsString>,
-    /// Programs that it executes are recorded as well.
+    /// Whether programs that it executes are recorded as well.
     pub(crate) is_followed: bool,
 }
 
-impl Opened {
+impl OpenedProcess {
     pub(crate) fn open(
         options: &Options,
-        process: Process,
+        process: TargetProcess,
         guardian: &mut Guardian,
         raised: &Raised,
     ) -> Result<Self, RecordError> {
@@ -74,11 +74,11 @@ impl Opened {
             (pid, _) => (Candidate::running(pid.unwrap_or(0), options, guardian)?, None),
         };
         let pid = candidate.pid;
-        // To execute a program is how most begin that somebody else has started.
+        // Most new children execute a program first, so a child is followed across an exec.
         let (is_beginning, is_new) = match process {
-            Process::Started => (false, true),
-            Process::Running { is_new, .. } => (is_new, is_new),
-            Process::Child { is_new, .. } => (true, is_new),
+            TargetProcess::Started => (false, true),
+            TargetProcess::Running { is_new, .. } => (is_new, is_new),
+            TargetProcess::Child { is_new, .. } => (true, is_new),
         };
         candidate.is_started = is_new;
         let gone = |error| target_error(pid, error);
@@ -93,15 +93,15 @@ impl Opened {
         })
     }
 
-    /// What it is like before the attach, if that is to be compared.
+    /// Reads the state of the process before the attach, for `--verify-detach`.
     pub(crate) fn footprint(&self, options: &Options) -> Result<Option<Footprint>, RecordError> {
         let footprint = options.verify_detach.then(|| Footprint::of(self.pid)).transpose();
         footprint.map_err(|error| target_error(self.pid, error))
     }
 
-    /// It runs another program.
+    /// Reads the name and the command line again after an exec.
     pub(crate) fn name_again(&mut self) {
-        // One that is gone keeps its name.
+        // A process that has exited keeps its name.
         let words = proc::command_line(self.pid).ok().filter(|words| !words.is_empty());
         if let (Ok(status), Some(words)) = (proc::status(self.pid), words) {
             (self.name, self.command_line) = (status.name, words);
@@ -112,16 +112,16 @@ impl Opened {
         self.command.as_ref().map(|_| self.pid)
     }
 
-    /// Ends a program that was held, which has not run its first instruction.
+    /// Kills a held program, which has not run its first instruction.
     pub(crate) fn abandon(mut self, guardian: Guardian) {
         if let Some(command) = &mut self.command {
             command.kill();
         }
-        // Before the program is waited for, which its tracer comes first in.
+        // The guardian exits before the wait for the program: a tracer's wait comes first.
         drop(guardian);
     }
 
-    /// A program that was held goes on.
+    /// Releases a held program.
     pub(crate) fn go_on(&mut self) {
         if let Some(command) = &mut self.command {
             command.release();
@@ -129,8 +129,8 @@ impl Opened {
     }
 }
 
-/// Starts a program: its pid, the descriptor that it is parked on (if it is held at its exec), and
-/// the program itself.
+/// Starts a program. Returns its pid, the descriptor that it is parked on (if it is held at its
+/// exec), and the program itself.
 pub(crate) fn start(
     command: &[OsString],
     guardian: &mut Guardian,
@@ -159,8 +159,8 @@ pub(crate) fn start(
     Ok((pid, hold_fd, started))
 }
 
-/// Waits until a program that handles all signals has installed its handlers: then ours goes in
-/// front of its own, as in a program that has been running for long.
+/// Waits until a program that handles all signals has installed its handlers. The agent's handler
+/// then goes in front of them, as in a program that has run for a while.
 pub(crate) fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<(), RecordError> {
     pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + PATIENCE;
@@ -168,8 +168,8 @@ pub(crate) fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<
         let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
         if status.state == 'Z' {
             return Err(RecordError::TargetGone(anyhow!(
-                "the program ended before it was sampled: see what it does without `traceprof \
-                 record`"
+                "the program exited before it was sampled: run it without `traceprof record` to \
+                 see why"
             )));
         }
         if status.catches(SIGTRAP) {
@@ -180,12 +180,11 @@ pub(crate) fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<
     Ok(())
 }
 
-/// It was there, and ended before anything was seen of it.
-pub(crate) const NEVER_SAMPLED: &str = "the target ended before it was sampled: to have it from \
-    its first instruction \
-                             on, start it with `traceprof record -- COMMAND`";
+/// The message for a target that exited before the first sample.
+pub(crate) const NEVER_SAMPLED: &str = "the target exited before it was sampled: to sample it \
+    from its first instruction, start it with `traceprof record -- COMMAND`";
 
-/// Readable when the process is gone.
+/// Opens a descriptor that becomes readable when the process exits.
 pub(crate) fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     proc::open_pidfd(pid).map_err(|error| target_error(pid, error))
 }

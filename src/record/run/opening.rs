@@ -1,17 +1,17 @@
-//! What the trace says of a recording before its first sample.
+//! Creates the trace, with the metadata that is known before the first sample.
 
 use crate::record::contract::clock;
 use crate::record::contract::error::{RecordError, output_error};
 use crate::record::contract::options::Options;
 use crate::record::contract::sampling::{Choice, Setup};
-use crate::record::run::opened::Opened;
+use crate::record::run::opened::OpenedProcess;
 use crate::record::target::attach::Attached;
 use crate::record::write::output;
 use crate::trace::{Metadata, TraceSeries, Value};
 
 pub(crate) fn create(
     options: &Options,
-    opened: &Opened,
+    opened: &OpenedProcess,
     attached: &Attached<'_>,
 ) -> Result<TraceSeries, RecordError> {
     let mut writer = output::create(options, opened.pid).map_err(output_error)?;
@@ -22,12 +22,12 @@ pub(crate) fn create(
     }
     let start = Value::Unsigned(opened.start_time);
     writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
-    // Whoever looks at the file, or is left with it, can tell from the begin what it is.
+    // Readers can identify the file from the start, even if the recorder is killed.
     writer.flush().map_err(output_error)?;
     Ok(writer)
 }
 
-/// What the trace says of a recording before its first sample.
+/// Returns the metadata that is known before the first sample.
 fn opening(
     options: &Options,
     pid: i32,

@@ -13,7 +13,7 @@ use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::contract::options::Options;
 use crate::record::contract::sampling::{Choice, Engine, Setup};
-use crate::record::source::engine::{self, Facts};
+use crate::record::source::engine::{self, EngineFacts};
 use crate::record::source::kernel;
 use crate::record::source::perf::event_error;
 use crate::record::target::attach::AttachInputs;
@@ -29,7 +29,7 @@ const NO_SERVERS: &str = "--debuginfod has no effect: DEBUGINFOD_URLS names no s
 pub(crate) struct Candidate {
     /// The process id.
     pub(crate) pid: i32,
-    /// Whether it was started a moment ago, and may yet change what it does with signals.
+    /// Whether it has just started, and may still change its signal dispositions.
     pub(crate) is_started: bool,
     /// The descriptor that it is parked on.
     pub(crate) hold_fd: Option<i32>,
@@ -80,7 +80,7 @@ impl Candidate {
 }
 
 impl Plan {
-    /// Makes the plan for a process, from what the kernel says of it.
+    /// Makes the plan for a process, from what the kernel reports about it.
     pub(crate) fn new(candidate: &Candidate, options: &Options) -> Result<Self, RecordError> {
         let attach = attach_inputs(candidate, options)?;
         let mut notices = Vec::new();
@@ -110,11 +110,11 @@ fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs,
     let mut setup = Setup {
         period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
         kernel: options.kernel,
-        // Any number that an earlier session is unlikely to have used.
+        // An arbitrary number that an earlier session is unlikely to have used.
         cookie: (monotonic_now_ns() >> 10) as u16,
     };
     let gone = |error| target_error(sampled.pid, error);
-    let facts = Facts::gather(sampled.pid, sampled.is_started, setup).map_err(gone)?;
+    let facts = EngineFacts::gather(sampled.pid, sampled.is_started, setup).map_err(gone)?;
     let choice = engine::choose(options.engine, &facts);
     let choice = choice.map_err(|error| event_error(sampled.pid, error))?;
     let waiter = facts.trap_waiter();
@@ -161,7 +161,7 @@ fn other_engine(trap_waiter: &Option<String>, advice: &str) -> String {
 fn signals_of(
     sampled: &Candidate,
     choice: &Choice,
-    facts: &Facts,
+    facts: &EngineFacts,
 ) -> Result<[i32; SIGNALS], RecordError> {
     let (pid, wanted) = (sampled.pid, &facts.signals);
     let timer_signal = || {

@@ -1,34 +1,35 @@
 //! The collector's priority.
 //!
-//! A target with a thousand busy threads would leave the collector one turn in seconds: reading its
-//! list of threads would take minutes, and its tables would run full. The thread sleeps nearly all
-//! of the time.
+//! Beside a target with a thousand busy threads, the collector would run once in several seconds.
+//! Reading the list of threads would take minutes, and the tables would fill up. The collector
+//! sleeps nearly all of the time, so a high priority does not disturb others.
 //!
 //! # Invariants
-//! - It is one thread's: what must not inherit it is started in [`Raised::as_before`].
+//! - Only one thread has the high priority. Threads and programs that must not inherit it are
+//!   started in [`Raised::as_before`].
 //!
 //! # Safety
 //! Two system calls without pointers.
 #![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
 
-/// A thread's priority, for one that is started while that of its parent is raised.
+/// A thread's priority (nice value), for a thread that a parent with raised priority starts.
 #[derive(Debug, Clone, Copy)]
 pub struct Priority(i32);
 
 impl Priority {
-    /// That of the calling thread.
+    /// Returns the priority of the calling thread.
     pub fn of_this_thread() -> Self {
-        // SAFETY: no pointers. On Linux the priority is the thread's.
+        // SAFETY: no pointers. On Linux the call concerns the calling thread alone.
         Self(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) })
     }
 
-    /// Gives it to the calling thread, where that is permitted: a lower one is always.
+    /// Sets this priority for the calling thread, if that is permitted. Lowering always is.
     pub fn assume(self) {
         set(self.0);
     }
 }
 
-/// The calling thread is scheduled before others, where that is permitted.
+/// The raised priority of the calling thread, if that is permitted.
 #[derive(Debug)]
 pub(crate) struct Raised {
     before: Priority,
@@ -43,8 +44,8 @@ impl Raised {
         Self { before }
     }
 
-    /// Does something with the priority that there was before: threads and programs that it starts
-    /// keep that one.
+    /// Runs `work` with the earlier priority. Threads and programs that `work` starts keep the
+    /// earlier priority.
     pub(crate) fn as_before<T>(&self, work: impl FnOnce() -> T) -> T {
         let raised = Priority::of_this_thread();
         self.before.assume();
@@ -55,6 +56,6 @@ impl Raised {
 }
 
 fn set(priority: i32) {
-    // SAFETY: no pointers. Refusal leaves it as it is.
+    // SAFETY: no pointers. A refused call changes nothing.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, priority) };
 }

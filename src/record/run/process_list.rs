@@ -1,22 +1,23 @@
-//! The processes of a recording that has several, as the trace and the closing report list them.
+//! The list of processes in the trace and in the closing report, for recordings of several.
 //!
 //! # Invariants
-//! - Only so many are listed in the trace, the first ones and the heaviest of the others; all are
-//!   counted.
+//! - All processes are counted. The trace lists a bounded number: the first ones, and the heaviest
+//!   of the others.
 
 use crate::proc;
 use crate::record::contract::figures::{percent, seconds};
-use crate::record::run::ended::{Ended, LISTED};
-use crate::record::run::over::Over;
-use crate::record::session::End;
+use crate::record::run::ended_process::{EndedProcess, LISTED};
+use crate::record::run::ended_recording::EndedRecording;
+use crate::record::session::SessionEnd;
 use crate::trace::{Metadata, Value};
 
-/// Those that are named in the closing report.
+/// The number of processes that the closing report names.
 const NAMED: usize = 10;
-/// Characters of a command line in the trace.
+/// The largest number of characters of a command line in the trace.
 const COMMAND_MAX: usize = 4000;
 
-/// A process before its end, as the trace lists it: id, start in ticks, name, command line, begin.
+/// Returns the entry of a running process in the trace: process id, start time in ticks, name,
+/// command line, and the start of its recording.
 pub(crate) fn begun(pid: i32, start_time: u64, words: &[std::ffi::OsString], now_ns: u64) -> Value {
     let mut room = COMMAND_MAX;
     let mut texts = Vec::new();
@@ -38,15 +39,18 @@ pub(crate) fn begun(pid: i32, start_time: u64, words: &[std::ffi::OsString], now
     ])
 }
 
-impl Ended {
-    /// How it ended, in a word or with a reason.
+impl EndedProcess {
+    /// Describes how its recording ended, in a word or with a reason.
     fn how(&self) -> String {
         match self.end {
-            End::Asked | End::AskedBetween | End::Output => "detached".to_owned(),
-            End::Exited => "exited".to_owned(),
-            End::Executed | End::Full | End::OutOfIds | End::SignalTaken => {
-                self.reason().unwrap_or_else(|| "detached".to_owned())
+            SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => {
+                "detached".to_owned()
             }
+            SessionEnd::Exited => "exited".to_owned(),
+            SessionEnd::Executed
+            | SessionEnd::Full
+            | SessionEnd::OutOfIds
+            | SessionEnd::SignalTaken => self.reason().unwrap_or_else(|| "detached".to_owned()),
         }
     }
 
@@ -55,18 +59,18 @@ impl Ended {
     }
 }
 
-impl Over {
-    fn samples_of(&self, ended: &Ended) -> u64 {
+impl EndedRecording {
+    fn samples_of(&self, ended: &EndedProcess) -> u64 {
         self.finished.totals_of(ended.number).map_or(0, |totals| totals.samples + totals.wall.0)
     }
 
-    /// What the trace says of each.
+    /// Returns the metadata of each process.
     pub(crate) fn process_metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
         if !self.is_several {
             return metadata;
         }
-        // All of them: the process that told of them last may not have known the latest.
+        // All tags: the process that reported tags last may not know the newest ones.
         metadata.extend(self.tags.clone());
         let mut set = |key: &str, number: usize| {
             metadata.insert(key.to_owned(), Value::Unsigned(number as u64));
@@ -86,8 +90,8 @@ impl Over {
                 Value::Text(ended.how()),
                 Value::Unsigned(self.samples_of(ended)),
                 Value::Unsigned(ended.program_run.cpu.used_ns()),
-                Value::Unsigned(ended.program_run.spent.signals_ns()),
-                Value::Unsigned(ended.program_run.spent.cost.recorder_ns),
+                Value::Unsigned(ended.program_run.overhead.signals_ns()),
+                Value::Unsigned(ended.program_run.overhead.cost.recorder_ns),
             ]);
             metadata.insert(format!("process.{}", ended.number), Value::List(entry));
         }
@@ -99,21 +103,21 @@ impl Over {
         metadata
     }
 
-    /// The lines of the closing report: those that used the most CPU time, those that could not be
-    /// recorded, and those in which something was found.
+    /// Returns the lines of the closing report: the processes with the most CPU time, those that
+    /// could not be recorded, and those in which the detach left something.
     pub(crate) fn process_lines(&self) -> Vec<(String, String)> {
         if !self.is_several {
             return Vec::new();
         }
         let all_ns: u64 = self.program_run.cpu.used_ns();
-        let mut order: Vec<&Ended> = self.ended.iter().collect();
+        let mut order: Vec<&EndedProcess> = self.ended.iter().collect();
         order.sort_by_key(|it| std::cmp::Reverse(it.program_run.cpu.used_ns()));
-        let one = |it: &&Ended| {
+        let one = |it: &&EndedProcess| {
             let used_ns = it.program_run.cpu.used_ns();
             let samples = self.samples_of(it);
             let (time, share) = (seconds(used_ns), percent(used_ns, all_ns));
             let cost =
-                it.program_run.spent.short().map_or(String::new(), |cost| format!(", {cost}"));
+                it.program_run.overhead.short().map_or(String::new(), |cost| format!(", {cost}"));
             let (title, how) = (it.title(), it.how());
             let text = format!("{title}: {time} ({share}), {samples} samples{cost}, {how}");
             ("process".to_owned(), text)
@@ -126,8 +130,8 @@ impl Over {
         };
         more("process", self.ended.len().saturating_sub(NAMED), "more, in the trace");
         let summed = self.count as usize - self.ended.len();
-        more("process", summed, "more with less CPU time, in the sums");
-        more("missed", self.missed as usize, "processes ended before they could be recorded");
+        more("process", summed, "more with less CPU time, only in the totals");
+        more("missed", self.missed as usize, "processes exited before they could be recorded");
         lines.extend(self.late.iter().map(|text| ("late".to_owned(), text.clone())));
         let refused = self.refused.iter().take(NAMED);
         let not = "not recorded";

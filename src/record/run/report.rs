@@ -8,29 +8,29 @@ use crate::record::contract::clock;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::options::{Files, Options};
 use crate::record::contract::summary::Summary;
-use crate::record::run::ended::Ended;
-use crate::record::run::over::Over;
+use crate::record::run::ended_process::EndedProcess;
+use crate::record::run::ended_recording::EndedRecording;
 use crate::record::target::spawn::StartedProgram;
 use crate::record::write::writer::Closed;
-use crate::trace::{Saved, Value, WriteMode, Written};
+use crate::trace::{SavedTrace, Value, WriteMode, Written};
 
 /// Closes the trace, waits for a started program, and sums up.
-pub(crate) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordError> {
-    let reckoning = over.reckoning();
-    let mut text = reckoning.lines();
-    let mut metadata = reckoning.metadata();
+pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summary, RecordError> {
+    let accounting = over.accounting();
+    let mut text = accounting.lines();
+    let mut metadata = accounting.metadata();
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
-    let wall = reckoning.totals.wall;
-    let samples = reckoning.totals.samples + wall.0;
-    let rooted = reckoning.rooted() + wall.1;
+    let wall = accounting.totals.wall;
+    let samples = accounting.totals.samples + wall.0;
+    let rooted = accounting.rooted() + wall.1;
     let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
-    let nothing = (samples == 0).then(|| reckoning.nothing());
+    let nothing = (samples == 0).then(|| accounting.no_samples_reason());
     let reason = over.reason();
     text.extend(over.ended.iter().filter(|_| !over.is_several).flat_map(why));
     let residues = over.residues.iter().flatten().filter(|_| !over.is_several);
     text.extend(residues.map(|it| ("verified".to_string(), it.text().to_string())));
     if over.is_several {
-        // Each is told of with its process.
+        // `process_lines` lists executed programs with their processes.
         text.retain(|(label, _)| label != "executed");
     }
     text.extend(over.process_lines());
@@ -40,7 +40,7 @@ pub(crate) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
     }
     let mut finished = over.finished;
-    if matches!(options.files, Files::Ring { at_end: false, .. }) && !over.is_save_owed {
+    if matches!(options.files, Files::Ring { at_end: false, .. }) && !over.is_save_pending {
         finished.drop_rest();
     }
     let closed = finished.close(metadata.clone(), &over.program_run.heaviest);
@@ -55,7 +55,7 @@ pub(crate) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         text.extend(files(&written, (options, output), &parts));
     }
     text.extend(saves.iter().map(saved));
-    text.extend(rest_of_ring(options, (is_dropped, saves.is_empty()), error.is_some()));
+    text.extend(ring_at_end(options, (is_dropped, saves.is_empty()), error.is_some()));
     let cut_short = error.map(|error| error.to_string());
     if cut_short.is_some() {
         let kept = format!("{} of {samples} samples", written.samples);
@@ -80,15 +80,15 @@ pub(crate) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
     })
 }
 
-/// What became of the ring's parts at the end, where they were not saved.
-fn rest_of_ring(
+/// Returns what happened to the ring's parts at the end, if they were not saved.
+fn ring_at_end(
     options: &Options,
     (is_dropped, none_saved): (bool, bool),
     has_failed: bool,
 ) -> Option<(String, String)> {
     let text = if is_dropped {
         let why =
-            if none_saved { "nothing asked for a save" } else { "no more saves were asked for" };
+            if none_saved { "no save was requested" } else { "no further save was requested" };
         format!("dropped at the end: {why} (--ring-save trigger)")
     } else if matches!(options.files, Files::Ring { .. }) && has_failed {
         format!("its parts are left in {}", options.ring_directory().display())
@@ -98,8 +98,8 @@ fn rest_of_ring(
     Some(("ring".to_string(), text))
 }
 
-/// What was saved of a ring.
-fn saved(saved: &Saved) -> (String, String) {
+/// Returns the line about a saved part of a ring.
+fn saved(saved: &SavedTrace) -> (String, String) {
     let path = saved.path.display();
     let text = match &saved.outcome {
         Ok(Written { samples, data_bytes, .. }) => {
@@ -110,7 +110,7 @@ fn saved(saved: &Saved) -> (String, String) {
     ("saved".to_string(), text)
 }
 
-/// What the files are like.
+/// Returns the lines about the files.
 fn files(
     written: &Written,
     (options, output): (&Options, &Path),
@@ -119,7 +119,7 @@ fn files(
     let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
     let per_sample = match samples {
         0 => String::new(),
-        _ => format!(" ({:.1} a sample)", (data + index) as f64 / samples as f64),
+        _ => format!(" ({:.1} per sample)", (data + index) as f64 / samples as f64),
     };
     let path = output.display();
     let name = |path: &PathBuf| path.display().to_string();
@@ -144,8 +144,8 @@ fn files(
     collected.into_iter().chain(written).chain(of_parts).chain(unsorted).collect()
 }
 
-/// Why the recording of a process ended, where the user did not ask for it, and what stays behind.
-fn why(ended: &Ended) -> Vec<(String, String)> {
+/// Returns why the recording of a process ended, unless the user ended it, and what is left behind.
+fn why(ended: &EndedProcess) -> Vec<(String, String)> {
     let reason = ended.reason().map(|reason| ("ended".to_string(), reason));
     let residue = ended
         .program_run

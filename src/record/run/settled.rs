@@ -1,10 +1,10 @@
-//! Whether an exec is still going on in a process.
+//! Whether an exec is still in progress in a process.
 
 use std::io;
 
 use crate::proc::{self, Mapping};
 
-/// No exec is going on in a process, as far as can be seen.
+/// Whether no exec is in progress in a process. True if its mappings are not readable.
 pub(crate) fn is_settled(pid: i32) -> bool {
     match proc::mappings(pid) {
         Ok(mappings) => is_complete(&mappings),
@@ -12,7 +12,7 @@ pub(crate) fn is_settled(pid: i32) -> bool {
     }
 }
 
-/// The kernel has mapped all of a program: its own code, and last the code that is the kernel's.
+/// Whether the kernel has mapped all of a program: its own code, and last the vdso.
 fn is_complete(mappings: &[Mapping]) -> bool {
     let has_code = mappings.iter().any(|mapping| mapping.exec && mapping.inode != 0);
     has_code && mappings.iter().any(|mapping| mapping.path == "[vdso]")
@@ -31,7 +31,7 @@ mod tests {
             rest.cloned().collect::<Vec<_>>()
         };
         assert!(!is_complete(&without("[vdso]")));
-        // What there is first.
+        // The first mapping of an exec.
         let stack: Vec<_> = own.iter().filter(|it| it.path == "[stack]").cloned().collect();
         assert!(stack.len() == 1 && !is_complete(&stack));
     }

@@ -1,4 +1,4 @@
-//! When the loop of a session does what.
+//! The schedule of a session's loop.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use crate::record::contract::every::Every;
 
 /// The longest sleep of the loop.
 const NAP: Duration = Duration::from_millis(10);
-/// The same in the first moments: a program that has just been started maps its libraries in its
-/// first milliseconds, and samples in them find no table until these mappings are read.
+/// The longest sleep during [`STARTING`]. A new program maps its libraries in its first
+/// milliseconds, and samples in them find no unwind table until the recorder reads these mappings.
 const START_NAP: Duration = Duration::from_millis(1);
-/// The first moments.
+/// How long the short sleeps last after the start.
 const STARTING: Duration = Duration::from_millis(50);
-/// The interval between two rotations, unless a table fills up before.
+/// The interval between two rotations, unless a table fills up earlier.
 const ROTATION: Duration = Duration::from_millis(100);
-/// The interval between two checks that the application has not taken our signal.
+/// The interval between two checks that the agent's handler is still installed.
 const SIGNAL_CHECK: Duration = Duration::from_millis(10);
 /// The interval between two reports of the progress.
 const TICK: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub(super) struct LoopTimes {
     /// The start of sampling.
     pub(super) started: Instant,
-    /// The same in CLOCK_MONOTONIC nanoseconds.
+    /// The start of sampling in CLOCK_MONOTONIC nanoseconds.
     pub(super) started_ns: u64,
     /// The requested duration of the recording.
     pub(super) duration: Option<Duration>,

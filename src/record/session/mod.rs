@@ -17,7 +17,7 @@ use traceprof_abi::sync::Ordering;
 
 use self::loop_times::LoopTimes;
 use self::program_run::ProgramRun;
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::RecordError;
@@ -25,7 +25,7 @@ use crate::record::contract::event::{Event, Progress};
 use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::sampling::Choice;
-use crate::record::contract::stop::Stop;
+use crate::record::contract::stop::StopCondition;
 use crate::record::name::contexts::Contexts;
 use crate::record::name::jvm::JvmNames;
 use crate::record::name::{MappingsRead, Namer};
@@ -37,10 +37,10 @@ use crate::record::store::Store;
 use crate::record::store::collector::Collector;
 use crate::record::store::threads::Registry;
 use crate::record::target::attach::Attached;
-use crate::record::target::counters::Counts;
+use crate::record::target::counters::HandlerCounts;
 use crate::record::weigh::overhead::Overhead;
 use crate::record::weigh::{CostCounts, Weigher};
-use crate::record::write::saving::{Load, Saving};
+use crate::record::write::saving::{Saving, TargetLoad};
 use crate::record::write::writer::Writer;
 
 mod loop_times;
@@ -53,28 +53,28 @@ const FLUSH: Duration = Duration::from_millis(850);
 
 /// Why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// The time was up, or a signal or the observer requested it.
     Asked,
-    /// The target is gone.
+    /// The target exited.
     Exited,
-    /// The target runs another program now: nothing of ours is left in it.
+    /// The target runs another program now, which has no agent.
     Executed,
-    /// The time was up, or a signal requested it, between two programs that it executed.
+    /// The time was up, or a signal requested the end, between two executed programs.
     AskedBetween,
-    /// The application took the sampling signal for itself.
+    /// The application replaced the agent's signal handler.
     SignalTaken,
     /// The trace could not be written.
     Output,
     /// The files have reached their largest size.
     Full,
-    /// All call-trace ids have been given.
+    /// All call-trace ids are used up.
     OutOfIds,
 }
 
 /// A recording while it runs: what makes samples, and the stages through which they go.
 pub(crate) struct Session<'a> {
-    // Before the agent: fields are dropped in this order, and no event may outlive its handler.
+    // Dropped before the agent, as fields drop in order: no event may outlive its handler.
     source: SampleSource,
     attached: Attached<'a>,
     store: Store,
@@ -90,8 +90,8 @@ pub(crate) struct Session<'a> {
     observer: &'a mut dyn Observer,
 }
 
-/// What the session is made of.
-pub(crate) struct Parts<'a> {
+/// The parts that a session starts with.
+pub(crate) struct SessionParts<'a> {
     /// The injected agent, with its segments and modules.
     pub(crate) attached: Attached<'a>,
     /// The samples' clock.
@@ -100,7 +100,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) collector: Collector,
     /// The writer's thread.
     pub(crate) writer: &'a Writer,
-    /// Readable when the target is gone.
+    /// Readable once the target has exited.
     pub(crate) exit: &'a OwnedFd,
     /// The sum of the programs that were recorded before.
     pub(crate) before: Option<&'a ProgramRun>,
@@ -119,11 +119,11 @@ pub(crate) struct Parts<'a> {
 impl<'a> Session<'a> {
     /// Opens the events and turns sampling on.
     pub(crate) fn start(
-        parts: Parts<'a>,
+        parts: SessionParts<'a>,
         duration: Option<Duration>,
         observer: &'a mut dyn Observer,
     ) -> Result<Self, RecordError> {
-        let Parts { mut attached, mut clock, overhead, before, .. } = parts;
+        let SessionParts { mut attached, mut clock, overhead, before, .. } = parts;
         let (pid, family) = (attached.pid(), overhead.family());
         let first = before.map_or(0, |before| before.next_thread);
         let mut threads =
@@ -136,14 +136,14 @@ impl<'a> Session<'a> {
         let mut program =
             Program { attached: &mut attached, threads: &threads, observer: &mut *observer };
         source.complete(&mut program, family.shift, parts.wall_interval)?;
-        fault::at(Point::RecordReady);
+        fault::at(FaultPoint::RecordReady);
         let namer = Namer::start((parts.jvm, parts.contexts), &mut attached, observer);
         clock.advance();
         attached.check_presence()?;
         let control = attached.data().control();
         let mut weigher = Weigher::start(pid, attached.setup.period_ns, overhead);
         weigher.begin(control);
-        // Release: pairs with the Acquire in the handler; all that was set up is visible.
+        // Release: pairs with the Acquire in the handler; makes everything set up above visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         source.enable();
         let mut session = Self {
@@ -189,25 +189,26 @@ impl<'a> Session<'a> {
     }
 
     /// Samples until the end.
-    pub(crate) fn run(&mut self, stop: &Stop) -> End {
+    pub(crate) fn run(&mut self, stop: &StopCondition) -> SessionEnd {
         self.writer.send_addresses(Arc::clone(self.namer.addresses()));
         loop {
             if self.nap() {
-                return End::Exited;
+                return SessionEnd::Exited;
             }
-            fault::at(Point::RecordLooped);
-            // First: everything below must concern the program that has the agent.
+            fault::at(FaultPoint::RecordLooped);
+            // First: everything below concerns only the program that has the agent.
             if self.store.threads.is_program_gone() && !self.read_mappings() {
-                return End::Executed;
+                return SessionEnd::Executed;
             }
             self.check_cost();
             self.turn_sources();
-            // Before the other ends: all of several processes end for it, whichever notices first.
+            // Before the other reasons to end: this one ends all processes of the recording,
+            // whichever notices it first.
             if let Some(end) = self.end_of_output() {
                 return end;
             }
             if stop.is_due() {
-                return End::Asked;
+                return SessionEnd::Asked;
             }
             if let Some(end) = self.check_signals() {
                 return end;
@@ -219,26 +220,27 @@ impl<'a> Session<'a> {
             }
             self.namer.add_reports(self.store.threads.mapped());
             if self.namer.is_reading_due() && !self.read_mappings() {
-                return End::Executed;
+                return SessionEnd::Executed;
             }
             self.check_saves(stop);
             if self.times.tick.is_due() {
                 self.tick();
                 if self.observer.wants_end() {
-                    return End::Asked;
+                    return SessionEnd::Asked;
                 }
             }
         }
     }
 
-    /// Sleeps a little; true when the target is gone.
+    /// Sleeps for a moment. Returns true once the target has exited.
     fn nap(&self) -> bool {
         let length = self.times.nap();
-        // Never a moment longer: each turn costs as much as a hundred checks of threads.
+        // Sleeps until the next scan if that is near, because a separate turn of the loop costs as
+        // much as a hundred checks of threads.
         let until_scan = self.source.until_wall_scan(&self.attached);
         let length = until_scan.filter(|wait| *wait < length * 3 / 2).unwrap_or(length);
         let mut wait = [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)];
-        // An interruption is a signal that requests the end; the loop notices it.
+        // EINTR means a signal that requests the end; the loop checks for it.
         let timeout = TimeSpec::from_duration(length);
         ppoll(&mut wait, Some(timeout), None).is_ok_and(|ready| ready > 0)
     }
@@ -289,7 +291,7 @@ impl<'a> Session<'a> {
     /// Checks the cost when it is due, and changes the rate if the cost calls for it.
     fn check_cost(&mut self) {
         self.weigher.read_cpu_clock();
-        // A parked program has not begun.
+        // A parked program has not run yet.
         if self.attached.is_parked {
             return;
         }
@@ -301,7 +303,7 @@ impl<'a> Session<'a> {
                 self.weigher.rate_changed(family);
                 self.follow_rate(family.shift);
             }
-            // Another program, which the loop is about to notice.
+            // The target executed another program; the loop will notice.
             Ok(false) => {}
             Err(error) => {
                 let why = error.to_string();
@@ -312,21 +314,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells those that compare expiries with clocks how much one stands for.
+    /// Passes the new rate to the parts that compare expiries with clocks.
     fn follow_rate(&mut self, shift: u32) {
-        self.weigher.slow(shift);
+        self.weigher.set_rate_shift(shift);
         if let Some(wall) = &mut self.source.wall {
             wall.slow(shift);
         }
     }
 
-    /// Checks that the sampling signals still reach our handler.
-    fn check_signals(&mut self) -> Option<End> {
+    /// Checks that the sampling signals still reach the agent's handler.
+    fn check_signals(&mut self) -> Option<SessionEnd> {
         let (started, shift) = (self.times.started, self.weigher.family().shift);
         let (source, mut program) = self.sampled();
         if source.scan_blocked(&mut program, false) && !source.check_waiters(&mut program, started)
         {
-            return Some(End::SignalTaken);
+            return Some(SessionEnd::SignalTaken);
         }
         if !self.times.signals.is_due() {
             return None;
@@ -335,7 +337,7 @@ impl<'a> Session<'a> {
         if source.check_signals(&mut program, (started, shift)) {
             return None;
         }
-        Some(if self.read_mappings() { End::SignalTaken } else { End::Executed })
+        Some(if self.read_mappings() { SessionEnd::SignalTaken } else { SessionEnd::Executed })
     }
 
     /// Reads the mappings; false if they are another program's.
@@ -355,22 +357,22 @@ impl<'a> Session<'a> {
     }
 
     /// Returns why nothing more can be written, if so.
-    fn end_of_output(&self) -> Option<End> {
+    fn end_of_output(&self) -> Option<SessionEnd> {
         match (self.writer.has_failed(), self.writer.is_full()) {
-            (true, _) => Some(End::Output),
-            (_, true) => Some(End::Full),
-            _ => self.store.collector.is_ending().then_some(End::OutOfIds),
+            (true, _) => Some(SessionEnd::Output),
+            (_, true) => Some(SessionEnd::Full),
+            _ => self.store.collector.is_ending().then_some(SessionEnd::OutOfIds),
         }
     }
 
-    /// Has the ring saved if a signal or a trigger requests it, and reports what was saved.
-    fn check_saves(&mut self, stop: &Stop) {
+    /// Starts a save of the ring if a signal or a trigger requests it, and reports finished saves.
+    fn check_saves(&mut self, stop: &StopCondition) {
         let (cpu_ns, threads) = (self.weigher.cpu.used_ns(), &self.store.threads);
-        let load = || Load { cpu_ns, threads: threads.count() as u64 };
+        let load = || TargetLoad { cpu_ns, threads: threads.count() as u64 };
         self.saving.check(stop.takes_save(), load, self.observer);
-        // The target is watched while the writer works.
-        if !self.writer.is_busy() && self.saving.takes_save() {
-            // What is in the storage belongs to the ring.
+        // A busy writer delays the save, not the loop, which keeps watching the target.
+        if !self.writer.is_busy() && self.saving.take_save() {
+            // The save includes the samples that are still in the storage.
             self.rotate();
             self.writer.save();
         }
@@ -378,7 +380,7 @@ impl<'a> Session<'a> {
     }
 
     fn tick(&mut self) {
-        let mut counts = Counts::read(self.attached.data().control());
+        let mut counts = HandlerCounts::read(self.attached.data().control());
         let mut elapsed = self.times.started.elapsed();
         if let Some(before) = self.before {
             counts.add(&before.counts);
@@ -398,32 +400,32 @@ impl<'a> Session<'a> {
 
     /// Turns sampling off, restores the target, and collects what is left. `preserve` is the number
     /// of the heaviest traces to keep.
-    pub(crate) fn finish(mut self, end: End, preserve: usize) -> ProgramRun {
-        fault::at(Point::RecordEnding);
-        let is_executed = end == End::Executed;
+    pub(crate) fn finish(mut self, end: SessionEnd, preserve: usize) -> ProgramRun {
+        fault::at(FaultPoint::RecordEnding);
+        let is_executed = end == SessionEnd::Executed;
         let ended_ns = self.end_threads(is_executed);
         let (primed, unsampled) = self.source.timer_totals();
         let system_now_ns = proc::system_time_ns(self.attached.pid()).ok();
         self.source.disable();
         if !is_executed {
-            // Again: sampling ends here, and on a busy machine the lines above take their time.
+            // Again: sampling ends here, and on a busy machine the lines above take long.
             self.weigher.cpu.advance();
-            // The last chance: afterwards the agent is gone, or the program is.
+            // The last chance, before the agent is removed or the program exits.
             self.namer.add_reports(self.store.threads.mapped());
             self.read_mappings();
         }
         self.namer.leave();
         let had_events = self.source.close();
-        fault::at(Point::RecordEventsClosed);
+        fault::at(FaultPoint::RecordEventsClosed);
         let timerless = self.source.end_timerless();
         let detached = match is_executed {
             true => self.attached.give_up(),
-            false => self.attached.detach(end == End::Exited),
+            false => self.attached.detach(end == SessionEnd::Exited),
         };
-        fault::at(Point::RecordDetached);
+        fault::at(FaultPoint::RecordDetached);
         let heaviest = self.rotate_last(had_events, preserve);
         let counts = cost_counts(&self.attached, &self.store, &self.source);
-        let spent = self.weigher.end_overhead(counts);
+        let overhead = self.weigher.end_overhead(counts);
         let setup = self.attached.setup;
         let SampleSource { blocked, kernel, wall, .. } = &self.source;
         ProgramRun {
@@ -435,8 +437,8 @@ impl<'a> Session<'a> {
             later_stops_ns: (0, 0),
             entries_ns: self.attached.entries_ns,
             detached,
-            counts: Counts::read(self.attached.data().control()),
-            spent,
+            counts: HandlerCounts::read(self.attached.data().control()),
+            overhead,
             between_ns: 0,
             source: SourceTotals {
                 blocked_ns: blocked.cpu_ns(),
@@ -459,7 +461,7 @@ impl<'a> Session<'a> {
     /// Scans the threads for the last time, and returns when sampling ended.
     fn end_threads(&mut self, is_executed: bool) -> u64 {
         if is_executed {
-            // Nothing is left to be read of the program: another one is there now.
+            // Nothing can be read of the old program: the process runs another one now.
             return self.store.threads.end_all();
         }
         self.observer.event(Event::Detaching);

@@ -1,46 +1,46 @@
-//! What the sampling of one program came to, and of several one after the other.
+//! The totals of sampling one program, or a sum over programs and processes.
 //!
-//! A recording is a sequence of program runs: one for each program that the target executes while
-//! it is recorded. Each has an agent, a storage and events of its own; the trace is one. Of several
-//! processes it is a sequence for each, side by side.
+//! A recording is a sequence of program runs, one for each program that the target executes. Each
+//! program run has its own agent, storage and events, and all write to one trace. With several
+//! processes, each process has its own sequence.
 
 use crate::record::contract::sampling::{Choice, Setup};
 use crate::record::name::NameTotals;
 use crate::record::source::SourceTotals;
 use crate::record::store::StoreTotals;
 use crate::record::store::liveness::Heavy;
-use crate::record::target::counters::Counts;
+use crate::record::target::counters::HandlerCounts;
 use crate::record::target::detach::Detached;
 use crate::record::weigh::WeightTotals;
 use crate::record::weigh::cpu_clock::CpuClock;
-use crate::record::weigh::overhead::Spent;
+use crate::record::weigh::overhead::OverheadSummary;
 
-/// A program run that is over, or the sum of those that are.
+/// The totals of a finished program run, or of several.
 #[derive(Debug, Clone)]
 pub(crate) struct ProgramRun {
-    /// When sampling began and ended, in CLOCK_MONOTONIC nanoseconds.
+    /// The start and the end of sampling, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) times_ns: (u64, u64),
-    /// How it was sampled; of several program runs `kernel` says whether that holds for all.
+    /// The sampling setup. In a sum, `kernel` is true if it is true for all program runs.
     pub(crate) setup: Setup,
-    /// By what, and why.
+    /// The engine, and the reason for it.
     pub(crate) choice: Choice,
-    /// The agent's signals, of the last program run.
+    /// The agent's signals in the last program run.
     pub(crate) signals: Vec<i32>,
-    /// Stops of a thread at the first attach, in nanoseconds.
+    /// The stops of a thread at the first attach, in nanoseconds.
     pub(crate) attach_stops_ns: Vec<u64>,
-    /// Stops at later ones: of how many, the longest.
+    /// The number of stops at later attaches, and the longest one in nanoseconds.
     pub(crate) later_stops_ns: (u64, u64),
-    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    /// The number of stops of a thread while recording, and the longest one in nanoseconds.
     pub(crate) entries_ns: (u64, u64),
-    /// How long the target was stopped for the cure, and what stays behind.
+    /// How long the target was stopped for the restore, and what is left behind.
     pub(crate) detached: Detached,
-    /// What the handlers have counted.
-    pub(crate) counts: Counts,
+    /// The counters of the handlers.
+    pub(crate) counts: HandlerCounts,
     /// What the sampling cost.
-    pub(crate) spent: Spent,
-    /// CPU time that the target used.
+    pub(crate) overhead: OverheadSummary,
+    /// The CPU time that the target used.
     pub(crate) cpu: CpuClock,
-    /// Of it, time between two program runs.
+    /// The part of this CPU time that falls between two program runs.
     pub(crate) between_ns: u64,
     /// Totals of the sources.
     pub(crate) source: SourceTotals,
@@ -57,7 +57,7 @@ pub(crate) struct ProgramRun {
 }
 
 impl ProgramRun {
-    /// Adds the program run that came after it.
+    /// Adds the next program run of the same process.
     pub(crate) fn add(&mut self, later: ProgramRun) {
         self.sum(&later);
         let ProgramRun { times_ns, setup, choice, attach_stops_ns, later_stops_ns, .. } = later;
@@ -68,7 +68,7 @@ impl ProgramRun {
         let stops = attach_stops_ns.iter().fold((0, 0), |stops, ns| longest(stops, (1, *ns)));
         self.later_stops_ns = longest(longest(self.later_stops_ns, stops), later_stops_ns);
         self.detached = later.detached;
-        self.spent.add(later.spent);
+        self.overhead.add(later.overhead);
         self.between_ns += self.cpu.extend(&later.cpu);
         let known = &mut self.source.blocked;
         for thread in later.source.blocked {
@@ -80,14 +80,14 @@ impl ProgramRun {
         self.next_thread = later.next_thread;
     }
 
-    /// Of the stops at the attach only their number and the longest one count from now on.
+    /// Replaces the list of attach stops by their number and the longest one.
     pub(crate) fn count_stops(&mut self) {
         let stops = std::mem::take(&mut self.attach_stops_ns);
         let stops = stops.into_iter().map(|ns| (1, ns));
         self.later_stops_ns = stops.fold(self.later_stops_ns, longest);
     }
 
-    /// Adds the program run of another process, at the same time.
+    /// Adds a concurrent program run of another process.
     pub(crate) fn join(&mut self, other: &ProgramRun) {
         self.times_ns.0 = self.times_ns.0.min(other.times_ns.0);
         self.times_ns.1 = self.times_ns.1.max(other.times_ns.1);
@@ -99,11 +99,11 @@ impl ProgramRun {
         self.cpu.join(&other.cpu);
         self.source.blocked.extend(other.source.blocked.iter().cloned());
         self.heaviest.extend(&other.heaviest);
-        self.spent.join(&other.spent);
+        self.overhead.join(&other.overhead);
         self.sum(other);
     }
 
-    /// Adds what only adds up, of another program or process.
+    /// Adds the totals that are summed in the same way for programs and for processes.
     fn sum(&mut self, other: &ProgramRun) {
         self.entries_ns = longest(self.entries_ns, other.entries_ns);
         self.counts.add(&other.counts);
@@ -115,7 +115,7 @@ impl ProgramRun {
     }
 }
 
-/// The longest stop, and all that stays behind.
+/// Keeps the longest stop, and everything that is left behind.
 fn join_detached(sum: &mut Detached, other: &Detached) {
     sum.stopped_ns = sum.stopped_ns.max(other.stopped_ns);
     let residues = sum.residue.iter().chain(&other.residue).map(String::as_str);
@@ -123,7 +123,7 @@ fn join_detached(sum: &mut Detached, other: &Detached) {
     sum.is_unfinished |= other.is_unfinished;
 }
 
-/// The engine of one process, and that others have another one.
+/// Returns the engine of one process, with a note if another process has another engine.
 fn beside(one: &Choice, other: &Choice) -> Choice {
     const BESIDE: &str = "for some processes";
     let why = match one.why.contains(BESIDE) || one.engine == other.engine {
@@ -133,12 +133,12 @@ fn beside(one: &Choice, other: &Choice) -> Choice {
     Choice { why, ..one.clone() }
 }
 
-/// How many, and the longest.
+/// Adds up two counts, and keeps the longer of two times.
 fn longest((count, most): (u64, u64), (more, other): (u64, u64)) -> (u64, u64) {
     (count + more, most.max(other))
 }
 
-/// The last engine, and that there was another one before it.
+/// Returns the later engine, with a note if the earlier program had another engine.
 fn after(before: &Choice, later: Choice) -> Choice {
     const UNTIL: &str = "until another program was executed";
     let (name, was) = (before.engine.name(), before.why.find(UNTIL));
@@ -161,7 +161,7 @@ pub(crate) mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One of 100 ms, of which 90 were sampled.
+    /// Returns a program run with 100 ms of CPU time.
     pub(crate) fn made_up() -> ProgramRun {
         let why = "made up".to_owned();
         ProgramRun {
@@ -173,8 +173,8 @@ pub(crate) mod tests {
             later_stops_ns: (0, 0),
             entries_ns: (0, 0),
             detached: Detached::default(),
-            counts: Counts::default(),
-            spent: Spent::default(),
+            counts: HandlerCounts::default(),
+            overhead: OverheadSummary::default(),
             cpu: CpuClock::made_up(0, 100 * MS),
             between_ns: 0,
             source: SourceTotals::default(),
@@ -189,10 +189,10 @@ pub(crate) mod tests {
         }
     }
 
-    fn counting(counter: Counter, count: u64) -> Counts {
+    fn counting(counter: Counter, count: u64) -> HandlerCounts {
         let data = own_data();
         data.control().count_by(counter, count);
-        Counts::read(data.control())
+        HandlerCounts::read(data.control())
     }
 
     #[test]
@@ -219,7 +219,7 @@ pub(crate) mod tests {
         assert_eq!((sum.choice.engine, sum.choice.why), (Engine::Perf, why));
     }
 
-    /// The totals of sources that found threads with these names.
+    /// Returns the totals of sources that found signal-blocked threads with these names.
     fn blocked(names: &[&str]) -> SourceTotals {
         let blocked = names.iter().map(|name| (7, (*name).to_owned())).collect();
         SourceTotals { blocked, ..SourceTotals::default() }

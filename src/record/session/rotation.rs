@@ -1,43 +1,43 @@
-//! One turn of the storage: how what the handlers wrote becomes what the writer writes.
+//! One rotation of the storage: the stages from the handlers' samples to the writer's batch.
 //!
-//! [`Session::rotate`] is the list of the stages. Each takes the type that the stage before it
-//! returns, so the types hold the order: a sample is weighed when its thread is known, and named
-//! when nothing is added any more.
+//! [`Session::rotate`] lists the stages. Each stage takes the type that the previous stage returns,
+//! so the types enforce the order: the weigher sees a sample after its thread is known, and the
+//! namer sees it after the last sample has been added.
 
 use std::sync::Arc;
 
 use traceprof_abi::storage::log::Sample;
 
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::record::batch::rotation::Batch;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::session::Session;
 use crate::record::source::program::TargetThreads;
 use crate::record::store::liveness::{Heavy, heaviest};
-use crate::record::weigh::Taken;
+use crate::record::weigh::BatchOrigin;
 
-/// A batch, and how its samples were taken.
+/// A batch, with facts about how its samples were taken.
 struct Rotation {
     shared: Arc<Batch>,
-    taken: Taken,
+    origin: BatchOrigin,
 }
 
 /// The handlers' samples, as they wrote them.
-struct Drained(Rotation);
+struct DrainedRotation(Rotation);
 
-/// Samples with times, threads and as much of their stacks as can be found; the kernel's samples
+/// Samples with times, threads, and their stacks as far as these are known. The kernel's samples
 /// are among them.
-struct Attributed(Rotation);
+struct AttributedRotation(Rotation);
 
-/// Samples whose frames are those of the code that was mapped at their time, with contexts; and
-/// those of threads that did not run.
-struct Located(Rotation, Vec<Sample>);
+/// Samples with contexts, whose frames belong to the code that was mapped at the sample's time.
+/// The samples of threads that did not run are separate.
+struct LocatedRotation(Rotation, Vec<Sample>);
 
 /// All samples, with weights.
-struct Weighed(Rotation);
+struct WeighedRotation(Rotation);
 
-/// Everything of the rotation, as the writer needs it.
-struct Named(Rotation);
+/// The complete batch of the rotation, ready for the writer.
+struct NamedRotation(Rotation);
 
 impl Rotation {
     fn batch(&mut self) -> &mut Batch {
@@ -46,15 +46,16 @@ impl Rotation {
 }
 
 impl Session<'_> {
-    /// Moves what was sampled from the storage to the writer.
+    /// Moves the samples from the storage to the writer.
     pub(super) fn rotate(&mut self) {
         let Some(drained) = self.drain() else { return };
         let named = self.process(drained);
         self.write(named);
     }
 
-    /// Does the same at the end, when no handler runs any more: `has_events` says whether events
-    /// sampled until now. Returns the heaviest traces, at most `preserve`, whose stacks are kept.
+    /// Moves the last samples at the end, when no handler runs any more. `has_events` says whether
+    /// perf events sampled until now. Returns the heaviest traces, at most `preserve`, whose stacks
+    /// are kept.
     pub(super) fn rotate_last(&mut self, has_events: bool, preserve: usize) -> Vec<Heavy> {
         let drained = self.drain_rest(has_events);
         let mut named = self.process(drained);
@@ -65,19 +66,19 @@ impl Session<'_> {
         heaviest
     }
 
-    fn process(&mut self, drained: Drained) -> Named {
+    fn process(&mut self, drained: DrainedRotation) -> NamedRotation {
         let attributed = self.attribute(drained);
         let located = self.locate(attributed);
         let weighed = self.weigh(located);
         self.name(weighed)
     }
 
-    fn drain(&mut self) -> Option<Drained> {
+    fn drain(&mut self) -> Option<DrainedRotation> {
         let is_flush = self.flush.is_due();
         let before = self.store.threads.count_ever();
         self.store.scan_threads(is_flush);
         if self.store.threads.is_program_gone() {
-            // The scan may have found another program's threads; the storage keeps the samples.
+            // The scan may have found threads of another program. The storage keeps the samples.
             return None;
         }
         self.source.cover(&self.store.threads);
@@ -87,60 +88,60 @@ impl Session<'_> {
         }
         let mut rotation = self.rotation(Some(monotonic_now_ns()), self.source.events().is_some());
         rotation.batch().flush = is_flush;
-        rotation.taken.is_complete = self.store.drain(rotation.batch());
-        fault::at(Point::RecordDrained);
-        if rotation.taken.is_complete {
+        rotation.origin.is_complete = self.store.drain(rotation.batch());
+        fault::at(FaultPoint::RecordDrained);
+        if rotation.origin.is_complete {
             self.namer.recycle(&mut self.attached);
         }
         self.source.close_events(&self.attached, self.store.threads.younger_events());
-        Some(Drained(rotation))
+        Some(DrainedRotation(rotation))
     }
 
-    fn drain_rest(&mut self, has_events: bool) -> Drained {
+    fn drain_rest(&mut self, has_events: bool) -> DrainedRotation {
         let mut rotation = self.rotation(None, has_events);
         rotation.batch().flush = true;
-        self.store.drain_rest(rotation.batch());
-        Drained(rotation)
+        self.store.drain_remaining(rotation.batch());
+        DrainedRotation(rotation)
     }
 
     fn rotation(&self, until_ns: Option<u64>, has_events: bool) -> Rotation {
-        let taken = Taken {
+        let origin = BatchOrigin {
             has_events,
             is_complete: true,
             until_ns,
             signal: self.attached.signal(),
             has_kernel: self.attached.setup.kernel,
         };
-        Rotation { shared: self.writer.blank(), taken }
+        Rotation { shared: self.writer.blank(), origin }
     }
 
-    fn attribute(&mut self, Drained(mut rotation): Drained) -> Attributed {
-        let until_ns = rotation.taken.until_ns.unwrap_or(u64::MAX);
+    fn attribute(&mut self, DrainedRotation(mut rotation): DrainedRotation) -> AttributedRotation {
+        let until_ns = rotation.origin.until_ns.unwrap_or(u64::MAX);
         let batch = rotation.batch();
         if self.store.set_times(batch) > 0 {
-            // Code that no table covers yet: a library was loaded.
+            // Some code has no unwind table yet: the target loaded a library.
             self.namer.hasten();
         }
         if !batch.slices.has_unknown_code(&batch.samples) || self.has_current_mappings() {
             self.store.unwind_outside(batch, &self.attached);
         }
         self.store.attribute(batch);
-        // Samples of threads that the last scan missed are all in the buffers by now.
+        // By now the buffers have all samples of threads that the last scan missed.
         self.drain_kernel();
         if let Some(kernel) = &mut self.source.kernel {
             self.store.add_kernel(batch, kernel, until_ns);
         }
-        Attributed(rotation)
+        AttributedRotation(rotation)
     }
 
-    fn locate(&mut self, Attributed(mut rotation): Attributed) -> Located {
+    fn locate(&mut self, AttributedRotation(mut rotation): AttributedRotation) -> LocatedRotation {
         let batch = rotation.batch();
         self.namer.contexts.number(batch);
         self.namer.add_reports(self.store.threads.mapped());
         if !self.namer.is_reading_wanted() || self.has_current_mappings() {
             self.namer.correct(batch, &self.store);
         }
-        // Before the ends of threads are reported.
+        // Before the batch reports the exits of threads.
         self.source.update_wall(self.attached.pid(), &self.store.threads);
         let off_cpu = match &mut self.source.wall {
             Some(wall) => self.store.off_cpu(batch, wall),
@@ -150,17 +151,20 @@ impl Session<'_> {
         self.namer.contexts.carry(&mut batch.samples);
         self.store.collector.preserve(batch);
         batch.addresses = Some(Arc::clone(self.namer.addresses()));
-        Located(rotation, off_cpu)
+        LocatedRotation(rotation, off_cpu)
     }
 
-    /// Weighs the samples of CPU time, and adds those of threads that did not run and of the time
-    /// that they ran.
-    fn weigh(&mut self, Located(mut rotation, mut off_cpu): Located) -> Weighed {
-        let taken = rotation.taken;
+    /// Weighs the samples of CPU time. Adds the wall-clock samples of threads that did not run, and
+    /// of the time that threads ran.
+    fn weigh(
+        &mut self,
+        LocatedRotation(mut rotation, mut off_cpu): LocatedRotation,
+    ) -> WeighedRotation {
+        let origin = rotation.origin;
         let (batch, threads) = (rotation.batch(), &mut self.store.threads);
-        self.weigher.weigh(batch, taken, threads, &self.source.blocked);
+        self.weigher.weigh(batch, origin, threads, &self.source.blocked);
         if let Some(wall) = &mut self.source.wall {
-            let period = (self.attached.setup.period_ns, taken.until_ns.is_none());
+            let period = (self.attached.setup.period_ns, origin.until_ns.is_none());
             let mut running = self.store.running(batch, wall, period);
             if !off_cpu.is_empty() || !running.is_empty() {
                 batch.samples.append(&mut off_cpu);
@@ -168,32 +172,32 @@ impl Session<'_> {
                 batch.sort();
             }
         }
-        Weighed(rotation)
+        WeighedRotation(rotation)
     }
 
-    fn name(&mut self, Weighed(mut rotation): Weighed) -> Named {
-        let is_complete = rotation.taken.is_complete;
+    fn name(&mut self, WeighedRotation(mut rotation): WeighedRotation) -> NamedRotation {
+        let is_complete = rotation.origin.is_complete;
         let batch = rotation.batch();
         self.store.threads.retire(is_complete, &mut batch.threads);
         self.namer.contexts.name(batch);
-        Named(rotation)
+        NamedRotation(rotation)
     }
 
-    fn write(&self, Named(rotation): Named) {
-        if rotation.shared.has_news() {
+    fn write(&self, NamedRotation(rotation): NamedRotation) {
+        if rotation.shared.has_new_data() {
             self.writer.send(rotation.shared);
         }
     }
 
-    /// Reads the kernel's samples out of their buffers, and the contexts of their threads.
+    /// Reads the kernel's samples from their buffers, and the contexts of their threads.
     pub(super) fn drain_kernel(&mut self) {
         if let Some(kernel) = &mut self.source.kernel {
             kernel.drain();
-            self.namer.contexts.observe(kernel.news());
+            self.namer.contexts.observe(kernel.take_sampled_threads());
         }
     }
 
-    /// Reads the mappings if that may be done now; false if they are another program's.
+    /// Reads the mappings if that is permitted now. Returns false if they are another program's.
     fn has_current_mappings(&mut self) -> bool {
         !self.namer.may_read() || self.read_mappings()
     }

@@ -1,4 +1,4 @@
-//! A turn of the storage, from the shared tables to the writer.
+//! A rotation of the storage, from the shared tables to the writer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use crate::record::batch::threads::{ThreadLife, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadLife};
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::source::kernel::tests::{feed_sample, without_kernel};
 use crate::record::store::collector::Collector;
@@ -16,7 +16,7 @@ use crate::record::store::heaviest::Heaviest;
 use crate::record::store::liveness::LastOfThreads;
 use crate::record::store::set_times;
 use crate::record::target::shm::own_data;
-use crate::record::write::writer::{Writer, Writing};
+use crate::record::write::writer::{Writer, WriterThread};
 use crate::trace::tests::heap::allocations;
 use crate::trace::{Metadata, TraceSeries, TraceWriter, WriterOptions};
 
@@ -38,7 +38,7 @@ fn slot_of(data: DataSegment, tid: u32) -> u32 {
     threads.find(tid).or_else(|| threads.claim(tid).index()).unwrap() as u32
 }
 
-/// What the handlers of all threads do between two rotations.
+/// Does what the handlers of all threads do between two rotations.
 fn samples(data: DataSegment, clock_ticks: u64) {
     for number in 0..SAMPLES {
         let tid = number as u32 % THREADS + 1;
@@ -56,7 +56,7 @@ fn samples(data: DataSegment, clock_ticks: u64) {
     }
 }
 
-/// As long as the writer has something to do, its batches are not back.
+/// Waits until the writer is idle: only then has it returned its batches.
 fn wait_for(writer: &Writer) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !writer.is_idle() {
@@ -65,26 +65,25 @@ fn wait_for(writer: &Writer) {
     }
 }
 
-/// The claim is about all of a turn but the reading of `/proc`: who is there, and what is
-/// mapped.
+/// Covers a complete rotation, except for the scans of `/proc` for threads and mappings.
 #[test]
 fn a_turn_in_steady_state_takes_no_memory() {
     let data = segment();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceSeries::of_one(TraceWriter::create(&path, WriterOptions::default()).unwrap());
-    let writing = Writing::start(writer).unwrap();
+    let writing = WriterThread::start(writer).unwrap();
     let writer = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
     let mut collector = Collector::start(data, Arc::default()).unwrap();
     collector.register(Box::new(LastOfThreads::new(data)));
     collector.register(Box::new(Heaviest::new(10)));
     let mut kernel = without_kernel();
     let mut clock = Clock::start(Clock::best_mode());
-    let mut turn = |number: u64, news: Vec<ThreadNews>| {
+    let mut turn = |number: u64, news: Vec<ThreadChange>| {
         samples(data, number * 10_000);
         let now_ns = monotonic_now_ns();
         for number in 0..SAMPLES {
-            // Every tenth comes too late for this batch.
+            // Every tenth sample is too late for this batch.
             let time_ns = if number % 10 == 0 { now_ns + 3_600_000_000_000 } else { now_ns };
             feed_sample(&mut kernel, number as u32 % THREADS, time_ns, 0x1000 + number % 30);
         }
@@ -93,28 +92,28 @@ fn a_turn_in_steady_state_takes_no_memory() {
             let mut shared = writer.blank();
             let batch = Arc::make_mut(&mut shared);
             batch.threads.extend(news);
-            assert!(collector.rotate(batch, &|_| false).all);
+            assert!(collector.rotate(batch, &|_| false).is_complete);
             clock.advance();
             set_times(&clock, batch);
             kernel.drain();
             let instance = || collector.take_instance();
-            // Those that were too late last time are due by now.
+            // Samples that were too late in the last rotation are due by now.
             kernel.take(now_ns + (number % 2) * 3_700_000_000_000, batch, instance, |tid, _, _| {
                 (tid, 0)
             });
             batch.sort();
             collector.preserve(batch);
-            assert!(batch.has_news());
+            assert!(batch.has_new_data());
             writer.send(shared);
         })
     };
     let seen = |slot| {
         let tid = slot as i32 + 1;
         let life = ThreadLife { tid, inner: (1, tid as u32), name: String::new(), start_ns: 1 };
-        ThreadNews::Seen { key: (slot, 0), life }
+        ThreadChange::Seen { key: (slot, 0), life }
     };
     assert!(turn(0, (0..THREADS).map(seen).collect()) > 0, "the counter does not count");
-    // Two in circulation, so that one is there whenever the other is not back yet.
+    // Two batches in circulation, so that one is free while the writer has the other.
     writer.send(Arc::default());
     let warm: Vec<u64> = (1..30).map(|number| turn(number, Vec::new())).collect();
     let steady: Vec<u64> = (30..60).map(|number| turn(number, Vec::new())).collect();

@@ -1,9 +1,10 @@
 //! The sampling engine, and the reason for its choice.
 //!
 //! Both engines take the same samples in the same handler. With `perf` the kernel signals each
-//! thread exactly on time, from its first instruction on. That is the better engine wherever it
-//! works. But the kernel sends SIGTRAP and offers no other signal, and SIGTRAP ends a program that
-//! has reset its action. Where that may happen, `timer` is chosen, whose signal can be any.
+//! thread exactly on time, from its first instruction on, so `perf` is the better engine wherever
+//! it works. But the kernel sends SIGTRAP and offers no other signal, and SIGTRAP kills a program
+//! that has reset its action. Where that may happen, the recorder chooses `timer`, which can use
+//! another signal.
 
 use crate::record::contract::sampling::{Choice, Engine};
 use crate::record::target::signals::SIGTRAP;
@@ -17,9 +18,9 @@ use crate::record::source::perf::{self};
 use crate::record::target::signals::SignalUse;
 use crate::record::target::{command, crash_reporter};
 
-/// The facts that the choice depends on.
+/// The facts on which the choice of the engine depends.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct EngineFacts {
     /// Whether an event can be opened on the target.
     perf: io::Result<()>,
     /// The version of the running kernel.
@@ -41,7 +42,7 @@ const KERNEL_MIN: (u32, u32) = (6, 1);
 /// Descriptors that the recorder needs for purposes other than events.
 const DESCRIPTORS_KEPT: u64 = 64;
 
-impl Facts {
+impl EngineFacts {
     /// Reads the facts of a process before anything is changed in it.
     pub(crate) fn gather(pid: i32, is_started: bool, setup: Setup) -> io::Result<Self> {
         let status = proc::status(pid)?;
@@ -80,8 +81,8 @@ impl Facts {
             },
             danger(
                 "start",
-                "it has been running for long",
-                self.is_started.then(|| "a program that starts may yet reset SIGTRAP".to_owned()),
+                "the program was already running",
+                self.is_started.then(|| "a program that starts may still reset SIGTRAP".to_owned()),
             ),
             danger(
                 "crash reporter",
@@ -99,8 +100,8 @@ impl Facts {
         ]
     }
 
-    /// Names the thread or descriptor that would take expiries of perf events for the program's own
-    /// SIGTRAP.
+    /// Describes the thread or descriptor that would mistake expiries of perf events for the
+    /// program's own SIGTRAP.
     pub(crate) fn trap_waiter(&self) -> Option<String> {
         self.signals.trap_waiter.map(|waiter| waiter.to_string())
     }
@@ -108,7 +109,7 @@ impl Facts {
     fn kernel_concern(&self) -> Concern {
         let (name, is_old) = match self.kernel {
             Some(version) => (format!("Linux {}.{}", version.0, version.1), version < KERNEL_MIN),
-            None => ("of unknown version".to_owned(), false),
+            None => ("unknown version".to_owned(), false),
         };
         Concern {
             subject: "kernel",
@@ -125,7 +126,7 @@ impl Facts {
         Concern {
             subject: "perf events",
             gravity: Gravity::Refusal,
-            seen: "perf_event_open gives one that signals its thread".to_owned(),
+            seen: "perf_event_open returns an event that signals its thread".to_owned(),
             why_not: error.map(|error| format!("perf events are refused here ({error})")),
             remedy: error.and_then(permission_remedy),
         }
@@ -175,12 +176,12 @@ fn permission_remedy(error: &io::Error) -> Option<String> {
     is_denied.then(|| "sysctl kernel.perf_event_paranoid=2".to_owned())
 }
 
-/// Chooses the engine that was asked for, or else the best one that works.
+/// Chooses the requested engine, or else the best one that works.
 ///
 /// # Errors
-/// Returns the kernel's reason if the engine that was asked for does not work. A target that is
-/// gone is always an error.
-pub(crate) fn choose(asked: EngineChoice, facts: &Facts) -> io::Result<Choice> {
+/// Returns the kernel's reason if the requested engine does not work. A target that has exited is
+/// always an error.
+pub(crate) fn choose(asked: EngineChoice, facts: &EngineFacts) -> io::Result<Choice> {
     let (is_free, is_started) = (asked == EngineChoice::Auto, facts.is_started);
     let choice =
         |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free, is_started });
@@ -188,12 +189,12 @@ pub(crate) fn choose(asked: EngineChoice, facts: &Facts) -> io::Result<Choice> {
         |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT));
     match (asked, &facts.perf) {
         (_, Err(error)) if is_gone(error) => Err(again(error)),
-        (EngineChoice::Timer, _) => choice(Engine::Timer, "asked for"),
-        (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "asked for"),
+        (EngineChoice::Timer, _) => choice(Engine::Timer, "requested"),
+        (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "requested"),
         (EngineChoice::Perf, Err(error)) => Err(again(error)),
         (EngineChoice::Auto, _) => match facts.reason(Gravity::Danger) {
             Some(why) => choice(Engine::Timer, &why),
-            None => choice(Engine::Perf, "the best that works here"),
+            None => choice(Engine::Perf, "the best engine that works here"),
         },
     }
 }
@@ -203,8 +204,8 @@ fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Says why threads that cannot have a timer cannot have a perf event either.
-pub(crate) fn why_no_events(facts: &Facts) -> Option<String> {
+/// Returns the reason why threads that cannot have a timer cannot have a perf event either.
+pub(crate) fn why_no_events(facts: &EngineFacts) -> Option<String> {
     let concerns_one_thread = |concern: &Concern| concern.gravity != Gravity::Shortage;
     facts.concerns().into_iter().filter(concerns_one_thread).find_map(|concern| concern.why_not)
 }
@@ -237,8 +238,8 @@ mod tests {
     use super::*;
     use crate::record::target::signals::TrapWaiter;
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> EngineFacts {
+        EngineFacts {
             perf: Ok(()),
             kernel: Some((6, 18)),
             descriptors: (10, 1024),
@@ -253,7 +254,7 @@ mod tests {
         Err(io::Error::from_raw_os_error(number))
     }
 
-    fn check(change: impl FnOnce(&mut Facts), engine: Engine, why: &str) {
+    fn check(change: impl FnOnce(&mut EngineFacts), engine: Engine, why: &str) {
         let mut facts = facts();
         change(&mut facts);
         let choice = choose(EngineChoice::Auto, &facts).unwrap();
@@ -262,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn perf_is_taken_where_it_works_and_nothing_is_to_be_feared() {
+    fn perf_is_chosen_where_it_works_and_is_safe() {
         check(|_| {}, Engine::Perf, "best");
         check(|facts| facts.kernel = None, Engine::Perf, "best");
         check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best");
     }
 
     #[test]
-    fn every_obstacle_and_every_danger_leads_to_timers_and_is_named() {
+    fn every_obstacle_and_every_danger_selects_timers_and_is_named() {
         for number in [libc::EACCES, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
             check(|facts| facts.perf = errno(number), Engine::Timer, "refused");
         }
@@ -278,14 +279,14 @@ mod tests {
         check(|facts| facts.is_started = true, Engine::Timer, "starts");
         check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
         check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
-        let wait = |waiter| move |facts: &mut Facts| facts.signals.trap_waiter = Some(waiter);
+        let wait = |waiter| move |facts: &mut EngineFacts| facts.signals.trap_waiter = Some(waiter);
         check(wait(TrapWaiter::Thread(7)), Engine::Timer, "thread 7 waits for SIGTRAP");
         check(wait(TrapWaiter::Descriptor), Engine::Timer, "a signalfd");
     }
 
     #[test]
-    fn single_threads_have_events_only_where_nothing_is_to_be_feared() {
-        let check = |change: fn(&mut Facts), expected: Option<&str>| {
+    fn single_threads_have_events_only_where_these_are_safe() {
+        let check = |change: fn(&mut EngineFacts), expected: Option<&str>| {
             let mut facts = facts();
             change(&mut facts);
             let why = why_no_events(&facts);
@@ -301,22 +302,23 @@ mod tests {
         check(|facts| facts.is_started = true, Some("starts"));
         check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
         check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
-        let wait = |facts: &mut Facts| facts.signals.trap_waiter = Some(TrapWaiter::Thread(7));
+        let wait =
+            |facts: &mut EngineFacts| facts.signals.trap_waiter = Some(TrapWaiter::Thread(7));
         check(wait, Some("thread 7"));
         check(|facts| facts.perf = errno(libc::EPERM), Some("refused"));
         check(|facts| facts.kernel = Some((5, 19)), Some("Linux 5.19"));
     }
 
     #[test]
-    fn what_is_asked_for_is_had_or_is_an_error() {
-        let asked = |asked, change: fn(&mut Facts)| {
+    fn a_requested_engine_is_chosen_or_is_an_error() {
+        let asked = |asked, change: fn(&mut EngineFacts)| {
             let mut facts = facts();
             change(&mut facts);
             choose(asked, &facts).map(|choice| choice.engine).map_err(|e| e.raw_os_error())
         };
         assert_eq!(asked(EngineChoice::Timer, |_| {}), Ok(Engine::Timer));
         assert_eq!(asked(EngineChoice::Perf, |facts| facts.is_started = true), Ok(Engine::Perf));
-        let refused = |facts: &mut Facts| facts.perf = errno(libc::EACCES);
+        let refused = |facts: &mut EngineFacts| facts.perf = errno(libc::EACCES);
         assert_eq!(asked(EngineChoice::Perf, refused), Err(Some(libc::EACCES)));
         assert_eq!(asked(EngineChoice::Timer, refused), Ok(Engine::Timer));
         for engine in [EngineChoice::Auto, EngineChoice::Perf, EngineChoice::Timer] {

@@ -1,15 +1,16 @@
-//! The CPU time of each thread that ends, from the kernel's taskstats.
+//! The CPU time of each exiting thread, from the kernel's taskstats.
 //!
-//! The kernel sends a record for every thread on the machine that ends, and those of one process
-//! are kept. This needs CAP_NET_ADMIN and the machine's own pid, user and network namespaces, and
-//! makes a thread's end about 3 us longer. `PERF_RECORD_READ` would need none of that but is not
-//! usable on current kernels (both measured on 6.18). Records of threads that end on two cores at
-//! once stop a ring for good, and threads that start threads get each other's values.
+//! The kernel sends a record for every thread that exits on the machine, and this module keeps
+//! those of one process. This needs CAP_NET_ADMIN and the machine's own pid, user and network
+//! namespaces, and makes a thread's exit about 3 us longer. `PERF_RECORD_READ` would need none of
+//! that but is not usable on current kernels (both measured on 6.18). Records of threads that exit
+//! on two cores at once stop a ring for good, and threads that start threads get each other's
+//! values.
 //!
 //! # Does not
-//! - know what a thread used since its last switch or clock tick, if it ever slept ([`used_ns`]),
-//!   nor the work of ending itself (some 15 us).
-//! - say when a thread ended: the records carry no time. `task_events` knows.
+//! - include what a thread used since its last switch or clock tick, if it ever slept
+//!   ([`used_ns`]), nor the work of the exit itself (some 15 us).
+//! - report when a thread exited: the records carry no time. `task_events` does.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -32,30 +33,32 @@ const CONTROL_FAMILY_ID: u16 = 1;
 const CONTROL_FAMILY_NAME: u16 = 2;
 const STATS_GET: u8 = 1;
 const STATS_REGISTER_CPUS: u16 = 3;
-/// NetlinkAttributes of a record.
+/// The attributes of a record.
 const STATS_THREAD: u16 = 4;
 const STATS_TID: u16 = 1;
 const STATS_BODY: u16 = 3;
 /// Offsets in `struct taskstats`: time spent waiting for a core, the scheduler's CPU time, the
-/// whole life in microseconds, the number of sleeps, and the process (from version 12 on).
+/// elapsed time since the start in microseconds, the number of sleeps, and the process (from
+/// version 12 on).
 const WAITED: usize = 24;
 const CPU_TIME: usize = 72;
 const LIFE_US: usize = 144;
 const SLEEPS: usize = 272;
 const PROCESS: usize = 368;
-/// Room for records: at 600 bytes each, some ten thousand ends between two drains.
+/// The size of the receive buffer. At 600 bytes a record, it holds some ten thousand exits between
+/// two drains.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// How long to wait for the first record, of a thread of our own.
+/// How long to wait for the first record, which reports a thread of our own.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The taskstats records of one process's threads.
 pub(crate) struct ExitTimes {
     socket: OwnedFd,
     process: u32,
-    /// CPU times by thread id, the oldest first: an id may end twice between two drains.
+    /// CPU times in nanoseconds by thread id, oldest first: an id may be reused between two drains.
     ended: HashMap<i32, VecDeque<u64>>,
     buffer: Vec<u8>,
-    /// How often records were dropped because they came too fast.
+    /// The number of times that the kernel dropped records because they came too fast.
     pub(crate) overruns: u64,
 }
 
@@ -66,7 +69,7 @@ impl ExitTimes {
         let protocol = SockProtocol::NetlinkGeneric;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        // Without the privilege the usual size suffices for fewer threads.
+        // Without the privilege for this, the default size suffices for fewer threads.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
         let mut times = Self {
             socket,
@@ -101,8 +104,8 @@ impl ExitTimes {
                 Err(Errno::EAGAIN) => break Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(Errno::ENOBUFS) => {
-                    // Which records were dropped is unknown, so the remaining ones may be matched
-                    // wrongly.
+                    // The socket does not say which records it dropped, so the remaining ones may
+                    // be matched wrongly.
                     self.ended.clear();
                     self.overruns += 1;
                 }
@@ -113,7 +116,8 @@ impl ExitTimes {
         result
     }
 
-    /// Takes the CPU time of a thread that has ended; the next call returns none.
+    /// Takes the CPU time of a thread that has exited, in nanoseconds; a second call returns
+    /// `None`.
     pub(crate) fn take(&mut self, tid: i32) -> Option<u64> {
         let times = self.ended.get_mut(&tid)?;
         let first = times.pop_front();
@@ -123,7 +127,7 @@ impl ExitTimes {
         first
     }
 
-    /// Takes all times that no caller has taken.
+    /// Takes all remaining times, by thread id.
     pub(crate) fn take_all(&mut self) -> Vec<(i32, u64)> {
         let ended = self.ended.drain();
         ended.flat_map(|(tid, times)| times.into_iter().map(move |ns| (tid, ns))).collect()
@@ -179,10 +183,10 @@ impl ExitTimes {
         Ok(())
     }
 
-    /// Proves that records arrive, by the end of a thread of our own.
+    /// Proves that records arrive, by the exit of a thread of our own.
     ///
     /// In another network namespace every call succeeds but no record ever arrives. Old kernels do
-    /// not name the process and fail here too.
+    /// not report the process id and fail here too.
     fn prove_arrival(&mut self) -> io::Result<()> {
         let thread = std::thread::Builder::new().spawn(|| nix::unistd::gettid().as_raw())?;
         let tid = thread.join().map_err(|_| io::ErrorKind::Other)?;
@@ -193,7 +197,7 @@ impl ExitTimes {
                 return Ok(());
             }
             if Instant::now() > until {
-                return Err(io::Error::other("no record comes: another network namespace"));
+                return Err(io::Error::other("no record arrives in this network namespace"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -203,9 +207,9 @@ impl ExitTimes {
 /// Returns the CPU time in a record.
 ///
 /// The scheduler updates its own count at ticks, at switches and on request, but not for the
-/// record: most threads that end within their first tick have hardly any there (measured: 20 % of
-/// what threads of 0.6 ms had used). A thread that never slept has run whenever it did not wait for
-/// a core.
+/// record. For most threads that exit within their first tick it is far too low (measured: 20 % of
+/// the CPU time of threads that ran for 0.6 ms). A thread that never slept ran whenever it did not
+/// wait for a core.
 fn used_ns(body: &[u8]) -> Option<u64> {
     let counted_ns = u64_at(body, CPU_TIME)?;
     if u64_at(body, SLEEPS)? > 0 {
@@ -271,7 +275,7 @@ fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Burns CPU time, and returns the thread's own clock at its end.
+    /// Burns CPU time, and returns the thread's id and its own clock at the end.
     fn burn(ms: u64) -> (i32, u64) {
         let clock = || {
             let time = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap();
@@ -284,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_time_of_ended_threads_is_exact() {
+    fn the_cpu_time_of_exited_threads_is_exact() {
         let mut times = match ExitTimes::open(std::process::id() as i32) {
             Ok(times) => times,
             // Not privileged; other tests cover that case.
@@ -321,7 +325,7 @@ mod tests {
 
     /// Reading the scheduler's count updates it.
     #[test]
-    fn the_cpu_time_of_threads_that_never_ask_is_theirs() {
+    fn the_cpu_time_of_threads_that_never_read_their_clock_is_reported() {
         const THREADS: u64 = 40;
         let Ok(mut times) = ExitTimes::open(std::process::id() as i32) else { return };
         let own_ns = || {
@@ -359,6 +363,6 @@ mod tests {
         let mut looping = vec![0u8; 64];
         looping[0] = 4;
         assert!(NetlinkAttributes(&looping).count() <= 16);
-        assert_eq!(messages(&[0; 64]).count(), 0, "a length of nothing ends the list");
+        assert_eq!(messages(&[0; 64]).count(), 0, "a length of 0 ends the list");
     }
 }

@@ -1,7 +1,7 @@
-//! Whether timer and event expiries arrive as they should.
+//! Detection of expiries of timers and events that do not arrive.
 //!
-//! No file in `/proc` shows that another handler replaced ours. What shows is that no expiry
-//! arrives while CPU time is used; then the target itself is asked.
+//! No file in `/proc` shows that another handler replaced ours. The only visible sign is that no
+//! expiry arrives while the target uses CPU time. The recorder then makes the agent check.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use traceprof_abi::layout::{ControlBlock, Counter};
 
 use crate::proc;
 use crate::record::contract::sampling::Engine;
-use crate::record::target::counters::Counts;
+use crate::record::target::counters::HandlerCounts;
 
-/// The counters of which a handler raises one for each of our expiries.
+/// The counters of expiries: a handler increments exactly one of them for each.
 const EXPIRIES: [Counter; 8] = [
     Counter::Samples,
     Counter::LostThreadSlot,
@@ -24,17 +24,17 @@ const EXPIRIES: [Counter; 8] = [
 ];
 /// Periods of user time without an expiry after which the handler may have been replaced.
 const SILENT_PERIODS: u64 = 20;
-/// The shortest such time, since the clock is read in ticks.
+/// The minimum of that time, since the clock of user time advances in ticks.
 const SILENT_MIN: Duration = Duration::from_millis(200);
 
-/// Checks whether expiries keep up with the CPU time of the threads that signals can reach.
+/// The check that expiries keep up with the CPU time of the threads that signals can reach.
 #[derive(Debug)]
 pub(crate) struct MissingExpiries {
     expiries: u64,
-    /// User time of the process at the last expiry.
+    /// User time of the process at the last expiry, in nanoseconds.
     user_ns: u64,
     /// User time of the process, and CPU time of the threads that block the signal, when expiries
-    /// were first missed.
+    /// were first found missing.
     suspected: Option<(u64, u64)>,
 }
 
@@ -44,9 +44,9 @@ impl MissingExpiries {
         Self { expiries: 0, user_ns, suspected: None }
     }
 
-    /// Returns true if the threads that signals can reach used time without an expiry.
+    /// Returns whether the threads that signals can reach used CPU time without an expiry.
     ///
-    /// `signal_blocked_ns` returns the time of those that block the signal.
+    /// `signal_blocked_ns` returns the CPU time of the threads that block the signal.
     pub(crate) fn is_broken(
         &mut self,
         pid: i32,
@@ -63,7 +63,7 @@ impl MissingExpiries {
         if user_ns.saturating_sub(self.user_ns) < limit {
             return false;
         }
-        // The time may be that of threads that block the signal.
+        // Threads that block the signal may have used the time.
         let signal_blocked_ns = signal_blocked_ns();
         let (user_before, blocked_before) =
             *self.suspected.get_or_insert((user_ns, signal_blocked_ns));
@@ -72,25 +72,27 @@ impl MissingExpiries {
     }
 }
 
-/// Counts the expiries of the engine that samples most threads; a few others may have another
-/// source.
+/// Returns the number of expiries from the given engine, which samples most threads.
+///
+/// The other engine may sample a few threads.
 pub(crate) fn expiries(control: &ControlBlock, engine: Engine) -> u64 {
-    let counts = Counts::read(control);
-    let timers = counts.of(Counter::TimerHits);
+    let counts = HandlerCounts::read(control);
+    let timers = counts.of(Counter::TimerExpiries);
     match engine {
         Engine::Timer => timers,
-        // An expiry of a timer is counted as such, and again by its outcome.
+        // The handler counts the expiry of a timer as such, and again by its outcome.
         Engine::Perf => all_expiries(control).wrapping_sub(timers),
     }
 }
 
-/// Counts all expiries.
+/// Returns the number of all expiries.
 pub(crate) fn all_expiries(control: &ControlBlock) -> u64 {
-    let counts = Counts::read(control);
+    let counts = HandlerCounts::read(control);
     EXPIRIES.iter().fold(0u64, |sum, counter| sum.wrapping_add(counts.of(*counter)))
 }
 
-/// Sums the CPU time of the threads that block a signal, or have no source that would send it.
+/// Returns the CPU time of the threads that block a signal or have no source that sends it, in
+/// nanoseconds.
 pub(crate) fn signal_blocked_threads_ns(
     pid: i32,
     signal: i32,
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
     use crate::record::target::shm::own_data;
 
-    /// Uses user time.
+    /// Burns user time.
     fn burn(time: Duration) {
         let start = Instant::now();
         let before = proc::mode_times_ns(std::process::id() as i32).unwrap().0;
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_expiries_are_noticed_where_signals_could_arrive() {
+    fn missing_expiries_are_detected_where_signals_could_arrive() {
         const MS: u64 = 1_000_000;
         let data = own_data();
         let control = data.control();
@@ -135,11 +137,11 @@ mod tests {
         control.count(Counter::Samples);
         assert!(!check(), "there was an expiry");
         burn(2 * SILENT_MIN);
-        assert!(!check(), "suspected only");
+        assert!(!check(), "only suspected");
         burn(2 * SILENT_MIN);
         assert!(check(), "twice without an expiry");
         control.count(Counter::DuplicateEvent);
-        assert!(!check(), "an expiry, if not a sample");
+        assert!(!check(), "an expiry without a sample");
     }
 
     #[test]
@@ -150,7 +152,7 @@ mod tests {
         // One expiry of an event, and two of timers, one of them lost.
         control.count(Counter::Samples);
         assert_eq!(both(), [1, 0]);
-        control.count_by(Counter::TimerHits, 2);
+        control.count_by(Counter::TimerExpiries, 2);
         control.count(Counter::Samples);
         control.count(Counter::LostLog);
         assert_eq!(both(), [1, 2]);

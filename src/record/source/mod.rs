@@ -16,7 +16,7 @@ use self::timer::Timers;
 use self::timer_failures::Unsampled;
 use self::timerless::{TimerlessThreads, TimerlessTotals};
 use self::wall::{Wall, WallStats};
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::proc;
 use crate::record::contract::error::{RecordError, target_error};
 use crate::record::contract::sampling::Engine;
@@ -39,18 +39,18 @@ pub(crate) mod timer_failures;
 pub(crate) mod timerless;
 pub(crate) mod wall;
 
-/// The number of threads that block the signal and are reported while recording.
+/// The maximum number of threads that are reported for blocking the signal while recording.
 const BLOCKED_REPORTED_MAX: usize = 8;
 
-/// Everything that makes samples of one program.
+/// All sources of samples of one program.
 ///
 /// # Invariants
-/// - Of two families of events one is on at a time: the earlier one is off when the next is
-///   enabled, and is closed then.
-/// - An event is enabled only in the program that has the agent.
+/// - Only one family of events is enabled at a time: the earlier one is disabled before the next is
+///   enabled, and is closed after that.
+/// - An event is enabled only in the program that contains the agent.
 pub(crate) struct SampleSource {
     events: Option<Events>,
-    /// The same in the kernel.
+    /// The events that sample time in the kernel.
     pub(crate) kernel: Option<KernelEvents>,
     timers: Option<Timers>,
     timerless: TimerlessThreads,
@@ -60,7 +60,7 @@ pub(crate) struct SampleSource {
     pub(crate) blocked: Blocked,
     blocked_reported: usize,
     watch: SignalWatch,
-    /// Whether a failed entry into the target was reported.
+    /// Whether a failed entry into the target has been reported.
     is_entry_failure_reported: bool,
 }
 
@@ -69,17 +69,17 @@ pub(crate) struct SampleSource {
 pub(crate) struct SourceTotals {
     /// CPU time of threads that block the signal, in nanoseconds.
     pub(crate) blocked_ns: u64,
-    /// The id and name of these threads.
+    /// The ids and names of these threads.
     pub(crate) blocked: Vec<(i32, String)>,
-    /// Threads that could have no timer, and that nothing else sampled.
+    /// Threads that could not have a timer and that nothing else sampled.
     pub(crate) unsampled: Unsampled,
-    /// Threads that could have no timer, and had events instead.
+    /// Threads that could not have a timer and had events instead.
     pub(crate) timerless: TimerlessTotals,
     /// The number of priming signals sent.
     pub(crate) primed: u64,
     /// The number of kernel samples that found the ring buffer full.
     pub(crate) kernel_lost: u64,
-    /// Counts of the scans of threads that do not run, if requested.
+    /// The counts of the wall-clock scans, if requested.
     pub(crate) wall: Option<WallStats>,
 }
 
@@ -98,7 +98,7 @@ impl SourceTotals {
 }
 
 impl SampleSource {
-    /// Opens the events, or prepares the timers where the engine is free and events fail.
+    /// Opens the events. If that fails and the user left the choice open, switches to timers.
     pub(crate) fn open(
         attached: &mut Attached<'_>,
         family: EventFamily,
@@ -131,7 +131,9 @@ impl SampleSource {
     }
 
     /// Starts the timers, opens the kernel's events, and prepares the wall-clock scan, as the setup
-    /// has them. Nothing samples before [`Self::enable`].
+    /// requests.
+    ///
+    /// Nothing samples before [`Self::enable`].
     pub(crate) fn complete(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -143,7 +145,7 @@ impl SampleSource {
         let left_out = attached.waiting.clone();
         self.timers =
             attached.timer_signal().map(|signal| Timers::start(pid, data, signal, left_out));
-        // Where there are events, threads that block their signal are not known yet.
+        // With events, only threads that block the signal need timers; these are not known yet.
         if let (Some(timers), None) = (&mut self.timers, &self.events) {
             timers.cover(program.threads.alive());
         }
@@ -181,7 +183,7 @@ impl SampleSource {
         self.events.as_ref()
     }
 
-    /// Extends the timers to new threads. To be called after a scan of the threads.
+    /// Extends the timers to new threads; the caller has scanned the threads before.
     pub(crate) fn cover(&mut self, threads: &impl TargetThreads) {
         let Some(timers) = &mut self.timers else { return };
         match self.events {
@@ -194,8 +196,9 @@ impl SampleSource {
         timers.sweep();
     }
 
-    /// Scans for threads that block the signal, when it is due or at the end; true if there are new
-    /// ones.
+    /// Scans for threads that block the signal, if a scan is due or the recording ends.
+    ///
+    /// Returns whether there are new ones.
     pub(crate) fn scan_blocked(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -221,7 +224,7 @@ impl SampleSource {
         !new.is_empty()
     }
 
-    /// Reports the threads that are left out.
+    /// Reports the threads that get no timer since they wait for signals.
     pub(crate) fn report_left_out(&self, program: &mut Program<'_, '_, impl TargetThreads>) {
         if self.timers.is_none() {
             return;
@@ -231,14 +234,13 @@ impl SampleSource {
             let stat = proc::task_stat(program.attached.pid(), tid);
             let name = stat.map(|stat| stat.name).unwrap_or_default();
             program.notice(format!(
-                "thread {tid} ({name}) is not sampled: it waits for signals, and would take a hit \
-                 for \
-                 one of the program's"
+                "thread {tid} ({name}) is not sampled: it waits for signals, and would mistake a \
+                 sampling signal for one of the program's"
             ));
         }
     }
 
-    /// Arms timers and opens events for threads that lack both.
+    /// Arms timers or opens events for threads that have neither.
     pub(crate) fn turn(&mut self, program: &mut Program<'_, '_, impl TargetThreads>) {
         if let Some(entered) = program.attached.entered() {
             if let Some(timers) = &mut self.timers {
@@ -256,7 +258,7 @@ impl SampleSource {
         }
     }
 
-    /// Has a thread of the target arm the waiting timers. The loop goes on meanwhile.
+    /// Makes a thread of the target arm the waiting timers, without waiting for it.
     fn enter_to_arm(&mut self, program: &mut Program<'_, '_, impl TargetThreads>) {
         if let Err(error) = program.attached.start_entry(Operation::Arm) {
             self.report_late_timers(program, &error);
@@ -270,18 +272,18 @@ impl SampleSource {
     ) {
         let is_gone = program.threads.is_program_gone();
         if !is_gone && !mem::replace(&mut self.is_entry_failure_reported, true) {
-            program.notice(format!("threads are armed late: {}", error.text()));
+            program.notice(format!("the timers of new threads start late: {}", error.text()));
         }
     }
 
     /// Returns the time until the next wall-clock scan, if there are any.
     pub(crate) fn until_wall_scan(&self, attached: &Attached<'_>) -> Option<Duration> {
-        // A parked program has not begun.
+        // A parked program has not started.
         let wall = self.wall.as_ref().filter(|_| !attached.is_parked)?;
         Some(wall.due().saturating_duration_since(Instant::now()))
     }
 
-    /// Gives the wall-clock scan the current set of threads.
+    /// Passes the current set of threads to the wall-clock scan.
     pub(crate) fn update_wall(&mut self, pid: i32, threads: &impl TargetThreads) {
         if let Some(wall) = &mut self.wall {
             wall.update_threads(pid, threads.version(), threads.lives(), |life| {
@@ -290,7 +292,7 @@ impl SampleSource {
         }
     }
 
-    /// Closes events that are the younger of two on one thread.
+    /// Closes events by their indices, each the younger of two on one thread.
     pub(crate) fn close_events(
         &mut self,
         attached: &Attached<'_>,
@@ -306,8 +308,10 @@ impl SampleSource {
         }
     }
 
-    /// Changes the rate. Timers follow by themselves; for events a new family is opened. False if
-    /// the program is gone that it was opened on.
+    /// Changes the sampling rate.
+    ///
+    /// Timers follow the new rate by themselves; for events a new family is opened. Returns false
+    /// if the program on which the family was opened no longer exists.
     pub(crate) fn change_rate(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -316,23 +320,22 @@ impl SampleSource {
         let attached = &*program.attached;
         let (pid, setup, control) = (attached.pid(), attached.setup, attached.data().control());
         let Some(before) = &self.events else {
-            // Relaxed: a handler that reads it late follows late.
+            // Relaxed: a handler that reads the old value changes its timer one expiry later.
             control.rate_shift.store(family.shift, Ordering::Relaxed);
             return Ok(true);
         };
         let events = Events::open(pid, setup, family)?;
         let kernel = self.kernel.as_ref();
         let slower = kernel.map(|it| it.open_slower(pid, setup, family.shift)).transpose()?;
-        fault::at(Point::RateOpened);
-        // An event that was opened in another program would kill it.
+        fault::at(FaultPoint::RateOpened);
+        // An event that was opened in another program would kill that program.
         if program.threads.is_program_gone() {
             return Ok(false);
         }
         before.disable();
-        fault::at(Point::RateOff);
+        fault::at(FaultPoint::RateOff);
         let old = self.change_kernel(slower);
-        // Relaxed, all: the events are enabled by system calls, and their handlers come after
-        // those.
+        // Relaxed, all: system calls enable the events below, and their handlers run after those.
         for word in attached.data().events_retired() {
             word.store(0, Ordering::Relaxed);
         }
@@ -347,15 +350,18 @@ impl SampleSource {
         Ok(true)
     }
 
-    /// Returns the kernel events of the earlier family, to be closed. The samples in their buffers
-    /// are its last.
+    /// Changes the family of kernel events, and returns the events of the earlier one for closing.
+    ///
+    /// The samples in the buffers are the last ones of the earlier family.
     fn change_kernel(&mut self, slower: Option<SlowerFamily>) -> Vec<OwnedFd> {
         let (Some(kernel), Some(slower)) = (&mut self.kernel, slower) else { return Vec::new() };
         kernel.disable();
         kernel.change(slower)
     }
 
-    /// Returns the counts of the timers, before the program is released from them.
+    /// Returns the number of priming signals, and the threads that nothing sampled.
+    ///
+    /// The caller reads them before it deletes the timers.
     pub(crate) fn timer_totals(&mut self) -> (u64, Unsampled) {
         let Some(timers) = &mut self.timers else { return Default::default() };
         (timers.signals, timers.failures.unsampled())
@@ -372,7 +378,7 @@ impl SampleSource {
         }
     }
 
-    /// Ends the wall-clock scan and closes the events; true if there were any.
+    /// Ends the wall-clock scan and closes the events; returns whether there were any.
     pub(crate) fn close(&mut self) -> bool {
         if let Some(wall) = &mut self.wall {
             wall.end();
@@ -380,7 +386,7 @@ impl SampleSource {
         self.events.take().is_some()
     }
 
-    /// Closes the events of threads without a timer.
+    /// Closes the events of threads without a timer, and returns their totals.
     pub(crate) fn end_timerless(&mut self) -> TimerlessTotals {
         self.timerless.end()
     }

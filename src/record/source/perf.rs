@@ -1,16 +1,16 @@
 //! The `perf` engine: task-clock events that the recorder opens on the target's threads.
 //!
-//! The kernel turns each expiry into a signal to exactly the thread that ran.
+//! At each expiry the kernel signals exactly the thread that ran.
 //!
 //! # Safety
 //! One system call that the libc crate does not wrap, and `ioctl`s on its descriptors.
 //!
 //! # Invariants
 //! - New threads inherit events, new processes do not, and an exec removes them.
-//! - Each opened event has its own `sig_data`; a thread with two of them counts only one.
+//! - Each opened event has its own `sig_data`; for a thread with two events, only one counts.
 //! - No event outlives the recorder: the descriptors are its own and close-on-exec.
-//! - A separate thread closes events, and the wait for it is bounded: kernels 6.11 to 6.14 may hang
-//!   there.
+//! - A separate thread closes events, and the recorder waits for it only for a limited time:
+//!   kernels 6.11 to 6.14 may hang there.
 //!
 //! # Does not
 //! - use event limits or refresh: kernels 6.16 and 6.17 hang.
@@ -81,18 +81,18 @@ const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 
 const USER_REGISTERS_MASK: u64 = 0xff_01ff;
 /// The number of user registers in a record.
 pub(crate) const USER_REGISTERS: usize = USER_REGISTERS_MASK.count_ones() as usize;
-/// How long to wait for the closing of events.
+/// The timeout for closing events.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
-/// Passes over the thread list until no thread is new; each pass halves what is missed, at any
-/// rate.
+/// The maximum number of passes over the thread list; each pass at least halves the number of
+/// missed threads.
 const PASSES_MAX: usize = 64;
 
 /// A set of events with one period, opened together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EventFamily {
-    /// Its number.
+    /// The family's number.
     pub(crate) number: u32,
-    /// The log2 of the periods that one expiry stands for.
+    /// The base-2 logarithm of the number of periods between two expiries.
     pub(crate) shift: u32,
 }
 
@@ -116,10 +116,10 @@ pub(crate) fn probe(tid: i32, setup: Setup) -> io::Result<()> {
     open(Scope::Family, tid, setup, EventWord(0)).map(drop)
 }
 
-/// Calls `cover` for every thread of the process, again and again until no thread is new.
+/// Calls `cover` for every thread of the process, in passes until no thread is new.
 ///
-/// Every later thread then descends from a covered one. `cover` returns false for a thread that is
-/// gone.
+/// Every later thread then descends from a covered one. `cover` returns false for a thread that has
+/// exited.
 pub(crate) fn each_thread(
     pid: i32,
     mut cover: impl FnMut(i32) -> io::Result<bool>,
@@ -146,7 +146,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Opens an event on a thread; returns false if the thread is gone.
+    /// Opens an event on a thread; returns false if the thread has exited.
     fn add(&mut self, tid: i32) -> io::Result<bool> {
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can distinguish"));
@@ -162,7 +162,7 @@ impl Events {
         }
     }
 
-    /// Returns the threads that have an event of their own, with the event.
+    /// Returns the threads that have an event of their own, each with its event.
     pub(crate) fn threads(&self) -> impl Iterator<Item = (i32, EventWord)> {
         self.open.iter().map(|(index, (tid, _))| (*tid, self.family.event(*index)))
     }
@@ -182,7 +182,7 @@ impl Events {
         self.open.values().for_each(|(_, event)| disable(event));
     }
 
-    /// Closes one event with all that were inherited from it; returns false if it is not open.
+    /// Closes one event and all events inherited from it; returns false if it is not open.
     pub(crate) fn close(&mut self, index: u32) -> bool {
         let event = self.open.remove(&index);
         let is_open = event.is_some();
@@ -200,8 +200,7 @@ impl Drop for Events {
 
 /// Stops events and closes them.
 ///
-/// Returns false if the kernel does not return from closing in time; the events are stopped all the
-/// same.
+/// Returns false if closing does not return in time; the events are stopped even then.
 pub(crate) fn close_all(events: Vec<OwnedFd>) -> bool {
     if events.is_empty() {
         return true;
@@ -210,17 +209,17 @@ pub(crate) fn close_all(events: Vec<OwnedFd>) -> bool {
     bounded(CLOSING_MAX, move || drop(events))
 }
 
-/// Runs `work` on a thread of its own and waits for its end for at most `patience`.
+/// Runs `work` on a thread of its own, and waits for at most `patience` until it is done.
 fn bounded(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (done_sender, done) = mpsc::channel();
     let work = move || {
         work();
-        // After a timeout the receiver is gone.
+        // After a timeout the receiver no longer exists.
         let _ = done_sender.send(());
     };
     match std::thread::Builder::new().spawn(work) {
         Ok(_) => done.recv_timeout(patience).is_ok(),
-        // The closure was dropped, and the events with it.
+        // A failed spawn drops the closure, and the events with it.
         Err(_) => true,
     }
 }
@@ -244,7 +243,7 @@ pub(crate) fn share_output(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
 }
 
 fn control(event: &OwnedFd, request: u64, argument: i32) -> i32 {
-    // A thread that is gone has nothing to switch.
+    // For a thread that has exited, an error is harmless.
     // SAFETY: these requests take an integer argument.
     unsafe { libc::ioctl(event.as_raw_fd(), request, argument) }
 }
@@ -267,10 +266,10 @@ impl Scope {
     }
 }
 
-/// Opens a signalling event, which leaves kernel mode out.
+/// Opens a signalling event, which excludes kernel mode.
 ///
-/// An expiry in kernel mode would be delivered after the system call. After `execve` that is in
-/// another program, which the signal would kill.
+/// The kernel would deliver the signal of an expiry in kernel mode after the system call. After
+/// `execve` that is in another program, which the signal would kill.
 pub(crate) fn open(scope: Scope, tid: i32, setup: Setup, event: EventWord) -> io::Result<OwnedFd> {
     let mark = u64::from(SIG_DATA_MARK) << 48 | u64::from(setup.cookie) << 32;
     let attributes = EventAttributes {
@@ -314,7 +313,7 @@ pub(crate) enum TaskRecords {
     Code,
 }
 
-/// Opens an event that samples nothing and records what threads do on one core.
+/// Opens an event that takes no samples but records what threads do on one core.
 ///
 /// It covers `tid` and the threads that it starts, or without a `tid` the whole machine. Its
 /// records go into a buffer that the caller maps, and each ends with its time. It is enabled at
@@ -336,10 +335,10 @@ pub(crate) fn open_task(records: TaskRecords, tid: Option<i32>, cpu: i32) -> io:
     perf_event_open(&attributes, tid.unwrap_or(-1), cpu)
 }
 
-/// Opens an event that samples nothing, is never enabled and is not inherited.
+/// Opens an event that takes no samples, is never enabled and is not inherited.
 ///
-/// With it a thread's set of events differs from that of the threads it starts, so the kernel does
-/// not swap their events on a context switch.
+/// With it, a thread's set of events differs from the sets of the threads that it starts. The
+/// kernel therefore does not swap their events on a context switch.
 pub(crate) fn open_anchor(tid: i32) -> io::Result<OwnedFd> {
     let attributes = EventAttributes {
         config: PERF_COUNT_SW_DUMMY,
@@ -403,7 +402,7 @@ fn perf_event_open(attributes: &EventAttributes, tid: i32, cpu: i32) -> io::Resu
 
 /// Raises the limit of descriptors as far as the kernel allows, and returns it.
 ///
-/// One descriptor for each thread may be more than a shell allows.
+/// One descriptor for each thread may exceed a shell's default limit.
 pub(crate) fn descriptor_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
@@ -413,6 +412,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     }
 }
 
+/// Converts an error of `perf_event_open` on a process, with advice.
 pub(crate) fn event_error(pid: i32, error: io::Error) -> RecordError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => RecordError::NotPermitted(anyhow!(
@@ -421,12 +421,12 @@ pub(crate) fn event_error(pid: i32, error: io::Error) -> RecordError {
              --engine timer"
         )),
         Some(libc::EMFILE) => RecordError::Other(anyhow!(
-            "too few descriptors for one event a thread: raise the limit with `ulimit -n`, or use \
-             --engine timer"
+            "too few descriptors for one event per thread: raise the limit with `ulimit -n`, or \
+             use --engine timer"
         )),
         Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => RecordError::Other(anyhow!(
-            "this kernel has no events that signal threads ({error}): Linux 6.1 or later is \
-             needed, or --engine timer"
+            "this kernel has no events that signal threads ({error}): use Linux 6.1 or later, or \
+             --engine timer"
         )),
         _ => target_error(pid, error),
     }
@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_hangs_is_not_waited_for() {
+    fn the_wait_for_hanging_work_times_out() {
         let start = Instant::now();
         let (release, released) = mpsc::channel::<()>();
         let is_done = bounded(Duration::from_millis(20), move || {

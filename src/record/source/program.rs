@@ -1,4 +1,4 @@
-//! The program that the sources sample, as far as they need it.
+//! The sources' view of the program that they sample.
 
 use traceprof_abi::layout::{Operation, REPLACED};
 use traceprof_abi::sync::Ordering;
@@ -8,35 +8,37 @@ use crate::record::contract::observer::Observer;
 use crate::record::source::wall::LiveThread;
 use crate::record::target::attach::Attached;
 
-/// The target's threads; the store keeps them.
+/// The target's threads, as the store keeps them.
 pub(crate) trait TargetThreads {
-    /// Returns the live threads: the id here, and the id in the target.
+    /// Returns the live threads: the recorder's id for each, and the target's.
     fn alive(&self) -> impl Iterator<Item = (i32, u32)>;
 
-    /// Returns the same with names.
+    /// Returns the live threads with their names.
     fn named(&self) -> impl Iterator<Item = (i32, u32, &str)>;
 
-    /// Returns the same with the numbers of their lives, and their starts if these were during the
-    /// recording.
+    /// Returns the live threads with the numbers of their lives.
+    ///
+    /// Threads that started during the recording also have their start times.
     fn lives(&self) -> impl Iterator<Item = LiveThread>;
 
-    /// Returns two counts, at least one of which changes with the set of live threads.
+    /// Returns two counts; at least one of them changes with the set of live threads.
     fn version(&self) -> (usize, usize);
 
-    /// Returns when a thread ended, and all of its CPU time if the kernel reported it.
+    /// Returns the time in nanoseconds at which a thread exited, and its CPU time if the kernel
+    /// reported it.
     fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)>;
 
-    /// Checks whether the process has executed another program, or is about to end.
+    /// Returns whether the process has executed another program or is exiting.
     fn is_program_gone(&self) -> bool;
 }
 
 /// The program: its agent, its threads, and the observer of the recording.
 pub(crate) struct Program<'s, 'a, T> {
-    /// The agent in it.
+    /// The agent in the program.
     pub(crate) attached: &'s mut Attached<'a>,
-    /// Its threads.
+    /// The program's threads.
     pub(crate) threads: &'s T,
-    /// The observer.
+    /// The observer of the recording.
     pub(crate) observer: &'s mut dyn Observer,
 }
 
@@ -46,11 +48,11 @@ impl<T> Program<'_, '_, T> {
         self.observer.event(Event::Notice(text.into()));
     }
 
-    /// Has the agent check its handlers; true if the one for this signal is not ours any more.
+    /// Makes the agent check its handlers; returns whether the one for this signal was replaced.
     ///
     /// This stops a thread of the target for a moment.
     pub(crate) fn is_handler_replaced(&mut self, index: usize) -> bool {
-        if self.attached.enter(Operation::Look).is_err() {
+        if self.attached.enter(Operation::CheckHandlers).is_err() {
             return false;
         }
         let action = &self.attached.data().control().signals[index];

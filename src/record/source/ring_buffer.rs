@@ -1,8 +1,8 @@
 //! The ring buffer into which the kernel writes a perf event's records.
 //!
 //! # Safety
-//! This is the only place that reads memory which the kernel writes at the same time. Heads and
-//! tails are atomics, and the bytes between them belong to the reader until it moves the tail.
+//! This is the only module that reads memory while the kernel writes it. Heads and tails are
+//! atomics, and the bytes between them belong to the reader until it moves the tail.
 #![allow(unsafe_code, reason = "the door to perf's mapped buffers")]
 
 use std::io;
@@ -19,9 +19,9 @@ const DATA_TAIL: usize = 1032;
 #[derive(Debug)]
 pub(crate) struct RingBuffer {
     base: NonNull<u8>,
-    /// Bytes of data behind the first page, a power of two.
+    /// The number of data bytes after the first page, a power of two.
     len: usize,
-    /// The record that is being passed on.
+    /// The buffer for the record that is passed on.
     record: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ unsafe impl Send for RingBuffer {}
 impl RingBuffer {
     /// Maps a buffer of `len` bytes (a power-of-two number of pages) for an event.
     ///
-    /// The buffer is smaller where the user may not lock as much memory.
+    /// The buffer is smaller if the user may not lock that much memory.
     pub(crate) fn map(event: &OwnedFd, mut len: usize) -> io::Result<Self> {
         const SMALLEST: usize = 16 * PAGE;
         loop {
@@ -59,15 +59,16 @@ impl RingBuffer {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: within the first page, which is mapped for as long as `self` lives.
-        let place = unsafe { self.base.as_ptr().add(offset) }.cast::<u64>();
+        // SAFETY: within the first page, which stays mapped while `self` lives.
+        let address = unsafe { self.base.as_ptr().add(offset) }.cast::<u64>();
         // SAFETY: aligned, and both sides use it atomically.
-        unsafe { AtomicU64::from_ptr(place) }
+        unsafe { AtomicU64::from_ptr(address) }
     }
 
-    /// Passes on each complete record, header included, and frees its room.
+    /// Passes each complete record to `each`, header included, and frees its room.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&[u8])) {
-        // Acquire: pairs with the kernel's barrier before it moves the head; the records are whole.
+        // Acquire: pairs with the kernel's barrier before it moves the head; the records are
+        // complete.
         let head = self.word(DATA_HEAD).load(Ordering::Acquire);
         // Relaxed: only this side writes the tail.
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
@@ -76,8 +77,8 @@ impl RingBuffer {
             self.copy(tail, 8, &mut record);
             let size = usize::from(u16::from_ne_bytes([record[6], record[7]]));
             if size < 8 || head.wrapping_sub(tail) < size as u64 {
-                // The kernel does not write such a record: skip everything rather than read
-                // garbage.
+                // The kernel does not write such a record, so the buffer is corrupt: skip
+                // everything.
                 tail = head;
                 break;
             }
@@ -86,7 +87,8 @@ impl RingBuffer {
             tail += size as u64;
         }
         self.record = record;
-        // Release: our reads are over before the kernel may write there again.
+        // Release: pairs with the kernel's read of the tail; our reads end before it writes there
+        // again.
         self.word(DATA_TAIL).store(tail, Ordering::Release);
     }
 
@@ -96,7 +98,7 @@ impl RingBuffer {
         let start = at as usize & (self.len - 1);
         let first = size.min(self.len - start);
         for (offset, count) in [(start, first), (0, size - first)] {
-            // SAFETY: within the data pages, behind the first one.
+            // SAFETY: within the data pages, after the first page.
             let from = unsafe { self.base.as_ptr().add(PAGE + offset) };
             // SAFETY: `count` bytes from there are mapped, and between tail and head, where the
             // kernel does not write.
@@ -123,9 +125,9 @@ impl RingBuffer {
         let mut head = self.word(DATA_HEAD).load(Ordering::Relaxed);
         for byte in bytes {
             // SAFETY: within the data pages.
-            let place = unsafe { self.base.as_ptr().add(PAGE + head as usize % self.len) };
+            let address = unsafe { self.base.as_ptr().add(PAGE + head as usize % self.len) };
             // SAFETY: mapped, and nothing else uses it.
-            unsafe { place.write(byte) };
+            unsafe { address.write(byte) };
             head += 1;
         }
         self.word(DATA_HEAD).store(head, Ordering::Relaxed);
@@ -143,7 +145,7 @@ impl Drop for RingBuffer {
 mod tests {
     use super::*;
 
-    /// A buffer of one page that holds these bytes.
+    /// Makes a buffer of one page with these bytes.
     fn ring(head: u64, tail: u64, bytes: impl Fn(u64) -> u8) -> RingBuffer {
         let mut ring = RingBuffer::in_memory(PAGE);
         ring.word(DATA_TAIL).store(tail, Ordering::Relaxed);
@@ -159,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn records_around_the_end_are_whole() {
+    fn records_that_wrap_around_the_end_are_complete() {
         let tail = 3 * PAGE as u64 - 20;
-        // Two records of 24 bytes; the first one lies across the end.
+        // Two records of 24 bytes; the first one wraps around the end.
         let byte = |at: u64| if at % 24 == 6 { 24 } else { (at % 24 > 7) as u8 * at as u8 };
         let mut ring = ring(tail + 48, tail, byte);
         let expected: Vec<Vec<u8>> =

@@ -2,8 +2,8 @@
 //!
 //! Many threads block all signals for a moment: the C library does so in a thread that creates
 //! another, and in the new thread. A thread counts as blocking only if two scans in a row find the
-//! signal blocked, no sample arrived between them, and repeated questions at the second scan give
-//! the same answer.
+//! signal blocked, no sample arrived between them, and repeated checks at the second scan find it
+//! blocked too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ const SCAN_MIN: Duration = Duration::from_millis(20);
 const LAST_SCAN_MIN: Duration = Duration::from_millis(10);
 /// The longest time between two scans.
 const SCAN_MAX: Duration = Duration::from_secs(1);
-/// Scans may take one part in this many of the recorder's time; each thread takes some
+/// Scans may take one part in this many of the recorder's time; each thread takes a few
 /// microseconds.
 const SCAN_SHARE: u32 = 200;
 
-/// The number of questions before a thread counts as blocking.
-const QUESTIONS: usize = 10;
-/// The pause between two questions, longer than the creation of a thread takes.
+/// The number of checks before a thread counts as blocking.
+const CONFIRMATIONS: usize = 10;
+/// The pause between two of these checks, longer than the creation of a thread takes.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// A thread that blocked the signal at the last scan.
@@ -33,9 +33,9 @@ const PAUSE: Duration = Duration::from_micros(200);
 struct Suspect {
     cpu_ns: u64,
     samples: u64,
-    /// Whether the scan before it found the signal blocked, too.
+    /// Whether the thread counts as blocking, since the previous scan found the signal blocked too.
     is_sure: bool,
-    /// CPU time that it had used when it was first found.
+    /// The thread's CPU time when a scan first found the signal blocked.
     first_ns: u64,
 }
 
@@ -45,7 +45,8 @@ pub(crate) struct Blocked {
     data: DataSegment,
     threads: BTreeMap<i32, Suspect>,
     names: HashMap<i32, String>,
-    /// CPU time of threads that blocked the signal for a while.
+    /// CPU time, in nanoseconds, that threads used while they blocked the signal; only of threads
+    /// that no longer do.
     past_ns: u64,
     last_scan: Option<Instant>,
     due: Instant,
@@ -72,14 +73,14 @@ impl Blocked {
         Instant::now() >= self.due
     }
 
-    /// Checks whether the last scan is long enough ago for another one to be meaningful.
+    /// Returns whether the last scan is long enough ago for another one to be meaningful.
     pub(crate) fn may_scan_again(&self) -> bool {
         self.last_scan.is_none_or(|last_scan| last_scan.elapsed() >= LAST_SCAN_MIN)
     }
 
     /// Scans threads (outer id, inner id, name) and returns those newly found to block the signal.
     ///
-    /// At least some ten milliseconds must lie between two scans.
+    /// Between two scans there must be at least ten milliseconds.
     pub(crate) fn scan<'a>(
         &mut self,
         signal: i32,
@@ -102,7 +103,7 @@ impl Blocked {
         let found = self.confirm(signal, found);
         for (tid, suspect) in before.iter().filter(|(_, suspect)| suspect.is_sure) {
             if !self.threads.contains_key(tid) {
-                // The thread no longer blocks the signal, or is gone.
+                // The thread no longer blocks the signal, or has exited.
                 self.past_ns += self.used_ns(*tid, suspect);
                 self.names.remove(tid);
             }
@@ -113,28 +114,28 @@ impl Blocked {
         found
     }
 
-    /// Keeps the threads that block the signal all the time.
+    /// Returns those of the threads that block the signal all the time, after repeated checks.
     ///
-    /// A thread that keeps starting others blocks it half of its time. One that waits for a
-    /// processor meanwhile gives no answer; the next scan asks it again.
+    /// A thread that keeps starting others blocks the signal half of its time. If a thread waits
+    /// for a processor meanwhile, the checks say nothing, and the next scan checks it again.
     fn confirm(&mut self, signal: i32, mut threads: Vec<(i32, &str)>) -> Vec<i32> {
         let cpu_ns = |pid, tid| proc::task_cpu_or_ticks_ns(pid, tid).unwrap_or(0);
         let used = |(tid, _): &(i32, &str)| (*tid, cpu_ns(self.pid, *tid));
         let before: HashMap<i32, u64> = threads.iter().map(used).collect();
-        for question in 0..QUESTIONS {
+        for check in 0..CONFIRMATIONS {
             if threads.is_empty() {
                 break;
             }
             std::thread::sleep(PAUSE);
             threads.retain(|(tid, _)| {
                 let state = blocks(self.pid, *tid, signal);
-                let is_last = question + 1 == QUESTIONS;
-                let got_on = || state == Some('S') || before[tid] < cpu_ns(self.pid, *tid);
-                let is_meant = state.is_some() && (!is_last || got_on());
-                if !is_meant && let Some(suspect) = self.threads.get_mut(tid) {
+                let is_last = check + 1 == CONFIRMATIONS;
+                let has_moved_on = || state == Some('S') || before[tid] < cpu_ns(self.pid, *tid);
+                let is_confirmed = state.is_some() && (!is_last || has_moved_on());
+                if !is_confirmed && let Some(suspect) = self.threads.get_mut(tid) {
                     suspect.is_sure = false;
                 }
-                is_meant
+                is_confirmed
             });
         }
         let names = threads.iter().map(|(tid, name)| (*tid, (*name).to_owned()));
@@ -148,12 +149,12 @@ impl Blocked {
         sure.map(|(tid, _)| (*tid, self.name(*tid).to_owned())).collect()
     }
 
-    /// Returns the name of one of them.
+    /// Returns the name of a thread that blocks the signal, or an empty string.
     pub(crate) fn name(&self, tid: i32) -> &str {
         self.names.get(&tid).map_or("", String::as_str)
     }
 
-    /// Checks whether the thread is one of them.
+    /// Returns whether the thread blocks the signal.
     pub(crate) fn holds(&self, tid: i32) -> bool {
         self.threads.get(&tid).is_some_and(|suspect| suspect.is_sure)
     }
@@ -165,7 +166,7 @@ impl Blocked {
     }
 
     fn used_ns(&self, tid: i32, suspect: &Suspect) -> u64 {
-        // For a thread that is gone, the last reading counts.
+        // For a thread that has exited, the last reading counts.
         let now_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(suspect.cpu_ns);
         now_ns.saturating_sub(suspect.first_ns)
     }
@@ -178,18 +179,18 @@ impl Blocked {
     }
 }
 
-/// Returns the state of a thread that blocks the signal, and `None` for one that does not.
+/// Returns the state of a thread that blocks the signal, or `None` if it does not.
 pub(crate) fn blocks(pid: i32, tid: i32, signal: i32) -> Option<char> {
     let status = proc::task_status(pid, tid).ok()?;
     status.blocks(signal).then_some(status.state)
 }
 
-/// Judges a thread that blocks the signal at a second scan.
+/// Decides whether a thread that blocks the signal at a second scan counts as blocking.
 fn judge(before: &Suspect, now: Suspect, state: char) -> Suspect {
-    // A thread that waits for a processor has not moved on: it may be about to unblock signals. One
-    // in an uninterruptible sleep waits for a child that it has just created.
-    let got_on = now.cpu_ns > before.cpu_ns || state == 'S';
-    let is_sure = before.is_sure || got_on && now.samples == before.samples;
+    // A thread that waits for a processor has not moved on: it may be about to unblock signals. A
+    // thread in an uninterruptible sleep may wait for a child that it has just created.
+    let has_moved_on = now.cpu_ns > before.cpu_ns || state == 'S';
+    let is_sure = before.is_sure || has_moved_on && now.samples == before.samples;
     Suspect { is_sure, first_ns: before.first_ns, ..now }
 }
 
@@ -210,11 +211,11 @@ mod tests {
         check(at(100, 3), at(100, 3), 'R', false);
         check(at(100, 3), at(100, 3), 'D', false);
         check(at(100, 3), at(200, 4), 'R', false);
-        // With a timer it has samples; it blocks the signal all the same.
+        // A thread with a timer has samples, although it blocks the signal.
         check(Suspect { is_sure: true, ..at(100, 3) }, at(200, 4), 'R', true);
     }
 
-    /// Like a thread that starts others: every scan happens to find the signal blocked.
+    /// A thread that starts others behaves like this; every scan may find the signal blocked.
     #[test]
     fn a_thread_that_blocks_the_signal_off_and_on_does_not_count() {
         use crate::record::target::shm::own_data;
@@ -272,12 +273,12 @@ mod tests {
         assert_eq!(scan(1), (vec![], vec![], 0));
         let (found, list, cpu_ns) = scan(5);
         assert_eq!((found, list), (vec![tid], vec![(tid, "me".to_owned())]));
-        assert!(cpu_ns >= 5_000_000, "since it was seen first: {cpu_ns}");
+        assert!(cpu_ns >= 5_000_000, "counted since the first scan: {cpu_ns}");
         assert!(scan(1).0.is_empty(), "reported once");
         set(SigmaskHow::SIG_UNBLOCK);
         let (found, list, cpu_ns) = scan(1);
         assert_eq!((found, list), (vec![], vec![]));
-        assert!(cpu_ns >= 6_000_000, "its time stays: {cpu_ns}");
-        assert!(!blocked.is_due(), "not all the time");
+        assert!(cpu_ns >= 6_000_000, "its time still counts: {cpu_ns}");
+        assert!(!blocked.is_due(), "scans are rare");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the sampling signals still reach our handler, and what follows if they do not.
+//! The check that the sampling signals still reach our handler, and the fallback if they do not.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ pub(super) struct SignalWatch {
     check: Every,
 }
 
-/// One of our signals that the application took.
+/// One of our signals, after the application changed its action.
 struct TakenSignal {
     signal: i32,
-    /// The action is the default one, or to ignore the signal; otherwise another handler.
+    /// Whether the signal is reset or ignored; otherwise it has another handler.
     is_reset: bool,
 }
 
@@ -46,8 +46,9 @@ impl TakenSignal {
 }
 
 impl SampleSource {
-    /// Checks whether a thread that blocks SIGTRAP also waits for it. False if sampling cannot go
-    /// on.
+    /// Checks whether a thread that blocks SIGTRAP also waits for it.
+    ///
+    /// Returns false if sampling cannot continue.
     pub(crate) fn check_waiters(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -61,17 +62,18 @@ impl SampleSource {
         waiter.is_none_or(|waiter| self.fall_back(program, started, &waiter.to_string()))
     }
 
-    /// Checks that the signals reach our handler: otherwise the next expiry would end the target,
-    /// or run another handler. False if sampling cannot go on.
+    /// Checks that the signals reach our handler.
     ///
-    /// `shift` is the base-2 logarithm of how much slower than requested the sources are.
+    /// Otherwise the next expiry would kill the target or run another handler. `shift` is the
+    /// base-2 logarithm of how much slower than requested the sources are. Returns false if
+    /// sampling cannot continue.
     pub(crate) fn check_signals(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
         (started, shift): (Instant, u32),
     ) -> bool {
         let Ok(status) = proc::status(program.attached.pid()) else { return true };
-        // In this order: the status was that of a program that is still there now.
+        // Checked after the status was read, which therefore belongs to the program with the agent.
         if !status.has_memory || program.threads.is_program_gone() {
             return true;
         }
@@ -81,7 +83,7 @@ impl SampleSource {
         timerless.check_signal(program, timers.as_mut(), (&status, is_check_due));
         let is_silent = is_check_due && self.is_silent(program, shift);
         if is_check_due {
-            // It may have read the masks of thousands of threads.
+            // The check may have read the signal masks of thousands of threads.
             self.watch.check.spare(start.elapsed());
         }
         if self.events.is_some()
@@ -113,14 +115,14 @@ impl SampleSource {
         let missing = &mut self.watch.missing;
         let is_silent = missing.is_broken(pid, expiries, period_ns, signal_blocked_ns);
         if is_silent {
-            // Short threads may use much time without an expiry: the next check comes after as much
-            // time again.
+            // Short-lived threads may use much time without an expiry. The next check waits for the
+            // same amount of time again.
             *missing = MissingExpiries::new(pid);
         }
         is_silent
     }
 
-    /// Goes on with timers that use another signal.
+    /// Continues with timers that use another signal; returns false if that fails.
     fn switch_signal(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -130,9 +132,9 @@ impl SampleSource {
         let signal = match program.attached.replace_timer_signal(taken.is_reset) {
             Ok(signal) => signal,
             Err(error) => {
-                // The restore deletes the timers now.
+                // The restore of the target deletes the timers.
                 let error = error.text();
-                program.notice(format!("{why}, and sampling cannot go on: {error}"));
+                program.notice(format!("{why}, and sampling cannot continue: {error}"));
                 return false;
             }
         };
@@ -143,11 +145,13 @@ impl SampleSource {
         self.enter_to_arm(program);
         self.watch.missing = MissingExpiries::new(program.attached.pid());
         let name = proc::signal_name(signal);
-        program.notice(format!("going on with timers that use {name} after {why}"));
+        program.notice(format!("sampling continues with timers that use {name}, since {why}"));
         true
     }
 
-    /// Goes on with timers. The events are closed first, whatever comes then.
+    /// Continues with timers instead of events; returns false if that fails.
+    ///
+    /// The events are closed first in any case.
     fn fall_back(
         &mut self,
         program: &mut Program<'_, '_, impl TargetThreads>,
@@ -156,37 +160,38 @@ impl SampleSource {
     ) -> bool {
         self.events = None;
         if let Some(kernel) = &mut self.kernel {
-            // Timers count this time.
+            // Timers also count time in the kernel.
             kernel.disable();
             kernel.drain();
         }
-        // The same signal, which is not ours any more.
+        // These events use the same signal, which is not ours any more.
         self.timerless.deny(program, self.timers.as_mut(), why);
         let why = format!("{:.1} s, when {why}", started.elapsed().as_secs_f64());
         let signal = match program.attached.switch_to_timers(&why) {
             Ok(signal) => signal,
             Err(error) => {
-                program.notice(format!("sampling cannot go on with timers: {}", error.text()));
+                program.notice(format!("sampling cannot continue with timers: {}", error.text()));
                 return false;
             }
         };
         if !std::mem::replace(&mut program.attached.setup.kernel, true) {
-            program.notice("time in the kernel counts from now on, as timers make no difference");
+            program.notice("time in the kernel is sampled from now on: timers cannot exclude it");
         }
         let (pid, data) = (program.attached.pid(), program.attached.data());
         let mut timers = Timers::start(pid, data, signal, program.attached.waiting.clone());
         timers.cover(program.threads.alive());
         self.timers = Some(timers);
         self.enter_to_arm(program);
-        program.notice(format!("going on with the {} engine after {why}", Engine::Timer.name()));
+        let engine = Engine::Timer.name();
+        program.notice(format!("sampling continues with the {engine} engine after {why}"));
         true
     }
 }
 
-/// Returns what became of the signal in this place if it is not ours any more.
+/// Returns the signal at this index if the application changed its action.
 ///
-/// The target itself is asked, which stops a thread, only if no expiry came in spite of the CPU
-/// time that was used.
+/// The agent checks its handlers only if no expiry arrived although CPU time was used, since that
+/// check stops a thread of the target.
 fn taken<T>(
     program: &mut Program<'_, '_, T>,
     index: usize,

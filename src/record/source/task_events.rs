@@ -1,16 +1,16 @@
-//! Thread starts, ends, renames and code mappings, reported by the kernel as they happen.
+//! Thread starts, exits, renames and code mappings, reported by the kernel as they happen.
 //!
 //! Perf writes side-band records (`task` and `comm`) into one ring per core. With privilege, one
-//! event per core covers all threads of the machine, and other processes' records are dropped here.
-//! Without it, each thread at attach has one event per core, which the threads that it starts
-//! inherit. Mappings (`mmap`) have events and rings of their own: a runtime that generates code, in
-//! any process, writes more records than a ring holds, and they must not push out the end of a
-//! thread.
+//! event per core covers all threads of the machine, and this module drops the records of other
+//! processes. Without it, each thread at attach has one event per core, which the threads that it
+//! starts inherit. Mappings (`mmap`) have events and rings of their own: a runtime that generates
+//! code, in any process, causes more records than a ring holds, and these must not displace the
+//! record of a thread's exit.
 //!
 //! # Invariants
 //! - Times are CLOCK_MONOTONIC nanoseconds, ascending within one [`TaskEvents::drain`]; a core's
 //!   late records come with the next one.
-//! - A thread's record lies in the ring of the core that it was on: no ring has two writers.
+//! - A record is in the ring of the core that its thread ran on, so no ring has two writers.
 
 use std::io;
 use std::ops::Range;
@@ -23,44 +23,43 @@ use crate::record::source::kernel::cpus;
 use crate::record::source::perf::{self, TaskRecords};
 use crate::record::source::ring_buffer::RingBuffer;
 
-/// Bytes of each ring: some five thousand records between two turns of the loop.
+/// The length of each ring in bytes: some five thousand records between two turns of the loop.
 const RING_LEN: usize = 256 << 10;
-/// Bytes of each ring of mappings: some six hundred records.
+/// The length of each ring of mappings in bytes: some six hundred records.
 const CODE_RING_LEN: usize = 64 << 10;
-/// Each kind may use one part in this many of the permitted descriptors; sampling events matter
-/// more.
+/// Each kind of record may use one part in this many of the permitted descriptors; sampling events
+/// matter more.
 const DESCRIPTORS_SHARE: u64 = 8;
 const RECORD_MMAP: u32 = 1;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
-/// A flag in a record's `misc` (the lower half of the second word): the name is that of a new
-/// program.
+/// A flag in a record's `misc` (the lower half of the second word): an exec set the name.
 const MISC_COMM_EXEC: u32 = 1 << 13;
 const RECORD_EXIT: u32 = 4;
 const RECORD_FORK: u32 = 7;
 
-/// What a thread did.
+/// A change that a thread made or went through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TaskChange {
-    /// It started on behalf of another thread, with that thread's name.
+    /// Another thread started it; it has that thread's name.
     Started {
         /// The thread that started it.
         parent: i32,
     },
-    /// It changed its name.
+    /// The thread changed its name.
     Renamed(String),
-    /// It mapped code, or made memory executable.
+    /// The thread mapped code, or made memory executable.
     Mapped {
         /// The mapped addresses.
         range: Range<u64>,
         /// Whether no file backs the mapping.
         is_anonymous: bool,
     },
-    /// It executed another program; all other threads ended before that.
+    /// The thread executed another program; all other threads exited before that.
     Executed,
-    /// It ended, after this CPU time where the kernel reports it.
-    Ended {
-        /// CPU time in nanoseconds.
+    /// The thread exited.
+    Exited {
+        /// Its CPU time in nanoseconds, if the kernel reported it.
         cpu_ns: Option<u64>,
     },
 }
@@ -68,11 +67,11 @@ pub(crate) enum TaskChange {
 /// A change of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TaskEvent {
-    /// CLOCK_MONOTONIC nanoseconds.
+    /// The time in CLOCK_MONOTONIC nanoseconds.
     pub(crate) time_ns: u64,
     /// The outer thread id.
     pub(crate) tid: i32,
-    /// What it did.
+    /// The change.
     pub(crate) change: TaskChange,
 }
 
@@ -82,11 +81,11 @@ pub(crate) struct TaskEvents {
     lives: SideBand,
     code: SideBand,
     exit_times: Option<ExitTimes>,
-    /// Records that found a ring full, which the next scan must make up for.
+    /// The number of records that found a ring full; the next scan must make up for them.
     ///
-    /// Each time that CPU times were dropped counts as one.
+    /// Each overrun of the records with CPU times also counts as one.
     pub(crate) lost: u64,
-    /// Lost records of mappings, which the next reading of the mappings must make up for.
+    /// The number of lost records of mappings; the next read of the mappings must make up for them.
     pub(crate) code_lost: u64,
 }
 
@@ -94,7 +93,7 @@ pub(crate) struct TaskEvents {
 #[derive(Default)]
 struct SideBand {
     rings: Vec<RingBuffer>,
-    // Held open for as long as records are wanted.
+    // Kept open until no more records are needed.
     events: Vec<OwnedFd>,
 }
 
@@ -117,7 +116,7 @@ impl SideBand {
         Ok(side_band)
     }
 
-    /// Opens one event per core and thread; those of one core share its ring.
+    /// Opens one event per core and thread; all events of a core share its ring.
     fn of_family(kind: TaskRecords, pid: i32) -> io::Result<Self> {
         let mut side_band = Self::default();
         let cpus = cpus();
@@ -146,18 +145,18 @@ impl SideBand {
         Ok(side_band)
     }
 
-    /// Adds new events in no order, and returns the number of lost records.
+    /// Adds new events in any order, and returns the number of lost records.
     fn drain(&mut self, kind: TaskRecords, pid: i32, out: &mut Vec<TaskEvent>) -> u64 {
         let mut lost = 0;
-        // Events for mappings report starts and ends as well.
-        let is_of_it = |change: &TaskChange| {
+        // Events for mappings report starts and exits as well.
+        let is_of_kind = |change: &TaskChange| {
             matches!(change, TaskChange::Mapped { .. }) == (kind == TaskRecords::Code)
         };
         for ring in &mut self.rings {
             ring.drain(|record| match parse(record, pid) {
-                Some(Parsed::Event(event)) if !is_of_it(&event.change) => {}
-                Some(Parsed::Event(event)) => out.push(event),
-                Some(Parsed::Lost(count)) => lost += count,
+                Some(ParsedRecord::Event(event)) if !is_of_kind(&event.change) => {}
+                Some(ParsedRecord::Event(event)) => out.push(event),
+                Some(ParsedRecord::Lost(count)) => lost += count,
                 None => {}
             });
         }
@@ -166,13 +165,13 @@ impl SideBand {
 }
 
 impl TaskEvents {
-    /// Opens records of all threads of the process from now on.
+    /// Starts the records of all threads of the process.
     ///
-    /// Kinds that are not available are left out; without any, nothing is ever reported.
+    /// Unavailable kinds of records are left out.
     pub(crate) fn open(pid: i32) -> Self {
         // First, since it starts a thread in this process.
         let exit_times = ExitTimes::open(pid).ok();
-        // Not permitted, or too few descriptors: the sampling events need them.
+        // Fails without permission, or if the sampling events need the descriptors.
         let open = |kind| SideBand::of_machine(kind).or_else(|_| SideBand::of_family(kind, pid));
         Self {
             pid,
@@ -184,12 +183,12 @@ impl TaskEvents {
         }
     }
 
-    /// Checks whether starts and ends are reported.
+    /// Returns whether starts and exits are reported.
     pub(crate) fn has_lives(&self) -> bool {
         !self.lives.rings.is_empty()
     }
 
-    /// Checks whether the CPU time of threads that end is reported.
+    /// Returns whether the CPU time of exiting threads is reported.
     #[cfg(test)]
     pub(crate) fn has_cpu_times(&self) -> bool {
         self.exit_times.is_some()
@@ -200,7 +199,7 @@ impl TaskEvents {
         self.lives = SideBand::default();
     }
 
-    /// Returns everything that happened since the last call, in order.
+    /// Replaces the contents of `out` with all changes since the last call, in order.
     pub(crate) fn drain(&mut self, out: &mut Vec<TaskEvent>) {
         out.clear();
         let (lost, has_lives) = (self.lost, self.has_lives());
@@ -208,34 +207,37 @@ impl TaskEvents {
         self.code_lost += self.code.drain(TaskRecords::Code, self.pid, out);
         out.sort_by_key(|event| event.time_ns);
         let Some(times) = &mut self.exit_times else { return };
-        // After the rings: the CPU time of each end that they reported is on its way by now.
+        // After the rings: the kernel has sent the CPU time of each exit that they reported by now.
         if times.drain().is_err() {
             self.exit_times = None;
             return;
         }
         self.lost += std::mem::take(&mut times.overruns);
         for event in out.iter_mut() {
-            if let TaskChange::Ended { cpu_ns } = &mut event.change {
+            if let TaskChange::Exited { cpu_ns } = &mut event.change {
                 *cpu_ns = times.take(event.tid);
             }
         }
         if !has_lives || self.lost > lost {
-            // Without an end to belong to, these times would go to a later thread with the same id.
+            // Their exits were not reported, so a later thread with the same id would get these
+            // times.
             let time_ns = monotonic_now_ns();
             out.extend(times.take_all().into_iter().map(|(tid, cpu_ns)| {
-                let change = TaskChange::Ended { cpu_ns: Some(cpu_ns) };
+                let change = TaskChange::Exited { cpu_ns: Some(cpu_ns) };
                 TaskEvent { time_ns, tid, change }
             }));
         }
     }
 }
 
-enum Parsed {
+/// A record of a ring.
+enum ParsedRecord {
     Event(TaskEvent),
+    /// The number of records that were lost.
     Lost(u64),
 }
 
-fn parse(record: &[u8], process: i32) -> Option<Parsed> {
+fn parse(record: &[u8], process: i32) -> Option<ParsedRecord> {
     let word = |offset: usize| -> Option<u32> {
         record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
     };
@@ -244,31 +246,30 @@ fn parse(record: &[u8], process: i32) -> Option<Parsed> {
     };
     let kind = word(0)?;
     if kind == RECORD_LOST {
-        return long(16).map(Parsed::Lost);
+        return long(16).map(ParsedRecord::Lost);
     }
     let event = |tid: u32, time_ns: u64, change: TaskChange| {
-        Some(Parsed::Event(TaskEvent { time_ns, tid: tid as i32, change }))
+        Some(ParsedRecord::Event(TaskEvent { time_ns, tid: tid as i32, change }))
     };
     let pid = word(8)?;
     if pid != process as u32 {
         return None;
     }
     match kind {
-        // A process that is started is not this one.
+        // A fork of a child process has another pid here and is left out.
         RECORD_FORK if word(12)? == pid => {
             event(word(16)?, long(24)?, TaskChange::Started { parent: word(20)? as i32 })
         }
         RECORD_MMAP => {
             let range = long(16)?..long(16)?.saturating_add(long(24)?);
             let name = record.get(40..)?;
-            // A runtime that maps its code twice, to write through one mapping, uses a nameless
-            // file.
+            // A runtime that maps its code twice, to write through one mapping, uses a memfd.
             let is_file = name.starts_with(b"/") && !name.starts_with(b"/memfd:");
             let is_anonymous = !is_file || name.starts_with(b"//");
             let change = TaskChange::Mapped { range, is_anonymous };
             event(word(12)?, long(record.len().checked_sub(8)?)?, change)
         }
-        RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Ended { cpu_ns: None }),
+        RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Exited { cpu_ns: None }),
         RECORD_COMM if word(4)? & MISC_COMM_EXEC != 0 => {
             event(word(12)?, long(record.len().checked_sub(8)?)?, TaskChange::Executed)
         }
@@ -292,11 +293,11 @@ mod tests {
         std::process::id() as i32
     }
 
-    /// Drains until a thread has ended, and returns what it did in order.
+    /// Drains until a thread has exited, and returns its changes in order.
     fn life(events: &mut TaskEvents, tid: i32) -> Vec<(u64, TaskChange)> {
         let (mut life, mut out) = (Vec::new(), Vec::new());
         let until = Instant::now() + Duration::from_secs(5);
-        while !life.iter().any(|(_, change)| matches!(change, TaskChange::Ended { .. })) {
+        while !life.iter().any(|(_, change)| matches!(change, TaskChange::Exited { .. })) {
             events.drain(&mut out);
             let mine = out.drain(..).filter(|event| event.tid == tid);
             life.extend(mine.map(|event| (event.time_ns, event.change)));
@@ -306,13 +307,13 @@ mod tests {
         life
     }
 
-    /// Checks that a thread's start, name and end are reported by events opened this way.
+    /// Checks that events opened this way report a thread's start, name and exit.
     fn check(open: impl FnOnce() -> io::Result<SideBand>) {
         let mut events = TaskEvents::open(own());
         match open() {
             Ok(side_band) => events.lives = side_band,
             Err(error) => {
-                // Only the privileged may see other users' threads.
+                // Only privileged users may see other users' threads.
                 assert!(!nix::unistd::geteuid().is_root(), "{error}");
                 return;
             }
@@ -327,7 +328,7 @@ mod tests {
         assert!(life.iter().all(|(time, _)| (before..=after).contains(time)), "{life:?}");
         let changes: Vec<&TaskChange> = life.iter().map(|(_, change)| change).collect();
         let name = TaskChange::Renamed("kind".to_string());
-        let [TaskChange::Started { .. }, renamed, TaskChange::Ended { cpu_ns }] = changes[..]
+        let [TaskChange::Started { .. }, renamed, TaskChange::Exited { cpu_ns }] = changes[..]
         else {
             panic!("{life:?}");
         };
@@ -346,25 +347,25 @@ mod tests {
         check(|| SideBand::of_family(TaskRecords::Lives, own()));
     }
 
-    /// Makes memory executable this many times, each time undoing it, and returns its address.
+    /// Makes memory executable and writable again this many times, and returns its address.
     fn code_turned_on_and_off(times: usize) -> u64 {
         let mut memory = memmap2::MmapMut::map_anon(4096).unwrap();
-        let place = memory.as_ptr() as u64;
+        let address = memory.as_ptr() as u64;
         for _ in 0..times {
             memory = memory.make_exec().unwrap().make_mut().unwrap();
         }
-        place
+        address
     }
 
     #[test]
-    fn code_mappings_are_reported_and_push_no_thread_end_out() {
+    fn code_mappings_are_reported_and_displace_no_thread_exit() {
         let mut events = TaskEvents::open(own());
         if !events.has_lives() {
             return;
         }
         let before = monotonic_now_ns();
         // More than any ring holds.
-        let place = code_turned_on_and_off(5_000);
+        let address = code_turned_on_and_off(5_000);
         let after = monotonic_now_ns();
         let tid = std::thread::spawn(nix::unistd::gettid).join().unwrap().as_raw();
         let mut out = Vec::new();
@@ -372,14 +373,14 @@ mod tests {
         let is_reported = |event: &TaskEvent| match &event.change {
             TaskChange::Mapped { range, is_anonymous } => {
                 let is_then = (before..=after).contains(&event.time_ns);
-                range.start == place && *is_anonymous && is_then
+                range.start == address && *is_anonymous && is_then
             }
             _ => false,
         };
         assert!(out.iter().any(is_reported));
-        let is_end = |event: &TaskEvent| matches!(event.change, TaskChange::Ended { .. });
+        let is_end = |event: &TaskEvent| matches!(event.change, TaskChange::Exited { .. });
         assert!(out.iter().any(|event| event.tid == tid && is_end(event)));
-        // A loss is reported with the next record that finds room.
+        // The kernel reports a loss with the next record that finds room.
         code_turned_on_and_off(1);
         events.drain(&mut out);
         assert!(events.code_lost > 0 && events.lost == 0, "{} {}", events.code_lost, events.lost);
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn dropped_cpu_times_count_as_lost() {
         let mut events = TaskEvents::open(std::process::id() as i32);
-        // Not permitted everywhere.
+        // Records of CPU times are not permitted everywhere.
         let Some(times) = &mut events.exit_times else { return };
         times.overruns = 2;
         let before = events.lost;
@@ -400,13 +401,13 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_new_program_is_reported_as_an_exec() {
+    fn a_name_set_by_an_exec_is_reported_as_an_exec() {
         let change = |misc: u32| {
             let name = u32::from_ne_bytes(*b"prog");
             let words = [RECORD_COMM, misc, 1, 7, name, 0, 9, 0];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             match parse(&bytes, 1) {
-                Some(Parsed::Event(event)) => Some((event.tid, event.time_ns, event.change)),
+                Some(ParsedRecord::Event(event)) => Some((event.tid, event.time_ns, event.change)),
                 _ => None,
             }
         };
@@ -423,11 +424,11 @@ mod tests {
         };
         assert!(parse(&record(RECORD_FORK, 1, 1), 1).is_some());
         assert!(parse(&record(RECORD_FORK, 1, 1), 2).is_none());
-        assert!(parse(&record(RECORD_FORK, 2, 1), 2).is_none(), "a process that it starts");
+        assert!(parse(&record(RECORD_FORK, 2, 1), 2).is_none(), "a child process");
         for kind in 0..16 {
-            let whole = record(kind, 1, 1);
-            for len in 0..whole.len() {
-                let _ = parse(&whole[..len], 1);
+            let complete = record(kind, 1, 1);
+            for len in 0..complete.len() {
+                let _ = parse(&complete[..len], 1);
             }
         }
     }

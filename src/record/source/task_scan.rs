@@ -1,10 +1,10 @@
-//! When to read the target's list of threads again.
+//! The schedule of scans of the target's threads.
 //!
-//! inotify reports nothing for `/proc/PID/task` (measured), so nothing can wait for a change. Where
-//! the kernel's side-band records are available ([`TaskEvents`]), they report every thread as it
-//! happens, and the list is read only now and then. Elsewhere each turn of the loop reads the
-//! number of threads, which costs nothing. The list is read when that number changed, and now and
-//! then, since a thread that ends as another starts leaves the number as it was.
+//! inotify reports nothing for `/proc/PID/task` (measured), so the recorder cannot wait for a
+//! change. Where the kernel's side-band records are available ([`TaskEvents`]), they report every
+//! change at once, and scans are rare. Elsewhere each turn of the loop reads the number of threads,
+//! which costs almost nothing. A scan follows if that number changed. Rare scans follow in any
+//! case, since a thread that exits as another starts leaves the number unchanged.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(crate) struct ScanSchedule {
     period: Duration,
     /// The duration of the last scan.
     cost: Duration,
-    /// Side-band records that were lost before the last scan.
+    /// The number of side-band records that were lost before the last scan.
     lost: u64,
 }
 
@@ -47,7 +47,7 @@ impl ScanSchedule {
         }
     }
 
-    /// Checks whether records report every start, end and name before a scan finds them.
+    /// Returns whether records report every start, exit and rename before a scan finds it.
     pub(crate) fn has_events(&self) -> bool {
         self.events.has_lives()
     }
@@ -62,12 +62,12 @@ impl ScanSchedule {
         self.events.code_lost
     }
 
-    /// Returns what records have reported since the last call.
+    /// Replaces the contents of `out` with all recorded changes since the last call.
     pub(crate) fn drain(&mut self, out: &mut Vec<TaskEvent>) {
         self.events.drain(out);
     }
 
-    /// Checks whether a scan is due.
+    /// Returns whether a scan is due.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let passed = now.duration_since(self.last);
         if passed < SCAN_MIN.max(self.cost * SCAN_SHARE) {
@@ -83,7 +83,8 @@ impl ScanSchedule {
         count.is_none_or(|count| count != self.count)
     }
 
-    /// Notes a scan: the number of threads, and how many came or went since the last one.
+    /// Notes a scan: its start, the number of threads, and how many started or exited since the
+    /// last scan.
     pub(crate) fn note_scan(&mut self, before: Instant, count: usize, changes: usize) {
         self.last = Instant::now();
         self.cost = self.last.duration_since(before);
@@ -96,7 +97,7 @@ impl ScanSchedule {
         };
     }
 
-    /// Checks whether records carry the CPU time of threads that end.
+    /// Returns whether records carry the CPU time of exiting threads.
     #[cfg(test)]
     pub(crate) fn has_cpu_times(&self) -> bool {
         self.events.has_cpu_times()
@@ -128,9 +129,9 @@ mod tests {
         assert_eq!(schedule.period, SCAN_MAX);
         assert!(!schedule.is_due(schedule.last + SCAN_MIN / 2), "not twice in the shortest time");
         assert!(schedule.is_due(schedule.last + SCAN_MAX));
-        // One more than there are.
+        // One more thread than there is.
         schedule.count += 1;
-        assert!(schedule.is_due(schedule.last + SCAN_MIN), "the number moved");
+        assert!(schedule.is_due(schedule.last + SCAN_MIN), "the number changed");
         assert_eq!(scan(&mut schedule, 1), SCAN_MIN);
         schedule.cost = SCAN_MIN;
         schedule.count += 1;
@@ -148,6 +149,6 @@ mod tests {
         schedule.count += 1;
         assert!(!schedule.is_due(schedule.last + SCAN_MAX / 2));
         schedule.events.lost += 1;
-        assert!(schedule.is_due(schedule.last + SCAN_MAX / 2), "something was not reported");
+        assert!(schedule.is_due(schedule.last + SCAN_MAX / 2), "a record was lost");
     }
 }

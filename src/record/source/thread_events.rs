@@ -1,8 +1,8 @@
 //! Perf events for single threads, where timers sample the others.
 //!
 //! A thread that cannot have a timer gets events of its own. The threads that it starts do not
-//! inherit them, since those should have timers. The events signal SIGTRAP, so they are closed as
-//! soon as our handler may have been replaced.
+//! inherit the events, since these threads should have timers. The events signal SIGTRAP, so the
+//! recorder closes them as soon as our handler may have been replaced.
 //!
 //! # Invariants
 //! - A thread with a timer has no event: both would count its time in kernel mode.
@@ -25,9 +25,9 @@ use crate::record::target::signals::SIGTRAP;
 
 /// Periods of CPU time without a sample after which the handler may have been replaced.
 const SILENT_PERIODS: u64 = 100;
-/// The shortest such time.
+/// The minimum of that CPU time in nanoseconds.
 const SILENT_NS: u64 = 500_000_000;
-/// Threads whose time is read for that.
+/// The maximum number of threads whose CPU time is read for this check.
 const CHECKED_MAX: usize = 64;
 
 struct EventsOfThread {
@@ -42,7 +42,7 @@ pub(crate) struct ThreadEvents {
     setup: Setup,
     next: u32,
     open: BTreeMap<SlotLife, EventsOfThread>,
-    /// The samples of all threads, and the CPU time that they had used at the last one.
+    /// The number of samples of all threads, and their CPU time in nanoseconds at the last sample.
     last_progress: (u64, u64),
     /// The number of threads that ever had events.
     pub(crate) count: u64,
@@ -57,10 +57,10 @@ impl ThreadEvents {
         Self { pid, setup, next: 0, open, last_progress: (0, 0), count: 0, is_user_only: false }
     }
 
-    /// Opens events on a thread, including kernel-mode ones where there are buffers for them.
+    /// Opens events on a thread, including kernel-mode ones if there are buffers for them.
     ///
-    /// They start disabled: the program may execute another one meanwhile, which has no handler for
-    /// their signal.
+    /// The events start disabled: the process may execute another program meanwhile, which has no
+    /// handler for their signal.
     pub(crate) fn add(
         &mut self,
         life: SlotLife,
@@ -68,7 +68,7 @@ impl ThreadEvents {
         kernel: Option<&KernelEvents>,
     ) -> io::Result<()> {
         if proc::task_status(self.pid, tid)?.blocks(SIGTRAP) {
-            return Err(io::Error::other("it blocks SIGTRAP"));
+            return Err(io::Error::other("the thread blocks SIGTRAP"));
         }
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can distinguish"));
@@ -85,7 +85,8 @@ impl ThreadEvents {
         Ok(())
     }
 
-    /// Enables the open events, once the agent is known to be in the process after their opening.
+    /// Enables the open events; the caller has checked, after they were opened, that the agent is
+    /// still in the process.
     pub(crate) fn enable(&mut self) {
         for of_thread in self.open.values_mut().filter(|of_thread| !of_thread.is_enabled) {
             of_thread.events.iter().for_each(perf::enable);
@@ -93,7 +94,7 @@ impl ThreadEvents {
         }
     }
 
-    /// Closes the events of threads that are gone or have a timer by now.
+    /// Closes the events of threads that have exited or have a timer by now.
     pub(crate) fn sweep(&mut self, slots: &[ThreadSlot]) {
         let is_over = |life: &SlotLife| {
             // Relaxed: the handler ignores the event's expiries as soon as there is a timer.
@@ -116,9 +117,9 @@ impl ThreadEvents {
         perf::close_all(all.into_values().flat_map(|of_thread| of_thread.events).collect());
     }
 
-    /// Checks whether the threads used much CPU time since the last sample of any of them.
+    /// Returns whether the threads used much CPU time since the last sample of any of them.
     ///
-    /// After a positive answer, the next one takes as much time again.
+    /// After a result of true, the measurement starts again.
     pub(crate) fn is_silent(&mut self, slots: &[ThreadSlot]) -> bool {
         let (mut total, mut used_ns) = (0u64, 0u64);
         for ((index, _), of_thread) in self.open.iter().take(CHECKED_MAX) {

@@ -1,7 +1,7 @@
 //! Threads that cannot have a timer.
 //!
-//! Timers count against the user's limit of pending signals. A thread without one stays listed here
-//! until something else samples it or it ends.
+//! Timers count against the user's limit of pending signals. A thread without a timer stays listed
+//! here until it exits.
 //!
 //! # Invariants
 //! - An entry belongs to one life of a slot: the next user of the slot or of the thread id inherits
@@ -18,10 +18,10 @@ use crate::proc;
 /// One life of a slot: its index and generation.
 pub(crate) type SlotLife = (usize, u32);
 
-/// The interval between two readings of CPU time; what a thread used since the last one is lost
-/// when it ends.
+/// The interval between two readings of CPU time; what a thread used since its last reading is lost
+/// when it exits.
 const READING_INTERVAL: Duration = Duration::from_millis(500);
-/// Threads that the closing report names.
+/// The maximum number of threads that the closing report names.
 const NAMED_MAX: usize = 8;
 
 /// The alternative for a thread that cannot have a timer.
@@ -40,7 +40,7 @@ struct TimerlessThread {
     tid: i32,
     errno: i32,
     fallback: Fallback,
-    /// Its CPU time when it first went unsampled, and at the last reading.
+    /// The CPU time in nanoseconds when the thread became unsampled, and at the last reading.
     cpu_ns: (u64, u64),
 }
 
@@ -49,9 +49,9 @@ struct TimerlessThread {
 pub(crate) struct Unsampled {
     /// The number of threads.
     pub(crate) count: u64,
-    /// The id of the first ones, and the errno that says why.
+    /// The ids of the first threads, each with the errno of its timer's creation.
     pub(crate) first: Vec<(i32, i32)>,
-    /// Their CPU time in nanoseconds.
+    /// The CPU time of all threads, in nanoseconds.
     pub(crate) cpu_ns: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Unsampled {
 pub(crate) struct TimerFailures {
     pid: i32,
     failed: BTreeMap<SlotLife, TimerlessThread>,
-    /// Threads that have ended.
+    /// The listed threads that have exited.
     ended: Unsampled,
     read: Instant,
 }
@@ -80,7 +80,7 @@ impl TimerFailures {
         });
     }
 
-    /// Counts threads that have ended, and now and then reads the CPU time of the others.
+    /// Moves exited threads to the totals, and reads the CPU time of the others at intervals.
     pub(crate) fn sweep(&mut self, slots: &[ThreadSlot]) {
         let pid = self.pid;
         let is_due = self.read.elapsed() >= READING_INTERVAL;
@@ -134,13 +134,13 @@ impl TimerFailures {
 
 impl TimerlessThread {
     fn advance(&mut self, pid: i32) {
-        // A thread that has ended keeps the value of the last reading.
+        // A thread that has exited keeps the value of the last reading.
         self.cpu_ns.1 = proc::task_cpu_or_ticks_ns(pid, self.tid).unwrap_or(self.cpu_ns.1);
     }
 }
 
 impl Unsampled {
-    /// Adds those of a later program.
+    /// Adds the threads of a later program.
     pub(crate) fn add(&mut self, later: &Self) {
         self.count += later.count;
         self.cpu_ns += later.cpu_ns;
@@ -160,7 +160,7 @@ impl Unsampled {
     }
 }
 
-/// Checks whether the same thread still lives in the slot.
+/// Returns whether the same thread still lives in the slot.
 pub(crate) fn is_alive(slots: &[ThreadSlot], (index, generation): SlotLife) -> bool {
     slots.get(index).is_some_and(|slot| {
         // Relaxed, both: this side alone retires and recycles.

@@ -1,10 +1,10 @@
-//! The heaviest call traces of a recording, found in bounded memory.
+//! Finds the heaviest call traces of a recording in bounded memory.
 //!
-//! A stack has another id in each collection, since each table begins empty, so weights are added
-//! up by the frames, in whatever epoch of the mappings. There are more counters than traces asked
-//! for, and the lightest one is taken over by a stack that has none ("space saving"): its weight is
-//! inherited, and remembered as how much too high the new one may be. A stack that has more than
-//! the Nth part of all weight, N being the number of counters, is always among them.
+//! A stack has another id in each collection, since each table begins empty. So weights are added
+//! up by the frames, whatever the epoch of the mappings. There are more counters than requested
+//! traces. A stack without a counter takes over the lightest counter (the "space saving"
+//! algorithm). It inherits the weight of that counter, and records it as the possible excess of its
+//! own weight. With N counters, a stack with more than the Nth part of all weight always has one.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,69 +15,70 @@ use crate::record::batch::rotation::Batch;
 use crate::record::batch::traces::hash;
 use crate::record::store::liveness::{Heavy, LivenessChecker, PreserveSet};
 
-/// Counters for each trace asked for, and how many there are at least.
+/// The number of counters for each requested trace.
 const SPARE: usize = 8;
+/// The least number of counters.
 const LEAST: usize = 256;
 
 /// Preserves the `wanted` heaviest call traces.
 pub(crate) struct Heaviest {
     wanted: usize,
-    counters: Vec<Counter>,
-    /// Places in `counters` by the hash of the stack.
-    places: HashMap<u64, usize>,
-    /// Weights of counters, to find the least that is among the heaviest.
+    counters: Vec<StackCounter>,
+    /// Positions in `counters` by the hash of the stack.
+    positions: HashMap<u64, usize>,
+    /// The weights of the counters, reused to find the least weight among the heaviest.
     weights: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Counter {
+struct StackCounter {
     hash: u64,
-    /// The id to keep: that of the first collection since which the trace was among the heaviest.
+    /// The id to keep: the trace's id in the collection in which it became one of the heaviest.
     id: u64,
     weight: u64,
-    /// What of the weight may have been another stack's.
+    /// The part of the weight that may belong to another stack.
     excess: u64,
     is_kept: bool,
 }
 
 impl Heaviest {
-    /// Of which `wanted` are preserved.
+    /// Makes a checker that preserves `wanted` traces.
     pub(crate) fn new(wanted: usize) -> Self {
         let room = (wanted * SPARE).max(LEAST);
         Self {
             wanted,
             counters: Vec::with_capacity(room),
             // A key is added before the one that it replaces is removed.
-            places: HashMap::with_capacity(2 * room),
+            positions: HashMap::with_capacity(2 * room),
             weights: Vec::with_capacity(room),
         }
     }
 
     fn add(&mut self, hash: u64, id: u64, weight: u64) {
-        if let Some(place) = self.places.get(&hash) {
-            let counter = &mut self.counters[*place];
+        if let Some(position) = self.positions.get(&hash) {
+            let counter = &mut self.counters[*position];
             counter.weight += weight;
             if !counter.is_kept {
                 counter.id = id;
             }
             return;
         }
-        let counter = Counter { hash, id, weight, excess: 0, is_kept: false };
+        let counter = StackCounter { hash, id, weight, excess: 0, is_kept: false };
         if self.counters.len() < self.counters.capacity() {
-            self.places.insert(hash, self.counters.len());
+            self.positions.insert(hash, self.counters.len());
             self.counters.push(counter);
             return;
         }
         let lightest = self.counters.iter_mut().enumerate().min_by_key(|(_, it)| it.weight);
-        if let Some((place, lightest)) = lightest {
-            self.places.remove(&lightest.hash);
-            self.places.insert(hash, place);
+        if let Some((position, lightest)) = lightest {
+            self.positions.remove(&lightest.hash);
+            self.positions.insert(hash, position);
             let excess = lightest.weight;
-            *lightest = Counter { weight: excess + weight, excess, ..counter };
+            *lightest = StackCounter { weight: excess + weight, excess, ..counter };
         }
     }
 
-    /// Keeps as many of the heaviest as were asked for.
+    /// Keeps as many of the heaviest as requested.
     fn choose(&mut self) {
         self.weights.clear();
         self.weights.extend(self.counters.iter().map(|counter| counter.weight));
@@ -87,7 +88,7 @@ impl Heaviest {
             None => u64::MAX,
         };
         let above = self.weights.iter().filter(|weight| **weight > least).count();
-        // Of several that weigh as much as the last one, those that are kept already come first.
+        // Among counters with the least weight, those that are kept already come first.
         let mut left = self.wanted.saturating_sub(above);
         for only_kept in [true, false] {
             for counter in &mut self.counters {
@@ -96,7 +97,7 @@ impl Heaviest {
                 } else if counter.weight < least {
                     counter.is_kept = false;
                 } else if counter.is_kept == only_kept {
-                    // In the second pass those of the first are kept and so left alone.
+                    // The second pass leaves alone the counters that the first one has kept.
                     counter.is_kept = left > 0;
                     left = left.saturating_sub(1);
                 }
@@ -119,7 +120,7 @@ impl LivenessChecker for Heaviest {
 
     fn heaviest(&self) -> Vec<Heavy> {
         let kept = self.counters.iter().filter(|counter| counter.is_kept);
-        let heavy = |it: &Counter| Heavy { id: it.id, weight: it.weight, excess: it.excess };
+        let heavy = |it: &StackCounter| Heavy { id: it.id, weight: it.weight, excess: it.excess };
         let mut kept: Vec<Heavy> = kept.map(heavy).collect();
         kept.sort_by_key(|heavy| (Reverse(heavy.weight), heavy.id));
         kept
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use crate::record::batch::traces::TraceEntry;
 
-    /// One collection: ids, frames and weights.
+    /// Marks the traces of one collection, given by id, frame and weight.
     fn mark(heaviest: &mut Heaviest, traces: &[(u64, u64, u64)]) -> PreserveSet {
         let mut batch = Batch::default();
         for (id, frame, weight) in traces {
@@ -152,11 +153,11 @@ mod tests {
         let mut heaviest = Heaviest::new(2);
         let live = mark(&mut heaviest, &[(11, 1, 5), (12, 2, 9), (13, 3, 7)]);
         assert_eq!(kept(&live, 11..14), [12, 13]);
-        // The same stacks in the next table; those that are preserved are there as well.
+        // The same stacks are in the next table, together with the preserved traces.
         let live =
             mark(&mut heaviest, &[(12, 2, 0), (13, 3, 0), (21, 1, 1), (22, 2, 1), (23, 3, 1)]);
         assert_eq!(kept(&live, 11..24), [12, 13]);
-        // The first stack catches up: its old id is gone, the one of this table is kept.
+        // The first stack catches up: its old id is lost, and its id in this table is kept.
         let live = mark(&mut heaviest, &[(12, 2, 0), (13, 3, 0), (31, 1, 4), (32, 2, 1)]);
         assert_eq!(kept(&live, 11..34), [12, 31]);
         let live = mark(&mut heaviest, &[(12, 2, 0), (31, 1, 0), (41, 1, 2)]);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_were_asked_for() {
+    fn never_more_are_kept_than_requested() {
         for wanted in 0..6 {
             let mut heaviest = Heaviest::new(wanted);
             for round in 0..3u64 {
@@ -174,7 +175,7 @@ mod tests {
                     (0..10).map(|frame| (100 * round + frame + 2, frame, 1)).collect();
                 let live = mark(&mut heaviest, &traces);
                 let first = kept(&live, 2..12);
-                assert_eq!(first.len(), wanted, "equal ones stay as they were: {first:?}");
+                assert_eq!(first.len(), wanted, "of equal weights, the first ones stay: {first:?}");
             }
             assert_eq!(heaviest.heaviest().len(), wanted);
         }
@@ -204,6 +205,6 @@ mod tests {
             let least = heavy.weight - heavy.excess;
             assert!(least <= 2000 && heavy.weight >= 2000, "{heavy:?}");
         }
-        assert_eq!(heaviest.places.len(), heaviest.counters.len());
+        assert_eq!(heaviest.positions.len(), heaviest.counters.len());
     }
 }

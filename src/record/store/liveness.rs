@@ -1,9 +1,11 @@
-//! Which call traces outlive the collection that they came with: each checker marks those that it
-//! still needs, and they are in every later collection, under the same id, until none does.
+//! Decides which call traces outlive the collection in which they arrived.
+//!
+//! Each checker marks the traces that it still needs. A marked trace is in every later collection,
+//! under the same id, until no checker marks it.
 //!
 //! # Invariants
-//! - Marking takes no memory: the set has the size that it began with. What does not fit is
-//!   counted, and is forgotten by the storage while whoever needs it may still own a copy.
+//! - Marking allocates no memory: the set keeps its initial size. Marks that do not fit are
+//!   counted, and the storage forgets those traces, even if a user of the trace still has a copy.
 
 use std::cmp::Reverse;
 
@@ -14,16 +16,18 @@ use traceprof_abi::sync::Ordering;
 
 use crate::record::batch::rotation::Batch;
 
-/// Traces that can be preserved at once: one for each thread slot, and twice as many besides.
+/// The largest number of traces that are preserved at once: three for each thread slot.
 const PRESERVED_MAX: usize = 3 * THREAD_SLOTS;
 
-/// Decides which traces are kept over a rotation.
+/// Decides which traces a rotation preserves.
 pub(crate) trait LivenessChecker: Send {
-    /// Marks the traces that it needs. `collected` is what the rotation has brought, with all
-    /// traces preserved so far; other ids are of no effect.
+    /// Marks the traces that it needs.
+    ///
+    /// `collected` contains the rotation's traces and all traces preserved so far. Marks of other
+    /// ids have no effect.
     fn mark(&mut self, collected: &Batch, live: &mut PreserveSet);
 
-    /// Traces that the user asked for, heaviest first.
+    /// Returns the heaviest traces, heaviest first, if the user requested them.
     fn heaviest(&self) -> Vec<Heavy> {
         Vec::new()
     }
@@ -32,15 +36,15 @@ pub(crate) trait LivenessChecker: Send {
 /// A trace that is preserved for its weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heavy {
-    /// Its id, which it has kept since it was first among the heaviest.
+    /// Its id, which stays the same from the time when the trace became one of the heaviest.
     pub(crate) id: u64,
-    /// Weight of all samples with its stack, in periods.
+    /// The weight of all samples with its stack, in periods.
     pub(crate) weight: u64,
-    /// How much of that may be other stacks'.
+    /// The part of that weight that may belong to other stacks.
     pub(crate) excess: u64,
 }
 
-/// The heaviest traces of two programs, one after the other: no trace of one is the other's.
+/// Returns the heaviest traces of two consecutive programs, which have no traces in common.
 pub(crate) fn heaviest(before: &[Heavy], later: Vec<Heavy>, wanted: usize) -> Vec<Heavy> {
     let mut all = later;
     all.extend_from_slice(before);
@@ -49,56 +53,56 @@ pub(crate) fn heaviest(before: &[Heavy], later: Vec<Heavy>, wanted: usize) -> Ve
     all
 }
 
-/// Ids of traces that are needed: open addressing in memory that never grows.
+/// A set of ids of traces to preserve, with open addressing in memory that never grows.
 pub(crate) struct PreserveSet {
-    /// Ids, or 0. The length is a power of two.
+    /// The ids, or 0 for an empty entry. The length is a power of two.
     words: Box<[u64]>,
     len: usize,
     limit: usize,
-    /// Marks that found the set full.
+    /// The number of marks that found the set full.
     refused: u64,
 }
 
 impl PreserveSet {
-    /// With room for `limit` ids.
+    /// Makes a set with room for `limit` ids.
     pub(crate) fn with_room(limit: usize) -> Self {
         let words = vec![0; (limit.max(1) * 4 / 3).next_power_of_two()];
         Self { words: words.into_boxed_slice(), len: 0, limit, refused: 0 }
     }
 
-    /// With the room that a recording needs.
+    /// Makes a set with the room that a recording needs.
     pub(crate) fn new() -> Self {
         Self::with_room(PRESERVED_MAX)
     }
 
-    /// Adds an id. Ids that name no trace are left out.
+    /// Adds an id. Ids that name no trace are ignored.
     pub(crate) fn insert(&mut self, id: u64) {
         if id <= DROPPED_TRACE_ID {
             return;
         }
-        let place = self.place(id);
-        if self.words[place] == id {
+        let position = self.position(id);
+        if self.words[position] == id {
             return;
         }
         if self.len == self.limit {
             self.refused += 1;
             return;
         }
-        self.words[place] = id;
+        self.words[position] = id;
         self.len += 1;
     }
 
-    /// Whether an id was added.
+    /// Returns whether the set contains an id.
     pub(crate) fn contains(&self, id: u64) -> bool {
-        id != 0 && self.words[self.place(id)] == id
+        id != 0 && self.words[self.position(id)] == id
     }
 
-    /// Marks that found the set full, since it was cleared.
+    /// Returns the number of marks that found the set full since it was last cleared.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Forgets all ids.
+    /// Removes all ids.
     pub(crate) fn clear(&mut self) {
         if self.len > 0 {
             self.words.fill(0);
@@ -107,26 +111,27 @@ impl PreserveSet {
         self.refused = 0;
     }
 
-    /// Where the id is, or where it would go. A quarter of the words is empty, so this ends.
-    fn place(&self, id: u64) -> usize {
+    /// Returns the position of the id, or the empty position for it. A quarter of the words is
+    /// empty, so the search ends.
+    fn position(&self, id: u64) -> usize {
         let mask = self.words.len() - 1;
         let hash = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let mut place = hash as usize & mask;
-        while self.words[place] != 0 && self.words[place] != id {
-            place = (place + 1) & mask;
+        let mut position = hash as usize & mask;
+        while self.words[position] != 0 && self.words[position] != id {
+            position = (position + 1) & mask;
         }
-        place
+        position
     }
 }
 
-/// The last trace of every thread that is there, for as long as it does not run: what an idle
-/// thread is doing is what it did last.
+/// Preserves the last trace of every thread while the thread is idle: an idle thread is still where
+/// its last sample found it.
 pub(crate) struct LastOfThreads {
     data: DataSegment,
 }
 
 impl LastOfThreads {
-    /// Of the threads whose slots are in `data`.
+    /// Makes the checker of the threads whose slots are in `data`.
     pub(crate) fn new(data: DataSegment) -> Self {
         Self { data }
     }
@@ -138,10 +143,10 @@ impl LivenessChecker for LastOfThreads {
         // Relaxed: a slot that is claimed later has its traces in a later collection.
         let used = threads.next.load(Ordering::Relaxed) as usize;
         for slot in threads.slots.iter().take(used) {
-            // Relaxed on both: of a thread that runs meanwhile the newer trace is in the ACTIVE
-            // table, and its mark has no effect. A thread is idle from its last sample on, so those
-            // that ran since the last rotation count as well: theirs is the first collection that
-            // has the trace.
+            // Relaxed on both: if the thread runs meanwhile, its newer trace is in the ACTIVE table
+            // and the mark has no effect. A thread is idle from its last sample on. So threads that
+            // ran since the last rotation are marked as well: this is the first collection with
+            // their trace.
             if slot.tid.load(Ordering::Relaxed) != 0 {
                 live.insert(slot.last_trace.load(Ordering::Relaxed));
             }
@@ -156,14 +161,14 @@ mod tests {
     use crate::record::target::shm::own_data;
 
     #[test]
-    fn a_set_takes_what_it_has_room_for_and_counts_the_rest() {
+    fn a_set_takes_ids_while_it_has_room_and_counts_the_others() {
         let mut set = PreserveSet::with_room(100);
         let ids = || (1..=150u64).map(|number| 5 << 32 | number);
         for id in ids().chain(ids()) {
             set.insert(id);
         }
         assert_eq!(ids().filter(|id| set.contains(*id)).count(), 100);
-        assert_eq!(set.refused(), 2 * 50, "each time that it is asked for");
+        assert_eq!(set.refused(), 2 * 50, "each attempt counts");
         set.insert(0);
         set.insert(DROPPED_TRACE_ID);
         assert!(!set.contains(0) && !set.contains(DROPPED_TRACE_ID));
@@ -174,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_of_two_programs_are_as_many_as_were_asked_for() {
+    fn the_heaviest_of_two_programs_are_as_many_as_requested() {
         let heavy = |id, weight| Heavy { id, weight, excess: 0 };
         let before = [heavy(1, 9), heavy(2, 5), heavy(3, 2)];
         let later = vec![heavy(11, 7), heavy(12, 5)];
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_there_keep_their_last_trace() {
+    fn living_threads_keep_their_last_trace() {
         let data = own_data();
         data.control().slots_limit.store(8, Ordering::Relaxed);
         let threads = data.threads();

@@ -1,4 +1,4 @@
-//! What was sampled, from the shared tables to batches; threads and their lives.
+//! Moves samples from the shared tables into batches, and knows the target's threads.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::EndReason;
 
 use self::collector::{Collector, Stats};
-use self::outside_unwind::Follower;
+use self::outside_unwind::OutsideUnwinder;
 use self::threads::{Registry, ThreadMetrics};
 use crate::record::batch::rotation::Batch;
 use crate::record::contract::clock::Clock;
@@ -22,8 +22,8 @@ pub(crate) mod outside_unwind;
 pub(crate) mod threads;
 pub(crate) mod trace_ids;
 
-/// The time for reading names before the trace is flushed: a twentieth of the interval between two
-/// flushes.
+/// How long thread names may be read before the trace is flushed: a twentieth of the interval
+/// between two flushes.
 const NAMES_TIME: Duration = Duration::from_millis(40);
 
 /// The samples of one program between its handlers and the batches.
@@ -34,17 +34,17 @@ pub(crate) struct Store {
     pub(crate) collector: Collector,
     /// The target's threads.
     pub(crate) threads: Registry,
-    unwinder: Follower,
+    unwinder: OutsideUnwinder,
 }
 
 /// Totals of the store of one program, or of several.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StoreTotals {
-    /// Threads that existed at some time.
+    /// Counts of threads and slots.
     pub(crate) threads: ThreadMetrics,
     /// Counts of the rotations.
     pub(crate) storage: Stats,
-    /// The number of stacks that were unwound outside.
+    /// The number of stacks that the recorder unwound in place of a handler.
     pub(crate) unwound_outside: u64,
 }
 
@@ -60,10 +60,10 @@ impl StoreTotals {
 impl Store {
     /// Makes the store of a program with these tables and threads.
     pub(crate) fn new(clock: Clock, collector: Collector, threads: Registry) -> Self {
-        Self { clock, collector, threads, unwinder: Follower::default() }
+        Self { clock, collector, threads, unwinder: OutsideUnwinder::default() }
     }
 
-    /// Updates the list of threads before a rotation; before a flush their names, too.
+    /// Updates the list of threads before a rotation, and before a flush also their names.
     pub(crate) fn scan_threads(&mut self, is_flush: bool) {
         if is_flush {
             self.threads.scan(false);
@@ -73,43 +73,45 @@ impl Store {
         }
     }
 
-    /// Moves what the handlers have written into the batch; true if all of it was there to be
-    /// moved.
+    /// Moves the handlers' samples into the batch, and returns whether these are all samples so
+    /// far.
     pub(crate) fn drain(&mut self, batch: &mut Batch) -> bool {
-        batch.threads.extend(self.threads.news());
+        batch.threads.extend(self.threads.take_changes());
         let threads = &self.threads;
-        self.collector.rotate(batch, &|owner| threads.is_owner_gone(owner)).all
+        self.collector.rotate(batch, &|owner| threads.is_owner_gone(owner)).is_complete
     }
 
-    /// Moves all that is left into the batch, when no handler runs any more.
-    pub(crate) fn drain_rest(&mut self, batch: &mut Batch) {
-        batch.threads.extend(self.threads.news());
+    /// Moves all remaining samples into the batch, once no handler runs any more.
+    pub(crate) fn drain_remaining(&mut self, batch: &mut Batch) {
+        batch.threads.extend(self.threads.take_changes());
         self.collector.finish(batch);
     }
 
-    /// Sets the times of the samples, in CLOCK_MONOTONIC nanoseconds, and returns how many found no
-    /// module.
+    /// Sets the times of the samples, in CLOCK_MONOTONIC nanoseconds, and returns the number of
+    /// samples whose unwind ended outside all known modules.
     pub(crate) fn set_times(&mut self, batch: &mut Batch) -> u64 {
         self.clock.advance();
         set_times(&self.clock, batch)
     }
 
-    /// Unwinds the stacks that the handlers could not, with what is mapped by now.
+    /// Unwinds the stacks that the handlers could not unwind, with the mappings known by now.
     pub(crate) fn unwind_outside(&mut self, batch: &mut Batch, attached: &Attached<'_>) {
         let tables = attached.tables();
         let Some(snapshot) = tables.snapshot() else { return };
-        // Code of another program does not explain stacks of this one.
+        // After an exec, the process has the code of another program, which must not be read for
+        // these stacks.
         let pid = (!self.threads.is_program_gone()).then_some(attached.pid());
         let collector = &self.collector;
-        self.unwinder.follow(batch, pid, &snapshot, || collector.take_instance());
+        self.unwinder.unwind_slices(batch, pid, &snapshot, || collector.take_instance());
     }
 
-    /// Gives each sample to the thread that took it.
+    /// Attributes each sample to the thread that took it.
     pub(crate) fn attribute(&mut self, batch: &mut Batch) {
         self.threads.attribute(&mut batch.samples, &mut batch.threads);
     }
 
-    /// Adds the kernel's samples up to `until_ns`, which belong to threads by the time of each.
+    /// Adds the kernel's samples up to `until_ns`, and attributes each to the thread that had its
+    /// id at its time.
     pub(crate) fn add_kernel(
         &mut self,
         batch: &mut Batch,
@@ -121,20 +123,23 @@ impl Store {
             until_ns,
             batch,
             || collector.take_instance(),
-            |tid, time_ns, news| threads.key_of(tid as i32, time_ns, news),
+            |tid, time_ns, changes| threads.key_of(tid as i32, time_ns, changes),
         );
     }
 
-    /// Adds the stacks of threads that do not run, and returns their samples: these join the others
-    /// when the CPU samples have been weighed.
+    /// Adds the stacks of threads that do not run, and returns their samples.
+    ///
+    /// The caller adds these to the batch once the CPU samples are weighed.
     pub(crate) fn off_cpu(&mut self, batch: &mut Batch, wall: &mut Wall) -> Vec<Sample> {
         let (collector, threads) = (&self.collector, &mut self.threads);
-        let announce = |key, news: &mut Vec<_>| threads.announce(key, news);
+        let announce = |key, changes: &mut Vec<_>| threads.announce(key, changes);
         wall.samples(batch, || collector.take_instance(), announce)
     }
 
-    /// Returns samples of the time that threads ran, by the weighed samples of the batch. `period`
-    /// is the sampling period in nanoseconds, and whether the batch is the last one.
+    /// Returns wall-clock samples of the time that threads ran, from the weighed samples of the
+    /// batch.
+    ///
+    /// `period` is the sampling period in nanoseconds, and whether the batch is the last one.
     pub(crate) fn running(
         &mut self,
         batch: &mut Batch,
@@ -142,7 +147,7 @@ impl Store {
         period: (u64, bool),
     ) -> Vec<Sample> {
         let (collector, threads) = (&self.collector, &mut self.threads);
-        let announce = |key, news: &mut Vec<_>| threads.announce(key, news);
+        let announce = |key, changes: &mut Vec<_>| threads.announce(key, changes);
         wall.running(batch, period, || collector.take_instance(), announce)
     }
 
@@ -151,12 +156,13 @@ impl Store {
         StoreTotals {
             threads: self.threads.metrics(),
             storage: self.collector.stats,
-            unwound_outside: self.unwinder.followed,
+            unwound_outside: self.unwinder.unwound,
         }
     }
 }
 
-/// Sets the times of the samples by the clock, and returns how many found no module.
+/// Sets the times of the samples by the clock, and returns the number of samples whose unwind ended
+/// outside all known modules.
 pub(crate) fn set_times(clock: &Clock, batch: &mut Batch) -> u64 {
     let mut unknown = 0;
     for sample in &mut batch.samples {

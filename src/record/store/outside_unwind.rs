@@ -1,10 +1,12 @@
-//! Stacks that a handler did not follow to their root, followed outside: with the mappings that are
-//! known by now, from the registers and the slice of stack that came with the sample.
+//! Unwinds, in the recorder, stacks that a handler could not unwind to their root.
+//!
+//! A sample with such a stack comes with the registers and a slice of the stack. The recorder
+//! unwinds them with the mappings that are known by now.
 //!
 //! # Invariants
-//! - A stack only gets better: what comes of the slice replaces what the handler found where it
-//!   reaches the root or is longer.
-//! - What lies behind the slice is not read: the thread has gone on.
+//! - A stack only gets better: a new stack replaces the handler's if it reaches the root or is
+//!   longer.
+//! - No stack memory beyond the slice is used: the thread has run on since.
 
 use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::storage::slice::Slice;
@@ -15,21 +17,23 @@ use crate::record::batch::rotation::Batch;
 use crate::record::batch::traces::Distinct;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
 
-/// Follows slices, batch after batch.
+/// Unwinds the slices of batches.
 #[derive(Debug, Default)]
-pub(crate) struct Follower {
+pub(crate) struct OutsideUnwinder {
     unwinder: RemoteUnwinder,
     traces: Distinct,
-    /// Stacks that became better.
-    pub(crate) followed: u64,
+    /// The number of stacks that were replaced.
+    pub(crate) unwound: u64,
 }
 
-impl Follower {
+impl OutsideUnwinder {
     /// Replaces the stacks of samples that came with a slice and were unwound with other mappings
-    /// than those of the snapshot. `instance` gives the upper half of the new traces' ids, if there
-    /// are any. The samples are in the order in which they were collected; their slices are
-    /// forgotten. `pid` is the process, if its code can be read.
-    pub(crate) fn follow(
+    /// than those of the snapshot.
+    ///
+    /// The samples must be in the order in which they were collected; their slices are dropped.
+    /// `pid` is the process, if its code can be read. `instance` returns the upper half of the new
+    /// traces' ids, and is called only if there are new traces.
+    pub(crate) fn unwind_slices(
         &mut self,
         batch: &mut Batch,
         pid: Option<i32>,
@@ -51,12 +55,12 @@ impl Follower {
                 better.push((index, number, stack.end as u16));
             }
         }
-        // The recording ends when there are no more ids; what the handlers found remains.
+        // Without more ids, the recording ends, and the handlers' stacks stay.
         if !better.is_empty()
             && let Some(instance) = instance()
         {
             let upper = u64::from(instance) << 32;
-            self.followed += better.len() as u64;
+            self.unwound += better.len() as u64;
             for (sample, number, reason) in better {
                 let sample = &mut batch.samples[sample];
                 batch.traces.lighten(sample.trace_id, u64::from(sample.weight));
@@ -81,7 +85,7 @@ impl Follower {
         let gpr = slice.registers;
         let registers = Registers { pc: slice.pc, sp: gpr[RSP], fp: gpr[RBP], gpr };
         let copy = StackCopy { avma: slice.start, bytes };
-        // Code, and what is behind the slice.
+        // Reads code, and memory beyond the slice.
         let mut read =
             |avma, into: &mut [u8]| pid.map_or(0, |pid| inject::read_part(pid, avma, into));
         let mut stack = self.unwinder.unwind(snapshot, &registers, copy, &mut read);
@@ -90,7 +94,7 @@ impl Follower {
             stack.end = EndReason::Copied;
         }
         if stack.frames.len() > DEPTH_MAX {
-            // No more than a handler keeps: tables have no room for more.
+            // As deep as a handler's stacks: the tables have no room for more.
             stack.frames.truncate(DEPTH_MAX);
             stack.end = EndReason::Depth;
         }
@@ -113,22 +117,22 @@ mod tests {
 
     const CODE: u64 = 0x1000_0000;
     const STACK: u64 = 0x7000_0000_0000;
-    const PLACE: usize = 5;
+    const POSITION: usize = 5;
 
-    /// A stack of two standard frames in code without a file; the outer one's frame pointer is
-    /// zero.
+    /// Makes a stack of two standard frames in code without a file; the frame pointer of the outer
+    /// frame is zero.
     fn slice() -> (Slice, Vec<AtomicU64>) {
         let words = [0, CODE + 0x200, 0, 0].map(AtomicU64::new);
         let mut slice =
-            Slice { sample: PLACE, generation: 1, pc: CODE + 0x100, ..Slice::default() };
+            Slice { sample: POSITION, generation: 1, pc: CODE + 0x100, ..Slice::default() };
         (slice.start, slice.count) = (STACK, words.len());
         (slice.registers[RSP], slice.registers[RBP]) = (STACK, STACK);
         (slice, words.into())
     }
 
-    /// The frames and the reason of the sample at a place of the log, after the code became known
-    /// or not.
-    fn followed(place: usize, becomes_known: bool) -> (Vec<u64>, u16, u64) {
+    /// Unwinds the slice for the sample at a position of the log, after the code has become known
+    /// or not; returns the sample's frames and end reason, and the number of replaced stacks.
+    fn followed(position: usize, becomes_known: bool) -> (Vec<u64>, u16, u64) {
         let tables = own_segment(Use::Tables, layout::TABLES_LEN);
         let mut writer = TableWriter::new(tables.words());
         let code = ExecRange { start: CODE, end: CODE + 0x1000, bias: 0, module: None };
@@ -142,33 +146,33 @@ mod tests {
             .push(TraceEntry::new(9, EndReason::NoModule as u32, 1), [CODE + 0x100].into_iter());
         let (slice, words) = slice();
         let own = batch.slices.take([(slice, &words[..])].into_iter());
-        batch.slices.place(&own, place, 0);
+        batch.slices.note_sample(&own, position, 0);
         let reason = EndReason::NoModule as u16;
         batch.samples.push(Sample { trace_id: 9, reason, weight: 1, ..Sample::default() });
         assert!(batch.slices.bytes() >= words.len() * 8 && batch.bytes() > batch.slices.bytes());
-        assert_eq!(batch.slices.has_unknown_code(&batch.samples), place == PLACE);
+        assert_eq!(batch.slices.has_unknown_code(&batch.samples), position == POSITION);
         let tables = tables.as_tables();
-        let mut follower = Follower::default();
-        follower.follow(&mut batch, None, &tables.snapshot().unwrap(), || Some(3));
+        let mut unwinder = OutsideUnwinder::default();
+        unwinder.unwind_slices(&mut batch, None, &tables.snapshot().unwrap(), || Some(3));
         batch.traces.seal();
         let weights: Vec<u64> = batch.traces.entries().iter().map(|entry| entry.weight).collect();
         assert_eq!(weights.iter().sum::<u64>(), 1, "counted once: {weights:?}");
         assert!(batch.slices.of_samples().next().is_none());
         let sample = &batch.samples[0];
         let entry = batch.traces.get(sample.trace_id).unwrap();
-        (batch.traces.frames_of(entry).to_vec(), sample.reason, follower.followed)
+        (batch.traces.frames_of(entry).to_vec(), sample.reason, unwinder.unwound)
     }
 
     #[test]
-    fn stack_in_code_that_became_known_is_followed_to_its_root() {
+    fn a_stack_in_code_that_became_known_is_unwound_to_its_root() {
         let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
-        assert_eq!(followed(PLACE, true), (frames, EndReason::Root as u16, 1));
+        assert_eq!(followed(POSITION, true), (frames, EndReason::Root as u16, 1));
     }
 
     #[test]
-    fn stack_that_nothing_more_is_known_of_stays() {
+    fn a_stack_without_new_mappings_or_a_slice_stays() {
         let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
-        assert_eq!(followed(PLACE, false), same, "the mappings are those of the handler");
-        assert_eq!(followed(PLACE + 1, true), same, "the slice is another sample's");
+        assert_eq!(followed(POSITION, false), same, "the mappings are those of the handler");
+        assert_eq!(followed(POSITION + 1, true), same, "the slice belongs to another sample");
     }
 }

@@ -1,19 +1,21 @@
-//! The upper halves of call-trace ids: each table of a storage has one at a time, and no two tables
-//! of a recording ever have the same, whichever process they are of.
+//! Allocates instances: the upper halves of call-trace ids.
+//!
+//! Each table of a storage has one instance at a time. No two tables of a recording ever have the
+//! same instance, even in different processes.
 //!
 //! # Invariants
-//! - None is given twice, and none is 0: when they run out, nothing is given any more.
+//! - No instance is allocated twice, and none is 0. Once all are allocated, there are no more.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Those that are left when [`Instances::is_ending`] begins to say so: enough for the rotations
-/// that collect what is there, of all processes.
+/// The number of instances that are left when [`Instances::is_ending`] becomes true: enough for the
+/// last rotations of all processes.
 const RESERVED: u32 = 1 << 16;
 
-/// The ones that are left.
+/// The instances that are left.
 #[derive(Debug)]
 pub(crate) struct Instances {
-    /// The next one; 0 when all have been given.
+    /// The next instance; 0 once all have been allocated.
     next: AtomicU32,
 }
 
@@ -24,19 +26,20 @@ impl Default for Instances {
 }
 
 impl Instances {
-    /// This one and all that come after it.
+    /// Makes an allocator that starts at this instance.
     pub(crate) fn from(next: u32) -> Self {
         Self { next: AtomicU32::new(next) }
     }
 
-    /// One that no table has had or will have; `None` when all have been given.
+    /// Allocates an instance; `None` if none is left.
     pub(crate) fn take(&self) -> Option<u32> {
         let after = |next: u32| (next != 0).then(|| next.wrapping_add(1));
-        // Relaxed, both: a number, which carries nothing with it.
+        // Relaxed, both: only the number itself must be unique; it publishes no other memory.
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()
     }
 
-    /// They are about to run out: time to stop sampling and to collect what is there.
+    /// Returns whether the instances are about to run out: sampling must stop, so that the
+    /// remaining samples can be collected.
     pub(crate) fn is_ending(&self) -> bool {
         // Relaxed: as above.
         self.next.load(Ordering::Relaxed).wrapping_neg() <= RESERVED
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_processes_never_get_the_same() {
+    fn several_threads_never_get_the_same_instance() {
         let instances = Instances::default();
         let some = || (0..1000).filter_map(|_| instances.take()).collect::<Vec<_>>();
         let given = std::thread::scope(|scope| {
@@ -62,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn they_end_before_one_is_given_twice() {
+    fn instances_run_out_before_one_is_allocated_twice() {
         let instances = Instances::from(u32::MAX - 1);
         assert!(instances.is_ending(), "what is left is for the last rotations");
         let given: Vec<_> = (0..4).map(|_| instances.take()).collect();

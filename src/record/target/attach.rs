@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Everything slow (modules, tables, populated pages) happens before the first stop.
-//! - Dropping it without [`Attached::detach`] restores the target all the same.
+//! - Dropping an [`Attached`] restores the target, even without [`Attached::detach`].
 
 use crate::record::contract::error::{NO_HOLE, target_error};
 use crate::record::target::detach::Detached;
@@ -35,17 +35,17 @@ use crate::record::target::signals::SignalWaiter;
 
 /// How long timers may run from the attach until the recorder's first turn.
 ///
-/// If an attach takes longer they end, and that turn arms them again.
+/// If an attach takes longer, the timers stop, and the first turn arms them again.
 const FIRST_LEASE_NS: u64 = 2_000_000_000;
 /// Thread slots that are kept ready beyond those in use.
-const SPARE_SLOTS: u32 = layout::SLOTS_AT_FIRST;
+const SPARE_SLOTS: u32 = layout::INITIAL_THREAD_SLOTS;
 
 /// The facts and decisions from before anything is changed in the target.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachInputs {
     /// The process id.
     pub(crate) pid: i32,
-    /// The descriptor that a started program is parked on.
+    /// The descriptor that a started program parks on.
     pub(crate) hold_fd: Option<i32>,
     /// The setup of sampling.
     pub(crate) setup: Setup,
@@ -53,9 +53,9 @@ pub(crate) struct AttachInputs {
     pub(crate) choice: Choice,
     /// The agent's signals, of perf events and of timers; 0 for an unused one.
     pub(crate) signals: [i32; layout::SIGNALS],
-    /// Threads that get no timer, since they would take its signal for one that they wait for.
+    /// Threads that get no timer, since they would mistake its signal for one that they wait for.
     pub(crate) waiting: Vec<SignalWaiter>,
-    /// How the handler reads the time.
+    /// The clock that the handler reads.
     pub(crate) clock_mode: ClockMode,
     /// Samples per second and thread.
     pub(crate) freq_hz: u32,
@@ -76,7 +76,7 @@ pub(crate) struct Attached<'a> {
     pub(crate) entries_ns: (u64, u64),
     /// Whether the program is parked until its release, with all signals blocked.
     pub(crate) is_parked: bool,
-    /// Threads that get no timer, since they would take its signal for one that they wait for.
+    /// Threads that get no timer, since they would mistake its signal for one that they wait for.
     pub(crate) waiting: Vec<SignalWaiter>,
     pid: i32,
     signals: [i32; layout::SIGNALS],
@@ -374,14 +374,14 @@ impl<'a> Attached<'a> {
     }
 
     fn guardian(&mut self) -> Result<&mut Guardian, RecordError> {
-        let gone = || RecordError::Other(anyhow::anyhow!("the guardian is gone: try again"));
+        let gone = || RecordError::Other(anyhow::anyhow!("the guardian has exited: try again"));
         self.guardian.as_deref_mut().ok_or_else(gone)
     }
 
     /// Starts [`Self::enter`] without waiting for its end.
     ///
-    /// In a target with thousands of runnable threads it takes seconds, and timers whose lease is
-    /// not renewed meanwhile expire.
+    /// In a target with thousands of runnable threads an entry takes seconds. The loop must renew
+    /// the lease meanwhile, or the timers stop.
     pub(crate) fn start_entry(&mut self, operation: Operation) -> Result<(), RecordError> {
         match self.guardian()? {
             guardian if guardian.is_busy() => Ok(()),
@@ -406,7 +406,7 @@ impl<'a> Attached<'a> {
         // Relaxed: counts.
         let used = control.slots_next.load(Ordering::Relaxed);
         let limit = control.slots_limit.load(Ordering::Relaxed);
-        // As many as two cores can request until the next turn, at the highest rates.
+        // Two cores cannot request more than that until the next turn, even at the highest rates.
         if used.saturating_add(SPARE_SLOTS * 3 / 4) > limit {
             self.populate_slots(limit.saturating_mul(2))?;
         }
@@ -422,12 +422,12 @@ impl<'a> Attached<'a> {
     /// Checks, between the opening of events and their start, that the agent is still in the
     /// target.
     ///
-    /// Events that are open when the target executes another program end with the old one. An event
-    /// opened in the new one would kill it.
+    /// When the target executes another program, the kernel removes the open events. An event that
+    /// is opened in the new program would kill it.
     pub(crate) fn check_presence(&self) -> Result<(), RecordError> {
         let mappings = proc::mappings(self.pid);
         let mappings = mappings.map_err(|error| target_error(self.pid, error))?;
-        // A target that is about to end has no mappings any more.
+        // An exiting target has no mappings.
         if mappings.is_empty() || self.is_mapped_in(&mappings) {
             return Ok(());
         }
@@ -454,7 +454,7 @@ impl<'a> Attached<'a> {
     /// Gives up a target that has executed another program, in which there is nothing to restore.
     pub(crate) fn give_up(&mut self) -> Detached {
         if let Some(guardian) = self.guardian.take() {
-            // A guardian that is gone shows at the next attach.
+            // If the guardian has exited, the next attach reports it.
             let _ = guardian.forget();
         }
         Detached::default()
@@ -480,8 +480,8 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         if self.is_parked {
-            // A program of ours that has not run its first instruction: there is nothing to
-            // restore.
+            // A program that we started and that has not run its first instruction: there is
+            // nothing to restore.
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
         self.detach(self.is_parked);

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use crate::elf::Elf;
 use crate::proc;
 
-/// Checks whether the program installs handlers for all signals when it starts, as Go's runtime
+/// Returns whether the program installs handlers for all signals when it starts, as Go's runtime
 /// does.
 ///
-/// Sampling from the first instruction would end in such a handler, which aborts. The program is
-/// sampled as soon as its handlers are installed.
+/// A sampling signal from the first instruction on would reach such a handler, which aborts. The
+/// recorder samples the program only once its handlers are installed.
 pub(crate) fn takes_all_signals(command: &OsStr) -> bool {
     let Some(path) = find(command) else { return false };
     let Ok(bytes) = File::open(path).and_then(proc::map_file) else { return false };
@@ -32,7 +32,7 @@ pub(crate) fn find(command: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&search).map(|folder| folder.join(path)).find(|path| is_executable(path))
 }
 
-/// Checks whether anyone may execute the file.
+/// Returns whether the file is regular and any user may execute it.
 pub(crate) fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }

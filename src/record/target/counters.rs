@@ -1,9 +1,9 @@
-//! The counters of the handlers, read from shared memory, for one program or several in turn.
+//! The handlers' counters, read from shared memory, for one program or several in succession.
 
 use traceprof_abi::layout::{COUNTERS, ControlBlock, Counter};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The reasons why samples were not stored, in the words of the trailer.
+/// The counters of samples that were not stored, with the reasons as the closing report words them.
 pub(crate) const LOSSES: [(Counter, &str); 8] = [
     (Counter::LostThreadSlot, "no thread slot"),
     (Counter::LostHazard, "no hazard slot"),
@@ -17,23 +17,23 @@ pub(crate) const LOSSES: [(Counter, &str); 8] = [
 
 /// The values of a control block's counters at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct HandlerCounts {
     counters: [u64; COUNTERS],
-    /// The number of thread slots ever used, and of those ready for use.
+    /// The number of thread slots ever used, and the number of slots ready for use.
     pub(crate) slots: (u64, u64),
-    /// Priming signals that were acknowledged.
+    /// The number of acknowledged priming signals.
     pub(crate) prime_acks: u64,
     /// The latency of acknowledgements in nanoseconds: sum and maximum.
     pub(crate) prime_latency_ns: (u64, u64),
 }
 
-impl Default for Counts {
+impl Default for HandlerCounts {
     fn default() -> Self {
         Self { counters: [0; COUNTERS], slots: (0, 0), prime_acks: 0, prime_latency_ns: (0, 0) }
     }
 }
 
-impl Counts {
+impl HandlerCounts {
     /// Reads the counters.
     pub(crate) fn read(control: &ControlBlock) -> Self {
         Self {
@@ -52,19 +52,19 @@ impl Counts {
         self.counters[counter as usize]
     }
 
-    /// Returns the samples lost for any reason while sampling was on.
+    /// Returns the number of samples lost for any reason while sampling was on.
     pub(crate) fn lost(&self) -> u64 {
         let during = LOSSES.iter().filter(|(counter, _)| *counter != Counter::Off);
         // The target can write any value into the counters.
         during.map(|(counter, _)| self.of(*counter)).fold(0, u64::saturating_add)
     }
 
-    /// Returns the traces that found no room, whose samples are kept without a stack.
+    /// Returns the number of traces that found no room; their samples have no stack.
     pub(crate) fn dropped(&self) -> u64 {
         self.of(Counter::DroppedArena).saturating_add(self.of(Counter::DroppedProbes))
     }
 
-    /// Adds those of a later program; for slots, which are reused, the maximum counts.
+    /// Adds the counts of a later program. For slots, which are reused, the maximum counts.
     pub(crate) fn add(&mut self, later: &Self) {
         for (sum, more) in self.counters.iter_mut().zip(later.counters) {
             *sum = sum.saturating_add(more);
@@ -100,11 +100,11 @@ mod tests {
         control.slots_next.store(7, Ordering::Relaxed);
         control.prime_latency_sum_ns.store(50, Ordering::Relaxed);
         control.prime_latency_max_ns.store(40, Ordering::Relaxed);
-        let first = Counts::read(control);
+        let first = HandlerCounts::read(control);
         control.count_by(Counter::Nested, u64::MAX - 4);
         control.slots_next.store(5, Ordering::Relaxed);
         control.prime_latency_max_ns.store(9, Ordering::Relaxed);
-        let mut sum = Counts::read(control);
+        let mut sum = HandlerCounts::read(control);
         sum.add(&first);
         assert_eq!((sum.of(Counter::LostLog), sum.of(Counter::Off)), (6, 2));
         assert_eq!((sum.lost(), first.lost()), (u64::MAX, 3), "scribbled counts only saturate");

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::elf::Elf;
 use crate::proc::{self, Mapping};
 
-/// Parts of a module's name, and the reporter.
+/// Substrings of module names, each with its reporter.
 const MODULES: [(&str, &str); 4] = [
     ("crashpad", "Crashpad"),
     ("breakpad", "Breakpad"),
@@ -17,23 +17,23 @@ const MODULES: [(&str, &str); 4] = [
     ("absl_failure_signal_handler", "Abseil"),
 ];
 
-/// Start and end of a symbol, and the reporter.
+/// Prefixes and suffixes of symbols, each pair with its reporter.
 const SYMBOLS: [(&[u8], &[u8], &str); 5] = [
     (b"_ZN15google_breakpad16ExceptionHandlerC", b"", "Breakpad"),
     (b"_ZN8crashpad14CrashpadClient12StartHandlerE", b"", "Crashpad"),
     (b"sentry_init", b"sentry_init", "Sentry"),
     (b"_ZN4absl27InstallFailureSignalHandlerE", b"", "Abseil"),
-    // Between the two stands the name of a release.
+    // The name of a release is between prefix and suffix.
     (b"_ZN4absl", b"27InstallFailureSignalHandlerERKNS0_27FailureSignalHandlerOptionsE", "Abseil"),
 ];
 
-/// Bytes of names to search, about a tenth of a second's worth.
+/// The maximum number of bytes of names to search, which takes about a tenth of a second.
 const NAMES_MAX: usize = 64 << 20;
 
 /// Returns the crash reporter in a module, if there is one.
 pub(crate) fn in_module(pid: i32, mapping: &Mapping) -> Option<&'static str> {
     by_name(Path::new(&mapping.path)).or_else(|| {
-        // A module that cannot be read cannot be searched.
+        // An unreadable module counts as one without a reporter.
         let names = || -> io::Result<Option<&'static str>> {
             let bytes = proc::map_file(proc::open_mapping(pid, mapping)?)?;
             Ok(by_symbols(&bytes))
@@ -73,7 +73,7 @@ mod tests {
             ("/usr/lib/chromium/chrome_crashpad_handler", Some("Crashpad")),
             ("/usr/lib/libabsl_failure_signal_handler.so.20220623.0.0", Some("Abseil")),
             ("/usr/lib/x86_64-linux-gnu/libc.so.6", None),
-            // Only the file name counts: a user may have such a name.
+            // Only the file name counts: a directory may have such a name by chance.
             ("/srv/sentry/program", None),
         ] {
             assert_eq!(by_name(Path::new(name)), expected, "{name}");

@@ -11,7 +11,7 @@ use crate::record::target::namespace::check_proc;
 pub struct Removed {
     /// The number of agents that were left behind.
     pub agents: usize,
-    /// The longest stop of the process's threads.
+    /// The longest stop of the process's threads, in nanoseconds.
     pub stopped_ns: u64,
     /// What had to stay, and why.
     pub left: Option<String>,
@@ -24,12 +24,12 @@ pub struct Removed {
 /// alone.
 pub fn detach(pid: i32) -> Result<Removed, RecordError> {
     check_proc()?;
-    // A leftover agent was attached despite the target's filter and limits, and without one nothing
-    // is done.
+    // The target's filter and limits did not prevent the attach of a leftover agent. Without an
+    // agent this function changes nothing.
     let start_time = inject::preflight_to_capture(pid).map_err(refusal_error)?.start_time;
     let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
-    let reports = guardian.remove_rest(pid, start_time).map_err(inject_error)?;
+    let reports = guardian.remove_residue(pid, start_time).map_err(inject_error)?;
     Ok(Removed {
         agents: reports.len(),
         stopped_ns: reports.iter().map(|report| report.stopped_ns).max().unwrap_or(0),
@@ -40,16 +40,16 @@ pub fn detach(pid: i32) -> Result<Removed, RecordError> {
 /// The result of restoring the target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Detached {
-    /// How long the target was stopped, if it still existed.
+    /// How long the target was stopped, in nanoseconds, if it still existed.
     pub(crate) stopped_ns: Option<u64>,
     /// What stays behind, and why.
     pub(crate) residue: Option<String>,
-    /// Whether the residue should not have stayed and can be removed later.
+    /// Whether the residue stayed because of an error and can be removed later.
     pub(crate) is_unfinished: bool,
 }
 
 impl Detached {
-    /// Returns what stays behind and should not.
+    /// Returns what stays behind because of an error.
     pub(crate) fn unfinished(&self) -> Option<&str> {
         self.residue.as_deref().filter(|_| self.is_unfinished)
     }

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Dumps of one program at most; a runtime writes one, and a fork of it another.
+/// The maximum number of dumps of one program. A runtime writes one, and each fork of it another.
 pub(crate) const DUMPS_MAX: usize = 64;
 
-/// A dump that the target has mapped to announce it.
+/// A dump that the target announced by mapping it.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
     /// The open file.

@@ -2,12 +2,12 @@
 //!
 //! Timers stop by themselves when their lease is not renewed. The recorder's loop alone cannot
 //! renew it reliably. Where thousands of threads compete for each processor, one turn may take
-//! longer than the lease, and all timers would end again and again.
+//! longer than the lease, and all timers would stop again and again.
 //!
 //! # Invariants
 //! - Nothing is renewed after the lease is dropped: the segment may serve another program by then.
-//! - A loop that hangs does not keep the timers: a turn may last a fixed number of seconds, and no
-//!   longer.
+//! - A hanging loop does not keep the timers running: after a fixed number of seconds without a
+//!   turn, the thread stops renewing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,23 +22,23 @@ use crate::record::contract::clock::monotonic_now_ns;
 /// The limits within which the recorder must show that it is alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTerms {
-    /// How long timers go on without a renewal.
+    /// How long timers run without a renewal.
     length: Duration,
     /// The pause between two renewals.
     ///
-    /// A thread that sleeps this long is late by less than the rest of a lease, whatever competes
-    /// for its processor.
+    /// A thread that sleeps this long wakes up late by less than the remainder of a lease, whatever
+    /// competes for its processor.
     period: Duration,
     /// The longest turn of the loop.
     ///
-    /// Reading ten thousand threads, or an answer of the guardian that stops one of them, can delay
-    /// it by seconds. A loop that has not come round after this will not: its tables are long full,
-    /// and samples are only a burden.
+    /// Reading ten thousand threads, or waiting for the guardian to stop one of them, can delay it
+    /// by seconds. A loop that takes longer than this hangs. Its tables are full by then, and
+    /// further expiries only burden the target.
     turn_max: Duration,
 }
 
 impl LeaseTerms {
-    /// The terms of a recording: timers end two seconds after the recorder's death at the latest.
+    /// The terms of a recording: timers stop at most two seconds after the recorder's death.
     const USUAL: Self = Self {
         length: Duration::from_millis(1500),
         period: Duration::from_millis(250),
@@ -61,8 +61,9 @@ struct LeaseState {
 }
 
 impl Lease {
-    /// Starts the lease for the agent with this segment; if no thread can be started, only turns
-    /// renew it.
+    /// Starts the lease for the agent with this segment.
+    ///
+    /// If no thread can be started, only turns of the loop renew the lease.
     pub(crate) fn start(data: DataSegment) -> Self {
         Self::with_terms(data, LeaseTerms::USUAL)
     }
@@ -91,7 +92,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
             drop(stop);
-            // It cannot panic, and there is no one to report to.
+            // The thread cannot panic, and a destructor has nobody to report to.
             let _ = thread.join();
         }
     }
@@ -106,7 +107,7 @@ impl LeaseState {
 
     /// Extends the lease of all timers, unless the loop hangs.
     fn renew(&self, now_ns: u64) {
-        // Relaxed: as above.
+        // Relaxed: see `note_turn`.
         let turned_ns = self.turned_ns.load(Ordering::Relaxed);
         if now_ns.saturating_sub(turned_ns) < nanoseconds(self.terms.turn_max) {
             let until_ns = now_ns.saturating_add(nanoseconds(self.terms.length));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_loop_keeps_its_timers_and_one_that_hangs_does_not() {
+    fn a_slow_loop_keeps_its_timers_and_a_hanging_one_does_not() {
         let data = own_data();
         let now_ns = 1000 * SECOND_NS;
         let renewed = |ago_ns: u64| {

@@ -1,8 +1,8 @@
-//! What a recording leaves in its target, found by comparison and not assumed.
+//! The residue of a recording in its target, found by comparison.
 //!
-//! The process is read before the attach and after the detach. A difference is ours if it can only
-//! be ours: a segment, a disposition of one of our signals, a timer that raises one, or a tracer.
-//! Everything else the program did itself, and is reported as such.
+//! The recorder reads the process before the attach and after the detach. Some differences can only
+//! come from the recording: a segment, a disposition of one of our signals, a timer that raises
+//! one, or a tracer. All others are reported as changes by the program itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,8 +12,8 @@ use crate::proc::{self, Mapping, PosixTimer};
 
 /// How long a difference may last before it counts.
 ///
-/// A thread that was interrupted in a call, or waits for a processor with a queued signal, is
-/// restored after its next turn.
+/// A thread that was interrupted in a call, or that waits for a processor with a queued signal, is
+/// restored only when it runs again.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// The pause between two comparisons.
 const RETRY: Duration = Duration::from_millis(20);
@@ -36,12 +36,12 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Reads a process; descriptors or timers that cannot be read are left out both times.
+    /// Reads a process; unreadable descriptors or timers are left out, before and after.
     pub(crate) fn of(pid: i32) -> io::Result<Footprint> {
         let status = proc::status(pid)?;
         let mappings = proc::mappings(pid)?;
         let is_segment = |it: &&Mapping| it.path.to_string_lossy().starts_with("/SYSV");
-        // The heap and stack grow all the time, so they are left out.
+        // Heap and stack are left out, since they grow at any time.
         let moves = |it: &&Mapping| it.path == *"[heap]" || it.path == *"[stack]";
         let line =
             |it: &Mapping| format!("{:x}-{:x} {}", it.start, it.end, it.path.to_string_lossy());
@@ -97,7 +97,7 @@ impl Footprint {
             let timers = after.timers.difference(&self.timers).filter(|it| it.signal == signal);
             left.extend(timers.map(|it| format!("timer {} raises {name}", it.id)));
         }
-        // The mask of a chain of ours.
+        // Our injected calls run with this mask.
         let all = !UNBLOCKABLE;
         let signal_blocked = after.threads.iter().filter(|(tid, (mask, _))| {
             *mask == all && self.threads.get(tid).is_some_and(|it| it.0 != all)
@@ -106,7 +106,7 @@ impl Footprint {
         left
     }
 
-    /// Returns what the program changed itself, as counts.
+    /// Returns the counts of changes that the program made itself.
     fn changed(&self, after: &Footprint) -> Vec<String> {
         let differ = |before: &BTreeSet<String>, after: &BTreeSet<String>| {
             before.symmetric_difference(after).count()
@@ -142,7 +142,7 @@ pub(crate) struct ResidueReport {
 }
 
 impl ResidueReport {
-    /// Compares a process after the detach with `before`; `None` if it is gone.
+    /// Compares a process after the detach with `before`; returns `None` if it has exited.
     pub(crate) fn compare(pid: i32, before: &Footprint, signals: &[i32]) -> Option<ResidueReport> {
         let since = Instant::now();
         loop {
@@ -172,7 +172,7 @@ impl ResidueReport {
         }
     }
 
-    /// Returns the line for the trailer.
+    /// Returns the line for the closing report.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! # Invariants
-//! - A segment that another process still has attached (a child of a program that is gone) is
-//!   neither emptied nor given to the next agent: a new one replaces it.
+//! - A segment that another process still has attached (a child of an earlier program) is neither
+//!   cleared nor given to the next agent: a new segment replaces it.
 //! - The tables outlive a program. They name only the addresses that were published last, and the
 //!   mappings of the next program are published before its agent starts.
 
@@ -73,7 +73,7 @@ impl Segments {
             self.tables.release();
             let tables = another.as_ref().unwrap_or(&self.tables);
             self.modules.restart_tables(TableWriter::new(tables.words()));
-            // Nothing refers to the old one any more.
+            // Nothing refers to the old segment any more.
             if let Some(another) = another {
                 self.tables = another;
             }
@@ -81,9 +81,9 @@ impl Segments {
         [&self.data, &self.tables, &self.code].into_iter().try_for_each(|it| it.give(owner))
     }
 
-    /// Returns the memory that only the last agent used.
+    /// Frees the memory that only the last agent used.
     pub(crate) fn release(&self) {
-        // In emptied segments a late attachment could not be recognised and removed.
+        // A late attachment of a cleared segment could not be recognised and removed.
         if !self.may_be_late {
             [&self.data, &self.code].into_iter().for_each(SharedMemory::release);
         }
@@ -93,7 +93,7 @@ impl Segments {
 impl Drop for Segments {
     fn drop(&mut self) {
         if self.may_be_late {
-            // A late attachment finds the segments: half an agent would be harder to remove.
+            // A late attachment must find all segments: a partial agent would be harder to remove.
             [&mut self.data, &mut self.tables, &mut self.code]
                 .into_iter()
                 .for_each(SharedMemory::keep);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_gets_empty_segments_and_filled_tables() {
+    fn the_next_agent_gets_cleared_segments_and_filled_tables() {
         let pid = std::process::id() as i32;
         let mut segments = Segments::new(pid).unwrap();
         segments.prepare(owner(), 0..0).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn crowded_tables_start_anew() {
+    fn crowded_tables_are_replaced_by_empty_ones() {
         let pid = std::process::id() as i32;
         let mappings = proc::mappings(pid).unwrap();
         let used = |segments: &mut Segments| {

@@ -4,12 +4,12 @@
 //! This is the only place where the recorder turns bytes into shared types. Views do not borrow the
 //! segment and may outlive it, so its addresses stay mapped for good. When a [`SharedMemory`] is
 //! dropped, zeroed memory takes its place, and the next segment of the same [`Use`] is attached
-//! there. The code segment has no views and is detached. Memory can be returned earlier
+//! there. The code segment has no views and is detached. Memory can be freed earlier
 //! ([`SharedMemory::release`]).
 //!
 //! # Invariants
 //! - A segment is marked for removal before the target attaches it: it has no name that could leak,
-//!   and ends with its last user.
+//!   and the kernel destroys it with its last user.
 #![allow(unsafe_code, reason = "the door to System V shared memory")]
 
 use std::io;
@@ -21,7 +21,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::Tables;
 
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 
 /// The purpose of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +37,16 @@ pub(crate) enum Use {
 /// Addresses of dropped segments, with the use and length that views expect there.
 static FREE: Mutex<Vec<(Use, usize, u64)>> = Mutex::new(Vec::new());
 
-/// Takes addresses that had a segment of this use and length.
+/// Takes the address of a dropped segment with this use and length.
 fn take_free(wanted: Use, len: u64) -> Option<usize> {
     // No code under the lock can leave the list half changed.
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = free.iter().position(|(its, _, its_len)| (*its, *its_len) == (wanted, len))?;
-    Some(free.swap_remove(place).1)
+    let index = free.iter().position(|(its, _, its_len)| (*its, *its_len) == (wanted, len))?;
+    Some(free.swap_remove(index).1)
 }
 
 fn put_free(was: Use, base: usize, len: u64) {
-    // As above.
+    // Poisoning is harmless: see `take_free`.
     FREE.lock().unwrap_or_else(PoisonError::into_inner).push((was, base, len));
 }
 
@@ -78,7 +78,7 @@ impl SharedMemory {
         if id < 0 {
             return Err(io::Error::last_os_error());
         }
-        fault::at(Point::SegmentMade);
+        fault::at(FaultPoint::SegmentMade);
         let free = take_free(purpose, len);
         let (at, flags) = free.map_or((0, 0), |at| (at, libc::SHM_REMAP));
         // SAFETY: the address is that of zeroed memory that a segment of this use and length left,
@@ -88,7 +88,7 @@ impl SharedMemory {
         // SAFETY: the id is ours; IPC_RMID takes no structure.
         let removed = unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
         let not_removed = io::Error::last_os_error();
-        fault::at(Point::SegmentMarked);
+        fault::at(FaultPoint::SegmentMarked);
         if base as isize == -1 {
             if let Some(at) = free {
                 put_free(purpose, at, len);
@@ -103,12 +103,14 @@ impl SharedMemory {
         Ok(shared)
     }
 
-    /// Creates another one for the same use.
+    /// Creates another segment for the same use.
     pub(crate) fn another(&self) -> io::Result<Self> {
         Self::create(self.purpose, self.len)
     }
 
-    /// Lets a user and a group attach it; attaching checks the owner, even of root's segments.
+    /// Makes a user and a group the owner, which permits them to attach the segment.
+    ///
+    /// The kernel checks the owner on attach, also of segments that root made.
     pub(crate) fn give(&self, (user, group): (u32, u32)) -> io::Result<()> {
         let mut wanted = status(self.id)?;
         if (wanted.shm_perm.uid, wanted.shm_perm.gid) == (user, group) {
@@ -123,23 +125,22 @@ impl SharedMemory {
         }
     }
 
-    /// Keeps the segment attached until this process ends, so that its id stays attachable that
-    /// long.
+    /// Keeps the segment attached until this process exits, so that its id stays attachable.
     pub(crate) fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// Checks whether no other process has it attached.
+    /// Returns whether no other process has the segment attached.
     pub(crate) fn is_alone(&self) -> bool {
         attached(self.id).is_ok_and(|users| users == 1)
     }
 
-    /// Returns the segment's id, with which it can be attached while any process has it attached.
+    /// Returns the segment's id, which is valid while any process has the segment attached.
     pub(crate) fn id(&self) -> i32 {
         self.id
     }
 
-    /// Returns its length in bytes.
+    /// Returns the segment's length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -155,7 +156,7 @@ impl SharedMemory {
         }
         // SAFETY: `start` is below the segment's length.
         let address = unsafe { self.base.as_ptr().add(start as usize) };
-        // SAFETY: the range lies within the segment; populating changes no contents.
+        // SAFETY: the range is within the segment; populating changes no contents.
         let result =
             unsafe { libc::madvise(address.cast(), (end - start) as usize, MADV_POPULATE_WRITE) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -192,10 +193,10 @@ impl SharedMemory {
         unsafe { Tables::new(self.base.as_ptr(), self.len as usize) }
     }
 
-    /// Returns the memory if no other process has the segment attached; it then reads as zeros.
+    /// Frees the memory if no other process has the segment attached; it then reads as zeros.
     pub(crate) fn release(&self) {
         if self.is_alone() {
-            // SAFETY: the whole segment, every word of which may change at any time anyway.
+            // SAFETY: the complete segment; its words may change at any time anyway.
             unsafe {
                 libc::madvise(self.base.as_ptr().cast(), self.len as usize, libc::MADV_REMOVE)
             };
@@ -205,7 +206,7 @@ impl SharedMemory {
     /// Returns the data segment.
     pub(crate) fn as_data(&self) -> DataSegment {
         assert_eq!(self.purpose, Use::Data);
-        assert!(self.len >= layout::DATA_LEN, "not the whole data segment");
+        assert!(self.len >= layout::DATA_LEN, "not the complete data segment");
         // SAFETY: page aligned and mapped at its full length for good (see above); everything
         // reaches it through atomics.
         unsafe { DataSegment::new(self.base.as_ptr()) }
@@ -219,24 +220,24 @@ impl Drop for SharedMemory {
         }
         let base = self.base.as_ptr().cast::<libc::c_void>();
         if self.purpose == Use::Code {
-            // SAFETY: attached when it was made, and nowhere else detached. It has no views, and
-            // what was exclusive has borrowed it.
+            // SAFETY: `create` attached it, and nothing else detaches it. It has no views, and
+            // exclusive slices borrow `self`.
             unsafe { libc::shmdt(base) };
             return;
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: exactly the segment's addresses, which are ours; in the same step they are
-        // detached and read as zeros, a valid value of all that views find there.
+        // SAFETY: exactly the segment's addresses, which are ours. The same step detaches them and
+        // makes them read as zeros, which are valid for every type of a view.
         let put = unsafe { libc::mmap(base, self.len as usize, access, flags, -1, 0) };
-        // Without memory for it, it stays attached.
+        // If the mapping fails, the segment stays attached.
         if put == base {
             put_free(self.purpose, base.addr(), self.len);
         }
     }
 }
 
-/// Checks whether this process may attach a segment for execution, as a target must.
+/// Checks that this process may attach a segment for execution, as a target must.
 pub(crate) fn try_executable() -> io::Result<()> {
     const LEN: usize = 4096;
     // SAFETY: no pointers.
@@ -244,7 +245,7 @@ pub(crate) fn try_executable() -> io::Result<()> {
     if id < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: no address is asked for.
+    // SAFETY: the kernel chooses the address.
     let base = unsafe { libc::shmat(id, ptr::null(), libc::SHM_RDONLY | libc::SHM_EXEC) };
     let error = io::Error::last_os_error();
     // SAFETY: the id is ours; IPC_RMID takes no structure.
@@ -257,7 +258,7 @@ pub(crate) fn try_executable() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a segment for a test, which stays attached since tests pass on views into it.
+/// Makes a segment for a test; it stays attached, since tests pass views into it on.
 #[cfg(test)]
 pub(crate) fn own_segment(purpose: Use, len: u64) -> &'static SharedMemory {
     Box::leak(Box::new(SharedMemory::create(purpose, len).expect("a segment")))
@@ -270,7 +271,7 @@ pub(crate) struct SecondAttachment(*const libc::c_void);
 #[cfg(test)]
 impl SecondAttachment {
     pub(crate) fn of(shared: &SharedMemory) -> Self {
-        // SAFETY: no address is asked for.
+        // SAFETY: the kernel chooses the address.
         let base = unsafe { libc::shmat(shared.id, ptr::null(), libc::SHM_RDONLY) };
         assert_ne!(base as isize, -1, "{}", io::Error::last_os_error());
         Self(base)
@@ -293,7 +294,7 @@ pub(crate) fn own_data() -> DataSegment {
 
 /// Makes a table of contexts for a test, as a writer maps it, and returns its address.
 ///
-/// Its head is not written.
+/// Its header is not written.
 #[cfg(test)]
 pub(crate) fn own_context_table() -> (u64, traceprof_abi::context::ContextTable<'static>) {
     use traceprof_abi::context::{ContextTable, TABLE_LEN, TABLE_MAPPING};
@@ -305,7 +306,7 @@ pub(crate) fn own_context_table() -> (u64, traceprof_abi::context::ContextTable<
     let base = map.as_mut_ptr();
     // Tables are never unmapped.
     std::mem::forget(map);
-    // SAFETY: of that length, never unmapped, and reached through this alone.
+    // SAFETY: of that length, never unmapped, and accessed only through this value.
     (base as u64, unsafe { ContextTable::new(base) })
 }
 
@@ -339,7 +340,7 @@ mod tests {
         let (id, words, tables) = (segment.id(), segment.words(), segment.as_tables());
         words[3].store(7, Ordering::Relaxed);
         drop(segment);
-        assert!(status(id).is_err(), "it is gone with its last user");
+        assert!(status(id).is_err(), "destroyed with its last user");
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         assert!(tables.snapshot().is_none());
         let code = SharedMemory::create(Use::Code, LEN).unwrap();

@@ -1,12 +1,12 @@
 //! The signal of timers and of priming: its choice and its delivery.
 //!
-//! Signals that are ignored by default come first: whatever the application does with the action,
-//! and whatever it executes while one is pending, only samples are lost. A real-time signal that is
-//! reset, or still pending when another program is executed, ends the program. Two of the four
-//! signals ignored by default are usable. Nobody sends SIGURG without being asked to, and SIGWINCH
-//! comes only from terminals; SIGCHLD and SIGCONT are in use. If the application handles both, an
+//! Signals that are ignored by default come first. Whatever the application does with the action,
+//! and whatever it executes while one is pending, only samples are lost. A real-time signal kills
+//! the program if its action is reset, or if it is still pending at an exec. Two of the four
+//! signals ignored by default are usable: the kernel sends SIGURG only on request, and SIGWINCH
+//! comes only from terminals. SIGCHLD and SIGCONT are in use. If the application handles both, an
 //! unused real-time signal comes next. If it handles all signals, as Go's runtime does, SIGWINCH is
-//! shared: the application's handler gets every one that is not ours.
+//! shared: our handler passes on every signal that is not ours.
 //!
 //! # Safety
 //! One system call that no crate wraps.
@@ -25,16 +25,16 @@ const IGNORED: [i32; 2] = [libc::SIGURG, libc::SIGWINCH];
 /// from 32 on.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 40..=63;
 
-/// How often a running thread is checked again.
+/// How many times a running thread is checked again.
 const RECHECKS: usize = 8;
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The use that a process makes of its signals; bit 0 is signal 1.
+/// A process's use of its signals, as masks in which bit 0 is signal 1.
 ///
 /// A blocked signal stays pending, and a thread that waits for it in a call or through a descriptor
-/// would take ours for the program's own. During such a call the thread does not block the signals
-/// that it waits for.
+/// would mistake ours for the program's own. During such a call the thread does not block the
+/// signals that it waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SignalUse {
     /// Signals that have a handler or are ignored on purpose.
@@ -45,7 +45,7 @@ pub(crate) struct SignalUse {
     all_blocked: u32,
     /// The number of threads that block SIGTRAP but not all signals.
     trap_blocked: u32,
-    /// Threads that block all signals and wait for some in a call.
+    /// Threads that block all signals and wait for some of them in a call.
     pub(crate) waiting: Vec<SignalWaiter>,
     /// The thread or descriptor that waits for SIGTRAP.
     pub(crate) trap_waiter: Option<TrapWaiter>,
@@ -56,7 +56,7 @@ pub(crate) struct SignalUse {
 pub(crate) struct SignalWaiter {
     /// The outer thread id.
     pub(crate) tid: i32,
-    /// The start time, since the id may be reused.
+    /// The start time of the thread, since its id may be reused.
     pub(crate) start_time: u64,
 }
 
@@ -123,12 +123,12 @@ impl SignalUse {
         }
     }
 
-    /// Says why something may wait for SIGTRAP.
+    /// Returns the reason to suspect that something waits for SIGTRAP, if there is one.
     pub(crate) fn trap_doubt(&self) -> Option<String> {
         let blocked = || match self.trap_blocked {
             0 => None,
-            1 => Some("a thread blocks SIGTRAP, as one that waits for it does".to_owned()),
-            some => Some(format!("{some} threads block SIGTRAP, as those that wait for it do")),
+            1 => Some("a thread blocks SIGTRAP and may wait for it".to_owned()),
+            some => Some(format!("{some} threads block SIGTRAP and may wait for it")),
         };
         self.trap_waiter.map(|waiter| waiter.to_string()).or_else(blocked)
     }
@@ -138,8 +138,8 @@ impl SignalUse {
         self.trap_blocked > 0
     }
 
-    /// Returns the number of threads that block all signals, and of those that block SIGTRAP but
-    /// not all.
+    /// Returns the number of threads that block all signals, and the number of threads that block
+    /// SIGTRAP but not all signals.
     pub(crate) fn signal_blocked(&self) -> (u32, u32) {
         (self.all_blocked, self.trap_blocked)
     }
@@ -166,17 +166,17 @@ impl SignalUse {
         let free = IGNORED.into_iter().chain(REAL_TIME.rev()).find(|signal| self.is_free(*signal));
         let shared = || {
             let is_open = |signal: &i32| !holds(self.blocked, *signal);
-            // First the one that others send less often.
+            // SIGWINCH first, since others send it less often.
             IGNORED.into_iter().rev().find(is_open)
         };
         free.or_else(shared)
     }
 }
 
-/// Checks again the threads that ran at the first check, since they may be between two waits.
+/// Checks the threads again that ran at the first check, since they may be between two waits.
 ///
-/// Each thread comes as id, blocked signals and awaited signals. It is checked until it sleeps, or
-/// often enough.
+/// Checks each thread until it sleeps, at most [`RECHECKS`] times. Returns thread id, blocked
+/// signals and awaited signals.
 fn recheck(pid: i32, mut running: Vec<(i32, u64)>) -> Vec<(i32, u64, u64)> {
     let mut found = Vec::new();
     for _ in 0..RECHECKS {
@@ -202,16 +202,16 @@ fn holds(mask: u64, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Whether a mask is that of a thread that wants no signal at all.
+/// Returns whether a mask blocks every signal that could be chosen.
 pub(crate) fn blocks_all(mask: u64) -> bool {
     IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)
         && REAL_TIME.clone().all(|signal| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Checks whether the signal may be queued from outside.
+/// Returns whether the recorder may queue the signal from outside.
 ///
-/// One that is still pending when another program is executed must not end it. Signals of timers
-/// end with the timers.
+/// A signal that is still pending at an exec must not kill the new program. Signals of timers end
+/// with the timers.
 pub(crate) fn is_queueable(signal: i32) -> bool {
     IGNORED.contains(&signal)
 }
@@ -271,7 +271,7 @@ mod tests {
         let both = bits(IGNORED);
         check(both, 0, Some(63));
         check(both | bits([63, 62]), bits([61]), Some(60));
-        // Everything has a handler, so the signal is shared.
+        // Every signal has a handler, so the signal is shared.
         check(u64::MAX, 0, Some(libc::SIGWINCH));
         check(u64::MAX, bits([libc::SIGWINCH]), Some(libc::SIGURG));
         check(u64::MAX, u64::MAX, None);
@@ -325,7 +325,7 @@ mod tests {
 
     /// Such a thread would receive its own timer's signals.
     #[test]
-    fn a_thread_that_waits_for_all_signals_has_no_say_and_no_timer() {
+    fn a_thread_that_waits_for_all_signals_gets_no_timer_and_excludes_no_signal() {
         for (blocked, awaited) in [(0, u64::MAX), (u64::MAX, u64::MAX), (!2, 2)] {
             let found = used(&[(0, 0), (blocked, awaited)]);
             assert_eq!(found.choose(), Some(libc::SIGURG));
@@ -335,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_blocks_all_signals_has_no_say() {
+    fn a_thread_that_blocks_all_signals_excludes_no_signal() {
         assert!(blocks_all(u64::MAX));
-        // What sigfillset of the C library leaves out.
+        // The signals that the C library's sigfillset leaves out.
         assert!(blocks_all(!bits([9, 19, 32, 33])));
         assert!(!blocks_all(!bits([libc::SIGURG])));
         assert!(!blocks_all(0));

@@ -1,11 +1,11 @@
-//! A command that we start and hold at its exec until sampling is on.
+//! A command that the recorder starts and holds at its exec until sampling is on.
 //!
 //! # Safety
 //! One closure runs between fork and exec, and makes system calls only.
 //!
 //! # Invariants
-//! - The child waits on pipes whose other ends are ours: if the recorder dies, the child goes on by
-//!   itself.
+//! - The child waits on pipes whose other ends the recorder holds: if the recorder dies, the child
+//!   continues by itself.
 #![allow(unsafe_code, reason = "pre_exec")]
 
 use std::ffi::OsString;
@@ -48,8 +48,8 @@ pub(crate) enum ExecError<E> {
 impl HeldChild {
     /// Forks a child that does not exec before [`Self::exec`].
     ///
-    /// `tracer` may trace it even where only ancestors may. With `park`, the program gets a
-    /// descriptor to park on.
+    /// The process `tracer` may trace the child even where only ancestors may. With `park`, the
+    /// program gets a descriptor to park on.
     pub(crate) fn start(command: &[OsString], tracer: i32, park: bool) -> io::Result<Self> {
         let [program, arguments @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -64,8 +64,8 @@ impl HeldChild {
         let before_exec = move || {
             let pid = std::process::id().to_ne_bytes();
             let mut go = [0u8];
-            // The fork's copy of the other end: with it the child would never see the end of the
-            // pipe.
+            // While the fork's copy of the other end is open, the child would never see the end of
+            // the pipe.
             // SAFETY: a descriptor of this process that nothing here uses.
             unsafe { libc::close(go_fd) };
             // SAFETY: only system calls on descriptors that the parent keeps open until now.
@@ -110,13 +110,13 @@ impl HeldChild {
         self.parked.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Lets the child exec; `wait` is called when it may have reached the exec's stop.
+    /// Lets the child exec, then calls `wait`, which waits until the program is mapped.
     pub(crate) fn exec<E>(
         mut self,
         wait: impl FnOnce() -> Result<(), E>,
     ) -> Result<StartedProgram, ExecError<E>> {
         if let Some(mut go) = self.go.take() {
-            // A child that is gone shows in the spawn's result.
+            // If the child has exited, the spawn's result shows it.
             let _ = go.write_all(&[1]);
         }
         let waited = wait();
@@ -131,20 +131,20 @@ impl StartedProgram {
     /// Releases the parked program.
     pub(crate) fn release(&mut self) {
         if let Some(mut release) = self.release.take() {
-            // A program that is gone needs no release.
+            // A program that has exited needs no release.
             let _ = release.write_all(&[1]);
         }
     }
 
-    /// Ends a parked program, even one that its tracer has not released.
+    /// Kills a parked program, even one that its tracer has not released.
     pub(crate) fn kill(&mut self) {
         if self.parked {
-            // It may have ended by itself.
+            // It may have exited by itself.
             let _ = self.child.kill();
         }
     }
 
-    /// Releases the program and waits for its end.
+    /// Releases the program and waits until it exits.
     pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
         self.release();
         self.child.wait()
@@ -152,19 +152,19 @@ impl StartedProgram {
 }
 
 impl Drop for StartedProgram {
-    /// Ends a program that was never released and has not run its first instruction.
+    /// Kills a program that was never released and has not run its first instruction.
     ///
     /// Its recording failed, and it must not run unrecorded behind the user's back.
     fn drop(&mut self) {
         if self.release.is_some() && self.parked {
-            // It may have ended by itself; nothing else waits for it.
+            // It may have exited by itself; nothing else reaps it.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// Duplicates a descriptor so that it survives exec, out of the way of those that programs expect.
+/// Duplicates a descriptor so that it survives exec, with a number that programs do not expect.
 fn inheritable(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     const LOWEST: i32 = 200;

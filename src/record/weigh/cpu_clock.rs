@@ -1,4 +1,4 @@
-//! The CPU clock of a process, read from outside.
+//! The CPU clock of a process, read from another process.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use crate::record::contract::clock::clock_ns;
 use crate::record::source::kernel::cpus;
 
-/// The target's CPU clock, read from outside.
+/// The target's CPU clock, as the recorder reads it.
 #[derive(Debug, Clone)]
 pub(crate) struct CpuClock {
     clock: Option<ClockId>,
@@ -18,14 +18,14 @@ pub(crate) struct CpuClock {
 }
 
 impl CpuClock {
-    /// Of a process, from now on.
+    /// Starts to count the CPU time of a process from now on.
     pub(crate) fn start(pid: i32) -> Self {
         let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).ok();
         let now = clock.map_or(0, clock_ns);
         Self { clock, start_ns: now, last_ns: now, last_read: Instant::now() }
     }
 
-    /// Reads the clock while the process is there; what it last said counts when it is gone.
+    /// Reads the clock. Once the process has exited, the last reading stays.
     pub(crate) fn advance(&mut self) {
         let read = Instant::now();
         let now_ns = self.clock.map_or(0, clock_ns);
@@ -34,26 +34,29 @@ impl CpuClock {
         }
     }
 
-    /// Goes on to the end of a later reading of the same clock. The time between the two.
+    /// Extends this count to the end of a later count of the same clock, and returns the CPU time
+    /// between the two, in nanoseconds.
     pub(crate) fn extend(&mut self, later: &Self) -> u64 {
         let between_ns = later.start_ns.saturating_sub(self.last_ns);
         self.last_ns = self.last_ns.max(later.last_ns);
         between_ns
     }
 
-    /// Adds what another process used; there is no clock any more.
+    /// Adds the CPU time of another process. The sum has no clock that could be read again.
     pub(crate) fn join(&mut self, other: &Self) {
         let used_ns = self.used_ns() + other.used_ns();
         *self = Self { clock: None, start_ns: 0, last_ns: used_ns, last_read: self.last_read };
     }
 
-    /// CPU time since the start in nanoseconds.
+    /// Returns the CPU time since the start, in nanoseconds.
     pub(crate) fn used_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.start_ns)
     }
 
-    /// The most that it can be now, in nanoseconds: exact while the process is there, and
-    /// afterwards as if it had run on all cores since the last reading.
+    /// Returns an upper bound of the CPU time since the start, in nanoseconds.
+    ///
+    /// It is exact while the process exists. After that it assumes that the process ran on all
+    /// cores since the last reading.
     pub(crate) fn used_at_most_ns(&self) -> u64 {
         match self.clock.map(clock_ns).filter(|now_ns| *now_ns > 0) {
             Some(now_ns) => now_ns.saturating_sub(self.start_ns),

@@ -1,12 +1,12 @@
-//! How much CPU time a sample stands for, and what the recording itself uses.
+//! Decides how much CPU time each sample stands for, and measures what the recording itself uses.
 
 use std::time::Instant;
 
 use traceprof_abi::layout::ControlBlock;
 
-use self::balance::{Balance, Balanced, Reading};
+use self::balance::{Balance, Balanced, ThreadCpuReading};
 use self::cpu_clock::CpuClock;
-use self::overhead::{Counted, Overhead, Spent};
+use self::overhead::{CostInputs, Overhead, OverheadSummary};
 use self::parents::{PARENTS_MAX, Parents};
 use self::remainder::Remainder;
 use crate::proc;
@@ -24,13 +24,14 @@ pub(crate) mod overhead;
 pub(crate) mod parents;
 pub(crate) mod remainder;
 
-/// Decides how much CPU time each sample of one program stands for, and how often it is sampled.
+/// Decides how much CPU time each sample of one program stands for, and at which rate the program
+/// is sampled.
 pub(crate) struct Weigher {
     pid: i32,
     /// The CPU time that the target has used.
     pub(crate) cpu: CpuClock,
     cpu_check: Every,
-    /// Its time in the kernel at the start, in nanoseconds.
+    /// The target's CPU time in the kernel at the start, in nanoseconds.
     system_start_ns: u64,
     balance: Balance,
     remainder: Remainder,
@@ -40,35 +41,37 @@ pub(crate) struct Weigher {
 
 /// How the samples of a batch were taken.
 #[derive(Clone, Copy)]
-pub(crate) struct Taken {
-    /// Whether perf events took them, whose expiries are comparable with the threads' clocks.
+pub(crate) struct BatchOrigin {
+    /// Whether perf events took the samples. Only their expiries are comparable with the threads'
+    /// clocks.
     pub(crate) has_events: bool,
-    /// Whether all samples up to the time of the rotation are in the batch.
+    /// Whether the batch contains all samples up to the time of the rotation.
     pub(crate) is_complete: bool,
     /// The time of the rotation, in CLOCK_MONOTONIC nanoseconds; `None` for the last batch.
     pub(crate) until_ns: Option<u64>,
     /// The sampling signal.
     pub(crate) signal: i32,
-    /// Whether time in the kernel is sampled.
+    /// Whether CPU time in the kernel is sampled.
     pub(crate) has_kernel: bool,
 }
 
 /// Totals of the weights of one program, or of several.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WeightTotals {
-    /// The number of periods given to the last stacks of threads that ended.
-    pub(crate) given: u64,
-    /// Weights that were corrected by the threads' own clocks.
+    /// The number of periods that were credited to the last stacks of threads that exited, or that
+    /// started others.
+    pub(crate) credited: u64,
+    /// Corrections of weights by the threads' own clocks.
     pub(crate) balanced: Balanced,
-    /// The target's time in the kernel, in nanoseconds, where that was not sampled and was
-    /// readable.
+    /// The target's CPU time in the kernel, in nanoseconds, if it was not sampled and could be
+    /// read.
     pub(crate) system_ns: Option<u64>,
 }
 
 impl WeightTotals {
     /// Adds the totals of another program or process.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.given += other.given;
+        self.credited += other.credited;
         self.balanced.add(other.balanced);
         self.system_ns = match (self.system_ns, other.system_ns) {
             (Some(sum), Some(more)) => Some(sum + more),
@@ -78,7 +81,7 @@ impl WeightTotals {
 }
 
 impl Weigher {
-    /// Starts for a process that is sampled with this period.
+    /// Starts to weigh the samples of a process that is sampled with this period, in nanoseconds.
     pub(crate) fn start(pid: i32, period_ns: u64, overhead: Overhead) -> Self {
         Self {
             pid,
@@ -92,13 +95,15 @@ impl Weigher {
         }
     }
 
-    /// Notes that sampling begins.
+    /// Notes that sampling starts.
     pub(crate) fn begin(&mut self, control: &ControlBlock) {
         self.overhead.begin(control, monotonic_now_ns());
     }
 
-    /// Reads the target's CPU time, unless that takes too long: the kernel adds up the threads,
-    /// which takes milliseconds for ten thousand. It gets a hundredth of the time.
+    /// Reads the target's CPU time, unless that takes too long.
+    ///
+    /// The kernel adds up all threads for it, which takes milliseconds for ten thousand. So the
+    /// readings may take a hundredth of the time.
     pub(crate) fn read_cpu_clock(&mut self) {
         if self.cpu_check.is_due() {
             let start = Instant::now();
@@ -107,24 +112,25 @@ impl Weigher {
         }
     }
 
-    /// Returns the present rate.
+    /// Returns the event family, and with it the rate, that is in force.
     pub(crate) fn family(&self) -> EventFamily {
         self.overhead.family()
     }
 
-    /// Checks the cost when it is due, and returns the rate that it calls for if that is another.
+    /// Checks the cost of sampling when a check is due, and returns the new rate if the cost calls
+    /// for another.
     pub(crate) fn check_overhead(&mut self, counts: CostCounts<'_>) -> Option<EventFamily> {
         if !self.overhead.is_due() {
             return None;
         }
         self.cpu.advance();
-        self.overhead.look(counts.with(&self.cpu))
+        self.overhead.check(counts.with(&self.cpu))
     }
 
     /// Notes that this rate is in force.
     pub(crate) fn rate_changed(&mut self, family: EventFamily) {
         self.overhead.change(family, monotonic_now_ns());
-        self.slow(family.shift);
+        self.set_rate_shift(family.shift);
     }
 
     /// Notes that the rate cannot be changed.
@@ -132,68 +138,68 @@ impl Weigher {
         self.overhead.refuse(why);
     }
 
-    /// Sets the base-2 logarithm of the number of periods that one expiry stands for.
-    pub(crate) fn slow(&mut self, shift: u32) {
-        self.balance.slow(shift);
-        self.remainder.slow(shift);
-        self.parents.slow(shift);
+    /// Makes each expiry stand for 2 to the power of `shift` periods from now on.
+    pub(crate) fn set_rate_shift(&mut self, shift: u32) {
+        self.balance.set_rate_shift(shift);
+        self.remainder.set_rate_shift(shift);
+        self.parents.set_rate_shift(shift);
     }
 
-    /// Returns the cost in the end.
-    pub(crate) fn end_overhead(&mut self, counts: CostCounts<'_>) -> Spent {
+    /// Returns the final cost of sampling.
+    pub(crate) fn end_overhead(&mut self, counts: CostCounts<'_>) -> OverheadSummary {
         self.overhead.end(counts.with(&self.cpu))
     }
 
-    /// Decides the weights of the batch.
+    /// Decides the weights of the samples in the batch.
     ///
-    /// Only events are comparable with clocks: a timer's first expiry comes at any part of a
-    /// period, so nothing is missing on average.
+    /// Only perf events are comparable with clocks. A timer's first expiry comes at any point of a
+    /// period, so no time is missing on average.
     pub(crate) fn weigh(
         &mut self,
         batch: &mut Batch,
-        taken: Taken,
+        origin: BatchOrigin,
         threads: &mut Registry,
         blocked: &Blocked,
     ) {
-        if !taken.has_events {
+        if !origin.has_events {
             return;
         }
-        // Otherwise samples may seem to be missing that only have not been read. Without those in
-        // the kernel, the sum that samples must stand for is unknown.
-        if let Some(until_ns) = taken.until_ns
-            && taken.is_complete
-            && taken.has_kernel
+        // In an incomplete batch, samples that were not read yet would seem to be missing. Without
+        // kernel samples, the CPU time that the samples must cover is unknown.
+        if let Some(until_ns) = origin.until_ns
+            && origin.is_complete
+            && origin.has_kernel
         {
             self.balance(batch, until_ns, threads, blocked);
         }
-        self.settle(batch, taken, threads);
+        self.settle(batch, origin, threads);
     }
 
-    /// Corrects the weights up to `until_ns` by the clocks of the threads.
+    /// Corrects the weights of the samples up to `until_ns` by the clocks of the threads.
     fn balance(&mut self, batch: &mut Batch, until_ns: u64, threads: &Registry, blocked: &Blocked) {
         let late_ns = monotonic_now_ns().saturating_sub(until_ns);
         let remainder = &self.remainder;
         let clock = |key| {
             let Usage { tid, cpu_ns, .. } = threads.usage_of(key)?;
-            Some(Reading { cpu_ns, is_signal_blocked: blocked.holds(tid) })
+            Some(ThreadCpuReading { cpu_ns, is_signal_blocked: blocked.holds(tid) })
         };
-        self.balance.put_right(batch, late_ns, |key| remainder.weight(key), clock);
+        self.balance.correct(batch, late_ns, |key| remainder.weight(key), clock);
     }
 
-    /// Adds what the samples lack of the time of threads that have ended, and of threads that start
-    /// others.
-    fn settle(&mut self, batch: &mut Batch, taken: Taken, threads: &mut Registry) {
+    /// Adds samples for CPU time that no sample covers: of threads that have exited, and of threads
+    /// that start others.
+    fn settle(&mut self, batch: &mut Batch, origin: BatchOrigin, threads: &mut Registry) {
         self.remainder.note(&batch.samples);
         let before = batch.samples.len();
-        let exits = threads.exits(taken.is_complete);
+        let exits = threads.exits(origin.is_complete);
         if !exits.is_empty() {
-            let sampled = if taken.has_kernel { 1000 } else { self.user_share() };
-            // After the ends, so that it includes all that they used.
+            let sampled = if origin.has_kernel { 1000 } else { self.user_share() };
+            // The process's clock is read after the exits, so it includes all their CPU time.
             self.remainder.settle(&exits, sampled, self.cpu.used_at_most_ns(), batch);
             self.balance.forget(&exits);
         }
-        if taken.until_ns.is_some() {
-            self.settle_parents(batch, taken, threads);
+        if origin.until_ns.is_some() {
+            self.settle_parents(batch, origin, threads);
         }
         if batch.samples.len() > before {
             for sample in &batch.samples[before..] {
@@ -203,63 +209,63 @@ impl Weigher {
         }
     }
 
-    /// Anchors threads that start others where expiries do not keep up with them, and adds what
-    /// they lack.
-    fn settle_parents(&mut self, batch: &mut Batch, taken: Taken, threads: &Registry) {
-        // Time that is not sampled is not lacking. One thread's part of it is unknown: nothing is
-        // added then.
-        let sampled = if taken.has_kernel { 1000 } else { self.user_share() };
+    /// Anchors threads that start others if expiries do not keep up with their CPU time, and
+    /// credits the missing time.
+    fn settle_parents(&mut self, batch: &mut Batch, origin: BatchOrigin, threads: &Registry) {
+        // CPU time in a mode that is not sampled is not missing. How much of it is one thread's is
+        // unknown, so nothing is credited then.
+        let sampled = if origin.has_kernel { 1000 } else { self.user_share() };
         let process_ns = self.cpu.used_ns();
         self.parents.begin_turn();
         let is_due = |key| self.parents.is_due(key, process_ns);
         for mut parent in threads.parents(PARENTS_MAX, is_due) {
             parent.cpu_ns = parent.cpu_ns / 1000 * sampled;
             let weight = self.remainder.weight(parent.key);
-            let lacks_ns = self.remainder.lacking_ns(process_ns);
-            let is_signal_blocked = || blocks(self.pid, parent.tid, taken.signal).is_some();
+            let unsampled_ns = self.remainder.unsampled_ns(process_ns);
+            let is_signal_blocked = || blocks(self.pid, parent.tid, origin.signal).is_some();
             let advice =
-                self.parents.look(&parent, weight, (process_ns, lacks_ns), is_signal_blocked);
+                self.parents.check(&parent, weight, (process_ns, unsampled_ns), is_signal_blocked);
             if advice.anchor {
                 self.parents.keep(&parent, open_anchor(parent.tid));
             }
-            if advice.weight > 0 && taken.has_kernel {
-                self.remainder.give(&parent, advice.weight, monotonic_now_ns(), batch);
+            if advice.weight > 0 && origin.has_kernel {
+                self.remainder.credit(&parent, advice.weight, monotonic_now_ns(), batch);
             }
         }
     }
 
-    /// Returns the part of the target's CPU time in user mode, in thousandths.
+    /// Returns the share of user mode in the target's CPU time, in thousandths.
     fn user_share(&self) -> u64 {
         let (user, system) = proc::mode_times_ns(self.pid).unwrap_or((1, 0));
         user.saturating_mul(1000) / user.saturating_add(system).max(1)
     }
 
-    /// Returns the target's time in the kernel since the start, in nanoseconds, if that was not
-    /// sampled and `now_ns` is known.
+    /// Returns the target's CPU time in the kernel since the start, in nanoseconds, if it was not
+    /// sampled and `now_ns`, its total by now, is known.
     pub(crate) fn unsampled_system_ns(&self, now_ns: Option<u64>, setup: Setup) -> Option<u64> {
         now_ns.filter(|_| !setup.kernel).map(|now| now.saturating_sub(self.system_start_ns))
     }
 
     /// Returns the totals.
     pub(crate) fn totals(&self, system_ns: Option<u64>) -> WeightTotals {
-        WeightTotals { given: self.remainder.given, balanced: self.balance.sum, system_ns }
+        WeightTotals { credited: self.remainder.credited, balanced: self.balance.sum, system_ns }
     }
 }
 
-/// What the cost of sampling is computed from.
+/// The counts that the cost of sampling is computed from.
 #[derive(Clone, Copy)]
 pub(crate) struct CostCounts<'a> {
-    /// The counters of the handlers.
+    /// The control block with the handlers' counters.
     pub(crate) control: &'a ControlBlock,
     /// The clock of the samples.
     pub(crate) clock: &'a Clock,
-    /// The number of kernel samples.
+    /// The number of expiries in the kernel.
     pub(crate) in_kernel: u64,
 }
 
 impl<'a> CostCounts<'a> {
-    fn with(self, cpu: &CpuClock) -> Counted<'a> {
+    fn with(self, cpu: &CpuClock) -> CostInputs<'a> {
         let Self { control, clock, in_kernel } = self;
-        Counted { control, clock, used_ns: cpu.used_ns(), in_kernel }
+        CostInputs { control, clock, used_ns: cpu.used_ns(), in_kernel }
     }
 }

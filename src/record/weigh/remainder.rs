@@ -1,21 +1,22 @@
-//! What threads had used when they ended, and no hit stands for.
+//! CPU time that threads used before they exited and that no sample covers.
 //!
-//! A thread that uses two and a half periods is hit twice. Over many short threads the halves are
-//! much of what is used, so the rest of a thread that has ended is given to its last stack. Weights
-//! are whole periods: what is less than one is carried on to the next thread that ends. What a
-//! parent lacks that is still there (`parents`) goes the same way.
+//! A thread that uses two and a half periods gets two expiries. With many short threads, the halves
+//! are a large part of the CPU time. So the remainder of an exited thread is credited to its last
+//! stack. Weights are complete periods: a remainder of less than one period is carried over to the
+//! next thread that exits. Missing time of a parent that is still alive (`parents`) is credited in
+//! the same way.
 //!
 //! # Invariants
-//! - Over all threads that have ended, weights differ from what was used by less than a period,
-//!   where the kernel tells how much that was.
-//! - No more is given than the process has used, by its own clock, and no sample stands for. What
-//!   is told of a thread may be too much: of one that never slept it is the time that it did not
-//!   wait, whoever had its core then (measured: once in some thirty storms, up to half as much
-//!   again).
+//! - Over all exited threads, the weights differ from the CPU time by less than one period, if the
+//!   kernel reports how much each thread used.
+//! - No more is credited than the process has used by its own clock and no sample covers. The
+//!   kernel's report for a thread may be too high: for a thread that never slept, it is the time
+//!   during which the thread did not wait, whichever thread had the core then. (Measured: in one of
+//!   about thirty thread-creation storms, by up to half of the true value.)
 //!
 //! # Does not
-//! - look for what threads lack that are still there: theirs is less than a period each, and will
-//!   be hit, unless they start others.
+//! - credit time to threads that are alive and start no others. Each misses less than one period,
+//!   which the next expiry covers.
 
 use std::collections::HashMap;
 
@@ -24,83 +25,88 @@ use traceprof_abi::storage::log::{Sample, flags};
 
 use crate::record::batch::contexts::ThreadContext;
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::Key;
+use crate::record::batch::threads::ThreadKey;
 use crate::record::store::threads::{Exit, Usage};
 
-/// What the samples of one thread say.
+/// What is known about one thread from its samples.
 #[derive(Debug, Clone, Copy, Default)]
-struct Known {
+struct SampledThread {
+    /// The sum of the samples' weights, in periods.
     weight: u64,
-    /// Its last stack: trace and how that ended.
+    /// The last stack in user mode: the id of its trace, and the reason why its unwind ended.
     trace: Option<(u64, u16)>,
-    /// What it worked on then.
+    /// The context of that sample.
     context: ThreadContext,
+    /// The time of the last sample, in nanoseconds.
     time_ns: u64,
-    /// It started during the recording.
+    /// Whether the thread started during the recording.
     is_fresh: bool,
 }
 
-/// What is added for one thread.
+/// The weight that is added to the last stack of one thread.
 #[derive(Debug, Clone, Copy)]
-struct Rest {
-    key: Key,
+struct ThreadRemainder {
+    key: ThreadKey,
     tid: i32,
     time_ns: u64,
     weight: u32,
 }
 
-/// The rests of one recording.
+/// Settles the CPU time of one recording's threads that their samples miss.
 #[derive(Debug)]
 pub(crate) struct Remainder {
     period_ns: i64,
-    /// What a hit stands for.
-    hit_ns: i64,
-    known: HashMap<Key, Known>,
-    /// Time that no sample stands for yet, in nanoseconds; negative if samples stand for more.
+    /// The CPU time that one expiry stands for.
+    expiry_ns: i64,
+    threads: HashMap<ThreadKey, SampledThread>,
+    /// CPU time of exited threads that no sample covers yet, in nanoseconds; negative if samples
+    /// cover more.
     owed_ns: i64,
-    /// Periods that all samples stand for.
+    /// The weight of all samples, in periods.
     weight: u64,
-    /// Periods that were given to last stacks.
-    pub(crate) given: u64,
+    /// The number of periods that were credited to last stacks.
+    pub(crate) credited: u64,
 }
 
 impl Remainder {
-    /// With so many nanoseconds to a period.
+    /// Makes the state of a recording with this period, in nanoseconds.
     pub(crate) fn new(period_ns: u64) -> Self {
         let period_ns = i64::try_from(period_ns).unwrap_or(i64::MAX).max(1);
         Self {
             period_ns,
-            hit_ns: period_ns,
-            known: HashMap::new(),
+            expiry_ns: period_ns,
+            threads: HashMap::new(),
             owed_ns: 0,
             weight: 0,
-            given: 0,
+            credited: 0,
         }
     }
 
-    /// From now on a hit stands for 2 to the power of `shift` periods.
-    pub(crate) fn slow(&mut self, shift: u32) {
-        self.hit_ns = self.period_ns.saturating_mul(1 << shift);
+    /// Makes each expiry stand for 2 to the power of `shift` periods from now on.
+    pub(crate) fn set_rate_shift(&mut self, shift: u32) {
+        self.expiry_ns = self.period_ns.saturating_mul(1 << shift);
     }
 
-    /// Reads the samples of a batch.
+    /// Notes the samples of a batch: their weights, and the last stack of each thread.
     pub(crate) fn note(&mut self, samples: &[Sample]) {
         for sample in samples {
-            let known = self.known.entry((sample.slot, sample.generation)).or_default();
-            known.weight += u64::from(sample.weight);
+            let thread = self.threads.entry((sample.slot, sample.generation)).or_default();
+            thread.weight += u64::from(sample.weight);
             self.weight += u64::from(sample.weight);
-            known.is_fresh |= sample.flags & flags::FIRST != 0;
-            known.time_ns = known.time_ns.max(sample.time);
+            thread.is_fresh |= sample.flags & flags::FIRST != 0;
+            thread.time_ns = thread.time_ns.max(sample.time);
             if sample.flags & flags::KERNEL == 0 {
-                known.trace = Some((sample.trace_id, sample.reason));
-                known.context = ThreadContext::of(sample);
+                thread.trace = Some((sample.trace_id, sample.reason));
+                thread.context = ThreadContext::of(sample);
             }
         }
     }
 
-    /// Adds to the batch, which is in order, samples for the rests of threads that have ended; true
-    /// if there are any. `sampled` is the part of the time that can be sampled, in thousandths;
-    /// `process_ns` is the most that the process can have used by now.
+    /// Adds samples for the remainders of exited threads to the batch, which is sorted, and returns
+    /// whether it added any.
+    ///
+    /// `sampled` is the share of the CPU time that can be sampled, in thousandths. `process_ns` is
+    /// an upper bound of the CPU time that the process has used by now.
     pub(crate) fn settle(
         &mut self,
         exits: &[Exit],
@@ -110,48 +116,49 @@ impl Remainder {
     ) -> bool {
         let before = batch.samples.len();
         for exit in exits {
-            let known = self.known.remove(&exit.key).unwrap_or_default();
-            let most_ns = self.lacking_ns(share_ns(process_ns, sampled));
-            let owed_ns = self.owed_ns.saturating_add(self.rest_ns(exit, &known, sampled));
+            let thread = self.threads.remove(&exit.key).unwrap_or_default();
+            let most_ns = self.unsampled_ns(share_ns(process_ns, sampled));
+            let owed_ns = self.owed_ns.saturating_add(self.remainder_ns(exit, &thread, sampled));
             self.owed_ns = owed_ns.min(i64::try_from(most_ns).unwrap_or(i64::MAX));
             let weight = u32::try_from(self.owed_ns / self.period_ns).unwrap_or(0);
             if weight == 0 {
                 continue;
             }
             self.owed_ns %= self.period_ns;
-            let rest = Rest { key: exit.key, tid: exit.tid, time_ns: exit.time_ns, weight };
-            self.add(&known, rest, batch);
+            let Exit { key, tid, time_ns, .. } = *exit;
+            self.add(&thread, ThreadRemainder { key, tid, time_ns, weight }, batch);
         }
         batch.samples.len() > before
     }
 
-    /// Periods of the samples of a thread that is still there.
-    pub(crate) fn weight(&self, key: Key) -> u64 {
-        self.known.get(&key).map_or(0, |known| known.weight)
+    /// Returns the weight of the samples of a thread that is alive, in periods.
+    pub(crate) fn weight(&self, key: ThreadKey) -> u64 {
+        self.threads.get(&key).map_or(0, |thread| thread.weight)
     }
 
-    /// Time of `cpu_ns` that no sample stands for.
-    pub(crate) fn lacking_ns(&self, cpu_ns: u64) -> u64 {
+    /// Returns the part of the process's CPU time `cpu_ns` that no sample covers, in nanoseconds.
+    pub(crate) fn unsampled_ns(&self, cpu_ns: u64) -> u64 {
         cpu_ns.saturating_sub(self.weight.saturating_mul(self.period_ns as u64))
     }
 
-    /// Adds to the batch a sample of so many periods for a thread that is still there.
-    pub(crate) fn give(&mut self, parent: &Usage, weight: u32, time_ns: u64, batch: &mut Batch) {
-        let known = self.known.entry(parent.key).or_default();
-        known.weight += u64::from(weight);
-        let known = *known;
-        self.add(&known, Rest { key: parent.key, tid: parent.tid, time_ns, weight }, batch);
+    /// Adds a sample with this weight, in periods, to the batch, for a thread that is alive.
+    pub(crate) fn credit(&mut self, parent: &Usage, weight: u32, time_ns: u64, batch: &mut Batch) {
+        let thread = self.threads.entry(parent.key).or_default();
+        thread.weight += u64::from(weight);
+        let thread = *thread;
+        let Usage { key, tid, .. } = *parent;
+        self.add(&thread, ThreadRemainder { key, tid, time_ns, weight }, batch);
     }
 
-    fn add(&mut self, known: &Known, rest: Rest, batch: &mut Batch) {
-        let Rest { key, tid, time_ns, weight } = rest;
-        self.given += u64::from(weight);
+    fn add(&mut self, thread: &SampledThread, remainder: ThreadRemainder, batch: &mut Batch) {
+        let ThreadRemainder { key, tid, time_ns, weight } = remainder;
+        self.credited += u64::from(weight);
         self.weight += u64::from(weight);
-        let is_there = |(id, _): &(u64, u16)| batch.traces.get(*id).is_some();
-        let (trace_id, reason) = known.trace.filter(is_there).unwrap_or((DROPPED_TRACE_ID, 0));
+        let is_stored = |(id, _): &(u64, u16)| batch.traces.get(*id).is_some();
+        let (trace_id, reason) = thread.trace.filter(is_stored).unwrap_or((DROPPED_TRACE_ID, 0));
         let mut sample = Sample {
-            // After the last of its samples, whose clock is not the one that its end is told by.
-            time: time_ns.max(known.time_ns),
+            // Not before the thread's last sample: the kernel reports the exit by another clock.
+            time: time_ns.max(thread.time_ns),
             trace_id,
             reason,
             slot: key.0,
@@ -161,30 +168,31 @@ impl Remainder {
             flags: flags::REMAINDER,
             ..Sample::default()
         };
-        if known.context != ThreadContext::default() {
-            known.context.give(&mut sample);
+        if thread.context != ThreadContext::default() {
+            thread.context.give(&mut sample);
             sample.flags |= flags::CARRIED;
         }
         batch.samples.push(sample);
     }
 
-    /// What no hit stands for of one thread's time.
-    fn rest_ns(&self, exit: &Exit, known: &Known, sampled: u64) -> i64 {
+    /// Returns the CPU time of an exited thread that no sample covers, in nanoseconds; negative if
+    /// its samples cover more.
+    fn remainder_ns(&self, exit: &Exit, thread: &SampledThread, sampled: u64) -> i64 {
         match exit.cpu_ns {
             Some(cpu_ns) => {
                 let used = i128::from(share_ns(cpu_ns, sampled));
-                let hit = i128::from(known.weight) * i128::from(self.period_ns);
-                i64::try_from(used - hit).unwrap_or(0)
+                let covered = i128::from(thread.weight) * i128::from(self.period_ns);
+                i64::try_from(used - covered).unwrap_or(0)
             }
-            // An event starts with a whole period, so of a thread that was hit half of what a hit
-            // stands for is missing on average.
-            None if known.is_fresh => self.hit_ns / 2,
+            // Its CPU time is unknown. The event of a new thread starts with a complete period, so
+            // the samples of such a thread miss half of an expiry's time on average.
+            None if thread.is_fresh => self.expiry_ns / 2,
             None => 0,
         }
     }
 }
 
-/// So many thousandths of a time.
+/// Returns this many thousandths of a time.
 fn share_ns(ns: u64, thousandths: u64) -> u64 {
     let part = u128::from(ns) * u128::from(thousandths.min(1000)) / 1000;
     u64::try_from(part).unwrap_or(u64::MAX)
@@ -201,7 +209,7 @@ mod tests {
         Exit { key: (slot, 0), tid: 7, time_ns: 100, cpu_ns: cpu_us.map(|us| us * 1000) }
     }
 
-    fn hit(slot: u32, weight: u32, flags: u32) -> Sample {
+    fn sample(slot: u32, weight: u32, flags: u32) -> Sample {
         Sample { slot, weight, flags, time: 90, trace_id: 1 << 32, ..Sample::default() }
     }
 
@@ -214,51 +222,58 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_ended_threads_add_up_to_what_they_used() {
+    fn weights_of_exited_threads_add_up_to_their_cpu_time() {
         let mut remainder = Remainder::new(PERIOD_NS);
         let (mut used_us, mut weights) = (0, 0);
         for slot in 0..1000u32 {
-            // From none to seven periods; hits are those that the events of such a thread have.
+            // From 0 to 7 periods; the events of such a thread expire once in each complete period.
             let cpu_us = u64::from(slot.wrapping_mul(7919) % 7000);
-            let hits = (cpu_us / 1000) as u32;
-            remainder.note(&[hit(slot, hits, flags::FIRST)]);
-            let given = settled(&mut remainder, &[exit(slot, Some(cpu_us))], 1000);
-            assert!(given.iter().all(|(of, weight)| *of == slot && *weight == 1), "{given:?}");
+            let samples = (cpu_us / 1000) as u32;
+            remainder.note(&[sample(slot, samples, flags::FIRST)]);
+            let credited = settled(&mut remainder, &[exit(slot, Some(cpu_us))], 1000);
+            assert!(
+                credited.iter().all(|(of, weight)| *of == slot && *weight == 1),
+                "{credited:?}"
+            );
             used_us += cpu_us;
-            weights += u64::from(hits) + given.len() as u64;
+            weights += u64::from(samples) + credited.len() as u64;
         }
         assert!(used_us.abs_diff(weights * 1000) < 1000, "{used_us} us, {weights} periods");
-        assert!(remainder.known.is_empty(), "threads that have ended are forgotten");
+        assert!(remainder.threads.is_empty(), "exited threads are forgotten");
     }
 
     #[test]
-    fn a_thread_that_was_never_hit_counts_and_too_many_hits_are_taken_back() {
+    fn a_thread_without_samples_counts_and_an_excess_of_samples_is_compensated() {
         let mut remainder = Remainder::new(PERIOD_NS);
         assert_eq!(settled(&mut remainder, &[exit(1, Some(900))], 1000), []);
         assert_eq!(settled(&mut remainder, &[exit(2, Some(2_200))], 1000), [(2, 3)]);
-        remainder.note(&[hit(3, 4, 0)]);
+        remainder.note(&[sample(3, 4, 0)]);
         assert_eq!(settled(&mut remainder, &[exit(3, Some(2_000))], 1000), []);
         assert_eq!(settled(&mut remainder, &[exit(4, Some(2_000))], 1000), []);
         assert_eq!(settled(&mut remainder, &[exit(5, Some(1_000))], 1000), [(5, 1)]);
-        assert_eq!(remainder.given, 4);
+        assert_eq!(remainder.credited, 4);
     }
 
     #[test]
-    fn no_more_is_given_than_the_process_has_used() {
+    fn no_more_is_credited_than_the_process_has_used() {
         let mut remainder = Remainder::new(PERIOD_NS);
-        remainder.note(&[hit(1, 4, 0)]);
-        let mut given = |slot, cpu_us, sampled, process_us: u64| {
+        remainder.note(&[sample(1, 4, 0)]);
+        let mut credited = |slot, cpu_us, sampled, process_us: u64| {
             let mut batch = Batch::default();
             let exits = [exit(slot, Some(cpu_us))];
             remainder.settle(&exits, sampled, process_us * 1000, &mut batch);
             batch.samples.iter().map(|sample| sample.weight).sum::<u32>()
         };
-        // Told of are ten periods; the process has used seven and a half, four of which were hit.
-        assert_eq!(given(2, 10_000, 1000, 7_500), 3);
-        assert_eq!(given(3, 1_000, 1000, 7_500), 0, "what was told too much is not carried on");
-        assert_eq!(given(4, 1_000, 1000, 9_000), 1);
-        assert_eq!(given(5, 10_000, 500, 20_000), 2, "half of it can be sampled");
-        assert_eq!(remainder.given, 6);
+        // The kernel reports ten periods. The process has used 7.5, of which samples cover four.
+        assert_eq!(credited(2, 10_000, 1000, 7_500), 3);
+        assert_eq!(
+            credited(3, 1_000, 1000, 7_500),
+            0,
+            "an excess of the report is not carried over"
+        );
+        assert_eq!(credited(4, 1_000, 1000, 9_000), 1);
+        assert_eq!(credited(5, 10_000, 500, 20_000), 2, "half of it can be sampled");
+        assert_eq!(remainder.credited, 6);
     }
 
     #[test]
@@ -269,20 +284,20 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_told_threads_that_were_hit_get_half_a_period_each() {
+    fn without_reports_sampled_threads_get_half_a_period_each() {
         let mut remainder = Remainder::new(PERIOD_NS);
         for slot in 0..10 {
-            remainder.note(&[hit(slot, 1, flags::FIRST)]);
+            remainder.note(&[sample(slot, 1, flags::FIRST)]);
         }
         let exits: Vec<Exit> = (0..12).map(|slot| exit(slot, None)).collect();
         assert_eq!(settled(&mut remainder, &exits, 1000).len(), 5);
-        // It was there at attach: its phase is any.
-        remainder.note(&[hit(20, 1, 0)]);
+        // It existed at attach, so its phase is random.
+        remainder.note(&[sample(20, 1, 0)]);
         assert_eq!(settled(&mut remainder, &[exit(20, None), exit(21, None)], 1000), []);
     }
 
     #[test]
-    fn the_last_stack_is_that_of_user_mode_and_must_be_there() {
+    fn the_last_stack_is_from_user_mode_and_must_be_stored() {
         let mut remainder = Remainder::new(PERIOD_NS);
         let mut batch = Batch::default();
         let entry = TraceEntry::new(5 << 32, 0, 1);
@@ -291,8 +306,8 @@ mod tests {
         for slot in [1, 2] {
             let trace_id = if slot == 1 { 5 << 32 } else { 6 << 32 };
             remainder.note(&[
-                Sample { trace_id, ..hit(slot, 1, 0) },
-                Sample { trace_id: 7 << 32, time: 120, ..hit(slot, 1, flags::KERNEL) },
+                Sample { trace_id, ..sample(slot, 1, 0) },
+                Sample { trace_id: 7 << 32, time: 120, ..sample(slot, 1, flags::KERNEL) },
             ]);
         }
         let exits = [exit(1, Some(3_000)), exit(2, Some(3_000))];

@@ -1,4 +1,4 @@
-//! Where a recording goes: what can be said of it before there is one.
+//! The output of a recording: the checks before it starts, and the creation of its files.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,28 @@ use crate::record::contract::error::{RecordError, output_error};
 use crate::record::contract::options::{Files, Options, Target};
 use crate::record::contract::pattern::{Occasion, taken};
 use crate::trace::{
-    self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn, directory_of,
+    self, RingPlan, RotateAfter, SeriesPlan, TraceError, TraceSeries, TraceWriter, directory_of,
     index_path,
 };
 
-/// Checks a name that is known before the target is.
+/// Checks the output as far as its name is known before the target.
 pub(crate) fn check_early(options: &Options) -> Result<(), RecordError> {
     if !is_named_late(options) {
         return check(options);
     }
-    // What will be there is known but for the name: a program need not be started for the rest.
+    // The directory is checked as far as it does not depend on the process id, so that a bad one is
+    // refused before a program starts.
     let directory = directory_of(&options.output);
     let is_known = |path: &&Path| !path.to_string_lossy().contains("%p");
     match directory.ancestors().find(is_known) {
         Some(known) if known == directory => check_place(directory),
-        // Without what is above it nothing below can be there.
+        // The first directory without %p must exist for those below it to exist.
         Some(known) => check_directory(if known == Path::new("") { Path::new(".") } else { known }),
         None => Ok(()),
     }
 }
 
-/// The options with the name of the output for the process, which may have just been started.
+/// Returns the options with the output's name for this process, and checks that name.
 pub(crate) fn named(options: &Options, pid: i32) -> Result<Cow<'_, Options>, RecordError> {
     if !is_named_late(options) {
         return Ok(Cow::Borrowed(options));
@@ -45,12 +46,13 @@ pub(crate) fn named(options: &Options, pid: i32) -> Result<Cow<'_, Options>, Rec
     Ok(Cow::Owned(options))
 }
 
-/// The id of a program is known when it is started, that of one with a name when it is found.
+/// Whether the output's name depends on a process id that is not known yet: the id of a program to
+/// start, or of a process to find by name.
 pub(crate) fn is_named_late(options: &Options) -> bool {
     matches!(options.target, Target::Command(_) | Target::Name(_)) && options.pattern.has_pid()
 }
 
-/// Creates the files.
+/// Creates the files of the trace.
 pub(crate) fn create(options: &Options, pid: i32) -> Result<TraceSeries, TraceError> {
     let (turn, keep) = match options.files {
         Files::One => return one(options),
@@ -64,21 +66,24 @@ pub(crate) fn create(options: &Options, pid: i32) -> Result<TraceSeries, TraceEr
     };
     let named = options.clone();
     let name = Box::new(move |number| named.part(number));
-    TraceSeries::create(SeriesPlan { name, turn, keep, ring: None }, options.writer.clone())
+    TraceSeries::create(
+        SeriesPlan { name, rotate_after: turn, keep, ring: None },
+        options.writer.clone(),
+    )
 }
 
 fn one(options: &Options) -> Result<TraceSeries, TraceError> {
     TraceWriter::create(&options.output, options.writer.clone()).map(TraceSeries::of_one)
 }
 
-/// Parts of an eighth of the time, of which those that are whole cover it.
+/// Creates a ring. Each part has an eighth of the time, so the complete parts cover it.
 fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, TraceError> {
     const PARTS: u32 = 8;
-    /// Each save makes one more.
+    /// The limit of parts; each save adds one.
     const PARTS_MAX: u32 = 1000;
     let directory = options.ring_directory();
     let created = match fs::create_dir(&directory) {
-        // Looked at before: what another recorder left in it is to be replaced.
+        // `check_ring` accepted the directory: --force replaces the parts of an earlier recording.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             if !options.writer.force {
                 return Err(TraceError::Exists { path: directory });
@@ -102,19 +107,19 @@ fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, Trac
             false => output.clone(),
         }),
     };
-    let (turn, keep) = (Turn::Age(time / PARTS), Some(PARTS_MAX));
-    let plan = SeriesPlan { name, turn, keep, ring: Some(plan) };
+    let (turn, keep) = (RotateAfter::Age(time / PARTS), Some(PARTS_MAX));
+    let plan = SeriesPlan { name, rotate_after: turn, keep, ring: Some(plan) };
     let created = TraceSeries::create(plan, options.writer.clone());
     created.inspect_err(|_| {
-        // Made above; if there is something in it, it stays.
+        // Removes the directory that was created above, unless it has files.
         let _ = fs::remove_dir(options.ring_directory());
     })
 }
 
-/// Removes the parts of a ring; through no link.
+/// Removes the parts of a ring, but not through a symbolic link.
 fn clear(directory: &Path) -> io::Result<()> {
     if !directory.symlink_metadata()?.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory of a ring"));
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a ring's directory"));
     }
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -125,20 +130,21 @@ fn clear(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// It has the name of a part of a ring, or of its index.
+/// Whether a file has the name of a ring's part, or of its index.
 fn is_part(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let number = name.strip_suffix(".idx").unwrap_or(&name).strip_suffix(".trace");
     number.is_some_and(|it| it.len() >= 6 && it.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A part of another recording would end this one when its number comes: it is found before.
+/// Returns an existing part of another recording. Such a part would end this recording when its
+/// number comes.
 fn existing_part(options: &Options) -> Option<PathBuf> {
     const LOOKED_FOR: u32 = 9999;
     (1..=LOOKED_FOR).map(|number| options.part(number)).find(|path| taken(path))
 }
 
-/// What should be known of the place before anything is written there.
+/// Returns a warning if the file system has little free space.
 pub(crate) fn notice(options: &Options) -> Option<String> {
     const LEAST: u64 = 64 << 20;
     let wanted = match options.files {
@@ -152,13 +158,13 @@ pub(crate) fn notice(options: &Options) -> Option<String> {
         let (free, wanted) = (free as f64 / 1048576.0, wanted as f64 / 1048576.0);
         let path = directory.display();
         format!(
-            "{free:.1} MiB are free in {path}, less than {wanted:.0} MiB; if they are used up the \
-             recording ends, and what is written is kept"
+            "{free:.1} MiB are free in {path}, less than {wanted:.0} MiB; the recording ends when \
+             the space runs out, and keeps what it has written"
         )
     })
 }
 
-/// Existing files are refused before the target is touched; they are created after the attach, so
+/// Refuses existing files before the target is changed. The files are created after the attach, so
 /// that a refused attach leaves nothing behind.
 fn check(options: &Options) -> Result<(), RecordError> {
     if let (Files::Parts { .. }, false) = (options.files, options.writer.force)
@@ -167,8 +173,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
         let path = path.display();
         return Err(RecordError::Output(anyhow!(
             "{path} exists already, a part of another recording: choose another --output, or \
-             replace \
-             its parts with --force"
+             replace its parts with --force"
         )));
     }
     if let (Files::Ring { .. }, false) = (options.files, options.writer.force)
@@ -177,8 +182,8 @@ fn check(options: &Options) -> Result<(), RecordError> {
         let path = options.ring_directory();
         let path = path.display();
         return Err(RecordError::Output(anyhow!(
-            "{path} exists already, with what another recording left: its parts are traces, which \
-             can be printed; then remove it, choose another --output, or replace it with --force"
+            "{path} exists already, with the parts of another recording: print them as traces, \
+             then remove it, choose another --output, or replace it with --force"
         )));
     }
     if matches!(options.files, Files::Ring { .. }) {
@@ -191,7 +196,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
             "{path} exists already: choose another --output, or replace it with --force"
         )));
     }
-    // What cannot even be asked is an error when it is opened for writing.
+    // If the check fails, opening the file for writing will report the error.
     if exists && trace::is_being_written(&options.output).unwrap_or(false) {
         return Err(output_error(TraceError::Busy { path: options.output.clone() }));
     }
@@ -204,7 +209,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
     for path in there {
         check_access(path, AccessFlags::W_OK)?;
     }
-    // What is there is written to in its place, and needs no directory that may be changed.
+    // Existing files are overwritten in place, which needs no write access to the directory.
     let is_pair = matches!(options.files, Files::One | Files::Limited(_));
     match is_pair && missing.is_empty() {
         true => Ok(()),
@@ -212,7 +217,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
     }
 }
 
-/// The directory is there, and files can be made in it.
+/// Checks that the directory exists and that this user may create files in it.
 fn check_place(directory: &Path) -> Result<(), RecordError> {
     check_directory(directory)?;
     check_access(directory, AccessFlags::W_OK | AccessFlags::X_OK)
@@ -227,30 +232,29 @@ fn check_directory(path: &Path) -> Result<(), RecordError> {
 }
 
 fn check_access(path: &Path, access: AccessFlags) -> Result<(), RecordError> {
-    // By whom the files will be written, also where that is another one than who started it.
+    // The effective user writes the files, which may not be the real user.
     faccessat(AT_FDCWD, path, access, AtFlags::AT_EACCESS).map_err(|error| {
         let (path, reason) = (path.display(), error.desc());
         RecordError::Output(anyhow!(
-            "{path} may not be written to: {reason}; choose an --output in a directory of your own"
+            "{path} cannot be written: {reason}; choose an --output in a directory of your own"
         ))
     })
 }
 
-/// What is to be replaced is a ring that nobody writes to any more, or nothing.
+/// Checks that the directory is missing, or is a ring that no recorder writes to.
 fn check_ring(directory: &Path) -> Result<(), RecordError> {
     let Ok(found) = directory.symlink_metadata() else { return Ok(()) };
     let path = directory.display();
     if !found.is_dir() {
         return Err(RecordError::Output(anyhow!(
-            "{path} is no directory, and the parts of the ring would be in it: remove it, or \
-             choose \
+            "{path} is not a directory, and the ring needs one for its parts: remove it, or choose \
              another --output"
         )));
     }
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path());
     let mut parts =
         entries.filter(|path| is_part(path) && path.extension() != Some("idx".as_ref()));
-    // What cannot even be asked is an error when it is removed.
+    // If the check fails, the removal will report the error.
     match parts.find(|path| trace::is_being_written(path).unwrap_or(false)) {
         Some(path) => Err(output_error(TraceError::Busy { path })),
         None => Ok(()),
@@ -262,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_ring_that_is_replaced_only_its_parts_go_and_through_no_link() {
+    fn replacing_a_ring_removes_only_its_parts_and_not_through_a_link() {
         let dir = tempfile::tempdir().unwrap();
         let ring = dir.path().join("x.trace.ring");
         assert!(check_ring(&ring).is_ok());
@@ -272,7 +276,7 @@ mod tests {
         }
         let link = dir.path().join("link.ring");
         std::os::unix::fs::symlink(&ring, &link).unwrap();
-        assert!(check_ring(&link).unwrap_err().text().contains("no directory"));
+        assert!(check_ring(&link).unwrap_err().text().contains("not a directory"));
         assert!(clear(&link).is_err() && ring.join("000001.trace").exists());
         assert!(check_ring(&ring).is_ok());
         clear(&ring).unwrap();

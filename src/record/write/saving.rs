@@ -6,52 +6,52 @@ use std::time::Instant;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::options::{Files, Options};
-pub(crate) use crate::record::write::trigger::Load;
-use crate::record::write::trigger::{Shared, Watch};
-use crate::trace::Saved;
+pub(crate) use crate::record::write::trigger::TargetLoad;
+use crate::record::write::trigger::{SharedTriggers, Watch};
+use crate::trace::SavedTrace;
 
-const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
+const NO_RING: &str = "SIGUSR2 saves the ring, and this recording has none: give --ring TIME";
 
 /// The requests to save the ring of a recording.
 #[derive(Debug)]
 pub(crate) struct Saving {
     has_ring: bool,
     watch: Watch,
-    shared: Arc<Shared>,
+    shared: Arc<SharedTriggers>,
 }
 
 impl Saving {
-    /// Makes the requests that the options have.
-    pub(crate) fn new(options: &Options, shared: Arc<Shared>) -> Self {
+    /// Sets up the triggers that the options name.
+    pub(crate) fn new(options: &Options, shared: Arc<SharedTriggers>) -> Self {
         let pause = if let Files::Ring { time, .. } = options.files { Some(time) } else { None };
         let watch = Watch::new(&options.triggers, pause.unwrap_or_default(), Arc::clone(&shared));
         Self { has_ring: pause.is_some(), watch, shared }
     }
 
-    /// Notes a request by a signal (`is_signalled`), or by a trigger.
+    /// Checks for a request by a signal (`is_signalled`) or by a trigger, and records it.
     pub(crate) fn check(
         &mut self,
         is_signalled: bool,
-        load: impl FnOnce() -> Load,
+        load: impl FnOnce() -> TargetLoad,
         observer: &mut dyn Observer,
     ) {
-        let why = self.watch.look(Instant::now(), load);
+        let why = self.watch.poll(Instant::now(), load);
         if is_signalled && !self.has_ring {
             observer.event(Event::Notice(NO_RING.to_owned()));
         } else if is_signalled || why.is_some() {
-            let why = why.unwrap_or_else(|| "asked for by a signal".to_owned());
+            let why = why.unwrap_or_else(|| "requested by SIGUSR2".to_owned());
             observer.event(Event::Notice(format!("saving the ring: {why}")));
-            self.shared.owe_save();
+            self.shared.request_save();
         }
     }
 
-    /// Takes a request, if there is one.
-    pub(crate) fn takes_save(&self) -> bool {
-        self.shared.takes_save()
+    /// Takes the pending request. Returns whether there was one.
+    pub(crate) fn take_save(&self) -> bool {
+        self.shared.take_save()
     }
 
     /// Reports what was saved.
-    pub(crate) fn report(&self, saved: Vec<Saved>, observer: &mut dyn Observer) {
+    pub(crate) fn report(&self, saved: Vec<SavedTrace>, observer: &mut dyn Observer) {
         for saved in saved {
             let path = saved.path.display();
             let text = match saved.outcome {

@@ -1,9 +1,9 @@
 //! Fetches debug files from servers, with the `debuginfod-find` program of elfutils.
 //!
 //! # Invariants
-//! - The fetcher ends with the thread that started it: a killed recorder leaves none behind.
-//! - A file in the fetcher's cache has its name only when it is complete. A killed fetcher leaves a
-//!   file of another name, which the next fetch of the same file removes.
+//! - The fetcher exits with the thread that started it: a killed recorder leaves none behind.
+//! - A file in the fetcher's cache has its final name only when it is complete. A killed fetcher
+//!   leaves a file with another name, which the next fetch of the same file removes.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,30 +21,31 @@ use nix::unistd::Pid;
 use crate::elf::build_id_text;
 use crate::proc::kill_with_starter;
 
-/// Asks servers for debug information, and keeps it in a cache of its own.
+/// The program that asks servers for debug information and keeps it in its own cache.
 const PROGRAM: &str = "debuginfod-find";
-/// The servers that it asks.
+/// The environment variable with the servers to ask.
 pub const DEBUGINFOD_SERVERS: &str = "DEBUGINFOD_URLS";
-/// After so many seconds it gives up by itself, and leaves nothing of what it has by then.
+/// The environment variable with the number of seconds after which the program gives up and removes
+/// its incomplete file.
 const GIVE_UP: &str = "DEBUGINFOD_MAXTIME";
 const GIVE_UP_S: u64 = 50;
-/// Names come later than that, or not at all.
+/// Maximum time to wait for the program. Names that take longer are missing.
 const WAIT: Duration = Duration::from_secs(60);
-/// A server that has not answered by then will not answer for the next file either.
+/// If no server answers within this time, the servers are not asked again.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(20);
-/// Longest path that is taken for one.
+/// Maximum length in bytes of a path in the program's output.
 const PATH_MAX: u64 = 4096;
-/// A file without a write for so long belongs to a fetcher that is gone.
+/// Age of the last write to an incomplete file after which its fetcher has certainly exited.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// Asks servers until one does not answer.
+/// Fetches debug files from servers until the servers stop answering.
 #[derive(Debug)]
 pub struct Fetcher {
     program: PathBuf,
     wait: Duration,
     patience: Duration,
-    /// The servers did not answer: they are not asked again.
+    /// Whether the servers did not answer. Then they are not asked again.
     is_silent: AtomicBool,
 }
 
@@ -56,7 +57,7 @@ impl Default for Fetcher {
 }
 
 impl Fetcher {
-    /// The debug file of a build, if servers have it.
+    /// Returns the debug file of a build, if a server has it.
     pub(super) fn fetch(&self, build_id: &[u8]) -> Option<PathBuf> {
         env::var_os(DEBUGINFOD_SERVERS).filter(|it| !it.is_empty())?;
         if let Some(cache) = debuginfod_cache() {
@@ -66,8 +67,8 @@ impl Fetcher {
     }
 
     fn ask(&self, build_id: &[u8]) -> Option<PathBuf> {
-        // Relaxed: a thread that does not see it yet waits once more, and nothing else depends on
-        // it.
+        // Relaxed: a thread that does not see the new value yet waits once more. Nothing else
+        // depends on it.
         if self.is_silent.load(Ordering::Relaxed) {
             return None;
         }
@@ -84,7 +85,7 @@ impl Fetcher {
         let mut command = Command::new(&self.program);
         command.arg("debuginfo").arg(build_id_text(build_id)).env(GIVE_UP, give_up_s());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // In a group of its own: the key that ends a recording is not meant for it.
+        // The child gets its own process group: the key that ends a recording must not signal it.
         command.process_group(0);
         kill_with_starter(&mut command);
         let mut child = command.spawn().ok()?;
@@ -95,8 +96,8 @@ impl Fetcher {
             }
             std::thread::sleep(STEP);
         }
-        // Reads one line and not up to the end: a process that it left running may hold the pipe
-        // open.
+        // Reads one line, not to the end of file: a process that the child left running may hold
+        // the pipe open.
         let mut text = Vec::new();
         BufReader::new(child.stdout.take()?).take(PATH_MAX).read_until(b'\n', &mut text).ok()?;
         let path = text.trim_ascii_end().to_vec();
@@ -104,7 +105,7 @@ impl Fetcher {
     }
 }
 
-/// Where `debuginfod-find` keeps what it fetched (debuginfod-client-config(7)).
+/// Returns the folder where `debuginfod-find` keeps fetched files (debuginfod-client-config(7)).
 pub(super) fn debuginfod_cache() -> Option<PathBuf> {
     if let Some(dir) = env::var_os("DEBUGINFOD_CACHE_PATH").filter(|dir| !dir.is_empty()) {
         return Some(dir.into());
@@ -114,13 +115,13 @@ pub(super) fn debuginfod_cache() -> Option<PathBuf> {
     Some(cache.join("debuginfod_client"))
 }
 
-/// The user may have set a shorter time.
+/// Returns the value of [`GIVE_UP`]. The user may have set a shorter time.
 fn give_up_s() -> String {
     let own = env::var(GIVE_UP).ok().and_then(|text| text.parse().ok());
     own.filter(|own| *own > 0).map_or(GIVE_UP_S, |own: u64| own.min(GIVE_UP_S)).to_string()
 }
 
-/// Kills the fetcher and its children; it may end by itself in the same moment.
+/// Kills the fetcher and its children. It may exit by itself at the same moment.
 fn kill(child: &mut Child) {
     let group = i32::try_from(child.id()).map(Pid::from_raw);
     let _ = group.map(|group| killpg(group, Signal::SIGKILL));
@@ -128,8 +129,7 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Removes the unfinished files of a build: `debuginfo.` with the six characters that make it
-/// unique.
+/// Removes the incomplete files of a build: `debuginfo.` with six unique characters.
 fn remove_abandoned(folder: &Path, age: Duration) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -140,7 +140,7 @@ fn remove_abandoned(folder: &Path, age: Duration) {
         let written = entry.metadata().and_then(|meta| meta.modified()).ok();
         let is_old = written.and_then(|it| it.elapsed().ok()).is_some_and(|it| it >= age);
         if is_unfinished && is_old {
-            // It may be gone by now, or belong to another user.
+            // The file may no longer exist, or belong to another user.
             let _ = std::fs::remove_file(entry.path());
         }
     }

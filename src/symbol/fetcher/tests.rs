@@ -1,28 +1,28 @@
-//! Fetchers and servers of all kinds, played by scripts.
+//! Fetchers and servers of all kinds, simulated by scripts.
 
 use std::fs;
 
 use super::*;
 
 const BUILD_ID: [u8; 8] = [0xab; 8];
-/// Longer than any test: nothing here is waited for that long.
+/// A timeout that no test reaches.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A fetcher that is a script, in a folder of its own.
-struct Played {
+/// A fetcher that is a script, in its own folder.
+struct ScriptedFetcher {
     folder: tempfile::TempDir,
     fetcher: Fetcher,
 }
 
-impl Played {
+impl ScriptedFetcher {
     fn by(script: &str, wait: Duration, patience: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("fetcher");
         let place = folder.path().display();
         let text = folder.path().join("text");
         fs::write(&text, format!("#!/bin/sh\ncd {place}\necho $$ >> asked\n{script}\n")).unwrap();
-        // Not written here: a fork of another test could hold it open for writing when it is
-        // executed.
+        // `install` writes the file, not this process: a fork of another test could hold it open
+        // for writing when it is executed.
         let status = Command::new("install").args([&text, &program]).status();
         assert!(status.unwrap().success());
         let fetcher = Fetcher { program, wait, patience, ..Fetcher::default() };
@@ -33,7 +33,7 @@ impl Played {
         self.fetcher.ask(&BUILD_ID)
     }
 
-    /// The processes that were asked, in their order.
+    /// Returns the ids of the processes that were asked, in order.
     fn asked(&self) -> Vec<String> {
         let asked = fs::read_to_string(self.folder.path().join("asked")).unwrap_or_default();
         asked.lines().map(str::to_owned).collect()
@@ -41,18 +41,18 @@ impl Played {
 }
 
 #[test]
-fn what_is_found_is_a_path_of_one_line() {
+fn the_answer_is_a_path_of_one_line() {
     for (script, found) in [
         ("echo /a/b c", Some("/a/b c")),
         ("echo /a; echo /b", Some("/a")),
         ("printf /a", Some("/a")),
-        // It leaves something running that holds its output open.
+        // The fetcher leaves a process running that holds its output open.
         ("echo /a; sleep 1000 2>/dev/null & echo $! > left", Some("/a")),
         ("true", None),
         ("echo; echo /a", None),
         ("exit 1", None),
     ] {
-        let played = Played::by(script, LONG, LONG);
+        let played = ScriptedFetcher::by(script, LONG, LONG);
         assert_eq!(played.ask().as_deref(), found.map(Path::new), "{script}");
         if let Ok(left) = fs::read_to_string(played.folder.path().join("left")) {
             let left = Pid::from_raw(left.trim().parse().unwrap());
@@ -62,8 +62,8 @@ fn what_is_found_is_a_path_of_one_line() {
 }
 
 #[test]
-fn servers_without_the_file_are_asked_for_the_next() {
-    let played = Played::by("exit 1", LONG, LONG);
+fn servers_without_one_file_are_asked_for_the_next_file() {
+    let played = ScriptedFetcher::by("exit 1", LONG, LONG);
     assert_eq!((played.ask(), played.ask()), (None, None));
     assert_eq!(played.asked().len(), 2);
 }
@@ -71,16 +71,17 @@ fn servers_without_the_file_are_asked_for_the_next() {
 #[test]
 fn slow_servers_are_waited_for() {
     let script = "if [ -e slow ]; then echo /a; else touch slow; sleep 1; echo /a; fi";
-    let played = Played::by(script, LONG, Duration::ZERO);
+    let played = ScriptedFetcher::by(script, LONG, Duration::ZERO);
     assert_eq!(played.ask().as_deref(), Some(Path::new("/a")));
     assert_eq!(played.ask().as_deref(), Some(Path::new("/a")), "they did answer");
 }
 
-/// One that says nothing, and one that says something that never becomes a line.
+/// A server that sends nothing, and a server that sends text without a line end.
 #[test]
 fn silent_servers_are_left_and_not_asked_again() {
     for script in ["exec sleep 100000", "printf /a; exec sleep 100000", "sleep 100000"] {
-        let played = Played::by(script, Duration::from_millis(300), Duration::from_millis(1));
+        let played =
+            ScriptedFetcher::by(script, Duration::from_millis(300), Duration::from_millis(1));
         assert_eq!((played.ask(), played.ask()), (None, None), "{script}");
         let asked = played.asked();
         assert!(asked.len() <= 1, "{script}: {asked:?}");

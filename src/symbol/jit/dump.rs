@@ -1,5 +1,5 @@
-//! `jit-PID.dump`, the format of `perf inject --jit`: records of pieces of code that were made or
-//! moved, and of their lines.
+//! `jit-PID.dump`, the format of `perf inject --jit`: records of pieces of code that were generated
+//! or moved, and of their lines.
 
 use std::sync::Arc;
 
@@ -7,30 +7,32 @@ use super::{CodeReader, JitCode, Lines};
 use crate::symbol::name::printable;
 
 const MAGIC: [u8; 4] = *b"DTiJ";
-/// Start of the header whose length is stated in it.
+/// Bytes at the start of the header, which contain the header's length.
 const HEADER: usize = 12;
-/// Where the header has its flags, and the one of a time stamp counter.
+/// Offset of the flags in the header.
 const FLAGS: usize = 32;
+/// The flag of a dump whose times come from a time stamp counter.
 const ARCH_TIMESTAMP: u64 = 1;
-/// Kind, length and time of a record.
+/// Length in bytes of a record's prefix: kind, length and time.
 const PREFIX: usize = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_MOVE: u32 = 1;
 const DEBUG_INFO: u32 = 2;
-/// A longer record is invalid: a record holds the code of one function.
+/// Maximum length in bytes of a record. A record contains the code of one function, so a longer one
+/// is invalid.
 const RECORD_MAX: usize = 64 << 20;
-/// A file name that means: the same as before.
+/// The file name that means the same file as before.
 const SAME_FILE: &[u8] = &[0xff];
 
-/// Reads a dump as it grows.
+/// Reads a dump while it grows.
 #[derive(Debug, Default)]
 pub struct JitDump {
-    /// Bytes of a record that is not complete yet.
+    /// Bytes of the last record, which is not complete yet.
     rest: Vec<u8>,
     state: DumpState,
-    /// Times are not CLOCK_MONOTONIC's.
+    /// Whether times are of another clock than CLOCK_MONOTONIC.
     has_other_clock: bool,
-    /// Lines for the next piece of code, by their addresses.
+    /// The address and the lines of the next piece of code.
     lines: Option<(u64, Lines)>,
 }
 
@@ -39,7 +41,7 @@ enum DumpState {
     #[default]
     Header,
     Records,
-    /// The file is no dump or is damaged: nothing after this can be found.
+    /// The file is not a dump or is corrupt. Nothing after this point can be parsed.
     Lost,
 }
 
@@ -65,7 +67,7 @@ impl CodeReader for JitDump {
             at += len;
         }
         if self.state != DumpState::Lost {
-            // Nothing moves while a long record grows.
+            // While a long record grows, no bytes are moved.
             rest.drain(..at);
             self.rest = rest;
         }
@@ -73,7 +75,7 @@ impl CodeReader for JitDump {
 }
 
 impl JitDump {
-    /// Length of the header or of the next record, as soon as it is known.
+    /// Returns the length of the header or of the next record, once it is known.
     fn next_len(&mut self, rest: &[u8]) -> Option<usize> {
         let (at, least) = match self.state {
             DumpState::Header => (8, HEADER),
@@ -91,7 +93,7 @@ impl JitDump {
     fn read(&mut self, record: &[u8], code: &mut JitCode) {
         let body = &record[PREFIX..];
         let time_ns = u64_at(record, 8).filter(|_| !self.has_other_clock).unwrap_or(0);
-        // A record that is too short for its kind says nothing.
+        // A record that is too short for its kind is ignored.
         let _ = match u32_at(record, 0) {
             Some(CODE_LOAD) => self.load(time_ns, body, code),
             Some(CODE_MOVE) => relocate(time_ns, body, code),
@@ -100,7 +102,7 @@ impl JitDump {
         };
     }
 
-    /// Process, thread, two addresses, length, index; then the name and the code.
+    /// Parses process, thread, two addresses, length and index, then the name and the code.
     fn load(&mut self, time_ns: u64, body: &[u8], code: &mut JitCode) -> Option<()> {
         let (start, len) = (u64_at(body, 16)?, u64_at(body, 24)?);
         let name = text(body.get(40..)?)?;
@@ -110,7 +112,8 @@ impl JitDump {
         Some(())
     }
 
-    /// Address of the code, count, and for each entry an address, a line and a file.
+    /// Parses the address of the code and the count, then an address, a line and a file for each
+    /// entry.
     fn debug_info(&mut self, body: &[u8]) -> Option<()> {
         let (start, count) = (u64_at(body, 0)?, u64_at(body, 8)?);
         let mut lines = Lines::default();
@@ -127,16 +130,16 @@ impl JitDump {
             }
             let number = lines.files.len().checked_sub(1)? as u32;
             if let Some(offset) = avma.checked_sub(start).and_then(|it| u32::try_from(it).ok()) {
-                lines.places.push((offset, number, line));
+                lines.positions.push((offset, number, line));
             }
         }
-        lines.places.sort_by_key(|(offset, ..)| *offset);
+        lines.positions.sort_by_key(|(offset, ..)| *offset);
         self.lines = Some((start, lines));
         Some(())
     }
 }
 
-/// Process, thread, address, old and new address of the code, length.
+/// Parses process, thread, address, old and new address of the code, and length.
 fn relocate(time_ns: u64, body: &[u8], code: &mut JitCode) -> Option<()> {
     code.relocate(time_ns, u64_at(body, 16)?, (u64_at(body, 24)?, u64_at(body, 32)?));
     Some(())
@@ -150,7 +153,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The bytes before the first zero byte.
+/// Returns the bytes before the first zero byte.
 fn text(bytes: &[u8]) -> Option<&[u8]> {
     bytes.split(|&byte| byte == 0).next().filter(|text| text.len() < bytes.len())
 }
@@ -210,7 +213,7 @@ mod tests {
                 bytes[at] = value;
                 let (mut dump, mut code) = (JitDump::default(), JitCode::default());
                 dump.feed(&bytes, &mut code);
-                // Two pieces, one of them moved: each may split another one.
+                // There are two pieces, one of them moved. Each may split another piece.
                 assert!(code.len() <= 4);
             }
         }

@@ -1,11 +1,11 @@
-//! Names of code that a runtime generated, from the files in which it reports them.
+//! Names of code that a runtime generated, read from the files in which the runtime reports it.
 //!
 //! # Invariants
-//! - The last report about an address holds: runtimes move code and reuse its memory.
-//! - Files may be torn anywhere and hold anything; unreadable parts are skipped.
+//! - The last report about an address applies: runtimes move code and reuse its memory.
+//! - Files may be cut off anywhere and contain arbitrary bytes. Unreadable parts are skipped.
 //!
 //! # Does not
-//! - open or watch files: a caller feeds it with bytes.
+//! - open or watch files: the caller passes in the bytes.
 
 mod dump;
 mod perf_map;
@@ -15,92 +15,95 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::name::printable;
-use super::resolved::{Function, Resolved};
+use super::resolved::{Resolved, ResolvedFunction};
 
 pub use dump::JitDump;
 pub use perf_map::PerfMap;
 
-/// Bytes that all pieces with their names and lines may take, former ones included.
+/// Maximum bytes of all pieces with their names and lines, including former pieces.
 ///
-/// The largest runtimes make half a million pieces. Reports beyond the limit are dropped.
+/// The largest runtimes generate half a million pieces. Reports beyond the limit are dropped.
 const BYTES_MAX: usize = 256 << 20;
-/// Bytes of a piece besides its name and lines, including its node in the tree.
+/// Bytes that a piece uses besides its name and lines, including its node in the tree.
 const PIECE_LEN: usize = 128;
-/// FormerPiece pieces that are remembered. Samples are named within seconds, and in one second no
-/// runtime makes more.
+/// Maximum number of former pieces. Samples are named within seconds, and no runtime generates more
+/// pieces in one second.
 const FORMER_MAX: usize = 1 << 16;
-/// No runtime makes a piece of code larger than this.
+/// Maximum length in bytes of a piece of code. No runtime generates a larger one.
 const LEN_MAX: u64 = 1 << 30;
 
-/// A reader of one format, which keeps what a torn piece at the end lacks.
+/// A reader of one format. It keeps an incomplete record at the end until more bytes arrive.
 pub trait CodeReader: Send {
-    /// Takes the next bytes of the file.
+    /// Reads the next bytes of the file.
     fn feed(&mut self, bytes: &[u8], code: &mut JitCode);
 }
 
 /// Lines of a piece of code.
 #[derive(Debug, Default)]
 struct Lines {
-    /// File of each number below.
+    /// The files that `positions` refers to by index.
     files: Vec<String>,
-    /// From this many bytes behind the start on: file and line. Sorted.
-    places: Vec<(u32, u32, u32)>,
+    /// Offset from the start of the piece, and the file and line from there on. Sorted.
+    positions: Vec<(u32, u32, u32)>,
 }
 
 #[derive(Debug, Clone)]
 struct CodePiece {
     end: u64,
     name: Arc<str>,
-    /// `None` for what is left of a piece that was partly overwritten, too.
+    /// The lines. `None` also for the remainder of a piece that was partly overwritten.
     lines: Option<Arc<Lines>>,
-    /// When it came there, CLOCK_MONOTONIC nanoseconds; 0 if the runtime did not report it.
+    /// When the code appeared, in CLOCK_MONOTONIC nanoseconds. 0 if the runtime did not report a
+    /// time.
     since_ns: u64,
 }
 
 impl CodePiece {
-    /// Shared bytes count for each piece.
+    /// Returns the bytes of the piece. Bytes that pieces share count for each piece.
     fn bytes(&self) -> usize {
         PIECE_LEN + self.name.len() + self.lines.as_ref().map_or(0, |lines| lines.bytes())
     }
 
-    /// The rest of the piece from a later address on, without lines: they count from the old start.
+    /// Returns the remainder of the piece from a later address on, without lines: they count from
+    /// the old start.
     fn rest(&self) -> Self {
         Self { lines: None, ..self.clone() }
     }
 
     fn resolved(&self, start: u64, avma: u64) -> Resolved {
-        let function = Function { name: self.name.to_string(), start_svma: start };
+        let function = ResolvedFunction { name: self.name.to_string(), start_svma: start };
         let lines = self.lines.as_deref();
-        let place = lines.and_then(|lines| lines.find(u32::try_from(avma - start).ok()?));
-        let (file, line) = place.map_or((None, 0), |(file, line)| (Some(file.to_owned()), line));
+        let position = lines.and_then(|lines| lines.find(u32::try_from(avma - start).ok()?));
+        let (file, line) = position.map_or((None, 0), |(file, line)| (Some(file.to_owned()), line));
         Resolved { function: Some(function), file, line, inlined: Vec::new() }
     }
 }
 
-/// A piece that is not there any more.
+/// A piece that no longer exists.
 #[derive(Debug)]
 struct FormerPiece {
     start: u64,
     piece: CodePiece,
-    /// When it went.
+    /// When the code was removed, in CLOCK_MONOTONIC nanoseconds.
     until_ns: u64,
 }
 
-/// The key of a former piece: the power of two of its length, its start, and the report's number.
+/// The key of a former piece: the power of two of its length, its start, and the number of the
+/// report.
 ///
-/// The first part keeps the search for the pieces over an address short.
+/// The power of two keeps the search for the pieces at an address short.
 type FormerKey = (u32, u64, u64);
 
-/// The code at an address at a time.
+/// The code at an address and time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FoundCode {
-    /// The name, if there was one.
+    /// The name, or `None` if no code is known there.
     pub resolved: Option<Resolved>,
-    /// The CLOCK_MONOTONIC nanoseconds in which this held, as far as known now.
+    /// The CLOCK_MONOTONIC nanoseconds during which the name applies, as far as known now.
     pub times_ns: Range<u64>,
 }
 
-/// DwoFiles of code by their addresses (AVMAs).
+/// Pieces of generated code by address (AVMA).
 #[derive(Debug)]
 pub struct JitCode {
     pieces: BTreeMap<u64, CodePiece>,
@@ -109,9 +112,9 @@ pub struct JitCode {
     /// The keys of `former`, oldest report first.
     formers_by_age: VecDeque<FormerKey>,
     version: u64,
-    /// Bytes of all of them, the former ones included.
+    /// Bytes that all pieces use, including former ones.
     bytes_used: usize,
-    /// Bytes that they may take.
+    /// Bytes that all pieces may use.
     bytes_max: usize,
 }
 
@@ -123,13 +126,13 @@ impl Default for JitCode {
 }
 
 impl JitCode {
-    /// The latest name of an address.
+    /// Returns the latest name of an address.
     pub fn find(&self, avma: u64) -> Option<Resolved> {
         let (start, piece) = self.piece(avma)?;
         Some(piece.resolved(start, avma))
     }
 
-    /// The name of an address at a time.
+    /// Returns the name of an address at a time.
     pub fn find_at(&self, avma: u64, time_ns: u64) -> FoundCode {
         let now = self.piece(avma);
         let since_ns = now.map_or(u64::MAX, |(_, piece)| piece.since_ns);
@@ -139,7 +142,8 @@ impl JitCode {
             let resolved = Some(piece.resolved(start, avma));
             return FoundCode { resolved, times_ns: since_ns..u64::MAX };
         }
-        // The last word, and between which of the others the time is.
+        // The most recent former piece at the time, and the gap between the others that contains
+        // the time.
         let mut was: Option<(&FormerKey, &FormerPiece)> = None;
         let mut gap = 0..since_ns;
         for (key, former) in self.formers(avma) {
@@ -156,13 +160,13 @@ impl JitCode {
             let resolved = Some(piece.resolved(*start, avma));
             return FoundCode { resolved, times_ns: piece.since_ns..*until_ns };
         }
-        // The later code is a guess. A runtime that reports code late is more likely than one that
-        // never reports it.
+        // The later code is a guess. A runtime that reports code late is more likely than a runtime
+        // that never reports it.
         let resolved = now.map(|(start, piece)| piece.resolved(start, avma));
         FoundCode { resolved, times_ns: gap }
     }
 
-    /// The former pieces over an address.
+    /// Returns the former pieces that contain an address.
     fn formers(&self, avma: u64) -> impl Iterator<Item = (&FormerKey, &FormerPiece)> {
         let of_class = move |class| {
             let first = avma.saturating_sub((2_u64 << class) - 1);
@@ -172,23 +176,23 @@ impl JitCode {
         all.filter(move |(_, former)| avma < former.piece.end)
     }
 
-    /// DwoFiles that are known.
+    /// Returns the number of known pieces.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Where they start, by address.
+    /// Returns the start addresses of the pieces, ascending.
     #[cfg(any(test, fuzzing))]
     pub(super) fn starts(&self) -> impl Iterator<Item = u64> {
         self.pieces.keys().copied()
     }
 
-    /// None is known.
+    /// Returns whether no piece is known.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Another number after each change.
+    /// Returns a number that changes with every change of the code.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -217,7 +221,7 @@ impl JitCode {
             piece.end == end && *piece.name == *name && piece.lines.is_none() && lines.is_none()
         };
         if self.pieces.get(&start).is_some_and(is_same) {
-            // The same piece was reported again.
+            // The runtime reported the same piece again.
             return;
         }
         self.version += 1;
@@ -225,7 +229,7 @@ impl JitCode {
         self.insert(start, CodePiece { end, name: name.into(), lines, since_ns });
     }
 
-    /// Former pieces make room for those that are there.
+    /// Inserts a piece, and drops former pieces if memory is needed.
     fn insert(&mut self, start: u64, piece: CodePiece) {
         let bytes = piece.bytes();
         while self.bytes_used + bytes > self.bytes_max && self.drop_former() {}
@@ -241,14 +245,14 @@ impl JitCode {
         Some(piece)
     }
 
-    /// Forgets the oldest former piece, if there is one.
+    /// Drops the oldest former piece. Returns whether there was one.
     fn drop_former(&mut self) -> bool {
         let oldest = self.formers_by_age.pop_front().and_then(|key| self.former.remove(&key));
         self.bytes_used -= oldest.as_ref().map_or(0, |former| former.piece.bytes());
         oldest.is_some()
     }
 
-    /// Moves the piece at `from`, or the rest of one that was partly overwritten, to `to`.
+    /// Moves the piece at `from` to `to`. The piece may be the remainder of an overwritten one.
     fn relocate(&mut self, since_ns: u64, from: u64, (to, len): (u64, u64)) {
         let whole = self.pieces.get(&from).map_or(0, |piece| piece.end - from);
         let len = len.min(whole);
@@ -262,7 +266,7 @@ impl JitCode {
         }
     }
 
-    /// Forgets what was in a range.
+    /// Removes the code in a range.
     fn clear(&mut self, start: u64, end: u64, until_ns: u64) {
         let before = self.pieces.range_mut(..start).next_back();
         if let Some((&at, piece)) = before
@@ -285,12 +289,12 @@ impl JitCode {
         }
     }
 
-    /// A later query may ask for the time before the replacement.
+    /// Keeps a removed piece: a later query may ask for a time before the removal.
     fn keep_former(&mut self, start: u64, piece: CodePiece, until_ns: u64) {
         let bytes = piece.bytes();
         if until_ns > piece.since_ns && self.bytes_used + bytes <= self.bytes_max {
             self.bytes_used += bytes;
-            // Each change has a number of its own, and moves or ends a piece at a start once.
+            // Each change has its own number, and moves or ends a piece at a given start only once.
             let key = ((piece.end - start).ilog2(), start, self.version);
             self.former.insert(key, FormerPiece { start, piece, until_ns });
             self.formers_by_age.push_back(key);
@@ -302,12 +306,12 @@ impl JitCode {
 impl Lines {
     fn bytes(&self) -> usize {
         let names: usize = self.files.iter().map(|file| file.len() + size_of::<String>()).sum();
-        names + self.places.len() * size_of::<(u32, u32, u32)>()
+        names + self.positions.len() * size_of::<(u32, u32, u32)>()
     }
 
     fn find(&self, offset: u32) -> Option<(&str, u32)> {
-        let after = self.places.partition_point(|(at, ..)| *at <= offset);
-        let (_, file, line) = self.places.get(after.checked_sub(1)?)?;
+        let after = self.positions.partition_point(|(at, ..)| *at <= offset);
+        let (_, file, line) = self.positions.get(after.checked_sub(1)?)?;
         Some((self.files.get(*file as usize)?, *line))
     }
 }
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_an_address_holds() {
+    fn the_last_report_about_an_address_applies() {
         let mut code = JitCode::default();
         code.add(100, 100, "old", None);
         code.add(120, 10, "inside", None);
@@ -379,12 +383,12 @@ mod tests {
         assert_eq!(at(&code, 100, 3999), expected("third", 3000..4000));
         assert_eq!(at(&code, 100, 4000), expected("", 4000..u64::MAX), "until more is reported");
         assert_eq!(at(&code, 100, 0), expected("", 0..1000));
-        assert_eq!(at(&code, 300, 0), expected("", 0..u64::MAX), "others are none of its business");
+        assert_eq!(at(&code, 300, 0), expected("", 0..u64::MAX), "other addresses are kept");
         assert_eq!(at(&code, 200, 4000), expected("third", 4000..u64::MAX));
         let version = code.version();
         code.add_since(5000, (200, 10), "third", None);
         assert_eq!(code.version(), version, "nothing new");
-        // A map reports no times: its last line holds.
+        // A map reports no times: its last line applies.
         code.add(200, 10, "fourth", None);
         assert_eq!(at(&code, 200, 4500), expected("fourth", 0..u64::MAX));
         for number in 0..2 * FORMER_MAX as u64 {
@@ -393,7 +397,7 @@ mod tests {
         assert!(code.former.len() <= FORMER_MAX);
     }
 
-    /// However pieces overlap, the tree finds the same ones as a search through all.
+    /// However pieces overlap, the tree finds the same ones as a linear search.
     #[test]
     fn former_pieces_are_found_by_their_addresses() {
         let (mut code, mut random) = (JitCode::default(), 1_u64);
@@ -417,9 +421,9 @@ mod tests {
         }
     }
 
-    /// A stack through it is resolved once, not for each of its samples.
+    /// A stack with an unknown address is resolved once, not for each of its samples.
     #[test]
-    fn what_is_not_known_holds_until_something_is() {
+    fn an_unknown_name_applies_until_code_is_reported() {
         let mut code = JitCode::default();
         for (since_ns, name) in [(1000, "a"), (3000, "b")] {
             code.add_since(since_ns, (100, 10), name, None);
@@ -434,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn names_take_a_bounded_room() {
+    fn names_use_bounded_memory() {
         let (mut code, name) =
             (JitCode { bytes_max: 1 << 20, ..JitCode::default() }, "n".repeat(4000));
         for number in 0..400_u64 {
@@ -442,7 +446,7 @@ mod tests {
         }
         let before = code.len();
         assert!(code.bytes_used <= code.bytes_max && before > 200, "{} {before}", code.bytes_used);
-        // Splits what is there, and keeps what was.
+        // Splits the present pieces and keeps the former ones.
         for number in 0..before as u64 {
             code.add_since(1000 + number, (number * 16 + 4, 4), &name, None);
         }

@@ -1,24 +1,24 @@
-//! `perf-PID.map`: a line for each piece of code, with its start and length in hexadecimal digits
-//! and its name.
+//! `perf-PID.map`: one line per piece of code, with its start and length in hexadecimal and its
+//! name.
 
 use super::{CodeReader, JitCode};
 
-/// A longer line is none of a map.
+/// Maximum length in bytes of a line. A longer line does not belong to a map.
 const LINE_MAX: usize = 64 << 10;
 
-/// Reads a map as it grows.
+/// Reads a map while it grows.
 #[derive(Debug, Default)]
 pub struct PerfMap {
-    /// The last line, as far as it was written.
+    /// The written part of the last line.
     torn: Vec<u8>,
-    /// The torn line is too long: the bytes up to the next line break belong to it.
+    /// Whether the last line is too long. Then the bytes up to the next line feed are skipped.
     is_skipped: bool,
 }
 
 impl CodeReader for PerfMap {
     fn feed(&mut self, bytes: &[u8], code: &mut JitCode) {
         let mut lines = bytes.split(|&byte| byte == b'\n');
-        // The part after the last line feed is torn or empty.
+        // The part after the last line feed is incomplete or empty.
         let last = lines.next_back().unwrap_or_default();
         for line in lines {
             if self.torn.is_empty() && !self.is_skipped && line.len() <= LINE_MAX {
@@ -58,7 +58,7 @@ fn add(line: &[u8], code: &mut JitCode) {
     }
 }
 
-/// With `0x` in front, as OpenJDK writes it, or without.
+/// Parses a hexadecimal number, with a leading `0x` as OpenJDK writes it, or without.
 fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     u64::from_str_radix(digits, 16).ok()
@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(name(0x7f0f).as_deref(), Some("LazyCompile:~f /a b.js:1"), "{step}");
             assert_eq!(name(0x801f).as_deref(), Some("java.lang.String::hash"));
             assert_eq!(name(0xb000).as_deref(), Some("py::f:/x.py"));
-            assert_eq!((code.len(), name(0xc000)), (3, None), "the last line is not whole yet");
+            assert_eq!((code.len(), name(0xc000)), (3, None), "the last line is not complete yet");
             map.feed(b" no more\n", &mut code);
             let found = code.find(0xc008).and_then(|found| found.function);
             assert_eq!(found.map(|it| it.name).as_deref(), Some("torn no more"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_too_long_are_none() {
+    fn lines_that_are_too_long_are_skipped() {
         let long = format!("1000 10 {}\n2000 10 next\n", "x".repeat(LINE_MAX));
         for step in [1000, long.len()] {
             let (mut map, mut code) = (PerfMap::default(), JitCode::default());

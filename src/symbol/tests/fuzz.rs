@@ -1,4 +1,4 @@
-//! The corpora of the fuzz targets, replayed.
+//! Replays the corpora of the fuzz targets.
 
 use std::panic::catch_unwind;
 
@@ -8,7 +8,7 @@ const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus");
 
 type Probe = fn(&[u8]);
 
-/// Replays the corpus of a target, also with some bytes changed, as the fuzzer would do.
+/// Replays the corpus of a target, also with some bytes changed as the fuzzer would.
 fn replay(target: &str, probe: Probe, changes: usize) {
     let mut count = 0;
     for file in fs::read_dir(Path::new(CORPORA).join(target)).unwrap() {
@@ -20,7 +20,7 @@ fn replay(target: &str, probe: Probe, changes: usize) {
                 let at = bytes.len() * (change - 1) / changes;
                 bytes[at] ^= [0xff, 1, 0x80, 0x7f][change % 4];
             }
-            // The name is what one needs to know if it panics.
+            // The file name identifies the input that panicked.
             let held = catch_unwind(|| probe(&bytes));
             assert!(held.is_ok(), "{}, change {change} of {changes}", path.display());
         }

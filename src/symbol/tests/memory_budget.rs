@@ -1,12 +1,12 @@
-//! Debug files that do not fit into memory together.
+//! Debug files that do not fit into the memory budget together.
 
 use std::sync::Arc;
 
 use super::*;
 
-const LACK: &str = "without what did not fit in the 0 MiB for debug files";
+const MISSING: &str = "without what did not fit in the 0 MiB for debug files";
 
-/// Bytes that the compressed sections of a file unpack to.
+/// Returns the unpacked size in bytes of a file's compressed sections.
 fn unpacked_len(path: &Path) -> u64 {
     elf_headers::ElfHeaders::read(path).unwrap().packed.debug
 }
@@ -17,7 +17,7 @@ fn with_budget(path: &Path, budget: &Arc<MemoryBudget>) -> ElfFile {
 }
 
 #[test]
-fn who_is_asked_for_first_keeps_its_debug_information() {
+fn the_first_file_keeps_its_debug_information() {
     let flags = ["-g", "-O2", "-gz=zlib"];
     let (first, second) =
         (build("cc", "lines.c", C_SOURCE, &flags), build("cc", "b.c", C_SOURCE, &flags));
@@ -34,9 +34,9 @@ fn who_is_asked_for_first_keeps_its_debug_information() {
     };
     let whole = "its own debug information".to_owned();
     assert_eq!(ask(&first), (true, whole.clone()));
-    assert_eq!(ask(&second), (false, format!("{whole}, {LACK}")));
+    assert_eq!(ask(&second), (false, format!("{whole}, {MISSING}")));
     assert_eq!(ask(&first), (true, whole.clone()));
-    // Another one's budget, when it is free again.
+    // The budget of another file, after it is released.
     symbolizer.forget(&first);
     symbolizer.forget(&second);
     let mut ask = |file: &ElfFile| symbolizer.resolve(file, &[outer]).remove(0).line > 0;
@@ -44,7 +44,7 @@ fn who_is_asked_for_first_keeps_its_debug_information() {
 }
 
 #[test]
-fn pieces_of_debug_information_take_of_the_same_room() {
+fn pieces_of_debug_information_use_the_same_budget() {
     let built = separate::build_split(&["-g", "-gsplit-dwarf"]);
     let (outer, _) = symbol(&built.path, "outer");
     let ask = |budget: u64| {
@@ -53,7 +53,7 @@ fn pieces_of_debug_information_take_of_the_same_room() {
         let line = symbolizer.resolve(&file, &[outer])[0].line;
         let source = symbolizer.source(&file).unwrap();
         assert_eq!(name(&symbolizer.resolve(&file, &[outer])[0]), Some("outer"));
-        (line > 0, source.ends_with(LACK))
+        (line > 0, source.ends_with(MISSING))
     };
     assert_eq!(ask(1 << 20), (true, false));
     let piece = fs::metadata(built.dir.path().join("lines.dwo")).unwrap().len();
@@ -64,7 +64,7 @@ fn pieces_of_debug_information_take_of_the_same_room() {
 }
 
 #[test]
-fn compressed_symbol_tables_take_of_the_same_room() {
+fn compressed_symbol_tables_use_the_same_budget() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
     let (hidden, _) = symbol(&built.path, "hidden");
     pack_symbols(built.dir.path());
@@ -76,5 +76,5 @@ fn compressed_symbol_tables_take_of_the_same_room() {
     };
     let table = "its compressed symbol table".to_owned();
     assert_eq!(ask(1 << 20), (true, table.clone()));
-    assert_eq!(ask(100), (false, format!("{table}, {LACK}")));
+    assert_eq!(ask(100), (false, format!("{table}, {MISSING}")));
 }

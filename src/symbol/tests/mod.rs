@@ -1,4 +1,4 @@
-//! Symbolization of programs compiled here, each with known functions and lines.
+//! Symbolization of programs that are compiled here and have known functions and lines.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ fn open(path: &Path) -> ElfFile {
     )
 }
 
-/// Start and size of the symbol of this name, or else of the first whose raw name contains it.
+/// Returns the start and size of the symbol with this name, or of the first symbol whose raw name
+/// contains it.
 fn symbol(path: &Path, part: &str) -> (u64, u64) {
     let bytes = fs::read(path).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
@@ -89,7 +90,7 @@ fn inlined_calls_come_outermost_first_and_each_has_its_own_line() {
     let deepest = all.iter().find(|resolved| resolved.inlined.len() == 2).expect("two inlined");
     assert_eq!(
         deepest.function,
-        Some(Function { name: "outer".into(), start_svma: start }),
+        Some(ResolvedFunction { name: "outer".into(), start_svma: start }),
         "the physical function"
     );
     assert_eq!(deepest.line, 10, "the call of middle()");
@@ -149,7 +150,7 @@ fn stripped_library_keeps_its_exported_names() {
 fn symbol_without_size_ends_with_its_section() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
     let (init, size) = symbol(&built.path, "_init");
-    assert_eq!(size, 0, "the premise: the linker gives _init no size");
+    assert_eq!(size, 0, "premise: the linker gives _init no size");
     let bytes = fs::read(&built.path).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
     let init_section = elf.section_by_name(".init").unwrap();
@@ -244,7 +245,7 @@ fn forget_releases_the_descriptor() {
     let elf = open(&built.path);
     let mut symbolizer = Symbolizer::new();
     symbolizer.resolve(&elf, &[outer]);
-    assert!(is_mapped(&built.path), "the premise: the parser maps the file");
+    assert!(is_mapped(&built.path), "premise: the parser maps the file");
     symbolizer.forget(&elf);
     assert!(!is_mapped(&built.path));
     assert_eq!(name(&symbolizer.resolve(&elf, &[outer])[0]), Some("outer"));
@@ -264,7 +265,7 @@ fn two_descriptors_of_one_file_share_what_was_parsed() {
     assert_eq!(symbolizer.engines.len(), 1);
 }
 
-/// Every header byte and many body bytes of a real program are damaged in turn.
+/// Corrupts every header byte and many body bytes of a real program in turn.
 #[test]
 fn damaged_files_cost_names_and_nothing_else() {
     let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2", "-gz=zlib"]);
@@ -300,7 +301,7 @@ fn damaged_files_cost_names_and_nothing_else() {
 }
 
 #[test]
-fn no_elf_at_all() {
+fn a_file_that_is_not_elf_has_no_names() {
     let dir = tempfile::tempdir().unwrap();
     for (file, content) in [("empty", &b""[..]), ("text", b"hello"), ("magic", b"\x7fELF")] {
         let path = dir.path().join(file);
@@ -310,7 +311,7 @@ fn no_elf_at_all() {
     }
 }
 
-/// Strips `program`, but for its function `hidden`, whose symbol goes to `.gnu_debugdata`.
+/// Strips `program`, except for its function `hidden`, whose symbol goes to `.gnu_debugdata`.
 fn pack_symbols(dir: &Path) {
     run("objcopy", &["-S", "--keep-symbol=hidden", "program", "small"], dir);
     let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
@@ -320,7 +321,7 @@ fn pack_symbols(dir: &Path) {
     run("objcopy", &["--add-section", ".gnu_debugdata=small.xz", "program"], dir);
 }
 
-/// As distributions make it: the symbols alone, compressed, in a section of the stripped file.
+/// Distributions put only the symbols, compressed, into a section of the stripped file.
 #[test]
 fn compressed_symbol_table_is_read() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
@@ -334,14 +335,14 @@ fn compressed_symbol_table_is_read() {
     assert!(name(&answers[0]).is_some_and(|name| name.starts_with("hidden")), "{answers:?}");
 }
 
-/// A library of such a distribution: what it exports is not in the compressed table.
+/// In a library of such a distribution, the exported symbols are not in the compressed table.
 #[test]
 fn exported_names_beside_a_compressed_symbol_table_are_kept() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2", "-shared", "-fPIC"]);
     let (outer, size) = symbol(&built.path, "outer");
     let (hidden, _) = symbol(&built.path, "hidden");
     let dir = built.dir.path();
-    // Nothing is in there of what the stripped file has itself.
+    // The compressed table leaves out what the stripped file itself has.
     run("objcopy", &["--only-keep-debug", "program", "debug"], dir);
     run("objcopy", &["-S", "--keep-symbol=hidden", "debug", "small"], dir);
     let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
@@ -356,7 +357,7 @@ fn exported_names_beside_a_compressed_symbol_table_are_kept() {
     assert!(names[2].is_some_and(|name| name.starts_with("hidden")) && names[3].is_none());
 }
 
-/// A program whose debug information tells of a function without its name.
+/// A program whose debug information describes a function without its name.
 const NAMELESS: &str = "
 .text
 .globl main

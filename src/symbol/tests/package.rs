@@ -1,7 +1,7 @@
-//! Packages of the pieces of DWARF 5, put together here: the packer of binutils 2.40 leaves such
-//! units out, and that of LLVM 14 never ends.
+//! Packages of DWARF 5 pieces, built here: the packer of binutils 2.40 leaves such units out, and
+//! the packer of LLVM 14 never terminates.
 //!
-//! The index is that of section 7.3.5.3 of the DWARF 5 standard.
+//! The index has the format of section 7.3.5.3 of the DWARF 5 standard.
 
 use object::{Object, ObjectSection};
 
@@ -17,11 +17,11 @@ const SECTIONS: [(&str, u32); 6] = [
     (".debug_rnglists.dwo", 8),
 ];
 const STR_OFFSETS: &str = ".debug_str_offsets.dwo";
-/// All units share it; it is in no index.
+/// The section that all units share. It is in no index.
 const STR: &str = ".debug_str.dwo";
-/// What a contribution of offsets of strings begins with.
+/// Length in bytes of the header of each unit's part of the string offsets.
 const STR_OFFSETS_HEAD: usize = 8;
-/// Where the header of a split unit has its identifier.
+/// Offset of the identifier in the header of a split unit.
 const DWO_ID: usize = 12;
 
 fn section(piece: &[u8], name: &str) -> Vec<u8> {
@@ -31,11 +31,12 @@ fn section(piece: &[u8], name: &str) -> Vec<u8> {
 
 fn dwo_id(piece: &[u8]) -> u64 {
     let info = section(piece, SECTIONS[0].0);
-    assert_eq!(info[4..7], [5, 0, 5], "the premise: DW_UT_split_compile of DWARF 5");
+    assert_eq!(info[4..7], [5, 0, 5], "premise: DW_UT_split_compile of DWARF 5");
     u64::from_le_bytes(info[DWO_ID..DWO_ID + 8].try_into().unwrap())
 }
 
-/// An index of units by their identifiers, with the lengths of what each has in each section.
+/// Returns an index of units by their identifiers. `lens` gives the length of each unit's part of
+/// each section.
 fn index(ids: &[u64], lens: &[[u32; SECTIONS.len()]]) -> Vec<u8> {
     let slots = (ids.len() * 2).next_power_of_two();
     let mut rows = vec![(0, 0); slots];
@@ -60,7 +61,7 @@ fn index(ids: &[u64], lens: &[[u32; SECTIONS.len()]]) -> Vec<u8> {
     bytes
 }
 
-/// Writes a package of pieces; returns where its index is.
+/// Writes a package of pieces and returns the position of its index.
 fn pack(dir: &Path, pieces: &[&Path]) -> PathBuf {
     let pieces: Vec<Vec<u8>> = pieces.iter().map(|path| fs::read(path).unwrap()).collect();
     let (mut all, mut lens, mut strings) =
@@ -105,7 +106,7 @@ fn packages_of_dwarf_5_are_read() {
     .unwrap();
     run("cc", &[&["-O2", "-c", "other.c"], &flags[..]].concat(), dir);
     let (own, other) = (dir.join("lines.dwo"), dir.join("other.dwo"));
-    // Behind another unit, and in front of it.
+    // After another unit, and before it.
     for pieces in [[&*other, &*own], [&*own, &*other]] {
         pack(dir, &pieces);
         fs::rename(&own, dir.join("away")).unwrap();
@@ -115,8 +116,8 @@ fn packages_of_dwarf_5_are_read() {
     }
     pack(dir, &[&*other]);
     fs::remove_file(&own).unwrap();
-    let lack = "its own debug information, without 1 split file (.dwo)";
-    assert_eq!(separate::source(&open(&built.path), outer.0), lack, "it is not in there");
+    let missing = "its own debug information, without 1 split file (.dwo)";
+    assert_eq!(separate::source(&open(&built.path), outer.0), missing, "it is not in there");
 }
 
 #[test]
@@ -137,5 +138,5 @@ fn damaged_indices_of_packages_cost_names_of_inlined_calls_at_most() {
         assert!(answers.iter().all(|it| name(it) == Some("outer")), "damage at {}", at - start);
         whole += usize::from(answers.iter().any(|it| it.inlined.len() == 2));
     }
-    assert!(whole > 0 && whole < index.len(), "the damage matters at some places: {whole}");
+    assert!(whole > 0 && whole < index.len(), "the corruption matters at some offsets: {whole}");
 }

@@ -1,17 +1,17 @@
-//! Debug information that is not in the file itself, in every form that there is.
+//! Debug information that is not in the file itself, in every form.
 
 use std::sync::Arc;
 
 use super::*;
 use crate::proc::Root;
 
-/// What must be known of `outer` from debug information: its line, and the calls inlined there.
+/// Checks what debug information must provide for `outer`: its line, and the calls inlined there.
 pub(super) fn check_outer(elf: &ElfFile, (start, size): (u64, u64), what: &str) {
     let svmas: Vec<u64> = (start..start + size).collect();
     let all = Symbolizer::new().resolve(elf, &svmas);
     let deepest = all.iter().find(|resolved| resolved.inlined.len() == 2);
     let deepest = deepest.unwrap_or_else(|| panic!("{what}: {all:?}"));
-    let function = Function { name: "outer".into(), start_svma: start };
+    let function = ResolvedFunction { name: "outer".into(), start_svma: start };
     assert_eq!(deepest.function.as_ref(), Some(&function), "{what}");
     let calls: Vec<_> =
         deepest.inlined.iter().map(|call| (call.name.as_str(), call.line)).collect();
@@ -37,7 +37,7 @@ fn every_version_of_dwarf_is_read() {
     }
 }
 
-/// Compiled and linked in two steps: the pieces are made beside the object.
+/// Compiles and links in two steps: the compiler writes the pieces next to the object.
 pub(super) fn build_split(flags: &[&str]) -> Built {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("lines.c"), C_SOURCE).unwrap();
@@ -56,27 +56,28 @@ fn split_debug_information_is_found_beside_the_object_and_in_packages() {
         check_outer(&open(&built.path), outer, version);
         assert_eq!(source(&open(&built.path), outer.0), whole);
 
-        // Moved, with its pieces.
+        // The program is moved with its pieces.
         let moved = tempfile::tempdir().unwrap();
         fs::rename(dir.join("lines.dwo"), moved.path().join("lines.dwo")).unwrap();
         fs::copy(&built.path, moved.path().join("program")).unwrap();
         check_outer(&open(&moved.path().join("program")), outer, "moved");
 
-        // Nowhere: the symbol table has its name, the program its line, and it is told of.
+        // No pieces: the symbol table has the name, the program has the line, and the source
+        // reports the missing file.
         let bare = Symbolizer::new().resolve(&open(&built.path), &[outer.0]);
         assert_eq!(name(&bare[0]), Some("outer"));
         assert!((8..=9).contains(&bare[0].line), "{}", bare[0].line);
-        let lack = format!("{whole}, without 1 split file (.dwo)");
-        assert_eq!(source(&open(&built.path), outer.0), lack);
+        let missing = format!("{whole}, without 1 split file (.dwo)");
+        assert_eq!(source(&open(&built.path), outer.0), missing);
 
         // The pieces of another build.
         let other = build_split(&["-gsplit-dwarf", version, "-DX", "-fno-ipa-ra"]);
         fs::copy(other.dir.path().join("lines.dwo"), dir.join("lines.dwo")).unwrap();
-        assert_eq!(source(&open(&built.path), outer.0), lack);
+        assert_eq!(source(&open(&built.path), outer.0), missing);
         fs::remove_file(dir.join("lines.dwo")).unwrap();
 
         if version == "-gdwarf-5" {
-            // No packer here packs those: `package` has such packages.
+            // No packer here packs these units: the module `package` has such packages.
             continue;
         }
         run("dwp", &["-o", "program.dwp", moved.path().join("lines.dwo").to_str().unwrap()], dir);
@@ -94,7 +95,7 @@ fn damaged_pieces_cost_names_and_nothing_else() {
     let (start, size) = symbol(&built.path, "outer");
     let svmas: Vec<u64> = (start..start + size).collect();
     let whole = Symbolizer::new().resolve(&open(&built.path), &svmas);
-    assert!(whole.iter().any(|it| it.inlined.len() == 2), "the premise: the piece is read");
+    assert!(whole.iter().any(|it| it.inlined.len() == 2), "premise: the piece is read");
     let piece = built.dir.path().join("lines.dwo");
     let pristine = fs::read(&piece).unwrap();
     for (round, at) in (0..pristine.len()).step_by(1 + pristine.len() / 150).enumerate() {
@@ -103,13 +104,13 @@ fn damaged_pieces_cost_names_and_nothing_else() {
         bytes.truncate(if round % 10 == 0 { at } else { bytes.len() });
         fs::write(&piece, &bytes).unwrap();
         let answers = Symbolizer::new().resolve(&open(&built.path), &svmas);
-        // The symbol table is there all the time.
+        // The symbol table is always available.
         let nameless: Vec<_> = answers.iter().filter(|it| name(it).is_none()).collect();
         assert!(nameless.is_empty(), "damage at {at} of round {round}: {nameless:?}");
     }
 }
 
-/// What several programs have in common, in a file of its own.
+/// Debug information that several programs share, in its own file.
 #[test]
 fn supplementary_files_of_dwz_are_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +130,7 @@ fn supplementary_files_of_dwz_are_read() {
     let elf = object::File::parse(&*bytes).unwrap();
     assert!(elf.section_by_name(".gnu_debugaltlink").is_some(), "the premise");
     check_outer(&open(&path), outer, "dwz");
-    // As distributions ship them.
+    // Compressed, as distributions ship them.
     for file in ["program", "common.debug"] {
         run("objcopy", &["--compress-debug-sections=zlib", file], dir.path());
     }
@@ -138,8 +139,8 @@ fn supplementary_files_of_dwz_are_read() {
     fs::remove_file(dir.path().join("common.debug")).unwrap();
     let bare = Symbolizer::new().resolve(&open(&path), &[outer.0]);
     assert_eq!(name(&bare[0]), Some("outer"), "the symbol table is still there");
-    let lack = "its own debug information, without what dwz put aside";
-    assert_eq!(source(&open(&path), outer.0), lack);
+    let missing = "its own debug information, without what dwz put aside";
+    assert_eq!(source(&open(&path), outer.0), missing);
     let all: Vec<u64> = (outer.0..outer.0 + outer.1).collect();
     let all = Symbolizer::new().resolve(&open(&path), &all);
     assert!(all.iter().flat_map(|it| &it.inlined).all(|call| !call.name.is_empty()));
@@ -165,7 +166,7 @@ fn debug_link_beside_the_file_is_followed_and_its_checksum_compared() {
     assert_eq!(answers[0], Resolved::default(), "a debug file of another build");
 }
 
-/// A container has its debug files where they are for itself.
+/// A container has its debug files at the same paths inside its own file system.
 #[test]
 fn debug_files_of_the_targets_own_system_are_found() {
     let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2", "-Wl,--build-id"]);
@@ -186,12 +187,13 @@ fn debug_files_of_the_targets_own_system_are_found() {
     assert_eq!(ask(open(&built.path), root.path()), (0, "its exported names only".to_owned()));
     let place = format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
     fs::create_dir_all(root.path().join(&place).parent().unwrap()).unwrap();
-    // As some distributions do it: a link, which counts from the container's own root.
+    // Some distributions use a symbolic link, which is relative to the container's own root.
     fs::copy(dir.join("program.debug"), root.path().join("real.debug")).unwrap();
     std::os::unix::fs::symlink("/real.debug", root.path().join(&place)).unwrap();
     assert_eq!(ask(open(&built.path), root.path()), (12, format!("debug file /{place}")));
 
-    // By the link, beside a program that is /opt/program in there, and has no build id.
+    // By the debug link, next to a program that is /opt/program in the container and has no build
+    // id.
     run(
         "objcopy",
         &["--add-gnu-debuglink=program.debug", "-R", ".note.gnu.build-id", "program"],

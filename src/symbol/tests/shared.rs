@@ -1,8 +1,8 @@
-//! What was parsed of a file, for several who have it open.
+//! Parsed data that several open files share.
 
 use super::*;
 
-/// Some programs, with the address of `outer` in each.
+/// Returns programs and the address of `outer` in each.
 fn programs(count: usize) -> Vec<(Built, u64)> {
     let one = |number: usize| {
         let flag = format!("-DNUMBER={number}");
@@ -20,7 +20,7 @@ fn name(symbolizer: &mut Symbolizer, elf: &ElfFile, svma: u64) -> Option<String>
 }
 
 #[test]
-fn who_opens_a_file_again_is_served_by_what_was_parsed_when_the_first_has_left() {
+fn a_second_open_file_uses_the_parsed_data_after_the_first_is_closed() {
     let programs = programs(1);
     let (built, outer) = &programs[0];
     let mut symbolizer = Symbolizer::new();
@@ -28,7 +28,7 @@ fn who_opens_a_file_again_is_served_by_what_was_parsed_when_the_first_has_left()
     assert_eq!(name(&mut symbolizer, &first, *outer).as_deref(), Some("outer"));
     let second = open(&built.path);
     drop(first);
-    // Takes the number of the descriptor that the first one had.
+    // Takes the descriptor number of the first file.
     let others: Vec<File> = (0..8).map(|_| File::open("/dev/null").unwrap()).collect();
     let next = symbolizer.resolve(&second, &[*outer + 1, *outer]);
     assert!(next.iter().all(|it| it.function.as_ref().is_some_and(|it| it.name == "outer")));
@@ -37,7 +37,7 @@ fn who_opens_a_file_again_is_served_by_what_was_parsed_when_the_first_has_left()
 }
 
 #[test]
-fn what_nobody_has_any_more_is_kept_of_a_few_files_only() {
+fn parsed_data_of_closed_files_is_kept_for_a_few_files_only() {
     let programs = programs(UNUSED_MAX + 4);
     let mut symbolizer = Symbolizer::new();
     let held = open(&programs[0].0.path);
@@ -46,9 +46,9 @@ fn what_nobody_has_any_more_is_kept_of_a_few_files_only() {
         let elf = open(&built.path);
         assert_eq!(name(&mut symbolizer, &elf, *outer).as_deref(), Some("outer"));
     }
-    // The one that is held, and the last one that came.
+    // The file that is still open, and the last one added.
     assert_eq!(symbolizer.engines.len(), UNUSED_MAX + 2);
-    assert!(symbolizer.engines.contains_key(&held.key()), "somebody has it");
+    assert!(symbolizer.engines.contains_key(&held.key()), "the file is still open");
     drop(held);
     let again = open(&programs[1].0.path);
     name(&mut symbolizer, &again, programs[1].1);
@@ -56,7 +56,7 @@ fn what_nobody_has_any_more_is_kept_of_a_few_files_only() {
 }
 
 #[test]
-fn another_system_has_debug_files_of_its_own() {
+fn another_system_has_its_own_debug_files() {
     let programs = programs(1);
     let path = &programs[0].0.path;
     let root = crate::proc::Root::at(programs[0].0.dir.path(), 0).unwrap();

@@ -1,20 +1,20 @@
-//! From columns to objects.
+//! Joins columns into objects.
 
-use super::super::bytes::{Malformed, Parsed};
+use super::super::bytes::{Malformed, ParseResult};
 use super::{CALL, COLUMNS, FOOTER, GAP, OUTER_SITE, SAMPLE, SITE};
 use super::{ENDS, SLACK, bytes_to, presence, shape, varint_bytes};
 
-const BAD: Malformed = Malformed { at: 0, what: "columns do not fit together" };
+const BAD: Malformed = Malformed { at: 0, what: "the columns are inconsistent" };
 
-/// The payload of `bytes` bytes that `columns` were split from. Each of them is followed by
-/// [`SLACK`] zeros.
-pub(in super::super) fn join(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> Parsed<Vec<u8>> {
+/// Rebuilds the payload of `bytes` bytes from its columns. Each column is followed by [`SLACK`]
+/// zeros.
+pub(in super::super) fn join(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> ParseResult<Vec<u8>> {
     join_steps(columns, bytes).ok_or(BAD)
 }
 
 fn join_steps(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> Option<Vec<u8>> {
     let mut from = columns.each_ref().map(|bytes| Column { bytes, at: 0 });
-    let mut to = Output { bytes: vec![0; bytes + SLACK], at: 0 };
+    let mut to = PayloadBuffer { bytes: vec![0; bytes + SLACK], at: 0 };
     let mut presence = 0;
     while to.at < bytes {
         let shape = step(&mut from, &mut to, &mut presence)?;
@@ -22,16 +22,16 @@ fn join_steps(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> Option<Vec<u8>> {
             break;
         }
     }
-    // Who read into the zeros is behind the end now.
+    // A column that was read into the zeros is past its end now.
     let used_up = from.iter().all(|column| column.at + SLACK == column.bytes.len());
-    let Output { bytes: mut payload, at } = to;
+    let PayloadBuffer { bytes: mut payload, at } = to;
     payload.truncate(bytes);
     (used_up && at == bytes).then_some(payload)
 }
 
-/// Writes the objects of a step and gives its shape.
+/// Writes the objects of a step and returns its shape.
 #[inline(always)]
-fn step(from: &mut [Column<'_>; COLUMNS], to: &mut Output, before: &mut u64) -> Option<u8> {
+fn step(from: &mut [Column<'_>; COLUMNS], to: &mut PayloadBuffer, before: &mut u64) -> Option<u8> {
     let [shapes, closed, opened, locations, times, slots, rest] = from;
     let shape = shapes.byte()?;
     if closed.peek()? == 0 {
@@ -63,7 +63,7 @@ fn step(from: &mut [Column<'_>; COLUMNS], to: &mut Output, before: &mut u64) -> 
     Some(shape)
 }
 
-/// A column and how far it was read.
+/// A column and the read position in it.
 struct Column<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -82,7 +82,7 @@ impl<'a> Column<'a> {
         Some(byte)
     }
 
-    /// The next eight bytes.
+    /// Returns the next eight bytes.
     #[inline(always)]
     fn word(&self) -> Option<u64> {
         self.bytes.get(self.at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
@@ -113,14 +113,15 @@ impl<'a> Column<'a> {
     }
 }
 
-/// What is being written, with [`SLACK`] bytes behind it.
-struct Output {
+/// The payload that is being written, with [`SLACK`] spare bytes at its end.
+struct PayloadBuffer {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Output {
-    /// Writes the lowest `len` bytes of a word, of 8. What is behind them is overwritten later.
+impl PayloadBuffer {
+    /// Writes the lowest `len` bytes of a word. The next write overwrites the rest of its eight
+    /// bytes.
     #[inline(always)]
     fn put(&mut self, word: u64, len: usize) -> Option<()> {
         *self.bytes.get_mut(self.at..)?.first_chunk_mut()? = word.to_le_bytes();
@@ -128,7 +129,7 @@ impl Output {
         Some(())
     }
 
-    /// Writes a kind and copies a varint behind it.
+    /// Writes a kind and copies the varint that follows it.
     #[inline(always)]
     fn object(&mut self, kind: u8, from: &mut Column<'_>) -> Option<()> {
         let word = from.word()?;
@@ -141,21 +142,23 @@ impl Output {
         self.varint(from)
     }
 
-    /// Does so if there is one, without a branch that could go wrong.
+    /// Writes a kind and a varint if `is_present` is set, without a branch that could be
+    /// mispredicted.
     #[inline(always)]
-    fn object_if(&mut self, there: bool, kind: u8, from: &mut Column<'_>) -> Option<()> {
+    fn object_if(&mut self, is_present: bool, kind: u8, from: &mut Column<'_>) -> Option<()> {
         let word = from.word()?;
         let len = varint_bytes(word);
         if !(1..8).contains(&len) {
-            return if there { self.object(kind, from) } else { Some(()) };
+            return if is_present { self.object(kind, from) } else { Some(()) };
         }
-        from.at += len * usize::from(there);
-        self.put(word << 8 | u64::from(kind), (len + 1) * usize::from(there))
+        from.at += len * usize::from(is_present);
+        self.put(word << 8 | u64::from(kind), (len + 1) * usize::from(is_present))
     }
 
-    /// Does so again and again: most of a payload. Two at a time, because where a varint lies
-    /// depends on the length of the one before it, which takes longer than the copying. The last
-    /// one is not told from a pair by a branch: nobody could predict it.
+    /// Writes `count` kinds, each with a varint; this is most of a payload. It writes two objects
+    /// at a time: the position of a varint depends on the length of the previous one, which takes
+    /// longer to find than to copy. It does not branch on a single last object, since the branch
+    /// would be unpredictable.
     #[inline(always)]
     fn objects(&mut self, kind: u8, from: &mut Column<'_>, count: u64) -> Option<()> {
         let mut left = count;
@@ -168,12 +171,12 @@ impl Output {
                 left -= 1;
                 continue;
             }
-            // Both end within the eight bytes, so that the first has at most seven.
+            // Both end within the eight bytes, so the first has at most seven.
             let (first, both) = (bytes_to(ends), bytes_to(later_ends));
             let to: &mut [u8; 16] = self.bytes.get_mut(self.at..)?.first_chunk_mut()?;
-            let (kind, behind) = (u64::from(kind), word >> (8 * first));
+            let (kind, second) = (u64::from(kind), word >> (8 * first));
             to[..8].copy_from_slice(&(word << 8 | kind).to_le_bytes());
-            to[first + 1..first + 9].copy_from_slice(&(behind << 8 | kind).to_le_bytes());
+            to[first + 1..first + 9].copy_from_slice(&(second << 8 | kind).to_le_bytes());
             let (read, written) = if left == 1 { (first, first + 1) } else { (both, both + 2) };
             from.at += read;
             self.at += written;
@@ -191,7 +194,7 @@ impl Output {
             from.at += len;
             return self.put(word, len);
         }
-        // One of 9 or 10 bytes.
+        // A varint of 9 or 10 bytes.
         let rest = from.bytes.get(from.at + 8..)?;
         let len = 9 + usize::from(*rest.first()? >= 0x80);
         self.copy(from.take(len)?)

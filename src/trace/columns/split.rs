@@ -1,4 +1,4 @@
-//! From objects to columns.
+//! Splits objects into columns.
 
 use super::super::bytes::{Cursor, put_varint};
 use super::super::object::Record;
@@ -10,11 +10,11 @@ use super::{presence, shape, varint_bytes};
 pub(in super::super) struct Columns([Vec<u8>; COLUMNS]);
 
 impl Columns {
-    /// Puts the objects of `payload` into columns. False if it has any that are malformed or not to
-    /// be expected in a block of a thread; then the columns are of no use.
+    /// Splits the objects of `payload` into columns. Returns false if an object is malformed or
+    /// does not belong in a block of a thread; the columns are unusable then.
     pub(in super::super) fn split(&mut self, payload: &[u8]) -> bool {
         self.0.iter_mut().for_each(Vec::clear);
-        let mut source = Source { bytes: payload, at: 0 };
+        let mut source = PayloadReader { bytes: payload, at: 0 };
         let mut presence = 0;
         while source.at < payload.len() {
             if self.step(&mut source, &mut presence).is_none() {
@@ -24,18 +24,18 @@ impl Columns {
         true
     }
 
-    /// The columns in their order.
+    /// Returns the columns in their order.
     pub(in super::super) fn all(&self) -> &[Vec<u8>; COLUMNS] {
         &self.0
     }
 
-    /// Takes in what leads to the next sample or to other objects.
-    fn step(&mut self, source: &mut Source<'_>, presence: &mut u64) -> Option<()> {
+    /// Splits the objects up to and including the next sample or other objects.
+    fn step(&mut self, source: &mut PayloadReader<'_>, presence: &mut u64) -> Option<()> {
         let start = source.at;
         let mut shape = 0;
         let Self([shapes, closed, opened, locations, times, slots, rest]) = self;
         if source.takes(FOOTER) {
-            // A zero says that there is none.
+            // A zero means no footer.
             source.peek().filter(|first| *first != 0)?;
             source.copy(closed)?;
         } else {
@@ -77,20 +77,20 @@ impl Columns {
     }
 }
 
-/// A payload and how far it was taken in. What is not as it should be is `None`.
+/// A payload and the read position in it. Reads return `None` for malformed bytes.
 #[derive(Clone)]
-struct Source<'a> {
+struct PayloadReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Source<'_> {
+impl PayloadReader<'_> {
     #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Whether the next object is of this kind; goes on to its fields if so.
+    /// Returns whether the next object has this kind; if so, moves to its fields.
     #[inline(always)]
     fn takes(&mut self, kind: u8) -> bool {
         let is = self.peek() == Some(kind);
@@ -98,7 +98,7 @@ impl Source<'_> {
         is
     }
 
-    /// The next eight bytes, with zeros behind the end.
+    /// Returns the next eight bytes, with zeros after the end.
     #[inline(always)]
     fn word(&self) -> u64 {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Source<'_> {
         }
     }
 
-    /// Copies a varint as it is.
+    /// Copies a varint unchanged.
     fn copy(&mut self, to: &mut Vec<u8>) -> Option<()> {
         let start = self.at;
         self.value()?;
@@ -128,7 +128,7 @@ impl Source<'_> {
         if bytes == 0 || bytes > 5 || bytes > self.bytes.len() - self.at {
             return None;
         }
-        // Written whole and cut: a copy of unknown length would cost more.
+        // Written as eight bytes and then truncated: a copy of unknown length costs more.
         let len = to.len();
         to.extend_from_slice(&word.to_le_bytes());
         to.truncate(len + bytes);
@@ -136,7 +136,7 @@ impl Source<'_> {
         Some(())
     }
 
-    /// The value of a varint in its shortest form.
+    /// Reads a varint in its shortest form.
     #[inline(always)]
     fn value(&mut self) -> Option<u64> {
         let first = self.peek()?;
@@ -160,7 +160,7 @@ impl Source<'_> {
         Some(sites)
     }
 
-    /// Copies a sample's fields to `[times, slots, rest]` and gives its part of the step's shape.
+    /// Copies a sample's fields to `[times, slots, rest]` and returns its part of the step's shape.
     #[inline(always)]
     fn copy_sample(&mut self, to: [&mut Vec<u8>; 3], before: &mut u64) -> Option<u8> {
         let [times, slots, rest] = to;
@@ -190,8 +190,8 @@ impl Source<'_> {
         Some(shape)
     }
 
-    /// Copies the objects up to the next that belongs to a step, with their length in front. There
-    /// are none if a step has no sample.
+    /// Copies the objects before the next object of a step, preceded by their length. A step
+    /// without a sample may have no such objects.
     fn copy_others(&mut self, rest: &mut Vec<u8>) -> Option<()> {
         let start = self.at;
         while let Some(kind) = self.peek() {
@@ -206,7 +206,7 @@ impl Source<'_> {
         Some(())
     }
 
-    /// Goes behind an object that belongs to no step.
+    /// Skips an object that belongs to no step.
     fn skip_other(&mut self) -> Option<()> {
         let mut cursor = Cursor::new(self.bytes.get(self.at..)?);
         let object = Record::decode(&mut cursor).ok()?;

@@ -1,4 +1,4 @@
-//! Objects into columns and back: any that there are, hostile columns, real ones, and how fast.
+//! Tests of objects in columns and back: any objects, hostile columns, real columns, and the speed.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use nix::time::{ClockId, clock_gettime};
 use proptest::prelude::*;
 
 use super::super::bytes::{put_u32, put_varint};
-use super::super::codec::{Codec, Part};
+use super::super::codec::{Codec, SectionKind};
 use super::super::frames::Frames;
 use super::super::kind::Kind;
-use super::super::object::{Point, SampleFields};
+use super::super::object::{SampleFields, TracePoint};
 use super::super::options::Compression;
 use super::super::pack::{self, Packer};
 use super::super::{
@@ -18,7 +18,7 @@ use super::super::{
 };
 use super::{COLUMNS, Columns, GROWTH, SLACK, join};
 
-/// A number whose length as a varint may be any.
+/// A number whose varint may have any length.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0u32..64).prop_map(|(value, shift)| value >> shift)
 }
@@ -27,12 +27,12 @@ fn number32() -> impl Strategy<Value = u32> {
     (any::<u32>(), 0u32..32).prop_map(|(value, shift)| value >> shift)
 }
 
-fn sample() -> impl Strategy<Value = Point> {
+fn sample() -> impl Strategy<Value = TracePoint> {
     let option = || prop::option::weighted(0.3, number());
     let tags = prop::option::weighted(0.1, any::<[Option<u32>; 10]>());
     (number(), prop::array::uniform10(option()), tags).prop_map(|(time, some, tags)| {
         let narrow = |place: usize| some[place].map(|value| value as u32);
-        Point::Sample(SampleFields {
+        TracePoint::Sample(SampleFields {
             time: time as i64,
             slot: narrow(0),
             epoch: narrow(1),
@@ -52,15 +52,16 @@ fn sample() -> impl Strategy<Value = Point> {
 
 fn object() -> impl Strategy<Value = Vec<u8>> {
     let point = prop_oneof![
-        8 => number32().prop_map(|location| Point::Call { location }),
+        8 => number32().prop_map(|location| TracePoint::Call { location }),
         4 => sample(),
-        2 => number32().prop_map(|location| Point::Site { location }),
-        1 => (number32(), number32()).prop_map(|(up, location)| Point::OuterSite { up, location }),
+        2 => number32().prop_map(|location| TracePoint::Site { location }),
+        1 => (number32(), number32())
+            .prop_map(|(up, location)| TracePoint::OuterSite { up, location }),
         2 => (1..200u32, any::<bool>())
-            .prop_map(|(run, unfinished)| Point::Footer { run, unfinished }),
+            .prop_map(|(run, unfinished)| TracePoint::Footer { run, unfinished }),
         1 => (number(), number())
-            .prop_map(|(before, length)| Point::Gap { before: before as i64, length }),
-        1 => number().prop_map(|time_ns| Point::ThreadStart { time_ns }),
+            .prop_map(|(before, length)| TracePoint::Gap { before: before as i64, length }),
+        1 => number().prop_map(|time_ns| TracePoint::ThreadStart { time_ns }),
     ];
     prop_oneof![
         20 => point.prop_map(|point| {
@@ -88,7 +89,7 @@ fn padded(columns: &[Vec<u8>; COLUMNS]) -> [Vec<u8>; COLUMNS] {
     columns.each_ref().map(|column| [&column[..], &[0; SLACK]].concat())
 }
 
-/// Checks that splitting refuses or can be undone.
+/// Checks that splitting either fails or can be undone.
 fn there_and_back(payload: &[u8]) -> Option<usize> {
     let mut columns = Columns::default();
     if !columns.split(payload) {
@@ -171,7 +172,7 @@ proptest! {
 }
 
 #[test]
-fn forms_that_a_step_cannot_tell_are_refused() {
+fn forms_that_a_step_cannot_represent_are_refused() {
     for payload in [
         // A TRACEPOINT_FOOTER of no calls.
         &[17, 0][..],
@@ -200,7 +201,7 @@ fn columns_larger_than_what_they_hold_are_refused() {
         put_varint(&mut stored, 0);
     }
     let error = pack::unpack(Codec::Columns, &stored, 1000).unwrap_err();
-    assert_eq!(error.what, "columns are larger than what they hold");
+    assert_eq!(error.what, "the columns are larger than their payload can be");
 }
 
 #[test]
@@ -256,7 +257,9 @@ fn speed_of_a_trace_in_the_environment() {
     let mut samples = 0;
     while let Some(frame) = frames.next_frame().unwrap() {
         samples += u64::from(frame.header.samples);
-        sections.push(frame.payload[frame.header.section(Part::Neutral).bytes as usize..].to_vec());
+        sections.push(
+            frame.payload[frame.header.section(SectionKind::Neutral).bytes as usize..].to_vec(),
+        );
     }
     let bytes: usize = sections.iter().map(Vec::len).sum();
     let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();

@@ -1,14 +1,14 @@
-//! Why an index cannot be used.
+//! The reason why an index cannot be used.
 
 use std::fmt;
 
-/// An index that is damaged, of another trace, or at odds with its data. The data file suffices to
-/// make a new one.
+/// The error for an index that is damaged, belongs to another trace, or contradicts its data. The
+/// data file suffices to make a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct Broken {
-    /// Offset in the index file.
+    /// The offset in the index file.
     pub(in crate::trace) offset: u64,
-    /// What is wrong there.
+    /// The reason.
     pub(in crate::trace) what: &'static str,
 }
 

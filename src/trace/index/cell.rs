@@ -1,4 +1,4 @@
-//! Cells of 21 bytes, and those that a frame has.
+//! Cells of 21 bytes, and the cells that describe a frame.
 
 use crate::trace::bytes::put_u64;
 use crate::trace::checkpoint::BlockEntry;
@@ -7,12 +7,12 @@ use crate::trace::kind::Kind;
 use crate::trace::output::Identity;
 use crate::trace::{INDEX_MAGIC, NO_THREAD};
 
-/// Bytes of a cell.
+/// The size of a cell in bytes.
 pub(in crate::trace) const CELL_BYTES: usize = 21;
-/// An offset that is not used.
+/// The value of an unused offset.
 pub(in crate::trace) const UNUSED: u64 = u64::MAX;
 
-/// A cell as it is written.
+/// A cell to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct Cell {
     pub(in crate::trace) kind: Kind,
@@ -26,7 +26,7 @@ impl Cell {
         out.extend_from_slice(&self.bytes());
     }
 
-    /// Its bytes.
+    /// Returns the encoded cell.
     pub(super) fn bytes(&self) -> [u8; CELL_BYTES] {
         let mut bytes = [0; CELL_BYTES];
         bytes[0] = self.kind as u8;
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// A cell as it was read: its kind may be one of a later version.
+/// A cell that was read. Its kind may be one of a later version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawCell {
     pub(super) number: u8,
@@ -47,8 +47,8 @@ pub(super) struct RawCell {
 }
 
 impl RawCell {
-    /// Reads a cell from the first [`CELL_BYTES`] of `bytes`; where they are too few it is one of
-    /// kind 0, which is none.
+    /// Decodes a cell from the first [`CELL_BYTES`] of `bytes`. If there are fewer bytes, returns a
+    /// cell of the invalid kind 0.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         Self::parse(bytes).unwrap_or(Self { number: 0, id: 0, start: 0, end: 0 })
     }
@@ -75,8 +75,8 @@ impl RawCell {
     }
 }
 
-/// The first two cells: salt and first frame of the trace, and its UUID. `covered` is how much of
-/// the data file a sorted index speaks of.
+/// Returns the first two cells: salt and first frame of the trace, and its UUID. `covered` is the
+/// number of bytes of the data file that a sorted index covers.
 pub(in crate::trace) fn identity(
     identity: Identity,
     first_crc: u32,
@@ -89,13 +89,14 @@ pub(in crate::trace) fn identity(
     [frame, Cell { kind: Kind::Identity, id: u32::MAX, start, end }]
 }
 
-/// The first cell of a group: the frame that it belongs to.
+/// Returns the first cell of a group: the frame that the group describes.
 pub(in crate::trace) fn frame(header: &FrameHeader) -> Cell {
     let (start, end) = (header.offset, header.offset + header.total_bytes());
     Cell { kind: Kind::Frame, id: header.crc(), start, end }
 }
 
-/// The cells of the block, or the part of one, that lies at `at` in the payload of a frame.
+/// Returns the cells of the block, or the part of a block, at offset `at` in the payload of a
+/// frame.
 pub(in crate::trace) fn block(header: &FrameHeader, at: usize, entry: &BlockEntry) -> Vec<Cell> {
     let kind = if entry.ends.first { Kind::BlockStart } else { Kind::BlockPart };
     let start = header.position(at);
@@ -109,7 +110,7 @@ pub(in crate::trace) fn block(header: &FrameHeader, at: usize, entry: &BlockEntr
     vec![block, Cell { kind: Kind::BlockSpan, id: samples, start, end }]
 }
 
-/// A GROUP cell and `cells`, which belong to the frame at `frame_offset`.
+/// Encodes a GROUP cell and the `cells` of the frame at `frame_offset`.
 pub(in crate::trace) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((cells.len() + 1) * CELL_BYTES);
     let mut head = Cell { kind: Kind::Group, id: 0, start: frame_offset, end: cells.len() as u64 };
@@ -120,7 +121,7 @@ pub(in crate::trace) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
     bytes
 }
 
-/// The end of a complete index.
+/// Returns the end of a complete index.
 pub(in crate::trace) fn footer() -> Vec<u8> {
     let end = Cell { kind: Kind::Eof, id: u32::MAX, start: UNUSED, end: UNUSED };
     let mut bytes = end.bytes().to_vec();

@@ -1,7 +1,7 @@
-//! The end of a recording: its journal becomes a sorted index.
+//! Conversion of a recording's journal into a sorted index, at the end of the recording.
 //!
 //! # Invariants
-//! - If anything goes wrong the journal stays as it is: it is sound, and only slower to open.
+//! - If anything fails, the journal stays unchanged: it is valid and only slower to open.
 
 use std::fmt;
 use std::fs::File;
@@ -9,21 +9,21 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::open::{self, Opened};
+use super::open::{self, OpenedIndex};
 use super::sorted::Stamp;
 use super::{Index, replace};
 use crate::trace::frame::{self, FrameHeader};
 use crate::trace::output::Identity;
 use crate::trace::{HEADER_BYTES, TraceError};
 
-/// Why the index of a finished trace stayed a journal.
+/// The reason why the index of a finished trace is still a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsorted {
-    /// There is no room for a second index file.
+    /// The disk has no space for a second index file.
     NoRoom,
-    /// It would be larger than a sorted index may be.
+    /// The index would exceed the size limit of a sorted index.
     TooLarge,
-    /// The files are not where they were begun, or not as they were written.
+    /// The files were moved, or were changed by others.
     Moved,
     /// The new index file cannot be written.
     Unwritable(ErrorKind),
@@ -56,11 +56,12 @@ impl From<TraceError> for Unsorted {
     }
 }
 
-/// Replaces the complete journal of the data file at `data` by a sorted index; gives its bytes.
+/// Replaces the complete journal of the data file at `data` by a sorted index. Returns the size of
+/// the index in bytes.
 pub(in crate::trace) fn consolidate(data: &Path, identity: Identity) -> Result<u64, Unsorted> {
     let (first, data_bytes) = first_header(data).ok_or(Unsorted::Moved)?;
     let opened = open::open(data, &first, data_bytes).map_err(|_| Unsorted::Moved)?;
-    let Some(Opened { index, complete: true }) = opened else { return Err(Unsorted::Moved) };
+    let Some(OpenedIndex { index, complete: true }) = opened else { return Err(Unsorted::Moved) };
     if index.reach() != Ok(data_bytes) || first.salt != identity.salt {
         return Err(Unsorted::Moved);
     }
@@ -69,7 +70,7 @@ pub(in crate::trace) fn consolidate(data: &Path, identity: Identity) -> Result<u
     Ok(replace::write(data, &tables, &stamp)?)
 }
 
-/// The header of a data file's first frame, and the file's length.
+/// Returns the header of a data file's first frame, and the file's length.
 fn first_header(data: &Path) -> Option<(FrameHeader, u64)> {
     let file = File::open(data).ok()?;
     let mut bytes = [0; frame::HEADER_BYTES];

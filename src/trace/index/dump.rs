@@ -1,4 +1,4 @@
-//! Every cell of an index file, one by one, as it lies there.
+//! The cells of an index file, one by one in file order.
 
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
@@ -11,18 +11,18 @@ use crate::trace::frames::{open_regular, read_up_to};
 use crate::trace::kind::Kind;
 use crate::trace::{HEADER_BYTES, INDEX_MAGIC, TraceError, check_header};
 
-/// A cell of an index as it was read.
+/// A cell of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexCell {
-    /// Number of its kind.
+    /// The number of the kind.
     pub kind: u8,
-    /// Name of its kind, `unknown` for a kind that this version does not know.
+    /// The name of the kind; `unknown` for a kind that this version does not know.
     pub kind_name: &'static str,
-    /// Id of the object; for a block and a call the thread, for a group its checksum.
+    /// The id of the object; for a block or a call the thread, for a group its checksum.
     pub id: u32,
-    /// Start offset, -1 if not used.
+    /// The start offset, -1 if unused.
     pub start: i64,
-    /// End offset, -1 if not used.
+    /// The end offset, -1 if unused.
     pub end: i64,
 }
 
@@ -34,8 +34,8 @@ impl From<RawCell> for IndexCell {
     }
 }
 
-/// The cells of the index file at `path`, in file order. All checksums are compared; a wrong one is
-/// the last item. The index of a recording that was killed ends without its EOF cell.
+/// Iterates over the cells of the index file at `path`, in file order. It compares all checksums; a
+/// wrong one is the last item. The index of a killed recording ends without its EOF cell.
 pub fn dump_index(
     path: &Path,
 ) -> Result<impl Iterator<Item = Result<IndexCell, TraceError>>, TraceError> {
@@ -43,7 +43,7 @@ pub fn dump_index(
     let read = |source| TraceError::read(path, source);
     let header = read_up_to(&mut input, HEADER_BYTES as u64).map_err(read)?;
     check_header(&header, INDEX_MAGIC, path)?;
-    // Behind the identity.
+    // The kind of the cell after the identity.
     let begin = read_up_to(&mut input, 2 * CELL_BYTES as u64 + 1).map_err(read)?;
     let form = match begin.get(2 * CELL_BYTES) {
         Some(number) if *number == Kind::Table as u8 => {
@@ -63,7 +63,7 @@ fn broken_index(path: &Path, broken: Broken) -> TraceError {
     TraceError::BrokenIndex { path: path.to_owned(), offset, what }
 }
 
-/// The form of an index whose cells are being read.
+/// The form of the index that is being read.
 #[derive(Debug)]
 enum Form {
     Journal {
@@ -71,7 +71,7 @@ enum Form {
     },
     Sorted {
         pages: Pages,
-        /// Offset of the SEAL.
+        /// The offset of the SEAL.
         tail_at: u64,
     },
 }
@@ -134,7 +134,7 @@ impl Cells {
         }
     }
 
-    /// The cell of a journal whose bytes lie at `offset`.
+    /// Checks and returns the cell of a journal with these `bytes` at `offset`.
     fn of_journal(&mut self, offset: u64, bytes: &[u8]) -> Result<Option<RawCell>, TraceError> {
         let path = self.path.clone();
         let corrupt = |what| Err(TraceError::BrokenIndex { path: path.clone(), offset, what });
@@ -163,11 +163,11 @@ impl Cells {
                 let rest = read_up_to(&mut self.input, 9)
                     .map_err(|source| TraceError::read(&self.path, source))?;
                 if rest != INDEX_MAGIC.to_be_bytes() {
-                    return corrupt("the EOF cell is not followed by the magic alone");
+                    return corrupt("the EOF cell is not followed by exactly the magic");
                 }
             }
             (_, Some(Kind::Identity)) if offset <= (HEADER_BYTES + CELL_BYTES) as u64 => {}
-            _ => return corrupt("a cell lies in no group"),
+            _ => return corrupt("a cell is outside of all groups"),
         }
         if let Some(group) = group.take_if(|group| group.left == 0)
             && group.hasher.finalize() != group.crc
@@ -179,7 +179,7 @@ impl Cells {
 }
 
 impl OpenGroup {
-    /// The group whose GROUP cell is `bytes`.
+    /// Starts the group with the GROUP cell `bytes`.
     fn new(bytes: &[u8], cell: &RawCell) -> Self {
         let mut unsealed = bytes.to_vec();
         unsealed[1..5].fill(0);

@@ -1,12 +1,12 @@
-//! Index files whose checksums are right and whose cells are not, for tests.
+//! Index files with valid checksums and invalid cells, for tests.
 
 use super::cell::{CELL_BYTES, RawCell};
 use super::pages::{PAGE_BYTES, TAIL_BYTES};
 use super::sorted::{self, TABLES_AT};
 use crate::trace::kind::Kind;
 
-/// Puts all checksums of an index right again after its bytes were edited. The form and size must
-/// be as they were, and the seal of a sorted one where it was.
+/// Recomputes all checksums of an index whose bytes were edited. The form and the size must be
+/// unchanged, and the seal of a sorted index must be in its place.
 pub(in crate::trace) fn reseal(bytes: &mut Vec<u8>) {
     let form = bytes.get(TABLES_AT as usize).copied();
     if form == Some(Kind::Table as u8) {
@@ -33,7 +33,7 @@ pub(in crate::trace) fn reseal(bytes: &mut Vec<u8>) {
     }
 }
 
-/// The offsets of all cells of an index, those of the identity first.
+/// Returns the offsets of all cells of an index, starting with those of the identity.
 pub(in crate::trace) fn cells(bytes: &[u8]) -> impl Iterator<Item = usize> + use<> {
     let cells = (bytes.len() - crate::trace::HEADER_BYTES) / CELL_BYTES;
     (0..cells).map(|n| crate::trace::HEADER_BYTES + n * CELL_BYTES)

@@ -1,45 +1,45 @@
-//! The journal: what an index is while its trace is recorded.
+//! The journal: the form of an index during the recording.
 //!
-//! A journal is taken up to its last sound group; the frames behind that are read from the data
-//! file. So a torn group, which is how a killed recorder leaves it, costs little and is no error.
+//! A reader uses a journal up to its last valid group, and reads the later frames from the data
+//! file. So a torn group, which a killed recorder may leave, costs little and is no error.
 //!
 //! # Invariants
-//! - A group is taken whole or not at all.
-//! - The frames that were taken lie in the data file without anything between them.
+//! - A group is used completely or not at all.
+//! - The frames of the used groups are contiguous in the data file.
 
 use std::io::{self, Read};
 
 use super::cell::{CELL_BYTES, RawCell};
-use super::tables::{BlockRow, CallRow, FrameRow, Tables, neutral_place};
+use super::tables::{BlockRow, CallRow, FrameRow, IndexTables, neutral_kind_index};
 use crate::trace::codec::Codec;
 use crate::trace::frame::FrameHeader;
 use crate::trace::frames::read_up_to;
 use crate::trace::kind::{FIRST_SIZED, Kind};
 use crate::trace::{HEADER_BYTES, INDEX_MAGIC, NO_THREAD};
 
-/// Most cells of a group that is taken: more than the frames of our writers have.
+/// The largest number of cells in a valid group: more than the frames of our writers have.
 const MAX_GROUP_CELLS: u64 = 1 << 21;
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Journal {
-    /// Of the frames whose groups are sound.
-    pub(in crate::trace) tables: Tables,
-    /// The journal has its end: all frames are in it.
+    /// The tables of the frames whose groups are valid.
+    pub(in crate::trace) tables: IndexTables,
+    /// Whether the journal has its end and so covers all frames.
     pub(in crate::trace) complete: bool,
 }
 
-/// The frames and positions that a group may name.
+/// The limits for the frames and positions of a group.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     codec: Codec,
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     reach: u64,
     data_bytes: u64,
 }
 
-/// Reads the groups of a journal; `input` is behind the identity. `first` is the header of the
-/// data file's first frame, `data_bytes` the length of that file.
+/// Reads the groups of a journal; `input` is positioned after the identity. `first` is the header
+/// of the data file's first frame, `data_bytes` the length of that file.
 pub(in crate::trace) fn read(
     input: &mut impl Read,
     first: &FrameHeader,
@@ -62,7 +62,7 @@ pub(in crate::trace) fn read(
         if bytes.len() as u64 != (head.end + 1) * CELL_BYTES as u64 || !seals(&head, &mut bytes) {
             break;
         }
-        let Some(rows) = Rows::of_group(&bytes[CELL_BYTES..], bounds) else { break };
+        let Some(rows) = GroupRows::from_group(&bytes[CELL_BYTES..], bounds) else { break };
         if !rows.fit(&journal.tables) {
             break;
         }
@@ -73,7 +73,7 @@ pub(in crate::trace) fn read(
     Ok(journal)
 }
 
-/// Whether the checksum in a group's head is that of `bytes`, the whole group.
+/// Returns whether the checksum in a group's head matches `bytes`, the complete group.
 pub(super) fn seals(head: &RawCell, bytes: &mut [u8]) -> bool {
     bytes[1..5].fill(0);
     crc32fast::hash(bytes) == head.id
@@ -81,16 +81,16 @@ pub(super) fn seals(head: &RawCell, bytes: &mut [u8]) -> bool {
 
 /// The rows of one group.
 #[derive(Debug)]
-struct Rows {
+struct GroupRows {
     frame: FrameRow,
     neutral: Vec<(Kind, u32, u64)>,
     blocks: Vec<(u32, BlockRow)>,
     calls: Vec<(u32, CallRow)>,
 }
 
-impl Rows {
-    /// The rows of the cells of a group, if they are as they should be.
-    fn of_group(bytes: &[u8], bounds: Bounds) -> Option<Self> {
+impl GroupRows {
+    /// Decodes the cells of a group. Returns `None` if they are invalid.
+    fn from_group(bytes: &[u8], bounds: Bounds) -> Option<Self> {
         let (cells, _) = bytes.as_chunks::<CELL_BYTES>();
         let mut cells = cells.iter().map(|cell| RawCell::decode(cell));
         let frame = cells.next().filter(|cell| cell.is(Kind::Frame))?;
@@ -108,7 +108,7 @@ impl Rows {
         Some(rows)
     }
 
-    /// Takes a cell in, and the one behind it that belongs to it.
+    /// Adds a cell, together with the next cell if that belongs to it.
     fn take(
         &mut self,
         cell: RawCell,
@@ -117,7 +117,7 @@ impl Rows {
     ) -> Option<()> {
         let RawCell { id, start, end, .. } = cell;
         if cell.number >= FIRST_SIZED {
-            // Of a later version.
+            // A kind of a later version.
             return Some(());
         }
         match cell.kind()? {
@@ -129,17 +129,17 @@ impl Rows {
                     return Some(());
                 }
                 let span = rest.next().filter(|span| span.is(Kind::BlockSpan))?;
-                self.blocks.push((id, BlockRow::of_cells(cell, span)));
+                self.blocks.push((id, BlockRow::from_cells(cell, span)));
             }
             Kind::Call => {
                 let summary = rest.next().filter(|summary| summary.is(Kind::CallSummary))?;
                 if start > end || id == NO_THREAD {
                     return None;
                 }
-                self.calls.push((id, CallRow::of_cells(cell, summary)));
+                self.calls.push((id, CallRow::from_cells(cell, summary)));
             }
             kind => {
-                neutral_place(kind)?;
+                neutral_kind_index(kind)?;
                 if !self.frame.holds(start, codec) {
                     return None;
                 }
@@ -149,8 +149,8 @@ impl Rows {
         Some(())
     }
 
-    /// Whether the blocks go on behind those of the groups before.
-    fn fit(&self, tables: &Tables) -> bool {
+    /// Returns whether the blocks continue those of the earlier groups.
+    fn fit(&self, tables: &IndexTables) -> bool {
         let mut last: std::collections::HashMap<u32, BlockRow> = Default::default();
         self.blocks.iter().all(|(stream, block)| {
             let known = tables.streams.get(stream).and_then(|stream| stream.blocks.last());
@@ -159,7 +159,7 @@ impl Rows {
         })
     }
 
-    fn join(self, tables: &mut Tables) {
+    fn join(self, tables: &mut IndexTables) {
         tables.frames.push(self.frame);
         for (kind, id, position) in self.neutral {
             tables.add_neutral(kind, id, position);

@@ -1,14 +1,14 @@
-//! The index file: cells of 21 bytes that say where things lie in the data file.
+//! The index file: cells of 21 bytes that locate the contents of the data file.
 //!
-//! While a trace is recorded its index is a journal: after the header lies an IDENTITY, then per
-//! frame of the data file one GROUP cell and the cells that it counts. When the recording ends
-//! well, the same is written once more in order, as tables in checksummed pages.
+//! During a recording the index is a journal: the header, an IDENTITY, and for each frame of the
+//! data file one GROUP cell and the cells that it counts. When the recording ends well, the writer
+//! replaces the journal by a sorted index: the same rows in order, as tables in checksummed pages.
 //!
 //! # Invariants
-//! - A group is written after its frame, so that no cell points at what is not there.
-//! - A sorted index takes the place of what was there only when all of it is on the disk.
-//! - No index is believed: what it says is compared with the data, and whoever finds a
-//!   contradiction makes a new one from the data.
+//! - A group is written after its frame, so no cell refers to missing data.
+//! - A sorted index replaces the old index only when it is completely on the disk.
+//! - No index is trusted: a reader compares it with the data, and makes a new index from the data
+//!   if they contradict each other.
 
 mod broken;
 mod cell;
@@ -35,7 +35,7 @@ pub use consolidate::Unsorted;
 pub(in crate::trace) use consolidate::consolidate;
 pub use dump::{IndexCell, dump_index};
 pub use open::index_path;
-pub(in crate::trace) use open::{Opened, open};
+pub(in crate::trace) use open::{OpenedIndex, open};
 pub(in crate::trace) use paged::SortedIndex;
 pub use reindex::{Reindexed, reindex};
 
@@ -43,18 +43,19 @@ use super::check_header;
 use super::frame::FrameHeader;
 use super::kind::Kind;
 use super::{HEADER_BYTES, MAX_DEPTH, NO_THREAD};
-use tables::{BlockRow, CallRow, FrameRow, StreamTables, Tables, neutral_place};
+use tables::{BlockRow, CallRow, FrameRow, IndexTables, StreamTables, neutral_kind_index};
 
-/// An index of either form. A row is read when it is asked for, and may be found to be broken then.
+/// An index of either form. Rows are read on request, and may turn out to be broken then.
 #[derive(Debug)]
 pub(in crate::trace) enum Index {
-    /// In memory: a journal that was read, or what a scan of the data found.
-    Tables(Tables),
+    /// In memory: a journal, or the result of a scan of the data.
+    Tables(IndexTables),
     /// In a file.
     Sorted(SortedIndex),
 }
 
-/// The first of `count` numbers for which `is_before` is false; it is true for all smaller ones.
+/// Returns the first of `count` numbers for which `is_before` is false; `is_before` must be true
+/// for all smaller numbers.
 fn partition(
     count: u64,
     mut is_before: impl FnMut(u64) -> Result<bool, Broken>,
@@ -71,14 +72,14 @@ fn partition(
     Ok(low)
 }
 
-/// A row of a table in memory.
+/// Returns a row of a table in memory.
 fn row<T: Copy>(rows: &[T], n: u64) -> Result<T, Broken> {
-    let missing = Broken { offset: 0, what: "a row is asked for that a table does not have" };
+    let missing = Broken { offset: 0, what: "a table does not have the requested row" };
     rows.get(n as usize).copied().ok_or(missing)
 }
 
 impl Index {
-    /// How many frames it knows.
+    /// Returns the number of frames in the index.
     pub(in crate::trace) fn frame_count(&self) -> u64 {
         match self {
             Self::Tables(tables) => tables.frames.len() as u64,
@@ -86,7 +87,7 @@ impl Index {
         }
     }
 
-    /// Frame number `n`, by offset.
+    /// Returns frame number `n`, by offset.
     pub(in crate::trace) fn frame(&self, n: u64) -> Result<FrameRow, Broken> {
         match self {
             Self::Tables(tables) => row(&tables.frames, n),
@@ -94,74 +95,75 @@ impl Index {
         }
     }
 
-    /// The last frame.
+    /// Returns the last frame.
     pub(in crate::trace) fn last_frame(&self) -> Result<Option<FrameRow>, Broken> {
         self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
     }
 
-    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an
-    /// index tells nothing more.
+    /// Returns whether no frame is missing before the last one, whose header this is. An index says
+    /// nothing else about losses.
     pub(in crate::trace) fn has_all_frames(&self, last: &FrameHeader) -> bool {
         u64::from(last.sequence) + 1 == self.frame_count()
     }
 
-    /// The frame that the byte at `offset` of the data file lies in.
+    /// Returns the frame that contains the byte at `offset` of the data file.
     pub(in crate::trace) fn frame_at(&self, offset: u64) -> Result<Option<FrameRow>, Broken> {
-        let behind = partition(self.frame_count(), |n| Ok(self.frame(n)?.offset <= offset))?;
-        let Some(n) = behind.checked_sub(1) else { return Ok(None) };
+        let end = partition(self.frame_count(), |n| Ok(self.frame(n)?.offset <= offset))?;
+        let Some(n) = end.checked_sub(1) else { return Ok(None) };
         Ok(Some(self.frame(n)?).filter(|frame| offset < frame.end))
     }
 
-    /// Where in the data file lies what it does not speak of.
+    /// Returns the offset in the data file where the index ends.
     pub(in crate::trace) fn reach(&self) -> Result<u64, Broken> {
         Ok(self.last_frame()?.map_or(HEADER_BYTES as u64, |frame| frame.end))
     }
 
-    /// How many objects of a kind there are: the highest id plus 1. An id below it may be missing
-    /// if a part of the data is lost, so the rows are what memory should be measured by.
+    /// Returns the number of objects of a kind: the highest id plus 1. If a part of the data is
+    /// lost, lower ids may be missing; so size memory by the number of rows instead.
     pub(in crate::trace) fn neutral_count(&self, kind: Kind) -> Result<u32, Broken> {
         let Some(last) = self.neutral_rows(kind).checked_sub(1) else { return Ok(0) };
         let (_, id, position) = self.neutral_row(kind, last)?;
         if let Some(before) = last.checked_sub(1) {
             let (_, id_before, position_before) = self.neutral_row(kind, before)?;
             if (id_before, position_before) >= (id, position) {
-                // Objects with higher ids would not be missed.
+                // Otherwise objects with higher ids would be missed silently.
                 return Broken::at(0, "the cells of objects are not in order");
             }
         }
         Ok(id.saturating_add(1))
     }
 
-    /// How many cells the objects of a kind have; one that was written again has several.
+    /// Returns the number of cells of the objects of a kind; an object that was written repeatedly
+    /// has several.
     pub(in crate::trace) fn neutral_rows(&self, kind: Kind) -> u64 {
-        match (self, neutral_place(kind)) {
+        match (self, neutral_kind_index(kind)) {
             (_, None) => 0,
             (Self::Tables(tables), Some(place)) => tables.neutral[place].len() as u64,
             (Self::Sorted(index), Some(place)) => index.neutral_rows(place),
         }
     }
 
-    /// Kind, id and position of cell number `n` of a kind, by id and position.
+    /// Returns the kind, id and position of cell number `n` of a kind, by id and position.
     pub(in crate::trace) fn neutral_row(
         &self,
         kind: Kind,
         n: u64,
     ) -> Result<(Kind, u32, u64), Broken> {
-        match (self, neutral_place(kind)) {
+        match (self, neutral_kind_index(kind)) {
             (_, None) => row(&[], n),
             (Self::Tables(tables), Some(place)) => row(&tables.neutral[place], n),
             (Self::Sorted(index), Some(place)) => index.neutral_row(place, n),
         }
     }
 
-    /// Kind and last position of the object with an id.
+    /// Returns the kind and the last position of the object with an id.
     pub(in crate::trace) fn neutral(
         &self,
         kind: Kind,
         id: u32,
     ) -> Result<Option<(Kind, u64)>, Broken> {
         let rows = self.neutral_rows(kind);
-        // Nearly always each id has one cell, and is its number.
+        // Nearly always each id has one cell, whose number is the id.
         let n = u64::from(id);
         if n < rows {
             let (kind, found, position) = self.neutral_row(kind, n)?;
@@ -169,13 +171,13 @@ impl Index {
                 return Ok(Some((kind, position)));
             }
         }
-        let behind = partition(rows, |n| Ok(self.neutral_row(kind, n)?.1 <= id))?;
-        let Some(n) = behind.checked_sub(1) else { return Ok(None) };
+        let end = partition(rows, |n| Ok(self.neutral_row(kind, n)?.1 <= id))?;
+        let Some(n) = end.checked_sub(1) else { return Ok(None) };
         let (kind, found, position) = self.neutral_row(kind, n)?;
         Ok((found == id).then_some((kind, position)))
     }
 
-    /// The streams that have blocks.
+    /// Returns the streams that have blocks.
     pub(in crate::trace) fn streams(&self) -> Result<Vec<u32>, Broken> {
         match self {
             Self::Tables(tables) => Ok(tables.streams.keys().copied().collect()),
@@ -183,7 +185,7 @@ impl Index {
         }
     }
 
-    /// How many blocks, or parts of blocks, a stream has.
+    /// Returns the number of blocks, or parts of blocks, of a stream.
     pub(in crate::trace) fn block_count(&self, stream: u32) -> Result<u64, Broken> {
         match self {
             Self::Tables(tables) => {
@@ -193,7 +195,7 @@ impl Index {
         }
     }
 
-    /// Block number `n` of a stream.
+    /// Returns block number `n` of a stream.
     pub(in crate::trace) fn block(&self, stream: u32, n: u64) -> Result<BlockRow, Broken> {
         match self {
             Self::Tables(tables) => row(of_stream(tables, stream).map_or(&[], |it| &it.blocks), n),
@@ -201,29 +203,30 @@ impl Index {
         }
     }
 
-    /// The number of the last block of a stream that begins at or before a logical offset.
+    /// Returns the number of the last block of a stream that starts at or before a logical offset.
     pub(in crate::trace) fn block_at(
         &self,
         stream: u32,
         logical: u64,
     ) -> Result<Option<u64>, Broken> {
         let count = self.block_count(stream)?;
-        let behind = partition(count, |n| Ok(self.block(stream, n)?.logical <= logical))?;
-        Ok(behind.checked_sub(1))
+        let end = partition(count, |n| Ok(self.block(stream, n)?.logical <= logical))?;
+        Ok(end.checked_sub(1))
     }
 
-    /// The number of the last block of a stream whose first sample was taken at or before a time.
+    /// Returns the number of the last block of a stream whose first sample was taken at or before a
+    /// time.
     pub(in crate::trace) fn block_at_time(
         &self,
         stream: u32,
         time_ns: u64,
     ) -> Result<Option<u64>, Broken> {
         let count = self.block_count(stream)?;
-        let behind = partition(count, |n| Ok(self.block(stream, n)?.first_ns <= time_ns))?;
-        Ok(behind.checked_sub(1))
+        let end = partition(count, |n| Ok(self.block(stream, n)?.first_ns <= time_ns))?;
+        Ok(end.checked_sub(1))
     }
 
-    /// How many calls of a stream it knows, the stream itself included.
+    /// Returns the number of calls of a stream in the index, including the stream itself.
     pub(in crate::trace) fn call_count(&self, stream: u32) -> Result<u64, Broken> {
         match self {
             Self::Tables(tables) => {
@@ -233,7 +236,7 @@ impl Index {
         }
     }
 
-    /// Call number `n` of a stream, by start.
+    /// Returns call number `n` of a stream, by start.
     pub(in crate::trace) fn call_row(&self, stream: u32, n: u64) -> Result<CallRow, Broken> {
         match self {
             Self::Tables(tables) => row(of_stream(tables, stream).map_or(&[], |it| &it.calls), n),
@@ -241,7 +244,8 @@ impl Index {
         }
     }
 
-    /// The call whose content begins at a logical offset, with 0 the whole stream, if it has a row.
+    /// Returns the row of the call whose content starts at a logical offset, if it has one. Offset
+    /// 0 stands for the complete stream.
     pub(in crate::trace) fn call(
         &self,
         stream: u32,
@@ -255,8 +259,8 @@ impl Index {
         Ok(Some(self.call_row(stream, n)?).filter(|call| call.start == start))
     }
 
-    /// Reads all rows and checks that they can be those of one data file: in order, in the frames,
-    /// calls nested or apart.
+    /// Reads all rows and checks that they can describe one data file: rows in order, positions
+    /// inside frames, calls nested or disjoint.
     pub(in crate::trace) fn check(&self) -> Result<(), Broken> {
         if let Self::Sorted(index) = self {
             index.check_tables()?;
@@ -277,36 +281,36 @@ impl Index {
                 if before.is_some_and(|before| before >= (id, position)) {
                     return Broken::at(position, "the objects of the index are not in order");
                 }
-                self.check_place(position, &mut found)?;
+                self.check_position(position, &mut found)?;
                 before = Some((id, position));
             }
         }
         self.streams()?.into_iter().try_for_each(|stream| self.check_stream(stream))
     }
 
-    /// Whether a block begins at a logical offset. Where frames are lost a call ends there that in
-    /// truth ended somewhere before, maybe before one began that goes on.
+    /// Returns whether a block starts at a logical offset. Where frames are lost, a call ends there
+    /// in the index. It really ended earlier, possibly before the start of a call that continues.
     fn is_block_begin(&self, stream: u32, logical: u64) -> Result<bool, Broken> {
         let Some(n) = self.block_at(stream, logical)? else { return Ok(false) };
         Ok(self.block(stream, n)?.logical == logical)
     }
 
-    /// Checks that a position lies in a frame; `frame` is the one that the last was found in. Those
-    /// of a journal were checked when it was read.
-    fn check_place(&self, position: u64, frame: &mut Option<FrameRow>) -> Result<(), Broken> {
+    /// Checks that a position is in a frame; `frame` is the frame of the previous position. A
+    /// journal's positions were checked when it was read.
+    fn check_position(&self, position: u64, frame: &mut Option<FrameRow>) -> Result<(), Broken> {
         let Self::Sorted(index) = self else { return Ok(()) };
         if frame.is_none_or(|frame| !index.holds(&frame, position)) {
             *frame = self.frame_at(index.offset_of(position))?;
         }
         match frame.is_some_and(|frame| index.holds(&frame, position)) {
             true => Ok(()),
-            false => Broken::at(position, "the index has a position that lies in no frame"),
+            false => Broken::at(position, "the index has a position outside of all frames"),
         }
     }
 
     fn check_stream(&self, stream: u32) -> Result<(), Broken> {
         if stream == NO_THREAD {
-            return Broken::at(0, "the index has a stream that does not exist");
+            return Broken::at(0, "the index has an invalid stream id");
         }
         let mut before: Option<BlockRow> = None;
         let mut found = None;
@@ -315,10 +319,10 @@ impl Index {
             if before.is_some_and(|before| !block.follows(&before)) {
                 return Broken::at(block.start, "the blocks of a stream are not in order");
             }
-            self.check_place(block.start, &mut found)?;
+            self.check_position(block.start, &mut found)?;
             before = Some(block);
         }
-        // Ends of the calls that the next one may lie in.
+        // The ends of the calls that may contain the next one.
         let mut open: Vec<u64> = Vec::new();
         let mut start = None;
         for n in 0..self.call_count(stream)? {
@@ -338,6 +342,6 @@ impl Index {
     }
 }
 
-fn of_stream(tables: &Tables, stream: u32) -> Option<&StreamTables> {
+fn of_stream(tables: &IndexTables, stream: u32) -> Option<&StreamTables> {
     tables.streams.get(&stream)
 }

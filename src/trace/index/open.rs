@@ -1,4 +1,4 @@
-//! Opening the index file beside a data file.
+//! Opens the index file of a data file.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -10,7 +10,7 @@ use super::cell::{CELL_BYTES, RawCell};
 use super::journal::{self, Journal};
 use super::paged::SortedIndex;
 use super::sorted::TABLES_AT;
-use super::tables::{FrameRow, Tables};
+use super::tables::{FrameRow, IndexTables};
 use super::{Index, check_header};
 use crate::trace::frame::{self, FrameHeader, LAST};
 use crate::trace::frames::read_up_to;
@@ -19,26 +19,26 @@ use crate::trace::{HEADER_BYTES, INDEX_MAGIC, TraceError};
 
 const IDENTITY_BYTES: usize = 2 * CELL_BYTES;
 
-/// The index file of a data file: `.idx` is appended, not exchanged.
+/// Returns the path of a data file's index: the data file's path with `.idx` appended.
 pub fn index_path(data: &Path) -> PathBuf {
     let mut name = data.as_os_str().to_owned();
     name.push(".idx");
     name.into()
 }
 
-/// An index file that was opened.
+/// An open index file.
 #[derive(Debug)]
-pub(in crate::trace) struct Opened {
-    /// What it says.
+pub(in crate::trace) struct OpenedIndex {
+    /// The index.
     pub(in crate::trace) index: Index,
-    /// It was made for a trace that nothing follows in.
+    /// Whether the index covers a complete trace.
     pub(in crate::trace) complete: bool,
 }
 
 impl Index {
     /// Opens the index of the data file at `data`, if there is one. `first` is the header of the
-    /// first frame, `data_bytes` the length of the data file. A journal is taken as far as it is
-    /// sound: the data file goes on at [`Index::reach`].
+    /// first frame, `data_bytes` the length of the data file. A journal is used up to its last
+    /// valid group: the data continues at [`Index::reach`].
     pub(in crate::trace) fn open(
         data: &Path,
         first: &FrameHeader,
@@ -48,18 +48,18 @@ impl Index {
     }
 }
 
-/// As [`Index::open`], and tells more.
+/// Like [`Index::open`], but also returns whether the index is complete.
 pub(in crate::trace) fn open(
     data: &Path,
     first: &FrameHeader,
     data_bytes: u64,
-) -> Result<Option<Opened>, Broken> {
+) -> Result<Option<OpenedIndex>, Broken> {
     let path = index_path(data);
     let unreadable = |_| Broken { offset: 0, what: "the index cannot be read" };
-    // A pipe would block.
+    // Opening a pipe would block.
     match std::fs::metadata(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Ok(meta) if !meta.is_file() => return Broken::at(0, "the index is no regular file"),
+        Ok(meta) if !meta.is_file() => return Broken::at(0, "the index is not a regular file"),
         other => other.map_err(unreadable)?,
     };
     let file = File::open(&path).map_err(unreadable)?;
@@ -71,13 +71,13 @@ pub(in crate::trace) fn open(
         Err(TraceError::NewerVersion { .. }) => {
             return Broken::at(0, "the index has a newer version");
         }
-        Err(_) => return Broken::at(0, "the file is no index"),
+        Err(_) => return Broken::at(0, "the file is not an index"),
     }
     let identity = read_up_to(&mut input, IDENTITY_BYTES as u64).map_err(unreadable)?;
     if identity.len() < IDENTITY_BYTES {
-        // The recording has only begun.
-        let index = Index::Tables(Tables::default());
-        return Ok(Some(Opened { index, complete: false }));
+        // The recording has just started.
+        let index = Index::Tables(IndexTables::default());
+        return Ok(Some(OpenedIndex { index, complete: false }));
     }
     check_identity(&identity, first)?;
     let mut next = [0; 1];
@@ -85,13 +85,13 @@ pub(in crate::trace) fn open(
     let opened = match next[..read].first().map(|number| Kind::from_number(*number)) {
         Some(Some(Kind::Table)) => {
             let index = Index::Sorted(SortedIndex::open(file, bytes, first)?);
-            Opened { index, complete: true }
+            OpenedIndex { index, complete: true }
         }
         None | Some(Some(Kind::Group | Kind::Eof)) => {
             let mut groups = next[..read].chain(input);
             let Journal { tables, complete } =
                 journal::read(&mut groups, first, data_bytes).map_err(unreadable)?;
-            Opened { index: Index::Tables(tables), complete }
+            OpenedIndex { index: Index::Tables(tables), complete }
         }
         _ => return Broken::at(TABLES_AT, "the index has neither groups nor tables"),
     };
@@ -99,7 +99,7 @@ pub(in crate::trace) fn open(
     Ok(Some(opened))
 }
 
-/// Compares the identity with the data file's.
+/// Compares the identity with that of the data file.
 fn check_identity(identity: &[u8], first: &FrameHeader) -> Result<(), Broken> {
     let [frame, uuid] = [0, CELL_BYTES].map(|from| RawCell::decode(&identity[from..]));
     let offset = HEADER_BYTES as u64;
@@ -114,7 +114,7 @@ fn check_identity(identity: &[u8], first: &FrameHeader) -> Result<(), Broken> {
 
 /// Compares the last frame with that of the data file.
 fn check_end(
-    opened: &Opened,
+    opened: &OpenedIndex,
     data: &Path,
     first: &FrameHeader,
     data_bytes: u64,
@@ -126,7 +126,7 @@ fn check_end(
         };
     };
     if last.end > data_bytes {
-        return Broken::at(0, "the index goes beyond the data");
+        return Broken::at(0, "the index extends beyond the data");
     }
     let Some(header) = header_of(data, &last).filter(|header| header.salt == first.salt) else {
         return Broken::at(0, "the last frame of the index is not in the data");
@@ -139,7 +139,7 @@ fn check_end(
     Ok(())
 }
 
-/// The header of a frame in the data file, if it is the one that a row means.
+/// Returns the header of a frame in the data file, if it matches the row.
 fn header_of(data: &Path, row: &FrameRow) -> Option<FrameHeader> {
     let mut bytes = [0; frame::HEADER_BYTES];
     File::open(data).ok()?.read_exact_at(&mut bytes, row.offset).ok()?;

@@ -1,8 +1,8 @@
-//! The reader of sorted index files: rows by number.
+//! Reader of sorted index files: rows by number.
 //!
 //! # Invariants
-//! - A row is checked by itself when it is read; [`SortedIndex::check_tables`] checks that rows
-//!   also are in order and lie back to back.
+//! - Reading a row checks that row alone; [`SortedIndex::check_tables`] also checks that rows are
+//!   in order and contiguous.
 //! - Memory is bounded by that of [`Pages`], whatever the size of the index.
 
 use std::fs::File;
@@ -12,24 +12,24 @@ use super::broken::Broken;
 use super::cell::{CELL_BYTES, RawCell};
 use super::pages::Pages;
 use super::sorted::{FIXED_TABLES, TABLES_AT};
-use super::tables::{BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, neutral_place};
+use super::tables::{BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, neutral_kind_index};
 use crate::trace::codec::Codec;
 use crate::trace::frame::{self, FrameHeader};
 use crate::trace::kind::Kind;
 use crate::trace::{HEADER_BYTES, NO_THREAD};
 
 const CELL: u64 = CELL_BYTES as u64;
-/// Cells of a block and of a call.
+/// The number of cells of a block, and of a call.
 const PAIR: u64 = 2;
 
-/// Where the cells of a table lie.
+/// The location of the cells of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Extent {
+struct TableExtent {
     start: u64,
     cells: u64,
 }
 
-impl Extent {
+impl TableExtent {
     fn end(self) -> u64 {
         self.start + self.cells * CELL
     }
@@ -38,8 +38,8 @@ impl Extent {
 /// The tables of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamExtents {
-    blocks: Extent,
-    calls: Extent,
+    blocks: TableExtent,
+    calls: TableExtent,
 }
 
 /// A sorted index file.
@@ -48,10 +48,10 @@ pub(in crate::trace) struct SortedIndex {
     pages: Pages,
     codec: Codec,
     covered: u64,
-    frames: Extent,
-    neutral: [Extent; NEUTRAL_KINDS.len()],
+    frames: TableExtent,
+    neutral: [TableExtent; NEUTRAL_KINDS.len()],
     streams: u64,
-    /// The stream that was asked for last.
+    /// The most recently requested stream.
     latest: Mutex<Option<(u32, StreamExtents)>>,
 }
 
@@ -64,8 +64,8 @@ impl SortedIndex {
             pages,
             codec: first.codec,
             covered: identity.end,
-            frames: Extent::default(),
-            neutral: [Extent::default(); NEUTRAL_KINDS.len()],
+            frames: TableExtent::default(),
+            neutral: [TableExtent::default(); NEUTRAL_KINDS.len()],
             streams: 0,
             latest: Mutex::new(None),
         };
@@ -75,13 +75,13 @@ impl SortedIndex {
         let of_streams = tables.and_then(|bytes| (bytes / CELL).checked_sub(FIXED_TABLES as u64));
         match of_streams.filter(|tables| tables.is_multiple_of(2)) {
             Some(tables) => index.streams = tables / 2,
-            None => return Broken::at(TABLES_AT, "the tables of the index do not fit"),
+            None => return Broken::at(TABLES_AT, "the tables of the index have the wrong size"),
         }
         let mut end = index.frames.end();
         for (place, kind) in NEUTRAL_KINDS.iter().enumerate() {
             let extent = index.table(1 + place as u64, *kind as u32)?;
             if extent.start != end {
-                return Broken::at(extent.start, "a table is not where it should be");
+                return Broken::at(extent.start, "a table is in the wrong position");
             }
             end = extent.end();
             index.neutral[place] = extent;
@@ -89,12 +89,12 @@ impl SortedIndex {
         Ok(index)
     }
 
-    /// How many bytes of the data file it speaks of.
+    /// Returns the number of bytes of the data file that the index covers.
     pub(super) fn covered(&self) -> u64 {
         self.covered
     }
 
-    /// Bytes of pages that are kept in memory.
+    /// Returns the number of bytes of cached pages.
     #[cfg(test)]
     pub(super) fn cached_bytes(&self) -> usize {
         self.pages.cached_bytes()
@@ -112,10 +112,11 @@ impl SortedIndex {
             && row.offset >= HEADER_BYTES as u64
             && row.end.checked_sub(row.offset).is_some_and(|bytes| bytes >= least)
             && row.end <= self.covered;
-        if sound { Ok(row) } else { Broken::at(at, "a frame is impossible") }
+        if sound { Ok(row) } else { Broken::at(at, "the cell of a frame is invalid") }
     }
 
-    /// Rows of a kind of thread-neutral objects, by its place in [`NEUTRAL_KINDS`].
+    /// Returns the number of rows of a kind of thread-neutral objects, by its position in
+    /// [`NEUTRAL_KINDS`].
     pub(super) fn neutral_rows(&self, place: usize) -> u64 {
         self.neutral[place].cells
     }
@@ -123,10 +124,12 @@ impl SortedIndex {
     pub(super) fn neutral_row(&self, place: usize, n: u64) -> Result<(Kind, u32, u64), Broken> {
         let (at, [cell]) = self.cells(self.neutral[place], n)?;
         match cell.kind() {
-            Some(kind) if neutral_place(kind) == Some(place) && self.is_position(cell.start) => {
+            Some(kind)
+                if neutral_kind_index(kind) == Some(place) && self.is_position(cell.start) =>
+            {
                 Ok((kind, cell.id, cell.start))
             }
-            _ => Broken::at(at, "the cell of an object is impossible"),
+            _ => Broken::at(at, "the cell of an object is invalid"),
         }
     }
 
@@ -147,8 +150,8 @@ impl SortedIndex {
             && self.is_position(block.start)
             && self.is_position(block.end);
         match sound {
-            true => Ok(BlockRow::of_cells(block, span)),
-            false => Broken::at(at, "the cell of a block is impossible"),
+            true => Ok(BlockRow::from_cells(block, span)),
+            false => Broken::at(at, "the cell of a block is invalid"),
         }
     }
 
@@ -163,12 +166,12 @@ impl SortedIndex {
             && call.id == stream
             && call.start <= call.end;
         match sound {
-            true => Ok(CallRow::of_cells(call, summary)),
-            false => Broken::at(at, "the cell of a call is impossible"),
+            true => Ok(CallRow::from_cells(call, summary)),
+            false => Broken::at(at, "the cell of a call is invalid"),
         }
     }
 
-    /// Checks that the streams' tables are in order and that all tables lie back to back.
+    /// Checks that the streams' tables are in order and that all tables are contiguous.
     pub(super) fn check_tables(&self) -> Result<(), Broken> {
         let mut end = self.neutral.last().map_or(0, |extent| extent.end());
         let mut before = None;
@@ -180,7 +183,7 @@ impl SortedIndex {
             before = Some(table.id);
             for extent in [table.extents.blocks, table.extents.calls] {
                 if extent.start != end {
-                    return Broken::at(extent.start, "a table is not where it should be");
+                    return Broken::at(extent.start, "a table is in the wrong position");
                 }
                 end = extent.end();
             }
@@ -191,7 +194,8 @@ impl SortedIndex {
         Ok(())
     }
 
-    /// The offset in the data file that a position means, for a compressed one that of its frame.
+    /// Returns the offset in the data file for a position; if the file is compressed, that of the
+    /// frame.
     pub(super) fn offset_of(&self, position: u64) -> u64 {
         self.codec.offset_of(position)
     }
@@ -200,15 +204,19 @@ impl SortedIndex {
         frame.holds(position, self.codec)
     }
 
-    /// Whether a position can lie in the data file.
+    /// Returns whether a position can be in the data file.
     fn is_position(&self, position: u64) -> bool {
         (HEADER_BYTES as u64..self.covered).contains(&self.offset_of(position))
     }
 
-    /// The cells of row `n` of a table whose rows have `N` cells, and their offset.
-    fn cells<const N: usize>(&self, extent: Extent, n: u64) -> Result<(u64, [RawCell; N]), Broken> {
+    /// Returns the cells of row `n` of a table whose rows have `N` cells, and their offset.
+    fn cells<const N: usize>(
+        &self,
+        extent: TableExtent,
+        n: u64,
+    ) -> Result<(u64, [RawCell; N]), Broken> {
         if n >= extent.cells / N as u64 {
-            return Broken::at(extent.start, "a row is asked for that a table does not have");
+            return Broken::at(extent.start, "a table does not have the requested row");
         }
         let at = extent.start + n * N as u64 * CELL;
         let mut cells = [RawCell { number: 0, id: 0, start: 0, end: 0 }; N];
@@ -224,8 +232,8 @@ impl SortedIndex {
         Ok((at, cells))
     }
 
-    /// What the TABLE cell number `n`, which must have `id`, says.
-    fn table(&self, n: u64, id: u32) -> Result<Extent, Broken> {
+    /// Returns the location that TABLE cell number `n` states; the cell must have the id `id`.
+    fn table(&self, n: u64, id: u32) -> Result<TableExtent, Broken> {
         let at = TABLES_AT + n * CELL;
         let cell = RawCell::decode(&self.pages.read::<CELL_BYTES>(at)?);
         if !cell.is(Kind::Table) || cell.id != id {
@@ -234,18 +242,18 @@ impl SortedIndex {
         self.extent(at, cell)
     }
 
-    fn extent(&self, at: u64, cell: RawCell) -> Result<Extent, Broken> {
+    fn extent(&self, at: u64, cell: RawCell) -> Result<TableExtent, Broken> {
         let bytes = cell.end.checked_mul(CELL);
         let end = bytes.and_then(|bytes| cell.start.checked_add(bytes));
         match end {
             Some(end) if cell.start >= TABLES_AT && end <= self.pages.end() => {
-                Ok(Extent { start: cell.start, cells: cell.end })
+                Ok(TableExtent { start: cell.start, cells: cell.end })
             }
-            _ => Broken::at(at, "a table reaches beyond the index"),
+            _ => Broken::at(at, "a table extends beyond the index"),
         }
     }
 
-    /// The tables of the stream at place `n`.
+    /// Returns the tables of stream number `n`.
     fn stream_tables(&self, n: u64) -> Result<StreamTable, Broken> {
         let at = TABLES_AT + (FIXED_TABLES as u64 + PAIR * n) * CELL;
         let bytes = self.pages.read::<{ 2 * CELL_BYTES }>(at)?;
@@ -261,9 +269,9 @@ impl SortedIndex {
         Ok(StreamTable { id: blocks.id, extents })
     }
 
-    /// The tables of a stream; empty ones if there is no such stream.
+    /// Returns the tables of a stream; empty ones if there is no such stream.
     fn stream(&self, stream: u32) -> Result<StreamExtents, Broken> {
-        // Whoever panicked left one value or the other.
+        // A thread that panicked left either the old or the new value.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((id, extents)) = *latest
             && id == stream

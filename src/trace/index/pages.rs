@@ -1,11 +1,11 @@
 //! The pages of a sorted index file.
 //!
-//! They are read with `pread` into memory of our own and not mapped: a file that is cut off while
-//! it is mapped ends the process with SIGBUS, here it is an error like any other.
+//! Pages are read with `pread` into our own memory and not mapped: if a file is truncated while it
+//! is mapped, the process gets SIGBUS; here that is an ordinary error.
 //!
 //! # Invariants
-//! - No byte is given out whose page was not compared with its checksum.
-//! - What is kept in memory is four bytes per page and at most 4 MiB of pages.
+//! - No byte is returned before the checksum of its page was compared.
+//! - The memory use is four bytes per page and at most 4 MiB of pages.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -17,32 +17,32 @@ use super::cell::{CELL_BYTES, RawCell, UNUSED};
 use crate::trace::INDEX_MAGIC;
 use crate::trace::kind::Kind;
 
-/// Bytes of a page.
+/// The size of a page in bytes.
 pub(in crate::trace) const PAGE_BYTES: usize = 4096;
-/// Pages that are read at once.
+/// The number of pages in one read.
 const CHUNK_PAGES: usize = 4;
 const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
-/// The cache is an array of `SETS` sets; a chunk may lie in any of the `WAYS` places of its set.
+/// The number of sets in the cache. A chunk may be in any of the `WAYS` slots of its set.
 const SETS: usize = 64;
 const WAYS: usize = 4;
-/// Most bytes of pages that are kept.
+/// The most bytes of pages in the cache.
 #[cfg(test)]
 pub(super) const CACHED_BYTES: usize = SETS * WAYS * CHUNK_BYTES;
-/// Most pages of an index, 4 GiB: their checksums are read when it is opened.
+/// The most pages of an index, 4 GiB in all: opening an index reads the checksums of all pages.
 const MAX_PAGES: u64 = 1 << 20;
-/// Most bytes before the checksums.
+/// The most bytes before the checksums.
 pub(super) const MAX_BYTES: u64 = MAX_PAGES * PAGE_BYTES as u64;
-/// SEAL, EOF and the magic.
+/// The size in bytes of the SEAL, the EOF and the magic.
 pub(super) const TAIL_BYTES: u64 = 2 * CELL_BYTES as u64 + 8;
 
 /// The pages of an open index file.
 #[derive(Debug)]
 pub(in crate::trace) struct Pages {
     file: File,
-    /// Offset of the first PAGE cell: where the pages end.
+    /// The offset of the first PAGE cell, which is the end of the pages.
     end: u64,
     checksums: Vec<u32>,
-    cache: Mutex<Cache>,
+    cache: Mutex<PageCache>,
 }
 
 impl Pages {
@@ -66,13 +66,13 @@ impl Pages {
         }
         let sealed = end.checked_add(pages * CELL_BYTES as u64);
         if sealed != Some(tail_at) || pages != end.div_ceil(PAGE_BYTES as u64) {
-            return Broken::at(tail_at, "the seal does not fit the index");
+            return Broken::at(tail_at, "the seal does not match the index");
         }
         let checksums = read_checksums(&file, end, pages, seal)?;
         Ok(Self { file, end, checksums, cache: Mutex::default() })
     }
 
-    /// Where the pages end.
+    /// Returns the offset of the end of the pages.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -81,7 +81,7 @@ impl Pages {
     pub(super) fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Broken> {
         let end = offset.checked_add(N as u64).filter(|end| *end <= self.end);
         let Some(end) = end else {
-            return Broken::at(offset, "a table reaches beyond the index");
+            return Broken::at(offset, "a table extends beyond the index");
         };
         let mut read = [0; N];
         let mut at = offset;
@@ -91,21 +91,21 @@ impl Pages {
             let within = (at % CHUNK_BYTES as u64) as usize;
             let taken = (CHUNK_BYTES - within).min((end - at) as usize);
             let to = (at - offset) as usize;
-            // A chunk ends early only where the pages end, and `end` is not beyond that.
+            // Only the last chunk is short, and `end` is not beyond the pages.
             read[to..to + taken].copy_from_slice(&chunk[within..within + taken]);
             at += taken as u64;
         }
         Ok(read)
     }
 
-    /// Bytes of pages that are kept in memory.
+    /// Returns the number of bytes of cached pages.
     #[cfg(test)]
     pub(super) fn cached_bytes(&self) -> usize {
         self.cache().ways.iter().map(|way| way.bytes.capacity()).sum()
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        // A way whose reading panicked has no chunk, so the cache is whole.
+    fn cache(&self) -> MutexGuard<'_, PageCache> {
+        // A way whose read panicked has no chunk, so the cache is consistent.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ impl Pages {
     }
 }
 
-/// Reads `pages` PAGE cells at `at` and compares them with the seal behind them.
+/// Reads `pages` PAGE cells at `at` and compares them with the seal that follows.
 fn read_checksums(file: &File, at: u64, pages: u64, seal: &[u8]) -> Result<Vec<u32>, Broken> {
     let unreadable = |_| Broken { offset: at, what: "the index cannot be read" };
     let mut input = BufReader::with_capacity(1 << 16, file);
@@ -143,7 +143,7 @@ fn read_checksums(file: &File, at: u64, pages: u64, seal: &[u8]) -> Result<Vec<u
         let expected = (start, (at - start).min(PAGE_BYTES as u64));
         if !cell.is(Kind::Page) || (cell.start, cell.end) != expected {
             let offset = at + page * CELL_BYTES as u64;
-            return Broken::at(offset, "the checksum of a page is not where it should be");
+            return Broken::at(offset, "the checksum cell of a page is wrong");
         }
         checksums.push(cell.id);
     }
@@ -161,9 +161,9 @@ fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<(), Broken> {
     file.read_exact_at(bytes, offset).map_err(unreadable)
 }
 
-/// Chunks that were read last.
+/// The chunks that were read last.
 #[derive(Debug, Default)]
-struct Cache {
+struct PageCache {
     ways: Vec<Way>,
     clock: u64,
 }
@@ -175,8 +175,9 @@ struct Way {
     bytes: Vec<u8>,
 }
 
-impl Cache {
-    /// A chunk's bytes; reads them over those of its set that were used the longest ago.
+impl PageCache {
+    /// Returns the bytes of a chunk. If it is not cached, reads it over the least recently used
+    /// chunk of its set.
     fn chunk(&mut self, pages: &Pages, chunk: u64) -> Result<&[u8], Broken> {
         if self.ways.is_empty() {
             self.ways.resize_with(SETS * WAYS, Way::default);

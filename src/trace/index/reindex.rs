@@ -1,4 +1,4 @@
-//! Making the index of a data file anew.
+//! Rebuilds the index of a data file.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,33 +14,33 @@ use crate::trace::scan::scan;
 use crate::trace::scanned::Scan;
 use crate::trace::{HEADER_BYTES, TraceError};
 
-/// An index that was made anew.
+/// The result of [`reindex`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reindexed {
-    /// Bytes of the index file.
+    /// The size of the index file in bytes.
     pub index_bytes: u64,
-    /// How many cells it has.
+    /// The number of cells in the index.
     pub cells: u64,
-    /// What a user should know of the data file's state.
+    /// Notices for the user about the state of the data file.
     pub notices: Vec<String>,
 }
 
-/// Makes the index of the data file at `path` anew from the data and puts it in the place of the
-/// one that is there, if there is one. With `full` it has a cell for every call, not only for those
-/// that a reader could not find the ends of otherwise.
+/// Rebuilds the index of the data file at `path` from the data and replaces the existing index, if
+/// there is one. With `full` it has a cell for every call, not only for calls whose ends a reader
+/// could not find otherwise.
 ///
 /// # Errors
-/// Those of [`load`](fn@crate::trace::load), [`TraceError::Busy`] while the trace is recorded,
-/// [`TraceError::Corrupt`] if there is no whole frame, and [`TraceError::Io`] if the index cannot
-/// be written; the one that is there stays then.
+/// Those of [`load`](fn@crate::trace::load), [`TraceError::Busy`] while the trace is being
+/// recorded, [`TraceError::Corrupt`] if there is no complete frame, and [`TraceError::Io`] if the
+/// index cannot be written; the existing index stays then.
 pub fn reindex(path: &Path, full: bool) -> Result<Reindexed, TraceError> {
     let _lock = lock(path)?;
     let Scan { tables, identity, first, closed, bytes, notices, .. } = scan(path, full)?;
     let (Some(first), Some(last)) = (first, tables.frames.last()) else {
-        let (offset, what) = (HEADER_BYTES as u64, "there is no whole frame");
+        let (offset, what) = (HEADER_BYTES as u64, "there is no complete frame");
         return Err(TraceError::Corrupt { offset, what });
     };
-    // Without its first frame a trace has lost its UUID.
+    // A trace without its first frame has lost its UUID.
     let identity = identity.unwrap_or(Identity { salt: first.salt, uuid: 0 });
     let covered = if closed { last.end } else { bytes };
     let stamp = Stamp { identity, first_crc: first.crc(), covered };
@@ -49,11 +49,11 @@ pub fn reindex(path: &Path, full: bool) -> Result<Reindexed, TraceError> {
     Ok(Reindexed { index_bytes, cells, notices })
 }
 
-/// Keeps recorders from the data file, as far as the file system has locks: one would go on writing
-/// an index that no longer has a name.
+/// Locks recorders out of the data file, if the file system supports locks: a recorder would
+/// continue to write an index that no longer has a name.
 fn lock(path: &Path) -> Result<Option<Flock<File>>, TraceError> {
     let read = |source| TraceError::read(path, source);
-    // A pipe would block.
+    // Opening a pipe would block.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
         return Err(TraceError::NotATrace { path: path.to_owned() });
     }

@@ -1,8 +1,8 @@
-//! A sorted index that takes the place of the index that is there.
+//! Replaces the index of a data file by a sorted index.
 //!
-//! It is written beside it as `.tmp` and renamed when it is on the disk, so that there is an index
-//! at every moment. Whoever writes holds a lock on that file: one that is not locked was left by a
-//! writer that was killed, and is removed.
+//! The writer writes a `.tmp` file beside the index and renames it once it is on the disk, so there
+//! is an index at every moment. The writer holds a lock on that file. An unlocked file was left by
+//! a killed writer, and the next writer removes it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind};
@@ -14,15 +14,16 @@ use nix::fcntl::{Flock, FlockArg};
 use super::open::index_path;
 use super::pages::MAX_BYTES;
 use super::sorted::{self, Stamp};
-use super::tables::Tables;
+use super::tables::IndexTables;
 use crate::trace::TraceError;
 use crate::trace::file::directory_of;
 
-/// Permissions without those of file types and set-id bits.
+/// The permission bits, without the file type and the set-id bits.
 const PERMISSIONS: u32 = 0o777;
 
-/// Writes the index of the data file at `data`, with the same permissions; gives its bytes.
-pub(super) fn write(data: &Path, tables: &Tables, stamp: &Stamp) -> Result<u64, TraceError> {
+/// Writes the index of the data file at `data`, with the same permissions. Returns its size in
+/// bytes.
+pub(super) fn write(data: &Path, tables: &IndexTables, stamp: &Stamp) -> Result<u64, TraceError> {
     if sorted::size(tables) > MAX_BYTES {
         return Err(TraceError::LimitExceeded { what: "the index file", limit: MAX_BYTES });
     }
@@ -38,7 +39,7 @@ pub(super) fn write(data: &Path, tables: &Tables, stamp: &Stamp) -> Result<u64, 
             Ok(bytes)
         });
     if written.is_err() {
-        // Locked, so it is ours. What cannot be removed is removed by the next writer.
+        // The file is locked, so it is ours. If the removal fails, the next writer removes it.
         let _ = std::fs::remove_file(&temporary);
     }
     let bytes = written?;
@@ -67,16 +68,16 @@ fn create(path: &Path) -> io::Result<Flock<File>> {
     lock(file, path)
 }
 
-/// Removes what a writer left that was killed.
+/// Removes the file of a killed writer.
 fn remove_abandoned(path: &Path, options: &OpenOptions) -> io::Result<()> {
     if !std::fs::symlink_metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let _abandoned = lock(options.open(path)?, path)?;
     std::fs::remove_file(path)
 }
 
-/// Locks a file and makes sure that it still has its name: another writer may have removed it in
+/// Locks a file and checks that it still has its name: another writer may have removed it in
 /// between.
 fn lock(file: File, path: &Path) -> io::Result<Flock<File>> {
     let busy = || io::Error::new(ErrorKind::ResourceBusy, "it is being written by another process");
@@ -90,7 +91,7 @@ fn lock(file: File, path: &Path) -> io::Result<Flock<File>> {
     if same { Ok(file) } else { Err(busy()) }
 }
 
-fn fill(file: &File, tables: &Tables, stamp: &Stamp, mode: u32) -> io::Result<u64> {
+fn fill(file: &File, tables: &IndexTables, stamp: &Stamp, mode: u32) -> io::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let bytes = sorted::write(tables, stamp, &mut out)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?;

@@ -1,37 +1,37 @@
-//! The writer of sorted index files.
+//! Writer of sorted index files.
 //!
 //! # Invariants
-//! - Equal tables make equal bytes.
-//! - What is kept in memory beside the tables is a page and four bytes per page.
+//! - Equal tables give equal bytes.
+//! - The memory use beside the tables is one page and four bytes per page.
 
 use std::io::{self, Write};
 
 use super::cell::{self, CELL_BYTES, Cell, UNUSED};
 use super::pages::PAGE_BYTES;
-use super::tables::{BlockRow, CallRow, NEUTRAL_KINDS, StreamTables, Tables};
+use super::tables::{BlockRow, CallRow, IndexTables, NEUTRAL_KINDS, StreamTables};
 use crate::trace::kind::Kind;
 use crate::trace::output::Identity;
 use crate::trace::{HEADER_BYTES, INDEX_MAGIC, NO_THREAD, file_header};
 
-/// Where the TABLE cells begin.
+/// The offset of the TABLE cells.
 pub(super) const TABLES_AT: u64 = (HEADER_BYTES + 2 * CELL_BYTES) as u64;
-/// TABLE cells that are not of streams.
+/// The number of TABLE cells that do not belong to streams.
 pub(super) const FIXED_TABLES: usize = 1 + NEUTRAL_KINDS.len();
 
-/// Which data file an index belongs to.
+/// The identity of the data file that an index belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct Stamp {
     pub(in crate::trace) identity: Identity,
-    /// The checksum in the header of its first frame.
+    /// The checksum in the header of the first frame.
     pub(in crate::trace) first_crc: u32,
-    /// How many bytes of the data file were looked at; what lies behind the end of a complete trace
-    /// does not count.
+    /// The number of bytes of the data file that were read. What follows the end of a complete
+    /// trace does not count.
     pub(in crate::trace) covered: u64,
 }
 
-/// Writes a sorted index; gives its bytes.
+/// Writes a sorted index. Returns its size in bytes.
 pub(in crate::trace) fn write(
-    tables: &Tables,
+    tables: &IndexTables,
     stamp: &Stamp,
     out: &mut dyn Write,
 ) -> io::Result<u64> {
@@ -62,13 +62,13 @@ pub(in crate::trace) fn write(
     paged.finish()
 }
 
-/// Bytes of a sorted index before its checksums.
-pub(super) fn size(tables: &Tables) -> u64 {
+/// Returns the size in bytes of a sorted index before its checksums.
+pub(super) fn size(tables: &IndexTables) -> u64 {
     let end = |last: &Cell| last.start + last.end * CELL_BYTES as u64;
     table_cells(tables).last().map_or(0, end)
 }
 
-fn of_threads(tables: &Tables) -> impl Iterator<Item = (u32, &StreamTables)> {
+fn of_threads(tables: &IndexTables) -> impl Iterator<Item = (u32, &StreamTables)> {
     tables
         .streams
         .iter()
@@ -76,8 +76,8 @@ fn of_threads(tables: &Tables) -> impl Iterator<Item = (u32, &StreamTables)> {
         .filter(|(stream, _)| *stream != NO_THREAD)
 }
 
-/// The TABLE cells: which cells follow, and where.
-fn table_cells(tables: &Tables) -> Vec<Cell> {
+/// Returns the TABLE cells, which locate the cells that follow.
+fn table_cells(tables: &IndexTables) -> Vec<Cell> {
     let neutral = NEUTRAL_KINDS.iter().zip(&tables.neutral);
     let mut counts = vec![(Kind::Frame as u32, tables.frames.len())];
     counts.extend(neutral.map(|(kind, rows)| (*kind as u32, rows.len())));
@@ -110,7 +110,7 @@ fn call_cells(stream: u32, call: &CallRow) -> [Cell; 2] {
     ]
 }
 
-/// Writes bytes and takes the checksums of their pages.
+/// A writer that computes the checksums of the pages.
 struct Paged<'a> {
     out: &'a mut dyn Write,
     page: Vec<u8>,
@@ -141,7 +141,7 @@ impl Paged<'_> {
         Ok(())
     }
 
-    /// Writes the checksums and the end.
+    /// Writes the checksums and the end of the index.
     fn finish(mut self) -> io::Result<u64> {
         let end = (self.checksums.len() * PAGE_BYTES + self.page.len()) as u64;
         if !self.page.is_empty() {
@@ -153,7 +153,7 @@ impl Paged<'_> {
     }
 }
 
-/// The PAGE cells of pages that end at `end`, the SEAL, the EOF and the magic.
+/// Returns the PAGE cells of pages that end at `end`, the SEAL, the EOF and the magic.
 pub(super) fn tail(end: u64, checksums: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((checksums.len() + 2) * CELL_BYTES + 8);
     let mut start = 0;

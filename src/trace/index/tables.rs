@@ -1,4 +1,4 @@
-//! What an index says, as tables: in memory, or in the pages of a sorted index file.
+//! The contents of an index as tables: in memory, or in the pages of a sorted index file.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::trace::codec::Codec;
 use crate::trace::frame::FrameHeader;
 use crate::trace::kind::Kind;
 
-/// Kinds of thread-neutral objects that have a table; LONG_STRING is in that of STRING.
+/// The kinds of thread-neutral objects that have a table; LONG_STRING is in that of STRING.
 pub(in crate::trace) const NEUTRAL_KINDS: [Kind; 9] = [
     Kind::String,
     Kind::Module,
@@ -22,8 +22,8 @@ pub(in crate::trace) const NEUTRAL_KINDS: [Kind; 9] = [
     Kind::Metadata,
 ];
 
-/// The place of a kind in [`NEUTRAL_KINDS`].
-pub(in crate::trace) fn neutral_place(kind: Kind) -> Option<usize> {
+/// Returns the position of a kind in [`NEUTRAL_KINDS`].
+pub(in crate::trace) fn neutral_kind_index(kind: Kind) -> Option<usize> {
     let kind = if kind == Kind::LongString { Kind::String } else { kind };
     NEUTRAL_KINDS.iter().position(|known| *known == kind)
 }
@@ -31,16 +31,16 @@ pub(in crate::trace) fn neutral_place(kind: Kind) -> Option<usize> {
 /// A frame of the data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct FrameRow {
-    /// Its offset.
+    /// The offset of the frame.
     pub(in crate::trace) offset: u64,
-    /// Offset of the byte behind it.
+    /// The offset of the first byte after the frame.
     pub(in crate::trace) end: u64,
-    /// The checksum in its header.
+    /// The checksum in the frame's header.
     pub(in crate::trace) crc: u32,
 }
 
 impl FrameRow {
-    /// Whether a position lies in it, as far as the row tells.
+    /// Returns whether a position is in the frame, as far as the row tells.
     pub(super) fn holds(&self, position: u64, codec: Codec) -> bool {
         match codec {
             Codec::Plain => position > self.offset && position < self.end,
@@ -52,23 +52,23 @@ impl FrameRow {
 /// A block of a thread, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct BlockRow {
-    /// It begins with BLOCK_START.
+    /// Whether it starts with BLOCK_START.
     pub(in crate::trace) first: bool,
-    /// Position of its first byte.
+    /// The position of its first byte.
     pub(in crate::trace) start: u64,
-    /// Position of its last byte.
+    /// The position of its last byte.
     pub(in crate::trace) end: u64,
-    /// Logical offset of its first byte of data.
+    /// The logical offset of its first byte of data.
     pub(in crate::trace) logical: u64,
-    /// Time of its first sample; without one, of the last before it.
+    /// The time of its first sample; without samples, that of the last sample before it.
     pub(in crate::trace) first_ns: u64,
-    /// Samples in it.
+    /// The number of samples in it.
     pub(in crate::trace) samples: u32,
 }
 
 impl BlockRow {
-    /// The row of a block's cell and the BLOCK_SPAN behind it.
-    pub(super) fn of_cells(block: RawCell, span: RawCell) -> Self {
+    /// Creates the row from a block's cell and the BLOCK_SPAN after it.
+    pub(super) fn from_cells(block: RawCell, span: RawCell) -> Self {
         Self {
             first: block.is(Kind::BlockStart),
             start: block.start,
@@ -79,7 +79,7 @@ impl BlockRow {
         }
     }
 
-    /// Whether it can be the next of a stream after `before`.
+    /// Returns whether this block can follow `before` in a stream.
     pub(super) fn follows(&self, before: &Self) -> bool {
         self.start > before.end
             && self.logical >= before.logical
@@ -87,24 +87,24 @@ impl BlockRow {
     }
 }
 
-/// A call, or with start 0 a whole stream.
+/// A call; with start 0, a complete stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct CallRow {
-    /// Logical offset of the first byte of its content.
+    /// The logical offset of the first byte of its content.
     pub(in crate::trace) start: u64,
-    /// Logical offset of its footer.
+    /// The logical offset of its footer.
     pub(in crate::trace) end: u64,
-    /// Its children.
+    /// The number of its children.
     pub(in crate::trace) children: u32,
-    /// Samples in it and in all calls below it.
+    /// The number of samples in it and in all calls below it.
     pub(in crate::trace) samples: u64,
-    /// Time of the last sample in it; without one, of the last before it.
+    /// The time of the last sample in it; without samples, that of the last sample before it.
     pub(in crate::trace) last_ns: u64,
 }
 
 impl CallRow {
-    /// The row of a call's cell and the CALL_SUMMARY behind it.
-    pub(super) fn of_cells(call: RawCell, summary: RawCell) -> Self {
+    /// Creates the row from a call's cell and the CALL_SUMMARY after it.
+    pub(super) fn from_cells(call: RawCell, summary: RawCell) -> Self {
         Self {
             start: call.start,
             end: call.end,
@@ -118,33 +118,33 @@ impl CallRow {
 /// The rows of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::trace) struct StreamTables {
-    /// By logical offset.
+    /// The blocks by logical offset.
     pub(in crate::trace) blocks: Vec<BlockRow>,
-    /// By start.
+    /// The calls by start.
     pub(in crate::trace) calls: Vec<CallRow>,
 }
 
 /// An index in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::trace) struct Tables {
-    /// By offset.
+pub(in crate::trace) struct IndexTables {
+    /// The frames by offset.
     pub(in crate::trace) frames: Vec<FrameRow>,
-    /// Kind, id and position of the thread-neutral objects, by place in [`NEUTRAL_KINDS`], in the
-    /// order of id and position.
+    /// The kind, id and position of each thread-neutral object, sorted by id and position. The
+    /// tables have the order of [`NEUTRAL_KINDS`].
     pub(in crate::trace) neutral: [Vec<(Kind, u32, u64)>; NEUTRAL_KINDS.len()],
-    /// By stream.
+    /// The tables of each stream.
     pub(in crate::trace) streams: BTreeMap<u32, StreamTables>,
 }
 
-impl Tables {
-    /// Adds a frame; they come by offset.
+impl IndexTables {
+    /// Adds a frame; frames are added by offset.
     pub(in crate::trace) fn add_frame(&mut self, header: &FrameHeader) {
         let (offset, end) = (header.offset, header.offset + header.total_bytes());
         self.frames.push(FrameRow { offset, end, crc: header.crc() });
     }
 
-    /// Adds a block, or a part of one, that lies at `at` in the payload of a frame. Those of a
-    /// stream come by logical offset; that of thread-neutral objects has no row.
+    /// Adds the block, or the part of a block, at offset `at` in the payload of a frame. The blocks
+    /// of a stream are added by logical offset. A block of thread-neutral objects has no row.
     pub(in crate::trace) fn add_block(
         &mut self,
         header: &FrameHeader,
@@ -166,18 +166,18 @@ impl Tables {
 
     /// Adds a thread-neutral object at a position.
     pub(in crate::trace) fn add_neutral(&mut self, kind: Kind, id: u32, position: u64) {
-        if let Some(place) = neutral_place(kind) {
+        if let Some(place) = neutral_kind_index(kind) {
             self.neutral[place].push((kind, id, position));
         }
     }
 
-    /// Adds a call; [`Self::sort`] follows when all are there.
+    /// Adds a call. After the last one the caller calls [`Self::sort`].
     pub(in crate::trace) fn add_call(&mut self, stream: u32, call: CallRow) {
         self.streams.entry(stream).or_default().calls.push(call);
     }
 
-    /// Brings calls (which come in the order of their ends) and objects (which may be written
-    /// again) into the order of their tables.
+    /// Sorts the calls, which were added in the order of their ends, and the objects, which may
+    /// have been written repeatedly.
     pub(in crate::trace) fn sort(&mut self) {
         for table in &mut self.neutral {
             table.sort_unstable_by_key(|(_, id, position)| (*id, *position));

@@ -1,4 +1,4 @@
-//! Sorted indexes: written, read, damaged, forged.
+//! Tests of sorted indexes: written, read, damaged, forged.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,11 +10,11 @@ use super::paged::SortedIndex;
 use super::pages::{CACHED_BYTES, PAGE_BYTES, Pages};
 use super::sorted::{self, Stamp};
 use super::tables::{
-    BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, StreamTables, Tables, neutral_place,
+    BlockRow, CallRow, FrameRow, IndexTables, NEUTRAL_KINDS, StreamTables, neutral_kind_index,
 };
 use super::{Broken, Index, forge};
 use crate::trace::codec::Codec;
-use crate::trace::frame::{FrameHeader, Section};
+use crate::trace::frame::{FrameHeader, StoredSection};
 use crate::trace::kind::Kind;
 use crate::trace::output::Identity;
 use crate::trace::{HEADER_BYTES, SIDE};
@@ -29,7 +29,7 @@ fn first() -> FrameHeader {
         sequence: 0,
         codec: Codec::Zstd,
         flags: 0,
-        sections: [Section::default(); 3],
+        sections: [StoredSection::default(); 3],
         blocks: 0,
         samples: 0,
         first_ns: 0,
@@ -45,10 +45,10 @@ fn position(frame: u64, at: u64) -> u64 {
     offset(frame) << 24 | at
 }
 
-/// Tables of `frames` frames, `objects` objects of each kind, and streams of as many blocks as the
-/// list says.
-fn tables(frames: u64, objects: u32, streams: &[u64]) -> Tables {
-    let mut tables = Tables::default();
+/// Creates tables of `frames` frames, `objects` objects of each kind, and a stream for each number
+/// of blocks in `streams`.
+fn tables(frames: u64, objects: u32, streams: &[u64]) -> IndexTables {
+    let mut tables = IndexTables::default();
     for n in 0..frames {
         let end = offset(n) + FRAME_BYTES;
         tables.frames.push(FrameRow { offset: offset(n), end, crc: n as u32 ^ 0x55 });
@@ -94,23 +94,23 @@ fn tables(frames: u64, objects: u32, streams: &[u64]) -> Tables {
     tables
 }
 
-fn stamp(tables: &Tables) -> Stamp {
+fn stamp(tables: &IndexTables) -> Stamp {
     let identity = Identity { salt: 7, uuid: 8 };
     let covered = tables.frames.last().map_or(HEADER_BYTES as u64, |frame| frame.end);
     Stamp { identity, first_crc: first().crc(), covered }
 }
 
-fn bytes_of(tables: &Tables) -> Vec<u8> {
+fn bytes_of(tables: &IndexTables) -> Vec<u8> {
     let mut bytes = Vec::new();
     let written = sorted::write(tables, &stamp(tables), &mut bytes).unwrap();
     assert_eq!(written, bytes.len() as u64);
     bytes
 }
 
-/// One file for many variants of an index.
-struct Place(File);
+/// A file for many variants of an index.
+struct ScratchFile(File);
 
-impl Place {
+impl ScratchFile {
     fn new() -> Self {
         Self(tempfile::tempfile().unwrap())
     }
@@ -128,8 +128,8 @@ impl Place {
 }
 
 /// Reads an index back into tables, row by row.
-fn read_back(index: &Index) -> Result<Tables, Broken> {
-    let mut tables = Tables::default();
+fn read_back(index: &Index) -> Result<IndexTables, Broken> {
+    let mut tables = IndexTables::default();
     for n in 0..index.frame_count() {
         tables.frames.push(index.frame(n)?);
     }
@@ -161,10 +161,10 @@ proptest! {
         streams in prop::collection::vec(0u64..40, 0..20),
     ) {
         let tables = tables(frames, objects, &streams);
-        let index = Place::new().open(&bytes_of(&tables)).unwrap();
+        let index = ScratchFile::new().open(&bytes_of(&tables)).unwrap();
         index.check().unwrap();
         prop_assert_eq!(&read_back(&index).unwrap(), &tables);
-        // Both forms find the same.
+        // Both forms give the same results.
         let memory = Index::Tables(tables.clone());
         memory.check().unwrap();
         prop_assert_eq!(index.reach().unwrap(), memory.reach().unwrap());
@@ -173,7 +173,7 @@ proptest! {
             for id in 0..objects + 2 {
                 let found = index.neutral(kind, id).unwrap();
                 prop_assert_eq!(found, memory.neutral(kind, id).unwrap());
-                let place = neutral_place(kind).map(|place| &tables.neutral[place]);
+                let place = neutral_kind_index(kind).map(|place| &tables.neutral[place]);
                 let by_hand = place.and_then(|rows| rows.iter().rfind(|row| row.1 == id));
                 prop_assert_eq!(found, by_hand.map(|row| (row.0, row.2)));
             }
@@ -215,11 +215,11 @@ proptest! {
             }
         }
         forge::reseal(&mut bytes);
-        let mut place = Place::new();
+        let mut place = ScratchFile::new();
         if let Ok(index) = place.open(&bytes) {
             let sound = index.check();
             if let Ok(rows) = read_back(&index) {
-                // What passes the check is in order, so it can be found.
+                // Rows that pass the check are in order, so they can be found.
                 for (stream, rows) in rows.streams.iter().filter(|_| sound.is_ok()) {
                     for call in &rows.calls {
                         prop_assert_eq!(index.call(*stream, call.start), Ok(Some(*call)));
@@ -233,7 +233,7 @@ proptest! {
 #[test]
 fn an_index_that_is_cut_off_is_refused() {
     let bytes = bytes_of(&tables(5, 4, &[2, 5, 1]));
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     for len in 0..bytes.len() {
         assert!(place.open(&bytes[..len]).is_err(), "{len}");
     }
@@ -245,13 +245,13 @@ fn an_index_that_is_cut_off_is_refused() {
 fn an_index_that_is_cut_off_while_it_is_open_is_an_error() {
     let tables = tables(40, 300, &[30; 40]);
     let bytes = bytes_of(&tables);
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     for len in (0..bytes.len()).step_by(9001) {
         let file = place.put(&bytes);
         let index = SortedIndex::open(file, bytes.len() as u64, &first()).unwrap();
         place.0.set_len(len as u64).unwrap();
         match read_back(&Index::Sorted(index)) {
-            // Only the checksums and the end are cut off, and those were read.
+            // Only the checksums and the end are cut off, and they were read before.
             Ok(read) => assert!(read == tables && len + 21 * 99 > bytes.len(), "{len}"),
             Err(broken) => assert_eq!(broken.what, "the index cannot be read"),
         }
@@ -261,7 +261,7 @@ fn an_index_that_is_cut_off_while_it_is_open_is_an_error() {
 #[test]
 fn no_flipped_bit_goes_unnoticed() {
     let mut bytes = bytes_of(&tables(5, 4, &[2, 5, 1]));
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let noticed = place.open(&bytes).is_err_and(|broken| broken.offset <= bytes.len() as u64);
@@ -271,14 +271,14 @@ fn no_flipped_bit_goes_unnoticed() {
     assert!(place.open(&bytes).is_ok());
 }
 
-/// What an attacker may do to a sorted index, whose checksums are then put right.
+/// Edits that an attacker may make to a sorted index, with the checksums recomputed.
 #[test]
 fn a_forged_index_is_found_out_by_the_check() {
     let bytes = bytes_of(&tables(6, 7, &[3, 4, 6]));
     let cell = |at: usize| super::cell::RawCell::decode(&bytes[at..]);
     let of_kind =
         |kind: Kind| forge::cells(&bytes).filter(move |at| cell(*at).is(kind)).collect::<Vec<_>>();
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     let mut refused = |what: &str, edit: &dyn Fn(&mut Vec<u8>)| {
         let mut forged = bytes.clone();
         edit(&mut forged);
@@ -340,11 +340,11 @@ fn a_forged_index_is_found_out_by_the_check() {
 }
 
 #[test]
-fn counts_that_lie_allocate_nothing() {
+fn false_counts_allocate_nothing() {
     let tables = tables(3, 2, &[1]);
     let bytes = bytes_of(&tables);
     let seal_at = bytes.len() - 8 - 2 * CELL_BYTES;
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     for field in [2, 3] {
         for value in [0, 1, 2, 1 << 20, 1 << 40, u64::MAX / 21, u64::MAX] {
             let mut forged = bytes.clone();
@@ -361,7 +361,7 @@ fn ten_thousand_streams_are_found_in_little_memory() {
     let tables = tables(12, 3000, &vec![11; 10_000]);
     let bytes = bytes_of(&tables);
     assert!(bytes.len() > 2 * CACHED_BYTES);
-    let index = Place::new().open(&bytes).unwrap();
+    let index = ScratchFile::new().open(&bytes).unwrap();
     index.check().unwrap();
     assert_eq!(index.streams().unwrap().len(), 10_000);
     for (stream, rows) in tables.streams.iter().rev().step_by(97) {
@@ -374,10 +374,10 @@ fn ten_thousand_streams_are_found_in_little_memory() {
 }
 
 #[test]
-fn pages_read_the_same_whatever_the_place() {
+fn pages_read_the_same_at_any_offset() {
     let bytes = bytes_of(&tables(40, 300, &[30; 40]));
     assert!(bytes.len() > 5 * 4 * PAGE_BYTES);
-    let pages = Pages::open(Place::new().put(&bytes), bytes.len() as u64).unwrap();
+    let pages = Pages::open(ScratchFile::new().put(&bytes), bytes.len() as u64).unwrap();
     let end = pages.end() as usize;
     for at in (0..end - 99).step_by(61).chain(end - 120..end - 98) {
         assert_eq!(pages.read::<99>(at as u64).unwrap(), bytes[at..at + 99], "{at}");
@@ -395,7 +395,7 @@ fn time_of_opening_and_of_rows() {
     let begun = Instant::now();
     let bytes = bytes_of(&tables);
     println!("writing {} bytes: {:?}", bytes.len(), begun.elapsed());
-    let mut place = Place::new();
+    let mut place = ScratchFile::new();
     place.put(&bytes);
     let begun = Instant::now();
     let file = place.0.try_clone().unwrap();

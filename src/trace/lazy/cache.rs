@@ -1,18 +1,18 @@
-//! What was decoded last, by offset in the file, within a budget of bytes.
+//! A cache of decoded values by file offset, within a budget of bytes.
 
 use std::collections::HashMap;
 
-/// Keeps values until others push them out, the one that was not used for longest first.
+/// Keeps values and evicts the least recently used one when space is needed.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
-    values: HashMap<u64, Kept<T>>,
+    values: HashMap<u64, CachedValue<T>>,
     bytes: usize,
     budget: usize,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct CachedValue<T> {
     value: T,
     bytes: usize,
     used: u64,
@@ -30,17 +30,17 @@ impl<T: Clone> Cache<T> {
         Some(kept.value.clone())
     }
 
-    /// Keeps a value of so many bytes.
+    /// Adds a value of `bytes` bytes.
     pub(super) fn insert(&mut self, key: u64, value: T, bytes: usize) {
         while self.bytes + bytes > self.budget {
-            // Few are kept at a time, so a search is as good as a list.
+            // The cache holds few values, so a search is as good as a list.
             let oldest = self.values.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key);
             let Some(kept) = oldest.and_then(|key| self.values.remove(&key)) else { break };
             self.bytes -= kept.bytes;
         }
         self.uses += 1;
         self.bytes += bytes;
-        let kept = Kept { value, bytes, used: self.uses };
+        let kept = CachedValue { value, bytes, used: self.uses };
         if let Some(before) = self.values.insert(key, kept) {
             self.bytes -= before.bytes;
         }

@@ -1,51 +1,53 @@
-//! A call of a lazily read trace: it knows where its children are, and has those that were loaded.
+//! A call of a lazily read trace: the location of its children, and those that are loaded.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Window;
 use crate::trace::forest::gap;
-use crate::trace::object::Point;
+use crate::trace::object::TracePoint;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
-/// A call, or a thread as the parent of its roots. Its children are loaded by
-/// [`LazyTrace::load_all`](super::LazyTrace::load_all) and its like, and can be forgotten and
-/// loaded again.
+/// A call, or a thread as the parent of its roots.
+/// [`LazyTrace::load_all`](super::LazyTrace::load_all) and similar functions load its children. The
+/// caller can forget children and load them again.
 #[derive(Debug)]
 pub struct LazyCall {
-    pub(super) place: Place,
+    pub(super) place: ContentPosition,
     pub(super) location: Option<LocationId>,
     pub(super) call_site: Option<LocationId>,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) samples: u64,
-    /// The numbers of the first sample in it and of the first behind it; not of a thread.
+    /// The numbers of the first sample in the call and of the first one after it; `None` for a
+    /// thread.
     pub(super) numbers: Option<(u64, u64)>,
-    pub(super) ending: Ending,
+    pub(super) ending: CallEnding,
     pub(super) begin_lost: bool,
-    /// The times that its children are narrowed to.
+    /// The time range that its children are limited to.
     pub(super) times: Option<(u64, u64)>,
     pub(super) count: Option<u32>,
     pub(super) marks: Vec<Mark>,
     pub(super) children: BTreeMap<u32, LazyNode>,
 }
 
-/// Where the content of a call is.
+/// The position of a call's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Both streams of a thread, from their begins on.
+pub(super) enum ContentPosition {
+    /// Both streams of a thread, from their start.
     Thread(u32),
-    /// In a stream.
+    /// The content of a call in a stream.
     Call {
+        /// The stream.
         stream: u32,
-        /// Calls that are open in it, itself included.
+        /// The number of open calls in it, including the call itself.
         depth: usize,
-        /// Logical offset of the first byte.
+        /// The logical offset of the first byte.
         start: u64,
     },
 }
 
-/// A part of a call's content that lies in one stream.
+/// The part of a call's content in one stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment {
     pub(super) stream: u32,
@@ -53,8 +55,8 @@ pub(super) struct Segment {
     pub(super) start: u64,
 }
 
-impl Place {
-    /// The parts, in the order of their children.
+impl ContentPosition {
+    /// Iterates over the parts, in the order of their children.
     pub(super) fn segments(self) -> impl Iterator<Item = Segment> {
         let (first, second) = match self {
             Self::Thread(id) => {
@@ -67,20 +69,20 @@ impl Place {
     }
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// It was seen to end.
+pub(super) enum CallEnding {
+    /// The recording shows the end of the call.
     Seen,
-    /// The recording ended, or goes on.
+    /// The recording ended before the call, or is still running.
     Unfinished,
-    /// Somewhere in a part of the file that is lost.
+    /// The end is in a lost part of the file.
     Lost,
-    /// In such a part or not at all: the recording has no end.
+    /// The end is in a lost part of the file, or missing: the recording has no end.
     LostOrUnfinished,
 }
 
-/// A block of a call's content and how many of its children begin before that.
+/// A block of a call's content and the number of the call's children that start before that block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) children: u32,
@@ -88,56 +90,56 @@ pub(super) struct Mark {
     pub(super) block: u64,
 }
 
-/// A child.
+/// A child of a call.
 #[derive(Debug)]
 pub enum LazyNode {
     /// A method call.
     Call(Box<LazyCall>),
-    /// A sample that was taken in the call above it.
+    /// A sample that was taken in the parent call.
     Sample(Box<Sample>),
-    /// A time of which nothing is known; the calls before it were ended.
+    /// A time about which nothing is known; the calls before it ended.
     Gap {
-        /// Time of the last sample before it.
+        /// The time of the last sample before the gap.
         from_ns: u64,
-        /// Time of the first sample after it.
+        /// The time of the first sample after the gap.
         to_ns: u64,
     },
-    /// The thread began during the recording.
+    /// The thread started during the recording.
     ThreadStart {
-        /// When it was first seen.
+        /// The time at which it was first seen.
         time_ns: u64,
     },
-    /// The thread ended during the recording.
+    /// The thread exited during the recording.
     ThreadExit {
-        /// When it was seen to have ended.
+        /// The time at which its exit was seen.
         time_ns: u64,
     },
     /// A part of the file that cannot be read.
     Lost {
-        /// Time of the last sample before it.
+        /// The time of the last sample before the loss.
         from_ns: u64,
-        /// Time of the first sample after it.
+        /// The time of the first sample after the loss.
         to_ns: u64,
-        /// How many samples it had, if what follows tells.
+        /// The number of lost samples, if later data states it.
         samples: Option<u64>,
     },
 }
 
 impl LazyNode {
-    /// A point without children, in a stream whose last sample is at `last_ns`.
-    pub(super) fn of_point(point: Point, last_ns: u64) -> Option<Self> {
+    /// Converts a trace point without children, in a stream whose last sample is at `last_ns`.
+    pub(super) fn of_point(point: TracePoint, last_ns: u64) -> Option<Self> {
         Some(match point {
-            Point::Gap { before, length } => {
+            TracePoint::Gap { before, length } => {
                 let (from_ns, to_ns) = gap(before, length, last_ns).ok()?;
                 Self::Gap { from_ns, to_ns }
             }
-            Point::ThreadStart { time_ns } => Self::ThreadStart { time_ns },
-            Point::ThreadExit { time_ns } => Self::ThreadExit { time_ns },
+            TracePoint::ThreadStart { time_ns } => Self::ThreadStart { time_ns },
+            TracePoint::ThreadExit { time_ns } => Self::ThreadExit { time_ns },
             _ => return None,
         })
     }
 
-    /// When it begins and ends; of a call, the times of its first and last sample.
+    /// Returns the start and the end time; for a call, the times of its first and last sample.
     pub fn times(&self) -> (u64, u64) {
         match self {
             Self::Call(call) => (call.first_ns, call.last_ns),
@@ -149,13 +151,13 @@ impl LazyNode {
 }
 
 impl LazyCall {
-    /// The thread, as the parent of its roots.
+    /// Creates the thread as the parent of its roots.
     pub(super) fn of_thread(id: ThreadId) -> Self {
-        Self::new(Place::Thread(id.0), None, None)
+        Self::new(ContentPosition::Thread(id.0), None, None)
     }
 
     pub(super) fn new(
-        place: Place,
+        place: ContentPosition,
         location: Option<LocationId>,
         call_site: Option<LocationId>,
     ) -> Self {
@@ -167,7 +169,7 @@ impl LazyCall {
             last_ns: 0,
             samples: 0,
             numbers: None,
-            ending: Ending::Seen,
+            ending: CallEnding::Seen,
             begin_lost: false,
             times: None,
             count: None,
@@ -176,92 +178,93 @@ impl LazyCall {
         }
     }
 
-    /// Where it was when it was first seen; its method is that of the whole call. `None` for a
-    /// thread.
+    /// Returns the location at which the call was first seen. The method of that location is the
+    /// call's method throughout. `None` for a thread.
     pub fn location(&self) -> Option<LocationId> {
         self.location
     }
 
-    /// The location in the call above that it was made from, `None` for a root.
+    /// Returns the location in the parent call from which it was called, `None` for a root.
     pub fn call_site(&self) -> Option<LocationId> {
         self.call_site
     }
 
-    /// Time of the first sample that shows it.
+    /// Returns the time of the first sample that shows the call.
     pub fn first_ns(&self) -> u64 {
         self.first_ns
     }
 
-    /// Time of the last sample that shows it.
+    /// Returns the time of the last sample that shows the call.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// How many samples show it: its own and those of the calls below it.
+    /// Returns the number of samples that show the call: its own and those of the calls below it.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The numbers of the samples in it among those of its stream, lost ones included; `None` for a
-    /// thread. [`LazyTrace::for_each_sample_of`](super::LazyTrace::for_each_sample_of) tells them.
+    /// Returns the numbers of the call's samples within its stream, including lost ones; `None` for
+    /// a thread. [`LazyTrace::for_each_sample_of`](super::LazyTrace::for_each_sample_of) reads
+    /// them.
     pub fn sample_numbers(&self) -> Option<Range<u64>> {
         self.numbers.map(|(first, end)| first..end)
     }
 
-    /// True if it lies in the thread's side stream, under a call of `[truncated]`.
+    /// Returns whether the call is in the thread's side stream, under a call of `[truncated]`.
     pub fn is_side(&self) -> bool {
-        matches!(self.place, Place::Call { stream, .. } if stream & SIDE != 0)
+        matches!(self.place, ContentPosition::Call { stream, .. } if stream & SIDE != 0)
     }
 
-    /// True if the recording ended before the call was seen to end.
+    /// Returns whether the recording ended before the end of the call was seen.
     pub fn unfinished(&self) -> bool {
-        matches!(self.ending, Ending::Unfinished | Ending::LostOrUnfinished)
+        matches!(self.ending, CallEnding::Unfinished | CallEnding::LostOrUnfinished)
     }
 
-    /// True if its begin lies in a part of the file that is lost.
+    /// Returns whether the start of the call is in a lost part of the file.
     pub fn begin_lost(&self) -> bool {
         self.begin_lost
     }
 
-    /// True if its end lies in a part of the file that is lost.
+    /// Returns whether the end of the call is in a lost part of the file.
     pub fn end_lost(&self) -> bool {
-        matches!(self.ending, Ending::Lost | Ending::LostOrUnfinished)
+        matches!(self.ending, CallEnding::Lost | CallEnding::LostOrUnfinished)
     }
 
-    /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a
-    /// recording that was not finished;
-    /// [`LazyTrace::count_children`](super::LazyTrace::count_children) does.
+    /// Returns the number of children, loaded or not. `None` if nobody has counted them yet, as in
+    /// a recording that was not finished;
+    /// [`LazyTrace::count_children`](super::LazyTrace::count_children) counts them.
     pub fn child_count(&self) -> Option<u32> {
         self.count
     }
 
-    /// A child that is loaded.
+    /// Returns a loaded child.
     pub fn child(&self, number: u32) -> Option<&LazyNode> {
         self.children.get(&number)
     }
 
-    /// A child that is loaded, to load what is in it.
+    /// Returns a loaded child, so that the caller can load its children.
     pub fn child_mut(&mut self, number: u32) -> Option<&mut LazyNode> {
         self.children.get_mut(&number)
     }
 
-    /// Takes a child that is loaded out; it can be loaded again.
+    /// Removes and returns a loaded child; it can be loaded again.
     pub fn take(&mut self, number: u32) -> Option<LazyNode> {
         self.children.remove(&number)
     }
 
-    /// The children that are loaded, with their numbers.
+    /// Iterates over the loaded children with their numbers.
     pub fn loaded(&self) -> impl Iterator<Item = (u32, &LazyNode)> {
         self.children.iter().map(|(number, child)| (*number, child))
     }
 
-    /// True if all its children are loaded.
+    /// Returns whether all children are loaded.
     pub fn is_loaded(&self) -> bool {
         self.count.is_some_and(|count| self.children.len() == count as usize)
     }
 
-    /// Leaves of its children those that overlap a window's times: only these are counted, numbered
-    /// and loaded from now on. What is known of the call itself stays. Forgets all children.
+    /// Limits the children to those that overlap a window's times: from now on only these are
+    /// counted, numbered and loaded. The properties of the call itself stay. Forgets all children.
     pub fn narrow(&mut self, window: &Window) {
         self.times = Some((window.from_ns, window.to_ns));
         self.count = None;
@@ -272,8 +275,8 @@ impl LazyCall {
     /// Forgets children; they can be loaded again.
     pub fn forget(&mut self, children: Range<u32>) {
         if !children.is_empty() {
-            let mut behind = self.children.split_off(&children.start);
-            self.children.append(&mut behind.split_off(&children.end));
+            let mut after = self.children.split_off(&children.start);
+            self.children.append(&mut after.split_off(&children.end));
         }
     }
 
@@ -284,8 +287,8 @@ impl LazyCall {
 }
 
 impl Drop for LazyCall {
-    /// Takes deep trees apart level by level: dropped as they are nested, they would take as much
-    /// stack as they are deep.
+    /// Dismantles deep trees level by level: a nested drop would use stack in proportion to their
+    /// depth.
     fn drop(&mut self) {
         let mut rest: Vec<_> = std::mem::take(&mut self.children).into_values().collect();
         while let Some(node) = rest.pop() {

@@ -1,46 +1,49 @@
-//! Loading the children of a call.
+//! Loads the children of a call.
 //!
 //! # Invariants
-//! - A child that holds whole blocks is stepped over, not walked through, unless what is in it is
-//!   asked for.
-//! - Memory is that of what is asked for, plus one number per block of the call's content.
+//! - A child that contains complete blocks is skipped, not decoded, unless its content is
+//!   requested.
+//! - Memory use is that of the requested nodes, plus one number per block of the call's content.
 
 use std::ops::Range;
 
-use super::call::{Ending, LazyCall, LazyNode, Mark, Place, Segment};
-use super::fault::{Fault, Found};
-use super::reading::Reading;
-use super::walk::{Step, Walk};
+use super::call::{CallEnding, ContentPosition, LazyCall, LazyNode, Mark, Segment};
+use super::fault::{LazyError, LazyResult};
+use super::open_trace::OpenTrace;
+use super::walk::{Step, StreamWalk};
 use crate::trace::{LocationId, Loss, SIDE, TraceError};
 
-/// Most children of a call.
+/// The most children of a call.
 const MAX_CHILDREN: u32 = i32::MAX as u32;
 
-/// What to load.
+/// A request to load children.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    /// Which children; of a call whose number of children is not known, the end may lie beyond.
+    /// The numbers of the children. If the number of children is unknown, the range may extend
+    /// beyond the last one.
     pub(super) children: Range<u32>,
-    /// How deep: 1 is the children alone.
+    /// The number of levels to load: 1 is the children alone.
     pub(super) levels: usize,
-    /// What lies deeper than the children is left out of a child that goes on over a block's end,
-    /// and of all children when so many nodes are loaded.
+    /// The number of nodes from which on only the children themselves are loaded. A child that
+    /// continues over the end of a block is also loaded without its content, unless this is
+    /// `usize::MAX`.
     pub(super) deep_nodes: usize,
 }
 
 impl Wanted {
-    /// These children, and nothing in them.
+    /// Requests these children without their content.
     pub(super) fn children(children: Range<u32>) -> Self {
         Self { children, levels: 1, deep_nodes: 0 }
     }
 }
 
-/// Loads children of `call`, except those that are there. Counts them if it comes to the end.
-pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Found<()> {
+/// Loads the children of `call` that are not loaded yet. Counts them if it reaches the end of the
+/// call.
+pub(super) fn load(trace: &OpenTrace, call: &mut LazyCall, wanted: Wanted) -> LazyResult<()> {
     let from = call.marks.partition_point(|mark| mark.children <= wanted.children.start);
     let from = from.checked_sub(1).map(|place| call.marks[place]);
     let mut gather = Gather {
-        reading,
+        trace,
         next: from.map_or(0, |mark| mark.children),
         levels: wanted.levels,
         open: Vec::new(),
@@ -64,10 +67,10 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
     let (count, samples) = (Some(gather.next), gather.samples);
     let known = gather.call.count.is_none_or(|known| Some(known) == count)
         && (from.is_some() || gather.call.samples == samples);
-    if !known && !reading.scanned {
-        return Err(Fault::Index("a call has other contents than it should"));
+    if !known && !trace.scanned {
+        return Err(LazyError::Index("the content of a call differs from the index"));
     }
-    // What a wrong index said of it is put right.
+    // Corrects the values from a wrong index.
     gather.call.count = count;
     if from.is_none() {
         gather.call.samples = samples;
@@ -75,58 +78,56 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
     Ok(())
 }
 
-/// Where loading begins.
+/// The position at which loading starts.
 #[derive(Debug, Clone, Copy)]
 struct Begin {
     block: u64,
-    /// Where the content of the first child begins, unless it is not known which that is.
+    /// The offset at which the content of the first child starts, if the child is known.
     child: Option<u64>,
 }
 
-/// A child, or one of its own, that is open.
+/// An open child, or an open call below a child.
 #[derive(Debug)]
 struct Open {
-    /// `None` if it is not wanted.
+    /// The call; `None` if it is not requested.
     call: Option<Box<LazyCall>>,
     number: u32,
-    /// Its children so far; `None` if they will not be known.
+    /// The number of its children so far; `None` if the number stays unknown.
     count: Option<u32>,
-    /// It was stepped over: its children are known.
+    /// Whether it was skipped: the number of its children is known from the index.
     skipped: bool,
     samples_before: u64,
     lost_before: u64,
 }
 
 struct Gather<'a> {
-    reading: &'a Reading,
+    trace: &'a OpenTrace,
     call: &'a mut LazyCall,
     wanted: Wanted,
-    /// Number of the next child.
+    /// The number of the next child.
     next: u32,
-    /// How deep to load now.
+    /// The number of levels to load now.
     levels: usize,
-    /// The open calls below the call, as deep as they are loaded.
+    /// The open calls below the call, down to the loaded depth.
     open: Vec<Open>,
     nodes: usize,
-    /// Samples that are lost so far.
+    /// The number of lost samples so far.
     lost: u64,
-    /// Samples of the call in the segments that were gone through.
+    /// The number of samples of the call in the segments so far.
     samples: u64,
 }
 
 impl Gather<'_> {
-    /// Loads from one segment; false if all that is wanted was found before its end.
-    fn segment(&mut self, number: usize, segment: Segment, from: Option<Mark>) -> Found<bool> {
+    /// Loads from one segment. Returns false if everything requested was found before its end.
+    fn segment(&mut self, number: usize, segment: Segment, from: Option<Mark>) -> LazyResult<bool> {
         let Segment { stream, start, .. } = segment;
         let begin = match (from, self.call.times) {
             (Some(mark), _) => Some(Begin { block: mark.block, child: None }),
             (None, Some((from_ns, _))) => self.begin_at_time(segment, from_ns)?,
-            (None, None) => {
-                Some(Begin { block: self.reading.block_at(stream, start)?, child: None })
-            }
+            (None, None) => Some(Begin { block: self.trace.block_at(stream, start)?, child: None }),
         };
         let Some(Begin { block, child }) = begin else { return Ok(true) };
-        let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
+        let Some(mut walk) = StreamWalk::new(self.trace, stream, block)? else { return Ok(true) };
         match child {
             None => self.go_to(&mut walk, segment)?,
             Some(child) => self.go_to_child(&mut walk, segment, child)?,
@@ -152,40 +153,40 @@ impl Gather<'_> {
                 let losing = matches!(step, Step::Lost { .. });
                 let known = self.lost;
                 if !self.take(step, &walk, segment)? {
-                    // A loss that ends the call does not lie in it.
+                    // A loss that ends the call does not belong to it.
                     outside = if losing { self.lost - known } else { 0 };
                     break;
                 }
             }
         }
-        let ending = match (self.reading.is_tail_lost(stream)?, self.reading.closed) {
-            (false, _) => Ending::Unfinished,
-            (true, true) => Ending::Lost,
-            (true, false) => Ending::LostOrUnfinished,
+        let ending = match (self.trace.is_tail_lost(stream)?, self.trace.closed) {
+            (false, _) => CallEnding::Unfinished,
+            (true, true) => CallEnding::Lost,
+            (true, false) => CallEnding::LostOrUnfinished,
         };
-        self.close(0, Now::of(&walk), ending);
+        self.close(0, StreamPosition::of(&walk), ending);
         let samples = walk.state.samples.saturating_sub(samples);
         self.samples += samples.saturating_sub(self.lost - lost);
         self.lost -= outside;
         if at_end
             && (segment.depth, stream & SIDE) == (0, 0)
-            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.reading.losses.tail(stream)
+            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.trace.losses.tail(stream)
         {
             self.leaf(0, || LazyNode::Lost { from_ns, to_ns, samples })?;
         }
         Ok(true)
     }
 
-    /// Where the first child that overlaps the times from `from_ns` on can begin; `None` if the
-    /// call ended before.
-    fn begin_at_time(&self, segment: Segment, from_ns: u64) -> Found<Option<Begin>> {
+    /// Returns where the first child that overlaps the times from `from_ns` on can start; `None` if
+    /// the call ended before.
+    fn begin_at_time(&self, segment: Segment, from_ns: u64) -> LazyResult<Option<Begin>> {
         let Segment { stream, depth, start } = segment;
-        let first = self.reading.block_at(stream, start)?;
-        let block = self.reading.block_at_time(stream, from_ns.saturating_sub(1))?;
+        let first = self.trace.block_at(stream, start)?;
+        let block = self.trace.block_at_time(stream, from_ns.saturating_sub(1))?;
         if block <= first {
             return Ok(Some(Begin { block: first, child: None }));
         }
-        let found = self.reading.block(stream, block)?;
+        let found = self.trace.block(stream, block)?;
         let open = &found.entry()?.begin.calls;
         let own = depth.checked_sub(1).map(|own| open.get(own));
         if own.is_some_and(|own| own.is_none_or(|own| own.start != start)) {
@@ -194,13 +195,18 @@ impl Gather<'_> {
         let Some(child) = open.get(depth).map(|child| child.start) else {
             return Ok(Some(Begin { block, child: None }));
         };
-        // Its header ends where its content begins, maybe at the end of a block.
-        let block = self.reading.block_at(stream, child.saturating_sub(1))?;
+        // Its header ends where its content starts, possibly at the end of a block.
+        let block = self.trace.block_at(stream, child.saturating_sub(1))?;
         Ok(Some(Begin { block, child: Some(child) }))
     }
 
-    /// Goes to where the content of a child begins, and opens the child.
-    fn go_to_child(&mut self, walk: &mut Walk<'_>, segment: Segment, child: u64) -> Found<()> {
+    /// Moves to the start of the content of a child, and opens the child.
+    fn go_to_child(
+        &mut self,
+        walk: &mut StreamWalk<'_>,
+        segment: Segment,
+        child: u64,
+    ) -> LazyResult<()> {
         let mut last = None;
         while walk.state.logical < child {
             let Some(step) = walk.step()? else { break };
@@ -208,7 +214,7 @@ impl Gather<'_> {
         }
         let open = walk.state.calls.get(segment.depth);
         if open.is_none_or(|open| open.start != child) {
-            return Err(Fault::Index("a call is not where it should be"));
+            return Err(LazyError::Index("a call is not where the index says"));
         }
         match last {
             Some(step @ Step::Call { .. }) => self.take(step, walk, segment).map(drop),
@@ -216,8 +222,9 @@ impl Gather<'_> {
         }
     }
 
-    /// Goes to the begin of the content, or notes which child goes on over the begin of the block.
-    fn go_to(&mut self, walk: &mut Walk<'_>, segment: Segment) -> Found<()> {
+    /// Moves to the start of the content, or records which child continues over the start of the
+    /// block.
+    fn go_to(&mut self, walk: &mut StreamWalk<'_>, segment: Segment) -> LazyResult<()> {
         let Segment { depth, start, .. } = segment;
         let mut lost = false;
         while walk.state.logical < start {
@@ -231,7 +238,7 @@ impl Gather<'_> {
             None => true,
         };
         if !is_open {
-            return Err(Fault::Index("a call is not where it should be"));
+            return Err(LazyError::Index("a call is not where the index says"));
         }
         if lost {
             self.begin_lost(depth, walk, segment)?;
@@ -249,8 +256,8 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// Takes a step in; false if it ends the call.
-    fn take(&mut self, step: Step, walk: &Walk<'_>, segment: Segment) -> Found<bool> {
+    /// Processes a step. Returns false if it ends the call.
+    fn take(&mut self, step: Step, walk: &StreamWalk<'_>, segment: Segment) -> LazyResult<bool> {
         let depth = segment.depth;
         match step {
             Step::Call { location } => {
@@ -262,9 +269,9 @@ impl Gather<'_> {
                 self.begin(level, location, walk, segment)?;
             }
             Step::Footer { unfinished } => {
-                let ending = if unfinished { Ending::Unfinished } else { Ending::Seen };
+                let ending = if unfinished { CallEnding::Unfinished } else { CallEnding::Seen };
                 let left = walk.state.depth().checked_sub(depth);
-                self.close(left.unwrap_or(0), Now::of(walk), ending);
+                self.close(left.unwrap_or(0), StreamPosition::of(walk), ending);
                 return Ok(left.is_some());
             }
             Step::Sample { .. } => {
@@ -278,11 +285,11 @@ impl Gather<'_> {
             Step::Leaf(node) => self.leaf(walk.state.depth() - depth, || node)?,
             Step::Lost { from_ns, to_ns, samples, common } => {
                 self.lost = self.lost.saturating_add(samples.unwrap_or(0));
-                // Where a loss is stepped over, what begins behind it is not seen.
+                // If a loss is skipped, the calls that start after it are not seen.
                 self.call.marks.pop_if(|mark| mark.block == walk.block());
-                let now = Now { samples: walk.state.samples, last_ns: from_ns };
+                let now = StreamPosition { samples: walk.state.samples, last_ns: from_ns };
                 let level = common.checked_sub(depth);
-                self.close(level.unwrap_or(0), now, Ending::Lost);
+                self.close(level.unwrap_or(0), now, CallEnding::Lost);
                 let Some(level) = level else { return Ok(false) };
                 self.leaf(level, || LazyNode::Lost { from_ns, to_ns, samples })?;
                 self.begin_lost(common, walk, segment)?;
@@ -292,8 +299,13 @@ impl Gather<'_> {
         Ok(true)
     }
 
-    /// The calls from `outer` on are open behind a loss, and were not seen to begin.
-    fn begin_lost(&mut self, outer: usize, walk: &Walk<'_>, segment: Segment) -> Found<()> {
+    /// Opens the calls from `outer` on, which are open after a loss and whose start was not seen.
+    fn begin_lost(
+        &mut self,
+        outer: usize,
+        walk: &StreamWalk<'_>,
+        segment: Segment,
+    ) -> LazyResult<()> {
         for place in outer..walk.state.depth() {
             let open = self.open.len();
             self.begin(place - segment.depth, walk.state.locations[place], walk, segment)?;
@@ -303,14 +315,14 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// A call begins whose parent is `level` calls below the call.
+    /// Opens a call whose parent is `level` calls below the loaded call.
     fn begin(
         &mut self,
         level: usize,
         location: LocationId,
-        walk: &Walk<'_>,
+        walk: &StreamWalk<'_>,
         segment: Segment,
-    ) -> Found<()> {
+    ) -> LazyResult<()> {
         if level > self.open.len() || level > self.levels {
             return Ok(());
         }
@@ -322,7 +334,7 @@ impl Gather<'_> {
         let depth = segment.depth + level;
         let (stream, start) = (segment.stream, state.calls[depth].start);
         let call_site = depth.checked_sub(1).map(|outer| state.locations[outer]);
-        let place = Place::Call { stream, depth: depth + 1, start };
+        let place = ContentPosition::Call { stream, depth: depth + 1, start };
         self.open.push(Open {
             call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
             number,
@@ -334,8 +346,8 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// A node without children, whose parent is `level` calls below the call.
-    fn leaf(&mut self, level: usize, node: impl FnOnce() -> LazyNode) -> Found<()> {
+    /// Adds a node without children whose parent is `level` calls below the loaded call.
+    fn leaf(&mut self, level: usize, node: impl FnOnce() -> LazyNode) -> LazyResult<()> {
         if level <= self.open.len() && level <= self.levels {
             let (number, wanted) = self.count(level)?;
             if wanted && level < self.levels {
@@ -345,17 +357,17 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// The number of a new child of a call, and whether it is wanted.
-    fn count(&mut self, level: usize) -> Found<(u32, bool)> {
+    /// Returns the number of a new child of a call, and whether it is requested.
+    fn count(&mut self, level: usize) -> LazyResult<(u32, bool)> {
         let Some(place) = level.checked_sub(1) else {
             let number = self.next;
             if number == MAX_CHILDREN {
                 let what = "the number of children";
                 let limit = MAX_CHILDREN.into();
-                return Err(Fault::Trace(TraceError::LimitExceeded { what, limit }));
+                return Err(LazyError::Trace(TraceError::LimitExceeded { what, limit }));
             }
             if self.call.times.is_some() {
-                // Whether it is one shows at its end.
+                // Whether it is a child of the limited call is known only at its end.
                 return Ok((number, number < self.wanted.children.end));
             }
             self.next += 1;
@@ -391,8 +403,8 @@ impl Gather<'_> {
         }
     }
 
-    /// Closes the open calls until `left` are left.
-    fn close(&mut self, left: usize, now: Now, ending: Ending) {
+    /// Closes open calls until `left` remain.
+    fn close(&mut self, left: usize, now: StreamPosition, ending: CallEnding) {
         while self.open.len() > left {
             let Some(open) = self.open.pop() else { break };
             let samples = now.samples.saturating_sub(open.samples_before);
@@ -411,16 +423,16 @@ impl Gather<'_> {
         }
     }
 
-    /// At the end of a block: steps over the blocks that hold nothing but the inside of a child.
-    /// Gives the number of the block that comes next.
-    fn block_end(&mut self, walk: &mut Walk<'_>, segment: Segment) -> Found<u64> {
+    /// At the end of a block: skips the blocks that contain only the inside of one child. Returns
+    /// the number of the next block.
+    fn block_end(&mut self, walk: &mut StreamWalk<'_>, segment: Segment) -> LazyResult<u64> {
         let next = walk.block() + 1;
         let Some(inside) = walk.state.calls.get(segment.depth) else { return Ok(next) };
         let start = inside.start;
         if self.wanted.deep_nodes == usize::MAX {
             return Ok(next);
         }
-        // It is large: what lies in it is left out.
+        // The child is large: its content is left out.
         self.open.truncate(1);
         self.levels = 1;
         let Some(open) = self.open.first_mut() else { return Ok(next) };
@@ -430,20 +442,20 @@ impl Gather<'_> {
                 return Ok(next);
             }
         }
-        // What is lost in a call is not known from outside.
-        let row = if self.reading.losses.any() {
+        // The index does not state what is lost inside a call.
+        let row = if self.trace.losses.any() {
             None
         } else {
-            self.reading.index.call(segment.stream, start)?
+            self.trace.index.call(segment.stream, start)?
         };
         let Some(row) = row else { return Ok(next) };
-        let target = self.reading.block_at(segment.stream, row.end)?;
+        let target = self.trace.block_at(segment.stream, row.end)?;
         if target <= next {
             return Ok(next);
         }
         walk.jump(target)?;
         if walk.state.calls.get(segment.depth).is_none_or(|call| call.start != start) {
-            return Err(Fault::Index("a call does not reach as far as it should"));
+            return Err(LazyError::Index("a call does not end where the index says"));
         }
         (open.skipped, open.count) = (true, Some(row.children));
         if let Some(call) = &mut open.call {
@@ -452,9 +464,9 @@ impl Gather<'_> {
         Ok(target)
     }
 
-    /// Notes at the begin of a block which child comes next.
+    /// Records at the start of a block which child comes next.
     fn mark(&mut self, mark: Mark) {
-        // A child of a narrowed call that is open may turn out not to be one.
+        // An open child of a limited call may turn out not to be one.
         if self.call.times.is_some() && !self.open.is_empty() {
             return;
         }
@@ -465,15 +477,15 @@ impl Gather<'_> {
     }
 }
 
-/// How far a stream is.
+/// The position in a stream.
 #[derive(Debug, Clone, Copy)]
-struct Now {
+struct StreamPosition {
     samples: u64,
     last_ns: u64,
 }
 
-impl Now {
-    fn of(walk: &Walk<'_>) -> Self {
+impl StreamPosition {
+    fn of(walk: &StreamWalk<'_>) -> Self {
         Self { samples: walk.state.samples, last_ns: walk.state.last_ns }
     }
 }

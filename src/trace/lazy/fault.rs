@@ -1,27 +1,27 @@
-//! Why something was not found in a lazily read trace.
+//! Errors of the lazy reader.
 
 use crate::trace::TraceError;
 use crate::trace::index::Broken;
 
-/// What went wrong.
+/// The error of a lookup in a lazily read trace.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// The index does not fit the data: a scan of the data makes another one.
+pub(super) enum LazyError {
+    /// The index contradicts the data. A scan of the data makes a new index.
     Index(&'static str),
     /// The data itself cannot be read.
     Trace(TraceError),
 }
 
-/// Result of looking for something.
-pub(super) type Found<T> = Result<T, Fault>;
+/// The result of a lookup.
+pub(super) type LazyResult<T> = Result<T, LazyError>;
 
-impl From<TraceError> for Fault {
+impl From<TraceError> for LazyError {
     fn from(error: TraceError) -> Self {
         Self::Trace(error)
     }
 }
 
-impl From<Broken> for Fault {
+impl From<Broken> for LazyError {
     fn from(broken: Broken) -> Self {
         Self::Index(broken.what)
     }

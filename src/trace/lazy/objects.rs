@@ -1,9 +1,9 @@
-//! The thread-neutral objects of a lazily read trace, each where the index says it is.
+//! The thread-neutral objects of a lazily read trace, located by the index.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::fault::{Fault, Found};
-use super::reading::Reading;
+use super::fault::{LazyError, LazyResult};
+use super::open_trace::OpenTrace;
 use crate::trace::bytes::Cursor;
 use crate::trace::kind::Kind;
 use crate::trace::object::{Neutral, Record};
@@ -15,46 +15,46 @@ use crate::trace::{
 /// All modules, methods and locations of a trace. Ids are indices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
-    /// By [`ModuleId`].
+    /// The modules by [`ModuleId`].
     pub modules: Vec<Module>,
-    /// By [`MethodId`].
+    /// The methods by [`MethodId`].
     pub methods: Vec<Method>,
-    /// By [`LocationId`].
+    /// The locations by [`LocationId`].
     pub locations: Vec<Location>,
 }
 
-/// The name of what a damaged file has lost.
+/// The name of objects that a damaged file has lost.
 pub(super) const LOST: &str = "[lost]";
 
-/// The objects, each read when it is asked for.
+/// The objects, each read on request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredObjects<'a> {
-    reading: &'a Reading,
+    trace: &'a OpenTrace,
 }
 
 impl<'a> StoredObjects<'a> {
-    /// The objects of this trace.
-    pub(super) fn of(reading: &'a Reading) -> Self {
-        Self { reading }
+    /// Creates the reader of this trace's objects.
+    pub(super) fn of(trace: &'a OpenTrace) -> Self {
+        Self { trace }
     }
 
-    /// The object of this kind with this id; `None` if it is lost.
-    fn object(self, kind: Kind, id: u32) -> Found<Option<Neutral>> {
-        match self.reading.index.neutral(kind, id)? {
+    /// Returns the object with this kind and id; `None` if it is lost.
+    fn object(self, kind: Kind, id: u32) -> LazyResult<Option<Neutral>> {
+        match self.trace.index.neutral(kind, id)? {
             Some((kind, position)) => self.object_at(kind, id, position).map(Some),
-            None if self.reading.losses.any() => Ok(None),
-            None => Err(Fault::Index("an object refers to one that does not exist")),
+            None if self.trace.losses.any() => Ok(None),
+            None => Err(LazyError::Index("an object refers to a missing object")),
         }
     }
 
-    fn object_at(self, kind: Kind, id: u32, position: u64) -> Found<Neutral> {
-        const ELSEWHERE: Fault = Fault::Index("an object is not where it should be");
-        let (frame, at) = self.reading.locate(position)?;
-        let directory = self.reading.source.directory(frame)?;
+    fn object_at(self, kind: Kind, id: u32, position: u64) -> LazyResult<Neutral> {
+        const ELSEWHERE: LazyError = LazyError::Index("an object is not where the index says");
+        let (frame, at) = self.trace.locate(position)?;
+        let directory = self.trace.source.directory(frame)?;
         if at >= directory.header.payload_bytes() {
             return Err(ELSEWHERE);
         }
-        let (bytes, base) = self.reading.source.payload(&directory, at)?;
+        let (bytes, base) = self.trace.source.payload(&directory, at)?;
         let mut cursor = Cursor::new(&bytes);
         cursor.skip_to(at - base);
         match Record::decode(&mut cursor) {
@@ -63,21 +63,21 @@ impl<'a> StoredObjects<'a> {
         }
     }
 
-    pub(super) fn string(self, id: u32) -> Found<String> {
+    pub(super) fn string(self, id: u32) -> LazyResult<String> {
         match self.object(Kind::String, id)? {
             Some(Neutral::String { text, .. }) => Ok(text),
             _ => Ok(LOST.to_owned()),
         }
     }
 
-    pub(super) fn string_if_there(self, id: u32) -> Found<String> {
-        match self.reading.index.neutral(Kind::String, id)? {
+    pub(super) fn string_if_there(self, id: u32) -> LazyResult<String> {
+        match self.trace.index.neutral(Kind::String, id)? {
             Some(_) => self.string(id),
             None => Ok(LOST.to_owned()),
         }
     }
 
-    pub(super) fn find_text(self, text: &str) -> Found<BTreeSet<TextId>> {
+    pub(super) fn find_text(self, text: &str) -> LazyResult<BTreeSet<TextId>> {
         let mut found = BTreeSet::new();
         for id in 0..self.count(Kind::String)? {
             if self.string(id)? == text {
@@ -87,7 +87,7 @@ impl<'a> StoredObjects<'a> {
         Ok(found)
     }
 
-    pub(super) fn module(self, id: ModuleId) -> Found<Module> {
+    pub(super) fn module(self, id: ModuleId) -> LazyResult<Module> {
         Ok(match self.object(Kind::Module, id.0)? {
             Some(Neutral::Module { path, build_id, .. }) => {
                 Module { path: self.string(path)?, build_id }
@@ -96,7 +96,7 @@ impl<'a> StoredObjects<'a> {
         })
     }
 
-    pub(super) fn method(self, id: MethodId) -> Found<Method> {
+    pub(super) fn method(self, id: MethodId) -> LazyResult<Method> {
         Ok(match self.object(Kind::Method, id.0)? {
             Some(Neutral::Method { module, start_svma, name, .. }) => Method {
                 module: present(module).map(ModuleId),
@@ -107,15 +107,15 @@ impl<'a> StoredObjects<'a> {
         })
     }
 
-    pub(super) fn location(self, id: LocationId) -> Found<Location> {
+    pub(super) fn location(self, id: LocationId) -> LazyResult<Location> {
         let object = self.object(Kind::Location, id.0)?;
         let Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) = object else {
-            let method = MethodId(self.reading.index.neutral_count(Kind::Method)?);
+            let method = MethodId(self.trace.index.neutral_count(Kind::Method)?);
             return Ok(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
         };
         let inline_parent = present(inline_parent);
         if inline_parent.is_some_and(|parent| parent >= id.0) {
-            return Err(Fault::Index("a location is inlined into a later one"));
+            return Err(LazyError::Index("a location is inlined into a later one"));
         }
         Ok(Location {
             method: MethodId(method),
@@ -126,9 +126,9 @@ impl<'a> StoredObjects<'a> {
         })
     }
 
-    /// The call trace with an id, if such were written.
-    pub(super) fn call_trace(self, trace_id: u64) -> Found<Option<CallTrace>> {
-        for number in 0..self.reading.index.neutral_count(Kind::CallTrace)? {
+    /// Returns the call trace with an id, if call traces were written.
+    pub(super) fn call_trace(self, trace_id: u64) -> LazyResult<Option<CallTrace>> {
+        for number in 0..self.trace.index.neutral_count(Kind::CallTrace)? {
             let object = self.object(Kind::CallTrace, number)?;
             if let Some(Neutral::CallTrace { trace_id: found, node, end_reason, .. }) = object
                 && found == trace_id
@@ -139,7 +139,7 @@ impl<'a> StoredObjects<'a> {
         Ok(None)
     }
 
-    fn stack(self, mut node: u32) -> Found<Vec<LocationId>> {
+    fn stack(self, mut node: u32) -> LazyResult<Vec<LocationId>> {
         let mut stack = Vec::new();
         while node != NONE && stack.len() < MAX_DEPTH {
             let Some(Neutral::StackNode { parent, location, .. }) =
@@ -148,7 +148,7 @@ impl<'a> StoredObjects<'a> {
                 break;
             };
             if parent != NONE && parent >= node {
-                return Err(Fault::Index("a stack node lies under a later one"));
+                return Err(LazyError::Index("a stack node is the child of a later one"));
             }
             stack.push(LocationId(location));
             node = parent;
@@ -157,8 +157,8 @@ impl<'a> StoredObjects<'a> {
         Ok(stack)
     }
 
-    /// All threads, by id. As many as the trace has.
-    pub(super) fn threads(self) -> Found<Vec<Thread>> {
+    /// Returns all threads by id.
+    pub(super) fn threads(self) -> LazyResult<Vec<Thread>> {
         let mut names = HashMap::new();
         let mut threads = Vec::new();
         for id in 0..self.count(Kind::Thread)? {
@@ -177,8 +177,8 @@ impl<'a> StoredObjects<'a> {
         Ok(threads)
     }
 
-    /// The last value of each key.
-    pub(super) fn metadata(self) -> Found<Metadata> {
+    /// Returns the last value of each key.
+    pub(super) fn metadata(self) -> LazyResult<Metadata> {
         let mut metadata = Metadata::new();
         for id in 0..self.count(Kind::Metadata)? {
             if let Some(Neutral::Metadata { key, value, .. }) = self.object(Kind::Metadata, id)? {
@@ -188,8 +188,8 @@ impl<'a> StoredObjects<'a> {
         Ok(metadata)
     }
 
-    /// Where modules were mapped.
-    pub(super) fn mapped(self) -> Found<Vec<MappedModule>> {
+    /// Returns the mappings of modules.
+    pub(super) fn mapped(self) -> LazyResult<Vec<MappedModule>> {
         let mut mapped = Vec::new();
         for id in 0..self.count(Kind::Mapping)? {
             let object = self.object(Kind::Mapping, id)?;
@@ -203,8 +203,8 @@ impl<'a> StoredObjects<'a> {
         Ok(mapped)
     }
 
-    /// All modules, methods and locations, read in one go.
-    pub(super) fn all(self) -> Found<Objects> {
+    /// Reads all modules, methods and locations in one pass.
+    pub(super) fn all(self) -> LazyResult<Objects> {
         let mut strings = Vec::new();
         for id in 0..self.count(Kind::String)? {
             strings.push(self.string(id)?);
@@ -250,26 +250,26 @@ impl<'a> StoredObjects<'a> {
         Ok(objects)
     }
 
-    /// How many objects of a kind there are. One that is lost is looked for in vain, so the number
-    /// must not be larger than the cells of the index by more than losses explain.
-    fn count(self, kind: Kind) -> Found<u32> {
+    /// Returns the number of objects of a kind. A caller searches for each id, including lost ones,
+    /// so the number may exceed the cells of the index only by as many objects as losses explain.
+    fn count(self, kind: Kind) -> LazyResult<u32> {
         let (count, rows) =
-            (self.reading.index.neutral_count(kind)?, self.reading.index.neutral_rows(kind));
-        if u64::from(count) > rows && !self.reading.losses.any() {
-            return Err(Fault::Index("an object skips an id"));
+            (self.trace.index.neutral_count(kind)?, self.trace.index.neutral_rows(kind));
+        if u64::from(count) > rows && !self.trace.losses.any() {
+            return Err(LazyError::Index("an object skips an id"));
         }
         if u64::from(count) > rows.saturating_add(MAX_LOST) {
-            let what = "the number of objects that are lost";
-            return Err(Fault::Trace(TraceError::LimitExceeded { what, limit: MAX_LOST }));
+            let what = "the number of lost objects";
+            return Err(LazyError::Trace(TraceError::LimitExceeded { what, limit: MAX_LOST }));
         }
         Ok(count)
     }
 }
 
-/// Objects that may be missing.
+/// The most objects of a kind that may be missing.
 const MAX_LOST: u64 = 1 << 24;
 
-/// An id, unless it stands for none.
+/// Returns the id, unless it stands for none.
 fn present(id: u32) -> Option<u32> {
     (id != NONE).then_some(id)
 }

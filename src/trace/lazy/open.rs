@@ -1,40 +1,40 @@
-//! Opening a trace: which index is used, and what is read when there is none.
+//! Opens a trace: selects the index, and reads what the index does not cover.
 //!
 //! # Invariants
-//! - After a crash the journal is taken as far as it goes, and only the data behind it is read.
-//! - The data is scanned where there is no index that fits, and where something is damaged.
+//! - After a crash the reader uses the valid part of the journal, and reads only the data after it.
+//! - The reader scans the data if no index matches or something is damaged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::fault::{Fault, Found};
+use super::fault::{LazyError, LazyResult};
 use super::losses::Losses;
-use super::reading::Reading;
-use super::source::{Directory, Source};
+use super::open_trace::OpenTrace;
+use super::source::{DataFile, Directory};
 use crate::trace::bytes::Cursor;
 use crate::trace::checkpoint::BLOCK_START_BYTES;
-use crate::trace::codec::Part;
+use crate::trace::codec::SectionKind;
 use crate::trace::frame::{self, FrameHeader, LAST, TRAILER_BYTES};
 use crate::trace::index::Index;
-use crate::trace::index::tables::Tables;
+use crate::trace::index::tables::IndexTables;
 use crate::trace::object::Record;
 use crate::trace::output::trailer;
 use crate::trace::scan::scan;
 use crate::trace::{DATA_MAGIC, FRAME_MAGIC, HEADER_BYTES, NO_THREAD, TraceError, check_header};
 
-/// What a user is told of a trace that has no end.
+/// The notice for a trace that has no end.
 const UNFINISHED: &str = "the trace was not finished: the recording is still running or was \
-    killed; all that was flushed is here";
+    killed; everything that was flushed is included";
 
-/// Opens data file and index.
-pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, TraceError> {
+/// Opens the data file and the index.
+pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<OpenTrace, TraceError> {
     let file = open_data(path)?;
     let bytes = file.metadata().map_err(|error| TraceError::read(path, error))?.len();
     let Some(first) = header_at(&file, HEADER_BYTES as u64) else {
         return scanned(path, file, notices);
     };
-    let source = Source::new(file, path, Some(first));
+    let source = DataFile::new(file, path, Some(first));
     match Index::open(path, &first, bytes) {
         Ok(Some(Index::Tables(tables))) => {
             let mut tail = Tail { source, tables, last: None };
@@ -42,36 +42,36 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
                 Ok(closed) => {
                     let left_over = bytes - tail.end();
                     notices.extend((!closed).then(|| unfinished(left_over)));
-                    Ok(tail.into_reading(closed))
+                    Ok(tail.into_trace(closed))
                 }
-                Err(Fault::Trace(error)) => Err(error),
-                Err(Fault::Index(what)) => rebuilt(path, what, notices),
+                Err(LazyError::Trace(error)) => Err(error),
+                Err(LazyError::Index(what)) => rebuilt(path, what, notices),
             }
         }
         Ok(Some(index)) => {
-            // It is of a complete trace, or of all that there is.
+            // The index covers a complete trace, or all the data that there is.
             let last = (|| {
-                let last = index.last_frame()?.ok_or(Fault::Index("the index has no frames"))?;
+                let last =
+                    index.last_frame()?.ok_or(LazyError::Index("the index has no frames"))?;
                 Ok((source.directory(last.offset)?.header, bytes - last.end))
             })();
             match last {
-                // Only a scan tells what is lost.
+                // Only a scan shows what is lost.
                 Ok((last, _)) if !index.has_all_frames(&last) => {
                     scanned(path, open_data(path)?, notices)
                 }
                 Ok((last, left_over)) => {
                     let closed = last.flags & LAST != 0;
                     notices.extend((!closed).then(|| unfinished(left_over)));
-                    Ok(Reading::sound(source, index, closed))
+                    Ok(OpenTrace::sound(source, index, closed))
                 }
-                Err(Fault::Trace(error)) => Err(error),
-                Err(Fault::Index(what)) => rebuilt(path, what, notices),
+                Err(LazyError::Trace(error)) => Err(error),
+                Err(LazyError::Index(what)) => rebuilt(path, what, notices),
             }
         }
         Ok(None) => {
             notices.push(
-                "there is no index: it was made anew in memory; `traceprof reindex` writes it"
-                    .into(),
+                "there is no index: it was rebuilt in memory; `traceprof reindex` writes it".into(),
             );
             scanned(path, open_data(path)?, notices)
         }
@@ -82,55 +82,56 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
 fn unfinished(left_over: u64) -> String {
     match left_over {
         0 => UNFINISHED.into(),
-        _ => format!("{UNFINISHED} ({left_over} bytes at its end are no whole frame)"),
+        _ => format!("{UNFINISHED} ({left_over} bytes at its end are not a complete frame)"),
     }
 }
 
-/// The trace with an index that is made from the data, because the one that there is does not fit.
+/// Opens the trace with an index that is made from the data, because the existing index does not
+/// match.
 pub(super) fn rebuilt(
     path: &Path,
     what: &str,
     notices: &mut Vec<String>,
-) -> Result<Reading, TraceError> {
+) -> Result<OpenTrace, TraceError> {
     notices.push(format!(
-        "the index does not fit the data ({what}): it was made anew in memory; `traceprof reindex` \
-         writes it"
+        "the index does not match the data ({what}): it was rebuilt in memory; `traceprof \
+         reindex` writes it"
     ));
     scanned(path, open_data(path)?, notices)
 }
 
-fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<Reading, TraceError> {
+fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<OpenTrace, TraceError> {
     let scan = scan(path, false)?;
     notices.extend(scan.notices);
-    let source = Source::new(file, path, scan.first);
+    let source = DataFile::new(file, path, scan.first);
     let index = Index::Tables(scan.tables);
     let sum = |lost: &[(u64, u64)]| lost.iter().map(|(_, samples)| samples).sum();
-    Ok(Reading {
+    Ok(OpenTrace {
         scanned: true,
         losses: Losses {
             found: scan.losses,
             samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
             last_at: scan.bad.last().map(|bad| bad.offset),
         },
-        ..Reading::sound(source, index, scan.closed)
+        ..OpenTrace::sound(source, index, scan.closed)
     })
 }
 
-/// The trace with what was written since; `None` if that is nothing.
+/// Returns the trace with the frames that were written since; `None` if there are none.
 pub(super) fn refreshed(
     path: &Path,
-    before: &Reading,
+    before: &OpenTrace,
     notices: &mut Vec<String>,
-) -> Result<Option<Reading>, TraceError> {
+) -> Result<Option<OpenTrace>, TraceError> {
     let Index::Tables(tables) = &before.index else { return Ok(None) };
     if before.closed {
         return Ok(None);
     }
     let source = before.source.reopened()?;
     let Some(source) = source else {
-        // Nothing was there yet.
-        let reading = open(path, notices)?;
-        return Ok((reading.index.frame_count() > 0).then_some(reading));
+        // The file had no frames yet.
+        let trace = open(path, notices)?;
+        return Ok((trace.index.frame_count() > 0).then_some(trace));
     };
     let bytes = source.len()?;
     let mut tail = Tail { source, tables: tables.clone(), last: None };
@@ -140,18 +141,18 @@ pub(super) fn refreshed(
             if closed {
                 notices.retain(|notice| !notice.starts_with(UNFINISHED));
             }
-            Ok(Some(tail.into_reading(closed)))
+            Ok(Some(tail.into_trace(closed)))
         }
         Ok(_) => Ok(None),
-        Err(Fault::Trace(error)) => Err(error),
-        Err(Fault::Index(what)) => rebuilt(path, what, notices).map(Some),
+        Err(LazyError::Trace(error)) => Err(error),
+        Err(LazyError::Index(what)) => rebuilt(path, what, notices).map(Some),
     }
 }
 
 /// Opens a data file and checks its header.
 fn open_data(path: &Path) -> Result<File, TraceError> {
     let read = |source| TraceError::read(path, source);
-    // A pipe would block.
+    // Opening a pipe would block.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
         return Err(TraceError::NotATrace { path: path.to_owned() });
     }
@@ -162,41 +163,41 @@ fn open_data(path: &Path) -> Result<File, TraceError> {
     Ok(file)
 }
 
-/// The header of the frame at `offset`, if there is one.
+/// Returns the header of the frame at `offset`, if there is one.
 fn header_at(file: &File, offset: u64) -> Option<FrameHeader> {
     let mut bytes = [0; frame::HEADER_BYTES];
     file.read_exact_at(&mut bytes, offset).ok()?;
     FrameHeader::decode(&bytes).ok().filter(|header| header.offset == offset)
 }
 
-/// Tables that grow by the frames behind what they know.
+/// Index tables that are extended by the frames after the known ones.
 struct Tail {
-    source: Source,
-    tables: Tables,
+    source: DataFile,
+    tables: IndexTables,
     last: Option<FrameHeader>,
 }
 
 impl Tail {
-    /// Offset of the byte behind the last frame.
+    /// Returns the offset of the first byte after the last frame.
     fn end(&self) -> u64 {
         self.tables.frames.last().map_or(HEADER_BYTES as u64, |frame| frame.end)
     }
 
-    fn into_reading(self, closed: bool) -> Reading {
+    fn into_trace(self, closed: bool) -> OpenTrace {
         let Self { source, mut tables, .. } = self;
-        // An object may be written again: a thread with another name.
+        // An object may be written again, for example a thread with another name.
         tables.sort();
-        Reading::sound(source, Index::Tables(tables), closed)
+        OpenTrace::sound(source, Index::Tables(tables), closed)
     }
 
-    /// Takes in the frames up to `bytes`; says whether the last one ends the trace.
-    fn read(&mut self, bytes: u64) -> Found<bool> {
+    /// Reads the frames up to `bytes`; returns whether the last one ends the trace.
+    fn read(&mut self, bytes: u64) -> LazyResult<bool> {
         if let Some(row) = self.tables.frames.last() {
             self.last = Some(self.source.directory(row.offset)?.header);
         }
         while !self.closed() && self.frame(bytes)? {}
         if !self.closed() && self.is_damaged(bytes)? {
-            return Err(Fault::Index("a frame is damaged"));
+            return Err(LazyError::Index("a frame is damaged"));
         }
         Ok(self.closed())
     }
@@ -205,8 +206,8 @@ impl Tail {
         self.last.is_some_and(|last| last.flags & LAST != 0)
     }
 
-    /// Takes in the next frame, if it is whole.
-    fn frame(&mut self, bytes: u64) -> Found<bool> {
+    /// Reads the next frame; returns false if it is incomplete.
+    fn frame(&mut self, bytes: u64) -> LazyResult<bool> {
         let offset = self.end();
         if offset + (frame::HEADER_BYTES as u64) > bytes {
             return Ok(false);
@@ -222,7 +223,7 @@ impl Tail {
                     && header.previous == last.offset
             }
         };
-        if !follows || offset + header.total_bytes() > bytes || !self.is_whole(&header)? {
+        if !follows || offset + header.total_bytes() > bytes || !self.is_complete(&header)? {
             return Ok(false);
         }
         self.add(&directory)?;
@@ -231,11 +232,11 @@ impl Tail {
     }
 
     /// Compares the checksums of the other sections and the trailer.
-    fn is_whole(&self, header: &FrameHeader) -> Found<bool> {
-        let neutral = header.section(Part::Neutral);
-        let points = header.section(Part::Points);
+    fn is_complete(&self, header: &FrameHeader) -> LazyResult<bool> {
+        let neutral = header.section(SectionKind::Neutral);
+        let points = header.section(SectionKind::Points);
         let length = neutral.stored as usize + points.stored as usize + TRAILER_BYTES;
-        let stored = self.source.bytes(header.section_offset(Part::Neutral), length)?;
+        let stored = self.source.bytes(header.section_offset(SectionKind::Neutral), length)?;
         let (first, rest) = stored.split_at(neutral.stored as usize);
         let (second, end) = rest.split_at(points.stored as usize);
         Ok(crc32fast::hash(first) == neutral.crc
@@ -243,7 +244,7 @@ impl Tail {
             && end == trailer(header, &header.encode()))
     }
 
-    fn add(&mut self, directory: &Directory) -> Found<()> {
+    fn add(&mut self, directory: &Directory) -> LazyResult<()> {
         self.tables.add_frame(&directory.header);
         for (at, entry) in &directory.blocks {
             if entry.stream == NO_THREAD {
@@ -255,7 +256,7 @@ impl Tail {
         Ok(())
     }
 
-    fn add_objects(&mut self, directory: &Directory, at: usize) -> Found<()> {
+    fn add_objects(&mut self, directory: &Directory, at: usize) -> LazyResult<()> {
         let (bytes, base) = self.source.payload(directory, at)?;
         let mut cursor = Cursor::new(&bytes);
         cursor.skip_to(at - base + BLOCK_START_BYTES);
@@ -268,15 +269,15 @@ impl Tail {
                 Ok(_) => {}
                 Err(bad) => {
                     let offset = directory.header.position(base + bad.at);
-                    return Err(Fault::Trace(TraceError::Corrupt { offset, what: bad.what }));
+                    return Err(LazyError::Trace(TraceError::Corrupt { offset, what: bad.what }));
                 }
             }
         }
         Ok(())
     }
 
-    /// True if a whole frame lies somewhere behind the end, up to `bytes`.
-    fn is_damaged(&self, bytes: u64) -> Found<bool> {
+    /// Returns whether there is a complete frame between the end and `bytes`.
+    fn is_damaged(&self, bytes: u64) -> LazyResult<bool> {
         const STEP: usize = 1 << 20;
         let Some(first) = self.last else { return Ok(bytes > self.end()) };
         let sought = (u128::from(FRAME_MAGIC) << 64 | u128::from(first.salt)).to_be_bytes();

@@ -1,8 +1,8 @@
-//! The data file of a lazily read trace: frames by their offsets, decoded when they are needed.
+//! The data file of a lazily read trace: frames by offset, decoded on request.
 //!
 //! # Invariants
-//! - Decoded frames take no more than [`CACHED_BYTES`], whatever the file.
-//! - The file is read by position, never mapped: a file that is cut under a map is SIGBUS, not an
+//! - Decoded frames take no more than [`CACHED_BYTES`], whatever the size of the file.
+//! - The file is read with `pread`, never mapped: truncating a mapped file causes SIGBUS, not an
 //!   error.
 
 use std::fs::File;
@@ -12,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::Cache;
-use super::fault::{Fault, Found};
+use super::fault::{LazyError, LazyResult};
 use crate::trace::TraceError;
 use crate::trace::bytes::Malformed;
 use crate::trace::checkpoint::BlockEntry;
-use crate::trace::codec::{Codec, Part};
+use crate::trace::codec::{Codec, SectionKind};
 use crate::trace::frame::{FrameHeader, HEADER_BYTES};
 use crate::trace::meter::note_read;
 
-/// Bytes of decoded payloads that are kept.
+/// The most bytes of decoded payloads in the cache.
 const CACHED_BYTES: usize = 16 << 20;
-/// Bytes of decoded directories that are kept, by their size on disk times what they unpack to.
+/// The most bytes of decoded directories in the cache; the size in memory is estimated from that on
+/// disk.
 const CACHED_DIRECTORY_BYTES: usize = 8 << 20;
 
 /// A frame's header and its blocks with their offsets in the payload.
@@ -33,7 +34,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The block that begins at `at` of the payload.
+    /// Returns the block that starts at offset `at` of the payload.
     pub(super) fn block_at(&self, at: usize) -> Option<&BlockEntry> {
         let place = self.blocks.binary_search_by_key(&at, |(at, _)| *at).ok()?;
         self.blocks.get(place).map(|(_, entry)| entry)
@@ -42,17 +43,17 @@ impl Directory {
 
 /// The data file.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct DataFile {
     file: File,
     path: PathBuf,
-    /// Header of the first frame, which all others go with in salt and codec.
+    /// The header of the first frame; all others must match its salt and codec.
     first: Option<FrameHeader>,
     directories: Mutex<Cache<Arc<Directory>>>,
-    /// Neutral blocks, and blocks of threads.
+    /// The neutral blocks, and the blocks of threads.
     payloads: [Mutex<Cache<Arc<Vec<u8>>>>; 2],
 }
 
-impl Source {
+impl DataFile {
     pub(super) fn new(file: File, path: &Path, first: Option<FrameHeader>) -> Self {
         Self {
             file,
@@ -63,54 +64,59 @@ impl Source {
         }
     }
 
-    /// Bytes of the file now.
+    /// Returns the current size of the file in bytes.
     pub(super) fn len(&self) -> Result<u64, TraceError> {
         self.file.metadata().map(|meta| meta.len()).map_err(|error| self.error(error))
     }
 
-    /// The frame of a position and the offset in its payload; `frame_before` gives the offset of
-    /// the last frame at or before an offset.
+    /// Returns the frame of a position and the offset in its payload. `frame_before` returns the
+    /// offset of the last frame at or before an offset.
     pub(super) fn locate(
         &self,
         position: u64,
-        frame_before: impl FnOnce(u64) -> Found<u64>,
-    ) -> Found<(u64, usize)> {
+        frame_before: impl FnOnce(u64) -> LazyResult<u64>,
+    ) -> LazyResult<(u64, usize)> {
         match self.first.map(|first| first.codec) {
             Some(Codec::Zstd | Codec::Columns) => {
                 Ok((position >> 24, (position & 0xff_ffff) as usize))
             }
             Some(Codec::Plain) | None => {
                 let frame = frame_before(position)?;
-                let payload = self.directory(frame)?.header.section_offset(Part::Neutral);
+                let payload = self.directory(frame)?.header.section_offset(SectionKind::Neutral);
                 match position.checked_sub(payload) {
                     Some(at) => Ok((frame, at as usize)),
-                    None => Err(Fault::Index("a position lies in no payload")),
+                    None => Err(LazyError::Index("a position is outside of all payloads")),
                 }
             }
         }
     }
 
-    /// The directory of the frame at `offset`.
-    pub(super) fn directory(&self, offset: u64) -> Found<Arc<Directory>> {
+    /// Returns the directory of the frame at `offset`.
+    pub(super) fn directory(&self, offset: u64) -> LazyResult<Arc<Directory>> {
         if let Some(known) = locked(&self.directories).get(offset) {
             return Ok(known);
         }
         let header = self.header(offset)?;
-        let bytes = self.section(&header, Part::Directory)?;
+        let bytes = self.section(&header, SectionKind::Directory)?;
         let blocks = header.blocks(&bytes).map_err(|bad| corrupt(offset, bad))?;
         let directory = Arc::new(Directory { header, blocks });
-        // An entry takes more in memory than on disk.
+        // An entry takes more memory than disk space.
         let size = bytes.len() * 8 + size_of::<Directory>();
         locked(&self.directories).insert(offset, directory.clone(), size);
         Ok(directory)
     }
 
-    /// The decoded bytes of a section, and the offset in the payload that they begin at.
-    pub(super) fn payload(&self, frame: &Directory, at: usize) -> Found<(Arc<Vec<u8>>, usize)> {
-        let neutral = frame.header.section(Part::Neutral).bytes as usize;
-        let (part, base) = if at < neutral { (Part::Neutral, 0) } else { (Part::Points, neutral) };
+    /// Returns the decoded bytes of a section, and the offset in the payload at which they start.
+    pub(super) fn payload(
+        &self,
+        frame: &Directory,
+        at: usize,
+    ) -> LazyResult<(Arc<Vec<u8>>, usize)> {
+        let neutral = frame.header.section(SectionKind::Neutral).bytes as usize;
+        let (part, base) =
+            if at < neutral { (SectionKind::Neutral, 0) } else { (SectionKind::Points, neutral) };
         let offset = frame.header.offset;
-        let cache = &self.payloads[usize::from(part == Part::Points)];
+        let cache = &self.payloads[usize::from(part == SectionKind::Points)];
         if let Some(known) = locked(cache).get(offset) {
             return Ok((known, base));
         }
@@ -119,23 +125,23 @@ impl Source {
         Ok((bytes, base))
     }
 
-    /// The header of the frame at `offset`.
-    pub(super) fn header(&self, offset: u64) -> Found<FrameHeader> {
+    /// Returns the header of the frame at `offset`.
+    pub(super) fn header(&self, offset: u64) -> LazyResult<FrameHeader> {
         let mut bytes = [0; HEADER_BYTES];
         self.read(&mut bytes, offset)?;
         let Ok(header) = FrameHeader::decode(&bytes) else {
-            return Err(Fault::Index("there is no frame where one should be"));
+            return Err(LazyError::Index("there is no frame where the index says"));
         };
-        let follows = self
-            .first
-            .is_none_or(|first| first.salt == header.salt && first.codec.goes_with(header.codec));
+        let follows = self.first.is_none_or(|first| {
+            first.salt == header.salt && first.codec.shares_positions_with(header.codec)
+        });
         if header.offset != offset || !follows {
-            return Err(Fault::Index("there is a frame of another file or another place"));
+            return Err(LazyError::Index("a frame belongs to another file or offset"));
         }
         Ok(header)
     }
 
-    /// The same file with nothing kept; `None` if no frame was there when it was opened.
+    /// Reopens the file with empty caches; returns `None` if it had no frames when it was opened.
     pub(super) fn reopened(&self) -> Result<Option<Self>, TraceError> {
         if self.first.is_none() {
             return Ok(None);
@@ -144,29 +150,31 @@ impl Source {
         Ok(Some(Self::new(file, &self.path, self.first)))
     }
 
-    /// Stored bytes.
-    pub(super) fn bytes(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
-        // Before so much is allocated.
+    /// Reads stored bytes.
+    pub(super) fn bytes(&self, offset: u64, length: usize) -> LazyResult<Vec<u8>> {
+        // Checked before the allocation.
         if offset.saturating_add(length as u64) > self.len()? {
-            return Err(Fault::Index("a frame reaches beyond the file"));
+            return Err(LazyError::Index("a frame extends beyond the file"));
         }
         let mut bytes = vec![0; length];
         self.read(&mut bytes, offset)?;
         Ok(bytes)
     }
 
-    fn section(&self, header: &FrameHeader, part: Part) -> Found<Vec<u8>> {
+    fn section(&self, header: &FrameHeader, part: SectionKind) -> LazyResult<Vec<u8>> {
         let stored = header.section(part).stored as usize;
         let bytes = self.bytes(header.section_offset(part), stored)?;
-        // A damaged frame: a scan finds it out and leaves it out.
+        // An error means a damaged frame: a scan finds it and leaves it out.
         note_read(stored as u64);
-        header.expand(part, &bytes).map_err(|bad| Fault::Index(bad.what))
+        header.expand(part, &bytes).map_err(|bad| LazyError::Index(bad.what))
     }
 
-    fn read(&self, bytes: &mut [u8], offset: u64) -> Found<()> {
+    fn read(&self, bytes: &mut [u8], offset: u64) -> LazyResult<()> {
         self.file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Fault::Index("the data file is shorter than expected"),
-            _ => Fault::Trace(self.error(error)),
+            io::ErrorKind::UnexpectedEof => {
+                LazyError::Index("the data file is shorter than expected")
+            }
+            _ => LazyError::Trace(self.error(error)),
         })
     }
 
@@ -175,11 +183,11 @@ impl Source {
     }
 }
 
-/// A cache is whole after every call, whatever panicked meanwhile.
+/// Locks a cache. It is consistent after every call, even if another thread panicked.
 fn locked<T>(cache: &Mutex<T>) -> MutexGuard<'_, T> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn corrupt(offset: u64, bad: Malformed) -> Fault {
-    Fault::Trace(TraceError::Corrupt { offset, what: bad.what })
+fn corrupt(offset: u64, bad: Malformed) -> LazyError {
+    LazyError::Trace(TraceError::Corrupt { offset, what: bad.what })
 }

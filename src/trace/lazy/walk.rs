@@ -1,15 +1,15 @@
-//! The trace points of one stream in their order, from the begin of some block on.
+//! Walks over the trace points of one stream in order, from the start of any block.
 //!
 //! # Invariants
-//! - `state` is the stream's state behind the last step.
-//! - A block that does not go on where the one before it ended is a loss, which is a step of its
-//!   own.
+//! - `state` is the stream's state after the last step.
+//! - If a block does not continue where the previous one ended, that is a loss, which is a step of
+//!   its own.
 
 use std::sync::Arc;
 
 use super::call::LazyNode;
-use super::fault::{Fault, Found};
-use super::reading::Reading;
+use super::fault::{LazyError, LazyResult};
+use super::open_trace::OpenTrace;
 use super::source::Directory;
 use crate::trace::bytes::{Cursor, Malformed};
 use crate::trace::checkpoint::{BlockEntry, Checkpoint};
@@ -17,67 +17,68 @@ use crate::trace::forest::gap;
 use crate::trace::frame::FrameHeader;
 use crate::trace::kind::Kind;
 use crate::trace::loss::{Resumption, resume};
-use crate::trace::object::{Point, Record, SampleFields};
+use crate::trace::object::{Record, SampleFields, TracePoint};
 use crate::trace::sample::Context;
 use crate::trace::{LocationId, MAX_DEPTH, Sample, TraceError};
 
-/// What comes next in a stream.
+/// A step in a stream.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// A call begins.
+    /// A call starts.
     Call { location: LocationId },
     /// Calls end.
     Footer { unfinished: bool },
-    /// An open call is elsewhere.
+    /// An open call moved to another location.
     Moved,
-    /// A sample, which is [`Walk::sample`]. `outer` calls are not its own; `main_before` samples of
-    /// the main stream come before it, if the stream is a side stream.
+    /// A sample, which is in [`StreamWalk::sample`]. `outer` is the number of outer calls that are
+    /// not its own. In a side stream, `main_before` is the number of samples of the main stream
+    /// before it.
     Sample { outer: usize, main_before: u64 },
-    /// Another point without children.
+    /// Another trace point without children.
     Leaf(LazyNode),
-    /// The block is at its end; the next step is of the next one.
+    /// The end of the block; the next step belongs to the next block.
     BlockEnd,
-    /// Samples are missing here: of the calls that were open before, the outer `common` ones are
-    /// open behind it.
+    /// Samples are lost here. Of the calls that were open before, the outermost `common` are still
+    /// open.
     Lost { from_ns: u64, to_ns: u64, samples: Option<u64>, common: usize },
 }
 
-/// Walks through a stream.
+/// A walk over a stream.
 #[derive(Debug)]
-pub(super) struct Walk<'a> {
-    reading: &'a Reading,
+pub(super) struct StreamWalk<'a> {
+    trace: &'a OpenTrace,
     stream: u32,
-    /// Number of the block.
+    /// The number of the block.
     number: u64,
     blocks: u64,
     header: FrameHeader,
     payload: Arc<Vec<u8>>,
-    /// Offset in the frame's payload of the first byte of `payload`.
+    /// The offset in the frame's payload of the first byte of `payload`.
     base: usize,
-    /// Rest of the block's data, in `payload`.
+    /// The remaining range of the block's data in `payload`.
     at: usize,
     end: usize,
-    /// The end of the block was told.
+    /// Whether the step for the end of the block was returned.
     ended: bool,
     tick_ns: u64,
     context: Context,
     pub(super) state: Checkpoint,
     /// The last sample.
     pub(super) sample: Sample,
-    /// What is lost before the first block.
+    /// The loss before the first block.
     lost_first: Option<Step>,
 }
 
-impl<'a> Walk<'a> {
-    /// From the begin of a block on; `None` if the stream has no such block.
-    pub(super) fn new(reading: &'a Reading, stream: u32, number: u64) -> Found<Option<Self>> {
-        let blocks = reading.index.block_count(stream)?;
+impl<'a> StreamWalk<'a> {
+    /// Starts at a block; returns `None` if the stream has no such block.
+    pub(super) fn new(trace: &'a OpenTrace, stream: u32, number: u64) -> LazyResult<Option<Self>> {
+        let blocks = trace.index.block_count(stream)?;
         if number >= blocks {
             return Ok(None);
         }
-        let found = reading.block(stream, number)?;
+        let found = trace.block(stream, number)?;
         let entry = found.entry()?;
-        let mut walk = Self::of_block(reading, &found.directory, found.at, entry)?;
+        let mut walk = Self::for_block(trace, &found.directory, found.at, entry)?;
         (walk.number, walk.blocks) = (number, blocks);
         if number == 0 && entry.begin != Checkpoint::default() {
             walk.state = Checkpoint::default();
@@ -86,19 +87,19 @@ impl<'a> Walk<'a> {
         Ok(Some(walk))
     }
 
-    /// Through one block, which is at `at` in its frame, to its end.
-    pub(super) fn of_block(
-        reading: &'a Reading,
+    /// Walks over one block only, which is at offset `at` in its frame.
+    pub(super) fn for_block(
+        trace: &'a OpenTrace,
         directory: &Directory,
         at: usize,
         entry: &BlockEntry,
-    ) -> Found<Self> {
-        let (payload, base) = reading.source.payload(directory, at)?;
+    ) -> LazyResult<Self> {
+        let (payload, base) = trace.source.payload(directory, at)?;
         let mut walk = Self {
-            reading,
+            trace,
             stream: entry.stream,
             number: 0,
-            // None follows.
+            // No block follows.
             blocks: 0,
             header: directory.header,
             payload,
@@ -116,36 +117,38 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// The number of the block that the next step is of.
+    /// Returns the number of the block of the next step.
     pub(super) fn block(&self) -> u64 {
         self.number
     }
 
-    fn enter(&mut self, at: usize, entry: &BlockEntry) -> Found<()> {
+    fn enter(&mut self, at: usize, entry: &BlockEntry) -> LazyResult<()> {
         let bytes = entry.bytes as usize;
         let trailing = usize::from(entry.ends.last);
         let begin = (at - self.base) + entry.head_bytes();
         let end = (at - self.base + bytes).checked_sub(trailing).filter(|end| *end >= begin);
         let end = end.filter(|end| *end <= self.payload.len());
-        let Some(end) = end else { return self.corrupt(begin, "a block has no room for its ends") };
+        let Some(end) = end else {
+            return self.corrupt(begin, "a block is too short for its ends");
+        };
         (self.at, self.end, self.ended) = (begin, end, false);
         self.tick_ns = entry.tick_ns;
         self.context = Context::default();
         Ok(())
     }
 
-    /// Leaves out the blocks up to the one with this number, which is in front.
-    pub(super) fn jump(&mut self, number: u64) -> Found<()> {
-        if let Some(walk) = Self::new(self.reading, self.stream, number)? {
+    /// Skips the blocks before the later block with this number.
+    pub(super) fn jump(&mut self, number: u64) -> LazyResult<()> {
+        if let Some(walk) = Self::new(self.trace, self.stream, number)? {
             *self = walk;
         }
         Ok(())
     }
 
-    /// The next step, `None` at the end of the stream.
-    pub(super) fn step(&mut self) -> Found<Option<Step>> {
+    /// Returns the next step, or `None` at the end of the stream.
+    pub(super) fn step(&mut self) -> LazyResult<Option<Step>> {
         if let Some(lost) = self.lost_first.take() {
-            let found = self.reading.block(self.stream, self.number)?;
+            let found = self.trace.block(self.stream, self.number)?;
             self.state.clone_from(&found.entry()?.begin);
             return Ok(Some(lost));
         }
@@ -153,7 +156,7 @@ impl<'a> Walk<'a> {
             if self.number + 1 >= self.blocks {
                 return Ok(None);
             }
-            // One step for the end of the block, so that others can look where to go on.
+            // A step for the end of the block, so that the caller can decide where to continue.
             if !self.ended {
                 self.ended = true;
                 return Ok(Some(Step::BlockEnd));
@@ -165,15 +168,16 @@ impl<'a> Walk<'a> {
         self.point().map(Some)
     }
 
-    fn point(&mut self) -> Found<Step> {
+    fn point(&mut self) -> LazyResult<Step> {
         let start = self.at;
         let mut cursor = Cursor::new(&self.payload[..self.end]);
         cursor.skip_to(start);
-        // Most points are one of these two; a record is large, and would be moved around for each.
-        let step = if let Some(location) = cursor.short_behind(Kind::Call as u8) {
+        // Most points are one of these two; a `Record` is large, and decoding one would move it
+        // around.
+        let step = if let Some(location) = cursor.short_varint_after(Kind::Call as u8) {
             self.pass(cursor.at());
             self.call(location)
-        } else if let Some(word) = cursor.short_behind(Kind::Footer as u8) {
+        } else if let Some(word) = cursor.short_varint_after(Kind::Footer as u8) {
             self.pass(cursor.at());
             self.footer(word >> 1, word & 1 == 1)
         } else {
@@ -185,22 +189,22 @@ impl<'a> Walk<'a> {
             match record {
                 Record::Point(point) => self.apply(point),
                 Record::Neutral(_) | Record::Unknown { .. } => Ok(Step::Moved),
-                _ => Err("an object lies where it may not"),
+                _ => Err("an object is in a block that may not contain it"),
             }
         };
         step.or_else(|what| self.corrupt(start, what))
     }
 
-    /// Goes on behind an object, which ends at `at`.
+    /// Moves past an object, which ends at `at`.
     fn pass(&mut self, at: usize) {
         self.state.logical = self.state.logical.saturating_add((at - self.at) as u64);
         self.at = at;
     }
 
-    /// Goes on with the next block, there is one; gives what is lost before it.
-    fn next_block(&mut self) -> Found<Option<Step>> {
-        let found = self.reading.block(self.stream, self.number + 1)?;
-        (self.payload, self.base) = self.reading.source.payload(&found.directory, found.at)?;
+    /// Moves to the next block, which must exist; returns what is lost before it.
+    fn next_block(&mut self) -> LazyResult<Option<Step>> {
+        let found = self.trace.block(self.stream, self.number + 1)?;
+        (self.payload, self.base) = self.trace.source.payload(&found.directory, found.at)?;
         self.header = found.directory.header;
         self.number += 1;
         let entry = found.entry()?;
@@ -213,26 +217,26 @@ impl<'a> Walk<'a> {
         Ok(Some(lost))
     }
 
-    /// What lies between the state and the begin of a later block.
-    fn lost(&self, entry: &BlockEntry) -> Found<Step> {
-        match resume(&self.state, entry, self.reading.losses.any()) {
+    /// Returns the loss between the current state and the start of a later block.
+    fn lost(&self, entry: &BlockEntry) -> LazyResult<Step> {
+        match resume(&self.state, entry, self.trace.losses.any()) {
             Ok(Some(Resumption { survivors, from_ns, to_ns, samples })) => {
                 Ok(Step::Lost { from_ns, to_ns, samples: Some(samples), common: survivors })
             }
             Ok(None) => Ok(Step::Moved),
-            Err(what) => Err(Fault::Index(what)),
+            Err(what) => Err(LazyError::Index(what)),
         }
     }
 
-    fn apply(&mut self, point: Point) -> Result<Step, &'static str> {
+    fn apply(&mut self, point: TracePoint) -> Result<Step, &'static str> {
         match point {
-            Point::Call { location } => self.call(location),
-            Point::Footer { run, unfinished } => self.footer(run, unfinished),
-            Point::Site { location } => self.moved(0, location),
-            Point::OuterSite { up, location } => self.moved(up as usize, location),
-            Point::Sample(fields) => self.sample(&fields),
+            TracePoint::Call { location } => self.call(location),
+            TracePoint::Footer { run, unfinished } => self.footer(run, unfinished),
+            TracePoint::Site { location } => self.moved(0, location),
+            TracePoint::OuterSite { up, location } => self.moved(up as usize, location),
+            TracePoint::Sample(fields) => self.sample(&fields),
             leaf => {
-                if let Point::Gap { before, length } = leaf {
+                if let TracePoint::Gap { before, length } = leaf {
                     let (_, to_ns) = gap(before, length, self.state.last_ns)?;
                     self.context.gap(to_ns);
                 }
@@ -259,7 +263,7 @@ impl<'a> Walk<'a> {
 
     fn moved(&mut self, up: usize, location: u32) -> Result<Step, &'static str> {
         let place = self.state.depth().checked_sub(up + 1);
-        let place = place.ok_or("a call that is not open moves")?;
+        let place = place.ok_or("a trace point moves a call that is not open")?;
         self.state.locations[place] = LocationId(location);
         Ok(Step::Moved)
     }
@@ -271,7 +275,7 @@ impl<'a> Walk<'a> {
             return Err("a sample leaves out more calls than are open");
         }
         let sample = self.context.decode(fields, state, self.tick_ns);
-        self.sample = sample.ok_or("the time of a sample lies before that of the last one")?;
+        self.sample = sample.ok_or("the time of a sample is before that of the last one")?;
         state.last_ns = self.sample.time_ns;
         state.samples += 1;
         let before = state.main_before.checked_add(fields.main_before.unwrap_or(0));
@@ -279,8 +283,8 @@ impl<'a> Walk<'a> {
         Ok(Step::Sample { outer, main_before: state.main_before })
     }
 
-    fn corrupt<T>(&self, at: usize, what: &'static str) -> Found<T> {
+    fn corrupt<T>(&self, at: usize, what: &'static str) -> LazyResult<T> {
         let offset = self.header.position(self.base + at);
-        Err(Fault::Trace(TraceError::Corrupt { offset, what }))
+        Err(LazyError::Trace(TraceError::Corrupt { offset, what }))
     }
 }

@@ -1,43 +1,43 @@
-//! Samples of a lazily read trace in the order of the file.
+//! The samples of a lazily read trace in file order.
 
-use super::fault::{Fault, Found};
-use super::reading::Reading;
+use super::fault::{LazyError, LazyResult};
+use super::open_trace::OpenTrace;
 use super::samples::Window;
 use super::source::Directory;
-use super::walk::{Step, Walk};
+use super::walk::{Step, StreamWalk};
 use crate::trace::{HEADER_BYTES, LocationId, NO_THREAD, SIDE, Sample, ThreadId};
 
-/// The samples of a window in the order in which they lie in the file: each frame is decoded once,
-/// whatever number of threads it has blocks of.
+/// Reads the samples of a window in file order: each frame is decoded once, regardless of how many
+/// threads have blocks in it.
 pub(super) struct WrittenSamples<'a> {
-    reading: &'a Reading,
+    trace: &'a OpenTrace,
     window: &'a Window,
 }
 
 impl<'a> WrittenSamples<'a> {
-    /// The samples of this window.
-    pub(super) fn of(reading: &'a Reading, window: &'a Window) -> Self {
-        Self { reading, window }
+    /// Creates the reader of this window's samples.
+    pub(super) fn of(trace: &'a OpenTrace, window: &'a Window) -> Self {
+        Self { trace, window }
     }
 
-    /// Calls `f` with each of them and its stack.
+    /// Calls `f` with each sample and its stack.
     pub(super) fn for_each(
         &self,
         f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
-    ) -> Found<()> {
-        let Self { reading, window } = *self;
-        let count = reading.index.frame_count();
+    ) -> LazyResult<()> {
+        let Self { trace, window } = *self;
+        let count = trace.index.frame_count();
         let mut end = HEADER_BYTES as u64;
         for number in 0..count {
-            let row = reading.index.frame(number)?;
-            if !reading.scanned && row.offset != end {
-                return Err(Fault::Index("the frames of the index are not in order"));
+            let row = trace.index.frame(number)?;
+            if !trace.scanned && row.offset != end {
+                return Err(LazyError::Index("the frames of the index are not in order"));
             }
-            let directory = reading.source.directory(row.offset)?;
+            let directory = trace.source.directory(row.offset)?;
             let header = &directory.header;
             end = row.offset + header.total_bytes();
-            let apart = header.last_ns < window.from_ns || header.first_ns > window.to_ns;
-            if header.samples > 0 && !apart {
+            let outside = header.last_ns < window.from_ns || header.first_ns > window.to_ns;
+            if header.samples > 0 && !outside {
                 self.in_frame(&directory, f)?;
             }
         }
@@ -48,19 +48,19 @@ impl<'a> WrittenSamples<'a> {
         &self,
         directory: &Directory,
         f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
-    ) -> Found<()> {
-        let Self { reading, window } = *self;
+    ) -> LazyResult<()> {
+        let Self { trace, window } = *self;
         for (at, entry) in &directory.blocks {
             let thread = ThreadId(entry.stream & !SIDE);
-            let apart = entry.last_ns < window.from_ns || entry.first_ns > window.to_ns;
+            let outside = entry.last_ns < window.from_ns || entry.first_ns > window.to_ns;
             if entry.stream == NO_THREAD
                 || entry.samples == 0
-                || apart
+                || outside
                 || !window.has_thread(thread)
             {
                 continue;
             }
-            let mut walk = Walk::of_block(reading, directory, *at, entry)?;
+            let mut walk = StreamWalk::for_block(trace, directory, *at, entry)?;
             while let Some(step) = walk.step()? {
                 let Step::Sample { outer, .. } = step else { continue };
                 if (window.from_ns..=window.to_ns).contains(&walk.sample.time_ns) {

@@ -1,28 +1,28 @@
-//! The limit for the files of a trace.
+//! The size limit for the files of a trace.
 //!
 //! # Invariants
-//! - There is room for the end: closing metadata, the last frame, the sorted index.
+//! - The limit leaves space for the end: closing metadata, the last frame, the sorted index.
 
 use crate::trace::{TraceError, TraceWriter};
 
-/// Room for the end, whatever the limit is.
+/// The space for the end, whatever the limit is.
 const END_BYTES: u64 = 64 << 10;
-/// So much need not be written to find out how much it is.
+/// The number of waiting bytes that need no flush to find their compressed size.
 const WAITING: u64 = 64 << 10;
 
-/// How many bytes both files may have together.
+/// The limit for the bytes of both files together.
 #[derive(Debug)]
 pub(super) struct Limit {
-    /// From here on the recording should end,
+    /// The size at which the recording should end.
     near: u64,
-    /// and from here on nothing is taken any more.
+    /// The size at which the writer accepts nothing more.
     last: u64,
     is_near: bool,
 }
 
 impl Limit {
     pub(super) fn new(bytes: u64) -> Self {
-        // A sorted index has pages and their checksums besides what the journal has.
+        // A sorted index has pages and their checksums in addition to the contents of the journal.
         let last = bytes.saturating_sub(END_BYTES + bytes / 64);
         Self { near: last.saturating_sub(bytes / 16), last, is_near: false }
     }
@@ -38,7 +38,7 @@ impl Limit {
             return Ok(true);
         }
         if waiting >= WAITING {
-            // It takes less when it is compressed; how much shows when it is written.
+            // The compressed size is smaller, and known only after the write.
             writer.flush()?;
         }
         self.is_near |= written(writer) + WAITING >= self.near;

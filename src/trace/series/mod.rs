@@ -1,13 +1,14 @@
-//! A recording in one file, or in parts that follow one another, each a trace of its own.
+//! A recording in one file, or in consecutive parts, each of which is a trace.
 //!
 //! # Invariants
-//! - A part has all that it refers to, and is closed before the samples of the next one are
-//!   written; no sample is in two.
-//! - Calls that are open at the end of a part are unfinished there, and begin anew in the next one.
-//! - Ids that are given out hold for the whole series.
+//! - A part has all objects that it refers to, and is closed before the samples of the next one are
+//!   written; no sample is in two parts.
+//! - Calls that are open at the end of a part are unfinished there, and start again in the next
+//!   one.
+//! - Ids are valid for the complete series.
 
-mod book;
 mod limit;
+mod objects;
 mod part;
 mod ring;
 
@@ -15,11 +16,11 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use self::book::Book;
 use self::limit::Limit;
-use self::part::Part;
+use self::objects::SeriesObjects;
+use self::part::SeriesPart;
 use self::ring::Ring;
-pub use self::ring::{RingPlan, Saved, Saves};
+pub use self::ring::{RingPlan, SavedTrace, Saves};
 use super::index::index_path;
 use super::tags::TextTags;
 use super::{
@@ -28,100 +29,101 @@ use super::{
     Written,
 };
 
-/// Begins the keys of what threads of a pid namespace are called by themselves; their id follows.
+/// The prefix of the metadata keys for the ids of threads in their own pid namespace; the thread id
+/// follows.
 pub(super) const INNER_IDS: &str = "inner_ids.";
-/// In front of the closing figures in a part: they are about the whole recording.
+/// The prefix of the closing figures in a part: they are about the complete recording.
 pub(super) const OF_ALL: &str = "recording.";
-/// Closing metadata that is about a part as much as about the recording.
+/// The closing metadata that applies to a part as well as to the recording.
 const OF_EACH: [&str; 4] = ["engine", "engine_why", "kernel_included", "end_monotonic_ns"];
 
-/// When a part is long enough.
+/// The size or age at which a part ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// When its two files have so many bytes.
+pub enum RotateAfter {
+    /// The size of its two files in bytes.
     Bytes(u64),
-    /// When it is so old.
+    /// The age of the part.
     Age(Duration),
 }
 
-/// How a series is made.
+/// The plan of a series.
 pub struct SeriesPlan {
-    /// The data file of a part, by its number from 1 on.
+    /// Returns the path of a part's data file, given the part's number from 1 on.
     pub name: Box<dyn Fn(u32) -> PathBuf + Send>,
-    /// When the next part begins.
-    pub turn: Turn,
-    /// How many parts are kept, the current one included; the oldest are removed. A ring keeps
-    /// those of its time; this is the most then.
+    /// The condition for the next part.
+    pub rotate_after: RotateAfter,
+    /// The number of parts that are kept, including the current one; older parts are removed. In a
+    /// ring, which keeps the parts of its time span, this is the maximum.
     pub keep: Option<u32>,
-    /// The parts are a ring, of which others are saved.
+    /// The plan of the ring, if the parts are a ring from which traces are saved.
     pub ring: Option<RingPlan>,
 }
 
-/// Writes a recording: as [`TraceWriter`], into one file or several.
+/// Writes a recording like [`TraceWriter`], into one file or several.
 pub struct TraceSeries {
     writer: TraceWriter,
-    parts: Option<Box<Parts>>,
+    parts: Option<Box<PartedSeries>>,
     limit: Option<Limit>,
 }
 
-/// What there is besides the writer of the current part.
-struct Parts {
+/// The state of a series with parts, apart from the writer of the current part.
+struct PartedSeries {
     plan: SeriesPlan,
     ring: Option<Ring>,
     options: WriterOptions,
-    book: Book,
-    part: Part,
-    /// Which tags are texts.
+    objects: SeriesObjects,
+    part: SeriesPart,
+    /// The tags whose values are texts.
     tags: TextTags,
-    /// The part that is written.
+    /// The number of the current part.
     number: u32,
     begun: Instant,
-    /// The files that are kept, oldest first; the last is being written.
-    kept: VecDeque<Kept>,
-    /// What the parts before came to.
+    /// The kept files, oldest first; the last is being written.
+    kept: VecDeque<KeptPart>,
+    /// The totals of the earlier parts.
     before: Written,
-    /// Time of the last sample.
+    /// The time of the last sample.
     last_ns: u64,
     stack: Vec<LocationId>,
 }
 
-/// The files of a part.
-struct Kept {
+/// The files of a kept part.
+struct KeptPart {
     path: PathBuf,
-    /// Time of its last sample; 0 while it is written.
+    /// The time of its last sample; 0 while it is being written.
     last_ns: u64,
 }
 
 impl TraceSeries {
-    /// All in one file.
+    /// Creates a series with a single file.
     pub fn of_one(writer: TraceWriter) -> Self {
         Self { writer, parts: None, limit: None }
     }
 
-    /// Creates the first part.
+    /// Creates a series with its first part.
     ///
     /// # Errors
-    /// Those of [`TraceWriter::create`], as for the verbs below.
+    /// Those of [`TraceWriter::create`], also for the methods below.
     pub fn create(mut plan: SeriesPlan, options: WriterOptions) -> Result<Self, TraceError> {
         let path = (plan.name)(1);
         let mut writer = TraceWriter::create(&path, options.clone())?;
-        let mut book = Book::default();
-        book.metadata.insert("recording_id".to_owned(), Value::Text(writer.uuid()));
-        book.metadata.insert("part".to_owned(), Value::Unsigned(1));
-        let mut part = Part::default();
-        part.begin(&mut writer, &book)?;
+        let mut objects = SeriesObjects::default();
+        objects.metadata.insert("recording_id".to_owned(), Value::Text(writer.uuid()));
+        objects.metadata.insert("part".to_owned(), Value::Unsigned(1));
+        let mut part = SeriesPart::default();
+        part.begin(&mut writer, &objects)?;
         let ring = plan.ring.take().map(Ring::new).transpose();
         let ring = ring.map_err(|source| TraceError::write(&path, source))?;
-        let parts = Parts {
+        let parts = PartedSeries {
             plan,
             ring,
             options,
-            book,
+            objects,
             part,
             tags: TextTags::default(),
             number: 1,
             begun: Instant::now(),
-            kept: [Kept { path, last_ns: 0 }].into(),
+            kept: [KeptPart { path, last_ns: 0 }].into(),
             before: Written::default(),
             last_ns: 0,
             stack: Vec::new(),
@@ -129,18 +131,18 @@ impl TraceSeries {
         Ok(Self { writer, parts: Some(Box::new(parts)), limit: None })
     }
 
-    /// The files of a trace in one file shall not have more than so many bytes together: what comes
-    /// later is left out.
+    /// Limits the total size of the files of a single-file trace to `bytes`. Later samples are left
+    /// out.
     pub fn limit(&mut self, bytes: u64) {
         self.limit = Some(Limit::new(bytes));
     }
 
-    /// The limit is near: the recording should end.
+    /// Returns whether the size limit is near, so that the recording should end.
     pub fn is_full(&self) -> bool {
         self.limit.as_ref().is_some_and(Limit::is_near)
     }
 
-    /// Whether another sample may be written.
+    /// Returns whether another sample may be written.
     pub fn has_room(&mut self) -> Result<bool, TraceError> {
         match &mut self.limit {
             Some(limit) => limit.has_room(&mut self.writer),
@@ -148,28 +150,28 @@ impl TraceSeries {
         }
     }
 
-    /// See [`TraceWriter::set_metadata`]. The keys that end with the id of a module or of a thread
-    /// have that of the series.
+    /// See [`TraceWriter::set_metadata`]. Keys that end with the id of a module or of a thread use
+    /// the ids of the series.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.set_metadata(key, value) };
         let number = |prefix: &str| key.strip_prefix(prefix)?.parse::<u32>().ok();
         if let Some(id) = number(SYMBOLS) {
-            parts.book.symbols.insert(id, value.clone());
+            parts.objects.symbols.insert(id, value.clone());
             let own = parts.part.known_module(id).map(part::symbols_key);
             return own.map_or(Ok(()), |key| self.writer.set_metadata(&key, value));
         }
         if let Some(id) = number(INNER_IDS) {
-            parts.book.inner_ids.insert(id, value.clone());
+            parts.objects.inner_ids.insert(id, value.clone());
             let own = parts.part.known_thread(id).map(part::inner_ids_key);
             return own.map_or(Ok(()), |key| self.writer.set_metadata(&key, value));
         }
-        parts.book.metadata.insert(key.to_owned(), value.clone());
-        parts.tags = TextTags::of(&parts.book.metadata);
+        parts.objects.metadata.insert(key.to_owned(), value.clone());
+        parts.tags = TextTags::of(&parts.objects.metadata);
         self.writer.set_metadata(key, value)
     }
 
-    /// Sets what is said of the recording at its end. In a part that is not all of it the figures
-    /// get keys that say so.
+    /// Sets the closing figures of the recording. In a part that is not the complete recording,
+    /// their keys get a prefix.
     pub fn set_closing(&mut self, metadata: Metadata) -> Result<(), TraceError> {
         let is_all = self.parts.as_ref().is_none_or(|parts| parts.number == 1);
         metadata.into_iter().try_for_each(|(key, value)| {
@@ -184,7 +186,7 @@ impl TraceSeries {
     /// See [`TraceWriter::module`].
     pub fn module(&mut self, module: &Module) -> Result<ModuleId, TraceError> {
         match &mut self.parts {
-            Some(parts) => parts.book.module(module),
+            Some(parts) => parts.objects.module(module),
             None => self.writer.module(module),
         }
     }
@@ -192,7 +194,7 @@ impl TraceSeries {
     /// See [`TraceWriter::method`].
     pub fn method(&mut self, method: &Method) -> Result<MethodId, TraceError> {
         match &mut self.parts {
-            Some(parts) => parts.book.method(method),
+            Some(parts) => parts.objects.method(method),
             None => self.writer.method(method),
         }
     }
@@ -200,7 +202,7 @@ impl TraceSeries {
     /// See [`TraceWriter::location`].
     pub fn location(&mut self, location: &Location) -> Result<LocationId, TraceError> {
         match &mut self.parts {
-            Some(parts) => parts.book.location(location),
+            Some(parts) => parts.objects.location(location),
             None => self.writer.location(location),
         }
     }
@@ -208,7 +210,7 @@ impl TraceSeries {
     /// See [`TraceWriter::text`].
     pub fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
         match &mut self.parts {
-            Some(parts) => parts.book.text(text),
+            Some(parts) => parts.objects.text(text),
             None => self.writer.text(text),
         }
     }
@@ -216,15 +218,15 @@ impl TraceSeries {
     /// See [`TraceWriter::thread`].
     pub fn thread(&mut self, thread: &Thread) -> Result<ThreadId, TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.thread(thread) };
-        let id = parts.book.thread(thread)?;
-        parts.part.thread((&mut self.writer, &parts.book), id)?;
+        let id = parts.objects.thread(thread)?;
+        parts.part.thread((&mut self.writer, &parts.objects), id)?;
         Ok(id)
     }
 
     /// See [`TraceWriter::rename_thread`].
     pub fn rename_thread(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.rename_thread(id, name) };
-        parts.book.rename(id, name)?;
+        parts.objects.rename(id, name)?;
         let own = parts.part.known_thread(id.0);
         own.map_or(Ok(()), |own| self.writer.rename_thread(own, name))
     }
@@ -232,9 +234,10 @@ impl TraceSeries {
     /// See [`TraceWriter::thread_exit`].
     pub fn thread_exit(&mut self, id: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.thread_exit(id, time_ns) };
-        // Where nothing of it is, its end is: of the next part it could not be known.
-        let own = parts.part.thread((&mut self.writer, &parts.book), id)?;
-        parts.book.end_thread(id);
+        // The thread is added even if this part has nothing else of it: the next part could not
+        // know its exit.
+        let own = parts.part.thread((&mut self.writer, &parts.objects), id)?;
+        parts.objects.end_thread(id);
         parts.part.end_thread(id);
         self.writer.thread_exit(own, time_ns)
     }
@@ -242,8 +245,8 @@ impl TraceSeries {
     /// See [`TraceWriter::mapped_module`].
     pub fn mapped_module(&mut self, mapped: &MappedModule) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.mapped_module(mapped) };
-        parts.book.map(mapped);
-        parts.part.map((&mut self.writer, &parts.book), mapped)
+        parts.objects.map(mapped);
+        parts.part.map((&mut self.writer, &parts.objects), mapped)
     }
 
     /// See [`TraceWriter::sample`].
@@ -257,7 +260,7 @@ impl TraceSeries {
             return self.writer.sample(thread, sample, stack);
         };
         parts.sample(&mut self.writer, thread, sample, stack)?;
-        self.turn_if_due()
+        self.rotate_if_due()
     }
 
     /// See [`TraceWriter::call_trace`].
@@ -274,18 +277,18 @@ impl TraceSeries {
     /// See [`TraceWriter::flush`].
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.writer.flush()?;
-        self.turn_if_due()
+        self.rotate_if_due()
     }
 
-    /// Bytes written so far to all parts: data files, index files.
+    /// Returns the number of bytes written so far to all parts: data files, index files.
     pub fn bytes_written(&self) -> (u64, u64) {
         let (data, index) = self.writer.bytes_written();
         let before = self.parts.as_ref().map_or_else(Written::default, |parts| parts.before);
         (before.data_bytes + data, before.index_bytes + index)
     }
 
-    /// The data files of the parts that are kept, oldest first, and how many there were; none of a
-    /// recording in one file.
+    /// Returns the data files of the kept parts, oldest first, and the total number of parts; empty
+    /// for a recording in one file.
     pub fn parts(&self) -> (Vec<PathBuf>, u32) {
         let parts = self.parts.as_ref().filter(|parts| parts.ring.is_none());
         let kept =
@@ -293,8 +296,8 @@ impl TraceSeries {
         kept.unwrap_or_default()
     }
 
-    /// See [`TraceWriter::finish`]. What was written is that of all parts; of a ring what was saved
-    /// of it at the end.
+    /// See [`TraceWriter::finish`]. The result covers all parts; for a ring, it covers what was
+    /// saved at the end.
     pub fn finish(self) -> Result<Written, TraceError> {
         let last = self.writer.finish()?;
         let Some(mut parts) = self.parts else { return Ok(last) };
@@ -308,21 +311,21 @@ impl TraceSeries {
         }
     }
 
-    fn turn_if_due(&mut self) -> Result<(), TraceError> {
+    fn rotate_if_due(&mut self) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return Ok(()) };
-        let is_due = match parts.plan.turn {
-            Turn::Bytes(bytes) => {
+        let is_due = match parts.plan.rotate_after {
+            RotateAfter::Bytes(bytes) => {
                 let (data, index) = self.writer.bytes_written();
                 data + index >= bytes
             }
-            Turn::Age(age) => parts.begun.elapsed() >= age,
+            RotateAfter::Age(age) => parts.begun.elapsed() >= age,
         };
-        // An empty part would be no part of anything.
-        if is_due && parts.part.has_samples { parts.turn(&mut self.writer) } else { Ok(()) }
+        // Parts without samples are not created.
+        if is_due && parts.part.has_samples { parts.rotate(&mut self.writer) } else { Ok(()) }
     }
 }
 
-impl Parts {
+impl PartedSeries {
     fn sample(
         &mut self,
         writer: &mut TraceWriter,
@@ -332,39 +335,39 @@ impl Parts {
     ) -> Result<(), TraceError> {
         self.translate(writer, stack)?;
         let mut sample = sample.clone();
-        let Self { book, part, .. } = self;
+        let Self { objects, part, .. } = self;
         if let Some(text) = sample.waits_on {
-            sample.waits_on = Some(part.text((&mut *writer, book), text)?);
+            sample.waits_on = Some(part.text((&mut *writer, objects), text)?);
         }
         for value in self.tags.values(&mut sample) {
-            // Not 0: those are no texts.
-            let own = part.text((&mut *writer, book), TextId(*value - 1))?;
+            // Not 0, since 0 is not a text.
+            let own = part.text((&mut *writer, objects), TextId(*value - 1))?;
             *value = own.0.saturating_add(1);
         }
-        let own = part.thread((&mut *writer, book), thread)?;
+        let own = part.thread((&mut *writer, objects), thread)?;
         part.has_samples = true;
         self.last_ns = self.last_ns.max(sample.time_ns);
         writer.sample(own, &sample, &self.stack)
     }
 
-    /// Puts a stack into `self.stack` as the current part has it.
+    /// Translates a stack into `self.stack`, with the ids of the current part.
     fn translate(
         &mut self,
         writer: &mut TraceWriter,
         stack: &[LocationId],
     ) -> Result<(), TraceError> {
-        let Self { book, part, stack: own, .. } = self;
+        let Self { objects, part, stack: own, .. } = self;
         own.clear();
         for location in stack {
-            own.push(part.location((&mut *writer, book), *location)?);
+            own.push(part.location((&mut *writer, objects), *location)?);
         }
         Ok(())
     }
 
-    /// Closes the part and begins the next one.
-    fn turn(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
+    /// Closes the current part and starts the next one.
+    fn rotate(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
         let path = (self.plan.name)(self.number + 1);
-        // First: if that cannot be, the part that there is goes on to be the last.
+        // Created first: if that fails, the current part continues as the last one.
         let next = TraceWriter::create(&path, self.options.clone())?;
         let mut last = std::mem::replace(writer, next);
         last.set_metadata("end_monotonic_ns", Value::Unsigned(self.last_ns))?;
@@ -374,17 +377,17 @@ impl Parts {
         if let Some(part) = self.kept.back_mut() {
             part.last_ns = self.last_ns;
         }
-        self.kept.push_back(Kept { path, last_ns: 0 });
+        self.kept.push_back(KeptPart { path, last_ns: 0 });
         self.note_begin();
-        self.part = Part::default();
-        self.part.begin(writer, &self.book)?;
+        self.part = SeriesPart::default();
+        self.part.begin(writer, &self.objects)?;
         self.remove_old();
         Ok(())
     }
 
-    /// Removes the parts that are not kept any more.
+    /// Removes the parts that are no longer kept.
     fn remove_old(&mut self) {
-        // What is read now goes with the next turn.
+        // Parts that are being read now are removed at a later rotation.
         if !self.ring.as_ref().is_none_or(Ring::is_idle) {
             return;
         }
@@ -395,15 +398,15 @@ impl Parts {
         }
     }
 
-    fn is_old(&self, oldest: &Kept) -> bool {
+    fn is_old(&self, oldest: &KeptPart) -> bool {
         let are_many = self.plan.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize);
         let ring = self.ring.as_ref();
         are_many || ring.is_some_and(|ring| ring.is_past(oldest.last_ns, self.last_ns))
     }
 
-    /// Says which part begins when, and when the recording did.
+    /// Updates the metadata about the part's number, its start times and those of the recording.
     fn note_begin(&mut self) {
-        let metadata = &mut self.book.metadata;
+        let metadata = &mut self.objects.metadata;
         metadata.insert("part".to_owned(), Value::Unsigned(self.number.into()));
         let mut begin = |key: &str, since_ns: u64| {
             let Some(Value::Unsigned(begun_ns)) = metadata.get(key).cloned() else { return 0 };
@@ -420,7 +423,7 @@ impl Parts {
     }
 }
 
-/// Removes a part. What somebody else has removed is gone as well.
+/// Removes a part. Files that others removed already are fine.
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(index_path(path));
     let _ = std::fs::remove_file(path);

@@ -1,21 +1,21 @@
-//! One file of a series: which objects it has, under ids of its own.
+//! One file of a series: the objects in it, under ids of its own.
 //!
 //! # Invariants
-//! - An object is defined when it is first used in the file, after all that it refers to.
+//! - An object is written when it is first used in the file, after all objects that it refers to.
 
 use std::collections::HashMap;
 
-use super::book::Book;
+use super::objects::SeriesObjects;
 use crate::trace::{
     LocationId, MappedModule, MethodId, ModuleId, NONE, SYMBOLS, TextId, ThreadId, TraceError,
     TraceWriter, Value,
 };
 
-/// Ids in the file by ids of the series.
+/// The ids in the file by ids of the series.
 #[derive(Debug, Default)]
-struct Ids(Vec<u32>);
+struct PartIds(Vec<u32>);
 
-impl Ids {
+impl PartIds {
     fn get(&self, id: u32) -> Option<u32> {
         self.0.get(id as usize).copied().filter(|id| *id != NONE)
     }
@@ -24,81 +24,81 @@ impl Ids {
         if self.0.len() <= id as usize {
             self.0.resize(id as usize + 1, NONE);
         }
-        // Just made long enough.
+        // The vector was just extended.
         if let Some(place) = self.0.get_mut(id as usize) {
             *place = own;
         }
     }
 }
 
-/// What the current file has.
+/// The objects in the current file.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    texts: Ids,
-    modules: Ids,
-    methods: Ids,
-    locations: Ids,
+pub(super) struct SeriesPart {
+    texts: PartIds,
+    modules: PartIds,
+    methods: PartIds,
+    locations: PartIds,
     threads: HashMap<u32, ThreadId>,
-    /// A sample has been written to it.
+    /// Whether a sample was written to the file.
     pub(super) has_samples: bool,
 }
 
-/// The key of a module's source of names.
+/// Returns the metadata key of the source of a module's function names.
 pub(super) fn symbols_key(module: ModuleId) -> String {
     format!("{SYMBOLS}{}", module.0)
 }
 
-/// The key of what a thread is called by itself.
+/// Returns the metadata key of a thread's ids in its own pid namespace.
 pub(super) fn inner_ids_key(thread: ThreadId) -> String {
     format!("{}{}", super::INNER_IDS, thread.0)
 }
 
-impl Part {
+impl SeriesPart {
     pub(super) fn text(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         id: TextId,
     ) -> Result<TextId, TraceError> {
         if let Some(own) = self.texts.get(id.0) {
             return Ok(TextId(own));
         }
-        let own = writer.text(book.text_of(id)?)?;
+        let own = writer.text(objects.text_of(id)?)?;
         self.texts.set(id.0, own.0);
         Ok(own)
     }
 
     pub(super) fn module(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         id: ModuleId,
     ) -> Result<ModuleId, TraceError> {
         if let Some(own) = self.modules.get(id.0) {
             return Ok(ModuleId(own));
         }
-        let own = writer.module(book.module_of(id)?)?;
+        let own = writer.module(objects.module_of(id)?)?;
         self.modules.set(id.0, own.0);
-        if let Some(source) = book.symbols.get(&id.0) {
+        if let Some(source) = objects.symbols.get(&id.0) {
             writer.set_metadata(&symbols_key(own), source.clone())?;
         }
         Ok(own)
     }
 
-    /// The module if it is in the file.
+    /// Returns the module if it is in the file.
     pub(super) fn known_module(&self, id: u32) -> Option<ModuleId> {
         self.modules.get(id).map(ModuleId)
     }
 
     fn method(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         id: MethodId,
     ) -> Result<MethodId, TraceError> {
         if let Some(own) = self.methods.get(id.0) {
             return Ok(MethodId(own));
         }
-        let mut method = book.method_of(id)?;
+        let mut method = objects.method_of(id)?;
         if let Some(module) = method.module {
-            method.module = Some(self.module((&mut *writer, book), module)?);
+            method.module = Some(self.module((&mut *writer, objects), module)?);
         }
         let own = writer.method(&method)?;
         self.methods.set(id.0, own.0);
@@ -107,23 +107,24 @@ impl Part {
 
     pub(super) fn location(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         id: LocationId,
     ) -> Result<LocationId, TraceError> {
         if let Some(own) = self.locations.get(id.0) {
             return Ok(LocationId(own));
         }
-        // Those that it is inlined into come first; each has a smaller id, so that this ends.
+        // The locations that it is inlined into come first; each has a smaller id, so the loop
+        // ends.
         let mut chain = vec![id];
-        let mut outer = book.parent_of(id)?;
+        let mut outer = objects.parent_of(id)?;
         while let Some(parent) = outer.filter(|parent| self.locations.get(parent.0).is_none()) {
             chain.push(parent);
-            outer = book.parent_of(parent)?;
+            outer = objects.parent_of(parent)?;
         }
         let mut own = LocationId(NONE);
         for id in chain.into_iter().rev() {
-            let mut location = book.location_of(id)?;
-            location.method = self.method((&mut *writer, book), location.method)?;
+            let mut location = objects.location_of(id)?;
+            location.method = self.method((&mut *writer, objects), location.method)?;
             let parent = location.inline_parent.and_then(|it| self.locations.get(it.0));
             location.inline_parent = parent.map(LocationId);
             own = writer.location(&location)?;
@@ -134,48 +135,48 @@ impl Part {
 
     pub(super) fn thread(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         id: ThreadId,
     ) -> Result<ThreadId, TraceError> {
         if let Some(own) = self.threads.get(&id.0) {
             return Ok(*own);
         }
-        let own = writer.thread(book.thread_of(id)?)?;
+        let own = writer.thread(objects.thread_of(id)?)?;
         self.threads.insert(id.0, own);
-        if let Some(ids) = book.inner_ids.get(&id.0) {
+        if let Some(ids) = objects.inner_ids.get(&id.0) {
             writer.set_metadata(&inner_ids_key(own), ids.clone())?;
         }
         Ok(own)
     }
 
-    /// The thread if it is in the file.
+    /// Returns the thread if it is in the file.
     pub(super) fn known_thread(&self, id: u32) -> Option<ThreadId> {
         self.threads.get(&id).copied()
     }
 
-    /// A thread has ended.
+    /// Removes a thread that exited.
     pub(super) fn end_thread(&mut self, id: ThreadId) {
         self.threads.remove(&id.0);
     }
 
     pub(super) fn map(
         &mut self,
-        (writer, book): (&mut TraceWriter, &Book),
+        (writer, objects): (&mut TraceWriter, &SeriesObjects),
         mapped: &MappedModule,
     ) -> Result<(), TraceError> {
-        let module = self.module((&mut *writer, book), mapped.module)?;
+        let module = self.module((&mut *writer, objects), mapped.module)?;
         writer.mapped_module(&MappedModule { module, ..mapped.clone() })
     }
 
-    /// Begins a file: all that holds for each of them.
+    /// Starts a file with everything that applies to each file.
     pub(super) fn begin(
         &mut self,
         writer: &mut TraceWriter,
-        book: &Book,
+        objects: &SeriesObjects,
     ) -> Result<(), TraceError> {
-        for (key, value) in &book.metadata {
+        for (key, value) in &objects.metadata {
             writer.set_metadata(key, Value::clone(value))?;
         }
-        book.mapped().try_for_each(|mapped| self.map((&mut *writer, book), mapped))
+        objects.mapped().try_for_each(|mapped| self.map((&mut *writer, objects), mapped))
     }
 }

@@ -1,9 +1,10 @@
-//! The last parts of a series as a ring, and what is saved of it while it goes on.
+//! A ring of the last parts of a series, from which traces are saved during the recording.
 //!
 //! # Invariants
 //! - A part is removed only when nobody reads it.
-//! - What is saved has all of the ring's time, however many parts saves have made of it.
-//! - One save is made at a time, in the order in which they were asked for.
+//! - A saved trace has the ring's complete time span, however many parts earlier saves have
+//!   created.
+//! - One save runs at a time, in the order of the requests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,40 +18,41 @@ use super::TraceSeries;
 use crate::trace::join::{join, join_parts};
 use crate::trace::{TraceError, WriterOptions, Written};
 
-/// Saves that wait for another one; each is as much work as the ring is large.
+/// The most saves that may wait; each takes as much work as the ring is large.
 const WAITING_MAX: usize = 16;
 
-/// Where the parts of a ring are, and where it is saved.
+/// The plan of a ring: its parts and the traces that are saved from it.
 pub struct RingPlan {
-    /// What it keeps: a part is removed when its last sample is so much older than the last of all.
+    /// The time span of the ring: a part is removed when its last sample is older than the last of
+    /// all by more than this.
     pub time: Duration,
-    /// The directory of the parts, which goes when the ring is saved at the end.
+    /// The directory of the parts, which is removed when the ring is saved at the end.
     pub directory: PathBuf,
-    /// The name of what is saved while the recording goes on,
+    /// Returns the path of a trace that is saved during the recording.
     pub save: Arc<dyn Fn() -> PathBuf + Send + Sync>,
-    /// and at its end.
+    /// Returns the path of the trace that is saved at the end.
     pub last: Box<dyn Fn() -> PathBuf + Send>,
 }
 
-/// Something that was saved.
+/// A trace that was saved, or could not be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Saved {
+pub struct SavedTrace {
     /// The data file.
     pub path: PathBuf,
-    /// What it has, or why it could not be written.
+    /// The contents, or the reason why it could not be written.
     pub outcome: Result<Written, String>,
 }
 
-/// All that was saved so far, as a handle that can be looked at meanwhile.
+/// A shared handle to the list of saved traces. It can be polled during the recording.
 #[derive(Debug, Clone, Default)]
 pub struct Saves(Arc<Mutex<SaveList>>);
 
-/// What was saved, and how much of it was asked for.
+/// The saved traces, and the number of those that were reported.
 #[derive(Debug, Default)]
 struct SaveList {
-    all: Vec<Saved>,
-    told: usize,
-    /// What was in the ring at the end was not asked for.
+    all: Vec<SavedTrace>,
+    reported: usize,
+    /// Whether the contents of the ring at the end were dropped, since nobody requested them.
     is_dropped: bool,
 }
 
@@ -62,29 +64,30 @@ impl Saves {
 
     fn add(&self, path: &Path, outcome: &Result<Written, TraceError>) {
         let outcome = outcome.as_ref().copied().map_err(TraceError::to_string);
-        self.list().all.push(Saved { path: path.to_owned(), outcome });
+        self.list().all.push(SavedTrace { path: path.to_owned(), outcome });
     }
 
-    /// What was saved since this was asked last, by whichever handle.
-    pub fn news(&self) -> Vec<Saved> {
+    /// Returns the traces that were saved since the last call, through any handle.
+    pub fn take_new(&self) -> Vec<SavedTrace> {
         let mut list = self.list();
-        let news: Vec<Saved> = list.all.iter().skip(list.told).cloned().collect();
-        list.told += news.len();
-        news
+        let new: Vec<SavedTrace> = list.all.iter().skip(list.reported).cloned().collect();
+        list.reported += new.len();
+        new
     }
 
-    /// What was in the ring at the end was not saved, as nobody had asked for that.
+    /// Returns whether the contents of the ring at the end were dropped, since nobody had requested
+    /// them.
     pub fn is_dropped(&self) -> bool {
         self.list().is_dropped
     }
 
-    /// All that was saved.
-    pub fn all(&self) -> Vec<Saved> {
+    /// Returns all saved traces.
+    pub fn all(&self) -> Vec<SavedTrace> {
         self.list().all.clone()
     }
 }
 
-/// A save that was asked for.
+/// A requested save.
 struct Job {
     parts: Vec<PathBuf>,
     options: WriterOptions,
@@ -95,15 +98,15 @@ pub(super) struct Ring {
     plan: RingPlan,
     saves: Saves,
     jobs: Sender<Job>,
-    /// Those that are not done.
+    /// The number of saves that are not done.
     waiting: Arc<AtomicUsize>,
     thread: JoinHandle<()>,
-    /// What is in it at the end is not wanted.
+    /// Whether to drop the contents of the ring at the end.
     drops_rest: bool,
 }
 
 impl Ring {
-    /// With the thread that saves it.
+    /// Creates the ring and its saving thread.
     pub(super) fn new(plan: RingPlan) -> io::Result<Self> {
         let (saves, waiting) = (Saves::default(), Arc::<AtomicUsize>::default());
         let (jobs, theirs) = channel();
@@ -113,9 +116,10 @@ impl Ring {
         Ok(Self { plan, saves, jobs, waiting, thread, drops_rest: false })
     }
 
-    /// Nobody reads the parts.
+    /// Returns whether nobody reads the parts.
     pub(super) fn is_idle(&self) -> bool {
-        // Acquire: pairs with the Release in `work`; what it read of the parts is read.
+        // Acquire: pairs with the Release in `work`; makes the end of its reads of the parts
+        // visible.
         self.waiting.load(Ordering::Acquire) == 0 || self.thread.is_finished()
     }
 
@@ -123,37 +127,37 @@ impl Ring {
         self.saves.clone()
     }
 
-    /// Whether all of a part is older than what is kept, by the times of its last sample and the
-    /// last of all.
+    /// Returns whether a part is completely older than the ring's time span, given the time of its
+    /// last sample and that of the last sample of all.
     pub(super) fn is_past(&self, part_ns: u64, now_ns: u64) -> bool {
         let time_ns = u64::try_from(self.plan.time.as_nanos()).unwrap_or(u64::MAX);
         part_ns.saturating_add(time_ns) < now_ns
     }
 
-    /// Saves these parts, beside what goes on.
+    /// Saves these parts while the recording continues.
     fn save(&self, parts: Vec<PathBuf>, options: WriterOptions) {
         if parts.is_empty() {
-            return self.refuse("nothing is written yet");
+            return self.refuse("no samples are written yet");
         }
         // Relaxed: only this thread adds to it.
         if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
-            return self.refuse("too many saves wait already");
+            return self.refuse("too many saves are waiting already");
         }
         // Relaxed: the parts go through the channel.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if self.jobs.send(Job { parts, options }).is_err() {
-            self.refuse("the thread that saves has failed");
+            self.refuse("the saving thread has failed");
         }
     }
 
-    /// Tells why there is no save.
+    /// Records why there is no save.
     fn refuse(&self, why: &str) {
         let outcome = Err(why.to_owned());
-        self.saves.list().all.push(Saved { path: (self.plan.save)(), outcome });
+        self.saves.list().all.push(SavedTrace { path: (self.plan.save)(), outcome });
     }
 
-    /// Saves these parts at the end; what was in the ring is then there. If that is not wanted it
-    /// goes, unless a save has failed that was: then it is made up for.
+    /// Saves these parts at the end, which are then the complete ring. If `drops_rest` is set,
+    /// removes them instead, unless the last requested save failed: then this save replaces it.
     pub(super) fn finish(
         self,
         (parts, are_all): (&[PathBuf], bool),
@@ -161,7 +165,7 @@ impl Ring {
     ) -> Result<Written, TraceError> {
         let Self { plan, saves, jobs, thread, drops_rest, .. } = self;
         drop(jobs);
-        // It has told what became of each; a panic is told of by itself.
+        // The thread has recorded each outcome, and a panic reports itself.
         let _ = thread.join();
         let last = saves.list().all.last().map(|saved| saved.outcome.clone());
         if drops_rest && !matches!(last, Some(Err(_))) {
@@ -179,23 +183,24 @@ impl Ring {
     }
 }
 
-/// Removes the parts, and what they were in.
+/// Removes the parts and their directory.
 fn remove_all(parts: &[PathBuf], directory: &Path) {
     for part in parts {
         super::remove(part);
     }
-    // Something else may be in it, which stays.
+    // A directory with other files stays.
     let _ = std::fs::remove_dir(directory);
 }
 
-/// Saves one after the other, until no more can come.
+/// Saves one job after the other, until the channel closes.
 fn work(
     jobs: &Receiver<Job>,
     save: &dyn Fn() -> PathBuf,
     (saves, waiting): &(Saves, Arc<AtomicUsize>),
 ) {
     while let Ok(Job { parts, options }) = jobs.recv() {
-        // Not before: the first free name is that of the save before until that is there.
+        // Not earlier: until the previous save has created its file, the first free name is that of
+        // the previous save.
         let path = save();
         saves.add(&path, &join(&parts, &path, options));
         // Release: pairs with the Acquire in `Ring::is_idle`.
@@ -204,29 +209,29 @@ fn work(
 }
 
 impl TraceSeries {
-    /// What was saved of a ring; nothing of other series.
+    /// Returns the traces that were saved from a ring; empty for other series.
     pub fn saves(&self) -> Saves {
         let ring = self.parts.as_ref().and_then(|parts| parts.ring.as_ref());
         ring.map_or_else(Saves::default, Ring::saves)
     }
 
-    /// What is in the ring at the end is not saved, if what was asked for before was.
+    /// Drops the contents of the ring at the end, unless the last requested save failed.
     pub fn drop_rest(&mut self) {
         if let Some(ring) = self.parts.as_mut().and_then(|parts| parts.ring.as_mut()) {
             ring.drops_rest = true;
         }
     }
 
-    /// Saves what is in the ring, while the recording goes on. What becomes of it, [`Self::saves`]
-    /// tells.
+    /// Saves the contents of the ring while the recording continues. [`Self::saves`] reports the
+    /// outcome.
     pub fn save(&mut self) -> Result<(), TraceError> {
         let Some(parts) = self.parts.as_mut().filter(|parts| parts.ring.is_some()) else {
             return Ok(());
         };
         if parts.part.has_samples {
-            parts.turn(&mut self.writer)?;
+            parts.rotate(&mut self.writer)?;
         }
-        // The last one is empty, and being written.
+        // The last part is empty and being written.
         let closed = parts.kept.len().saturating_sub(1);
         let whole: Vec<PathBuf> =
             parts.kept.iter().take(closed).map(|part| part.path.clone()).collect();

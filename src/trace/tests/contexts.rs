@@ -1,16 +1,16 @@
-//! Contexts of samples: read as they were written, shown, kept by a recovery, and nearly free while
-//! they do not change.
+//! Tests of sample contexts: read as written, shown, kept by a recovery, and nearly free while
+//! unchanged.
 
 use super::size::{Random, symbols, walk};
 use super::*;
-use crate::trace::object::{Point, SampleFields};
+use crate::trace::object::{SampleFields, TracePoint};
 use crate::trace::probe;
 
 const SAMPLES: u64 = 20_000;
 
-/// The context of a span: all that a sample can say of one.
+/// Returns `sample` with a complete context of a span.
 fn in_span(number: u64, sample: Sample) -> Sample {
-    // As random as ids are.
+    // As random as real ids.
     let word = |place: u64| Random(number * 100 + place).below(u64::MAX);
     let mut tags = [0; 10];
     for (place, tag) in tags.iter_mut().enumerate() {
@@ -20,8 +20,8 @@ fn in_span(number: u64, sample: Sample) -> Sample {
     Sample { span, root_span, root_high, tags, ..sample }
 }
 
-/// Bytes of the trace of four threads, flushed every second; each span takes so many samples of a
-/// thread, with none there is no context.
+/// Returns the size in bytes of the trace of four threads, flushed every second. Each span covers
+/// `span_samples` samples of a thread; with `None` there is no context.
 fn size_with(span_samples: Option<u64>, compress: Compression) -> usize {
     const THREADS: u64 = 4;
     let options = WriterOptions { compress, ..WriterOptions::default() };
@@ -60,7 +60,7 @@ fn an_unchanged_context_costs_under_half_a_byte_per_sample() {
         });
         println!("{compress:?}: {unchanged:.3} bytes a sample; a span each 100: {changing:.3}");
         assert!(unchanged < 0.5, "{compress:?}: {unchanged}");
-        // Some 110 bytes a span; the ids themselves are 24 of them, the tags 40.
+        // About 110 bytes per span, of which the ids are 24 and the tags 40.
         assert!((0.5..1.7).contains(&changing), "{compress:?}: {changing}");
     }
 }
@@ -106,12 +106,12 @@ fn a_context_is_read_as_it_was_written_and_shown_when_it_changes() {
     assert_eq!(shown("tags").len(), 3);
 }
 
-/// Samples of versions whose fields are those that are known, and of one with a field more.
+/// A sample with only known fields, and one with a field of a later version.
 #[test]
-fn a_later_field_behind_the_root_is_skipped() {
+fn a_later_field_after_the_root_is_skipped() {
     let fields = SampleFields { time: 1, root_high: Some(300), ..Default::default() };
     let mut known = Vec::new();
-    Point::Sample(fields).encode(&mut known);
+    TracePoint::Sample(fields).encode(&mut known);
     // Kind, presence, time, root_high.
     assert_eq!(known, [20, 0x80, 0x40, 2, 0xac, 2]);
     let later = [&[20, 0x80, 0xc0, 1, 2, 0xac, 2][..], &[0xff, 1]].concat();
@@ -131,7 +131,7 @@ fn a_later_field_behind_the_root_is_skipped() {
     }
     for points in [known, later] {
         let content = [&[neutral.len() as u8, points.len() as u8], &neutral[..], &points].concat();
-        let trace = load_bytes(&probe::put_right(&content)).unwrap();
+        let trace = load_bytes(&probe::build_file(&content)).unwrap();
         let samples = samples_of(&trace.threads[0]);
         assert_eq!(samples.len(), 1);
         assert_eq!((samples[0].0.root_high, samples[0].0.time_ns), (300, 1));
@@ -153,7 +153,7 @@ fn recovery_keeps_the_texts_of_tags() {
     writer.set_metadata(key, value).unwrap();
     writer.finish().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let told = |bytes: &[u8], name: &str| -> Vec<String> {
+    let tag_texts_of = |bytes: &[u8], name: &str| -> Vec<String> {
         let (input, output) = (dir.path().join(name), dir.path().join(format!("{name}.out")));
         std::fs::write(&input, bytes).unwrap();
         recover(&input, &output, WriterOptions::default()).unwrap();
@@ -166,11 +166,11 @@ fn recovery_keeps_the_texts_of_tags() {
         texts
     };
     let whole = data.bytes();
-    assert_eq!(told(&whole, "whole"), ["/a", "/b", "/c", "[lost]"]);
-    // The frame of "/a" and all before it are gone, so that the others have other ids.
+    assert_eq!(tag_texts_of(&whole, "whole"), ["/a", "/b", "/c", "[lost]"]);
+    // The frame of "/a" and all earlier frames are lost, so the others have other ids.
     let text = whole.windows(4).rposition(|bytes| bytes == b"\0\x02/b").unwrap();
     let mut damaged = whole;
     damaged[200..text - 150].fill(0x55);
-    let left = told(&damaged, "damaged");
+    let left = tag_texts_of(&damaged, "damaged");
     assert!(left.ends_with(&["/c".into(), "[lost]".into()]) && left[0] == "[lost]", "{left:?}");
 }

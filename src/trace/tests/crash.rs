@@ -1,4 +1,4 @@
-//! Files that are not as they should be, and outputs that fail.
+//! Tests of invalid files and of outputs that fail.
 
 use std::fs;
 
@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Where a frame ends, and how many samples of each thread lie before that.
+/// The end of a frame in the file, and the number of samples of each thread before that.
 pub(super) type FrameEnd = (usize, [usize; 2]);
 
-/// A small trace of two threads with several frames. Gives both files and, per frame, its end in
-/// the data file and how many samples of each thread it and those before it hold.
+/// Creates a small trace of two threads with several frames. Returns both files and the end of each
+/// frame.
 pub(super) fn small_trace(compress: Compression) -> (Vec<u8>, Vec<u8>, Vec<FrameEnd>) {
     salted_trace(compress, 1)
 }
@@ -43,12 +43,12 @@ pub(super) fn counts(trace: &LoadedTrace) -> [usize; 2] {
     [count(0), count(1)]
 }
 
-/// The samples of the whole trace, per thread.
+/// Returns the samples of the complete trace, per thread.
 pub(super) fn all(trace: &LoadedTrace) -> Vec<Vec<(Sample, Vec<LocationId>)>> {
     trace.threads.iter().map(samples_of).collect()
 }
 
-/// `part` has nothing that `whole` has not, in the same order.
+/// Checks that the samples of `part` are the first ones of `whole`.
 fn assert_prefix(part: &LoadedTrace, whole: &LoadedTrace) {
     for (part, whole) in all(part).iter().zip(all(whole)) {
         assert_eq!(part[..], whole[..part.len()]);
@@ -97,16 +97,16 @@ fn a_tail_of_garbage_or_zeros_is_ignored_with_a_notice() {
 }
 
 #[test]
-fn frames_of_another_trace_are_not_taken() {
+fn frames_of_another_trace_are_not_used() {
     let (data, _, ends) = small_trace(Compression::Zstd(3));
-    // Equal but for its salt, so that every frame lies at the same place.
+    // Equal except for its salt, so every frame is at the same offset.
     let (twin, _, _) = salted_trace(Compression::Zstd(3), 2);
     assert_eq!(twin.len(), data.len());
     let (end, expected) = ends[1];
     for tail in [&twin[end..], &data[ends[0].0..end]] {
         let trace = load_bytes(&[&data[..end], tail].concat()).unwrap();
         assert_eq!(counts(&trace), expected);
-        assert!(trace.notices[0].contains("another file or another place"), "{:?}", trace.notices);
+        assert!(trace.notices[0].contains("another file or offset"), "{:?}", trace.notices);
     }
 }
 
@@ -131,7 +131,7 @@ proptest! {
             }
             Err(TraceError::Corrupt { offset, .. }) => {
                 prop_assert!(offset < forged.len() as u64);
-                prop_assert!(scanned.is_err(), "the scan takes what the load refuses");
+                prop_assert!(scanned.is_err(), "the scan accepts what the load refuses");
             }
             Err(error) => panic!("{error}"),
         }
@@ -144,7 +144,7 @@ proptest! {
     }
 }
 
-/// Edits the directory or the payload of every frame of a plain file and puts the checksums right.
+/// Edits the directory or the payload of every frame of a plain file and recomputes the checksums.
 fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> Vec<u8> {
     let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
     let mut forged = data[..HEADER_BYTES].to_vec();
@@ -156,7 +156,7 @@ fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> V
                 section[at] = *value;
             }
         }
-        let neutral = frame.header.section(codec::Part::Neutral).bytes as usize;
+        let neutral = frame.header.section(codec::SectionKind::Neutral).bytes as usize;
         let (neutral, points) = frame.payload.split_at(neutral);
         let sections = [&frame.directory, neutral, points];
         for (section, bytes) in frame.header.sections.iter_mut().zip(sections) {
@@ -171,16 +171,16 @@ fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> V
 }
 
 #[test]
-fn a_length_that_lies_allocates_nothing() {
+fn a_false_length_allocates_nothing() {
     let (data, _, _) = small_trace(Compression::Zstd(3));
     let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
     let mut header = frames.next_frame().unwrap().unwrap().header;
     let limit = MAX_FRAME_BYTES as u32;
-    header.sections = [0, 0, limit].map(|n| frame::Section { stored: n, bytes: n, crc: 0 });
+    header.sections = [0, 0, limit].map(|n| frame::StoredSection { stored: n, bytes: n, crc: 0 });
     let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
     let trace = load_bytes(&bytes).unwrap();
-    assert!(trace.notices[0].contains("cut off"), "{:?}", trace.notices);
-    header.sections[1] = frame::Section { stored: 1, bytes: 1, crc: 0 };
+    assert!(trace.notices[0].contains("truncated"), "{:?}", trace.notices);
+    header.sections[1] = frame::StoredSection { stored: 1, bytes: 1, crc: 0 };
     let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
     let trace = load_bytes(&bytes).unwrap();
     assert!(trace.notices[0].contains("too large"), "{:?}", trace.notices);
@@ -189,8 +189,11 @@ fn a_length_that_lies_allocates_nothing() {
 #[test]
 fn a_bomb_is_refused_before_it_expands() {
     let bomb = zstd::bulk::compress(&vec![0; 8 << 20], 3).unwrap();
-    let section =
-        |bytes| frame::Section { stored: bomb.len() as u32, bytes, crc: crc32fast::hash(&bomb) };
+    let section = |bytes| frame::StoredSection {
+        stored: bomb.len() as u32,
+        bytes,
+        crc: crc32fast::hash(&bomb),
+    };
     let header = |bytes| frame::FrameHeader {
         salt: 0,
         offset: 16,
@@ -198,16 +201,20 @@ fn a_bomb_is_refused_before_it_expands() {
         sequence: 0,
         codec: codec::Codec::Zstd,
         flags: 0,
-        sections: [frame::Section::default(), frame::Section::default(), section(bytes)],
+        sections: [
+            frame::StoredSection::default(),
+            frame::StoredSection::default(),
+            section(bytes),
+        ],
         blocks: 0,
         samples: 0,
         first_ns: 0,
         last_ns: 0,
     };
-    // The header lies about it, or says it and is not believed.
+    // The header either states a false size, or states the true one and is refused.
     assert!(frame::Frame::decode(header(10), &bomb).is_err());
     let honest = header(8 << 20).encode().try_into().unwrap();
-    assert!(frame::FrameHeader::decode(&honest).unwrap_err().what.contains("beyond reason"));
+    assert!(frame::FrameHeader::decode(&honest).unwrap_err().what.contains("impossibly high"));
 }
 
 #[test]
@@ -288,7 +295,7 @@ fn what_was_flushed_survives_a_writer_that_vanishes() {
     assert!(!trace.closed && trace.notices.len() == 1);
     let Some(Node::Call(call)) = trace.threads[0].roots().next() else { panic!("no root") };
     assert!(call.unfinished() && call.samples() == 40);
-    // The data file alone is enough.
+    // The data file alone suffices.
     fs::remove_file(dir.path().join("a.trace.idx")).unwrap();
     assert_eq!(load(&path).unwrap(), trace);
 }

@@ -1,4 +1,4 @@
-//! Damage within a file: what is left is read, what is lost is said, nothing is invented.
+//! Tests of damage inside a file: the rest is read, losses are reported, nothing is invented.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::trace::index::tables::FrameRow;
 use crate::trace::scanned::Scan;
 
-/// What must hold of a damaged file, whatever the damage. `whole` is what it was.
+/// Checks the invariants of a damaged file. `whole` is the original trace.
 fn check(damaged: &[u8], whole: &LoadedTrace, what: &str) -> Option<Scan> {
     let scan = scan_bytes(damaged, false);
     let trace = match load_bytes(damaged) {
@@ -51,7 +51,7 @@ fn check(damaged: &[u8], whole: &LoadedTrace, what: &str) -> Option<Scan> {
     missing |= loaded != original;
     let said = !trace.losses.is_empty() || !trace.closed;
     assert!(!missing || said && !trace.notices.is_empty(), "{what}: samples are lost in silence");
-    // What is known exactly is right, and with the end of the file all is known.
+    // Exact numbers are right, and with the end of the file all numbers are exact.
     let exact: u64 = trace.losses.iter().filter_map(|loss| loss.samples).sum();
     assert!(loaded + exact <= original, "{what}: more lost than there were");
     let all_known = trace.losses.iter().all(|loss| loss.samples.is_some());
@@ -65,7 +65,7 @@ fn check(damaged: &[u8], whole: &LoadedTrace, what: &str) -> Option<Scan> {
     Some(scan)
 }
 
-/// A location is what it was, or lost.
+/// Returns whether a location is unchanged or lost.
 fn same_place(trace: &LoadedTrace, whole: &LoadedTrace, new: LocationId, old: LocationId) -> bool {
     let method = |trace: &LoadedTrace, id: LocationId| {
         let location = trace.locations[id.0 as usize].clone();
@@ -75,7 +75,7 @@ fn same_place(trace: &LoadedTrace, whole: &LoadedTrace, new: LocationId, old: Lo
     new == old && (name == LOST || name == old_name && location.svma == old_location.svma)
 }
 
-/// The nodes of a thread say what its losses say.
+/// Checks that the nodes of a thread match its losses.
 fn check_lost_nodes(thread: &ThreadTrace, trace: &LoadedTrace, what: &str) {
     let mut nodes = BTreeSet::new();
     let mut rest: Vec<_> = thread.roots().collect();
@@ -102,7 +102,7 @@ fn check_lost_nodes(thread: &ThreadTrace, trace: &LoadedTrace, what: &str) {
     assert_eq!(nodes, expected, "{what}");
 }
 
-/// Traces of two threads with few objects and a frame per few samples.
+/// Returns traces of two threads with few objects and a frame per few samples.
 fn tiny_traces() -> impl Iterator<Item = (Vec<u8>, LoadedTrace)> {
     [Compression::None, Compression::Zstd(3)].into_iter().map(|compress| {
         let (mut writer, data, _) = memory_writer(WriterOptions { compress, ..Default::default() });
@@ -125,7 +125,7 @@ fn tiny_traces() -> impl Iterator<Item = (Vec<u8>, LoadedTrace)> {
     })
 }
 
-/// Traces of two threads with several frames, plain and compressed.
+/// Returns traces of two threads with several frames, plain and compressed.
 fn traces() -> impl Iterator<Item = (Vec<u8>, LoadedTrace, Vec<usize>)> {
     [Compression::None, Compression::Zstd(3)].into_iter().map(|compress| {
         let (data, _, ends) = small_trace(compress);
@@ -156,7 +156,7 @@ fn every_flipped_bit_is_found_and_invents_nothing() {
 }
 
 #[test]
-fn zeros_and_garbage_anywhere_lose_only_what_they_hit() {
+fn zeros_and_garbage_anywhere_lose_only_the_frames_they_overlap() {
     for (data, whole, _) in traces() {
         let frames = scan_bytes(&data, false).unwrap().tables.frames;
         for (length, step) in [(1, 61), (100, 97), (512, 128), (3000, 400)] {
@@ -169,9 +169,10 @@ fn zeros_and_garbage_anywhere_lose_only_what_they_hit() {
                     if damaged[start] == data[start] || damaged[end - 1] == data[end - 1] {
                         continue;
                     }
-                    let hit =
+                    let overlaps =
                         |frame: &&FrameRow| frame.offset < end as u64 && (start as u64) < frame.end;
-                    let whole_frames: Vec<_> = frames.iter().filter(|frame| !hit(frame)).collect();
+                    let whole_frames: Vec<_> =
+                        frames.iter().filter(|frame| !overlaps(frame)).collect();
                     let found: Vec<_> = scan.as_ref().unwrap().tables.frames.iter().collect();
                     assert_eq!(found, whole_frames, "{start} to {end}");
                 }
@@ -220,7 +221,7 @@ fn a_frame_in_the_middle_is_lost_alone() {
     }
 }
 
-/// The forest of one thread of which the second of three frames is lost.
+/// Returns the forest of one thread, with the second of three frames lost.
 fn broken_forest(before: &[usize], within: &[usize], after: &[usize]) -> String {
     let (mut writer, data, _) = memory_writer(WriterOptions::default());
     let ids = locations(&mut writer, 9);
@@ -242,32 +243,32 @@ fn broken_forest(before: &[usize], within: &[usize], after: &[usize]) -> String 
 }
 
 #[test]
-fn calls_go_on_over_a_loss_only_where_a_checkpoint_says_so() {
+fn calls_continue_over_a_loss_only_where_a_checkpoint_says_so() {
     for (before, within, after, expected) in [
-        // The same calls all the time.
+        // The same calls throughout.
         (
             &[10, 20][..],
             &[10, 20][..],
             &[10, 20][..],
             "1(10-30 x2! 2(10-30 x2! .10 ?10-30:Some(1) .30))",
         ),
-        // One ended in what is lost; one moved.
+        // One call ended in the lost frame; one moved.
         (&[10, 20], &[11], &[11], "1(10-30 x2! 2(10-10 x1] .10) ?10-30:Some(1) .30)"),
-        // The same method again is another call: its checkpoint has another begin.
+        // The same method again is another call: its checkpoint has another start.
         (
             &[10, 20],
             &[10],
             &[10, 20],
             "1(10-30 x2! 2(10-10 x1] .10) ?10-30:Some(1) 2(30-30 x1! .30))",
         ),
-        // Two began in what is lost, and one of them ended with the next sample.
+        // Two calls started in the lost frame, and one of them ended with the next sample.
         (
             &[10],
             &[10, 20, 30],
             &[10, 20],
             "1(10-30 x2! .10 ?10-30:Some(1) 2[(30-30 x1! 3[(20-20 x0) .30))",
         ),
-        // Nothing goes on.
+        // No call continues.
         (&[10], &[20], &[20], "1(10-10 x1] .10) ?10-30:Some(1) 2[(30-30 x1! .30)"),
     ] {
         assert_eq!(
@@ -279,7 +280,7 @@ fn calls_go_on_over_a_loss_only_where_a_checkpoint_says_so() {
 }
 
 #[test]
-fn the_end_of_the_file_says_how_much_is_lost_of_what_does_not_go_on() {
+fn the_end_of_the_file_states_the_loss_of_streams_that_do_not_continue() {
     for threads in [1, 2] {
         let (mut writer, data, _) = memory_writer(WriterOptions::default());
         let ids = locations(&mut writer, 2);
@@ -311,7 +312,7 @@ fn the_end_of_the_file_says_how_much_is_lost_of_what_does_not_go_on() {
         assert_eq!(trace.losses, expected.collect::<Vec<_>>());
         let Some(Node::Call(root)) = trace.threads[0].roots().next() else { panic!("no root") };
         assert!(root.end_lost() && !root.unfinished() && !root.begin_lost());
-        // Without the end of the file nothing tells how many.
+        // Without the end of the file, the number is unknown.
         let trace = load_bytes(&bytes[..bytes.len() - 1]).unwrap();
         assert!(trace.losses.is_empty() && !trace.closed, "what ends the file is a tail");
     }
@@ -323,26 +324,27 @@ fn ids_are_skipped_only_where_a_loss_explains_it() {
         let mut damaged = data.clone();
         damaged[HEADER_BYTES + 9] ^= 1;
         let trace = load_bytes(&damaged).unwrap();
-        // All objects were in the first frame; what later ones refer to is there, by name lost.
+        // All objects were in the first frame; later frames refer to objects that are named as
+        // lost.
         assert!(trace.locations.len() <= whole.locations.len());
         assert!(trace.methods.iter().all(|method| method.name == LOST));
         assert!(trace.losses.iter().any(|loss| loss.thread.is_none()));
-        // A file that ends where no object was lost has no such explanation.
+        // A file without a loss of objects has no such explanation.
         let frame = |from: usize, to: usize| data[from..to].to_vec();
         let cut = [frame(0, HEADER_BYTES), frame(ends[0], ends[1])].concat();
         assert!(load_bytes(&cut).unwrap().threads.is_empty());
     }
 }
 
-/// A file of headers that each claim many bytes: every one is right but for its body.
+/// Creates a file of headers that each claim many bytes: each is valid except for its body.
 fn claims(bytes: usize) -> Vec<u8> {
     let mut file = file_header(DATA_MAGIC).to_vec();
     let (data, _, _) = small_trace(Compression::None);
     let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
     let template = frames.next_frame().unwrap().unwrap().header;
     while file.len() < bytes {
-        let section = frame::Section { stored: 8 << 20, bytes: 8 << 20, crc: 0 };
-        let sections = [frame::Section::default(), frame::Section::default(), section];
+        let section = frame::StoredSection { stored: 8 << 20, bytes: 8 << 20, crc: 0 };
+        let sections = [frame::StoredSection::default(), frame::StoredSection::default(), section];
         let offset = file.len() as u64;
         let header = frame::FrameHeader { offset, sections, sequence: 1, previous: 16, ..template };
         file.extend_from_slice(&header.encode());
@@ -352,7 +354,7 @@ fn claims(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn headers_that_claim_much_cost_no_more_than_their_bytes() {
-    // Each byte is looked at a few times; checked once per header, 16 MiB of them would cost a
+    // Each byte is checked a few times. If each header checked its 16 MiB, that would cost a
     // thousand times a second or more.
     let time = |bytes: &[u8]| {
         let begin = std::time::Instant::now();
@@ -362,7 +364,7 @@ fn headers_that_claim_much_cost_no_more_than_their_bytes() {
     };
     let spent = time(&claims(16 << 20));
     assert!(spent < std::time::Duration::from_secs(20), "{spent:?}");
-    // Magic and salt alone, as close as they can be.
+    // Magic and salt alone, as dense as possible.
     let mut magics = file_header(DATA_MAGIC).to_vec();
     let magic = FRAME_MAGIC.to_be_bytes();
     magics.extend_from_slice(&magic.repeat(1 << 17));
@@ -384,8 +386,8 @@ fn a_trace_that_takes_too_much_memory_is_refused() {
     }
 }
 
-/// A small trace whose last frame says another number and another offset of the frame before it;
-/// gives the file and the headers of its last two frames as they were.
+/// Returns a small trace whose last frame has another sequence number and another offset of the
+/// previous frame, and the original headers of its last two frames.
 fn with_other_last_frame(
     change: impl FnOnce(&mut frame::FrameHeader, &frame::FrameHeader),
 ) -> (Vec<u8>, [frame::FrameHeader; 2]) {
@@ -405,10 +407,10 @@ fn with_other_last_frame(
     (forged, [before, last])
 }
 
-/// The numbers of frames tell of a loss also where two lie side by side: here of a frame that is
-/// said to have been between the last two.
+/// Sequence numbers show a loss even between adjacent frames: here, a frame is said to have been
+/// between the last two.
 #[test]
-fn frames_that_are_missing_without_a_trace_are_missed() {
+fn frames_that_are_missing_without_a_gap_are_noticed() {
     let (forged, [_, last]) = with_other_last_frame(|header, before| {
         header.sequence += 1;
         header.previous = before.offset + 1;
@@ -421,7 +423,7 @@ fn frames_that_are_missing_without_a_trace_are_missed() {
 }
 
 #[test]
-fn a_frame_that_does_not_follow_the_one_before_is_not_taken() {
+fn a_frame_that_does_not_follow_the_previous_one_is_not_used() {
     type Change = fn(&mut frame::FrameHeader, &frame::FrameHeader);
     let changes: [(&str, Change); 5] = [
         ("the same number", |header, before| header.sequence = before.sequence),

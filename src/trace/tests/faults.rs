@@ -1,31 +1,30 @@
-//! Disks that are full, slow to take anything, or broken.
+//! Tests of disks that are full, accept data slowly, or are broken.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::trace::index::CELL_BYTES;
 
-/// A disk of two files with whatever is wrong with it. Whatever is taken comes in pieces, and every
-/// other attempt is interrupted.
+/// A faulty disk of two files. It accepts data in pieces, and interrupts every other attempt.
 #[derive(Debug, Default)]
 struct Disk {
     files: [Vec<u8>; 2],
-    /// Of the data file: what a crash of the machine leaves.
+    /// The number of bytes of the data file that survive a crash of the machine.
     synced: usize,
-    /// Bytes that both files together may have.
+    /// The most bytes of both files together.
     room: usize,
-    /// Of them, what only the end of the data file may take.
+    /// The part of these bytes that only the end of the data file may use.
     reserve: usize,
-    /// The error that a write gets that does not fit.
+    /// The error for a write that does not fit.
     full: i32,
-    /// Number of the sync of the data file that fails.
+    /// The number of the sync of the data file that fails.
     bad_sync: Option<u32>,
     syncs: u32,
-    /// Files are cut never, or as asked.
+    /// Whether cutting a file always fails.
     stuck: bool,
     interrupted: bool,
     now: Duration,
-    /// Operations after a failed sync.
+    /// The number of operations after a failed sync.
     after_failure: u32,
     failed: bool,
 }
@@ -92,11 +91,11 @@ impl Sink for OnDisk {
     }
 }
 
-/// What happened to a writer on a disk.
+/// The outcome of a writer on a disk.
 struct Outcome {
     disk: Arc<Mutex<Disk>>,
     result: Result<Written, TraceError>,
-    /// Samples of each thread that were acknowledged by a flush.
+    /// The number of samples of each thread that a flush acknowledged.
     flushed: [usize; 2],
 }
 
@@ -121,13 +120,13 @@ fn options(durability: Durability) -> WriterOptions {
 fn run(disk: Disk, options: WriterOptions) -> Result<Outcome, TraceError> {
     let disk = Arc::new(Mutex::new(disk));
     let target = |which, name: &str| {
-        Target::new(Box::new(OnDisk(Arc::clone(&disk), which)), PathBuf::from(name))
+        TraceFile::new(Box::new(OnDisk(Arc::clone(&disk), which)), PathBuf::from(name))
     };
     let (data, index) = (target(DATA, "x.trace"), target(INDEX, "x.trace.idx"));
     let options = WriterOptions { salt: Some(7), ..options };
-    let mut writer = TraceWriter::with_targets(data, index, options)?;
+    let mut writer = TraceWriter::with_files(data, index, options)?;
     let mut flushed = [0; 2];
-    // Ends by itself at the first error: the trace is ended below all the same.
+    // Stops at the first error: the trace is ended below in any case.
     let _ = write_rounds(&mut writer, &disk, &mut flushed);
     writer.set_metadata("last_words", Value::Unsigned(1)).unwrap();
     Ok(Outcome { result: writer.finish(), disk, flushed })
@@ -174,7 +173,7 @@ fn counts(trace: &LoadedTrace) -> [usize; 2] {
     [0, 1].map(|place| trace.threads.get(place).map_or(0, ThreadTrace::sample_count))
 }
 
-/// Every frame that the index names lies within so many bytes.
+/// Returns the end of the last frame in the index.
 fn indexed_end(index: &[u8]) -> u64 {
     let cells = index[HEADER_BYTES..].chunks_exact(CELL_BYTES);
     let frames = cells.filter(|cell| cell[0] == Kind::Frame as u8);
@@ -183,7 +182,7 @@ fn indexed_end(index: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_byte_keeps_what_fitted_and_has_its_end() {
+fn a_disk_that_is_full_at_any_byte_keeps_what_fits_and_the_end() {
     let whole = run(roomy(), options(Durability::Interval)).unwrap();
     let most = whole.result.unwrap();
     let all = loaded(&whole.disk.lock().unwrap().files[DATA]);
@@ -191,14 +190,14 @@ fn a_disk_that_is_full_at_any_byte_keeps_what_fitted_and_has_its_end() {
     let mut closed_short = 0;
     let mut seen = BTreeSet::new();
     for full in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EFBIG, libc::ENODEV] {
-        // One error at every byte, the others at some.
+        // One error at every byte, the others at some bytes.
         let step = if full == libc::ENOSPC { 1 } else { 97 };
         for room in (2 * HEADER_BYTES..total).step_by(step) {
             let reserve = 1000;
             let disk = Disk { room: room + reserve, reserve, full, ..Disk::default() };
             let outcome = run(disk, options(Durability::Interval)).unwrap();
             let Err(error) = &outcome.result else {
-                // The end of the index had what the end of the data did not need.
+                // The end of the index used the space that the end of the data did not need.
                 assert!(room + reserve >= total, "room {room}: nothing failed");
                 continue;
             };
@@ -317,9 +316,9 @@ fn a_failed_sync_is_final_and_what_was_synced_before_stays() {
 fn the_index_names_no_frame_that_a_crash_of_the_machine_could_lose() {
     for durability in [Durability::Interval, Durability::Frame, Durability::None] {
         let disk = Arc::new(Mutex::new(roomy()));
-        let target = |which| Target::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
+        let target = |which| TraceFile::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
         let mut writer =
-            TraceWriter::with_targets(target(DATA), target(INDEX), options(durability)).unwrap();
+            TraceWriter::with_files(target(DATA), target(INDEX), options(durability)).unwrap();
         let id = writer.thread(&thread(1)).unwrap();
         let mut behind = 0;
         for round in 0..40 {
@@ -352,9 +351,9 @@ fn the_index_names_no_frame_that_a_crash_of_the_machine_could_lose() {
 #[test]
 fn index_groups_that_wait_for_a_sync_stay_few() {
     let disk = Arc::new(Mutex::new(roomy()));
-    let target = |which| Target::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
+    let target = |which| TraceFile::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
     let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
-    let mut writer = TraceWriter::with_targets(target(DATA), target(INDEX), options).unwrap();
+    let mut writer = TraceWriter::with_files(target(DATA), target(INDEX), options).unwrap();
     // The clock stands still: only bytes count.
     let mut behind_most = 0;
     for number in 0..10_000 {
@@ -369,12 +368,12 @@ fn index_groups_that_wait_for_a_sync_stay_few() {
 }
 
 #[test]
-fn a_writer_that_failed_takes_nothing_more_and_grows_no_more() {
+fn a_failed_writer_accepts_nothing_and_does_not_grow() {
     let disk = Disk { room: 2000, full: libc::ENOSPC, ..Disk::default() };
     let disk = Arc::new(Mutex::new(disk));
-    let target = |which| Target::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
+    let target = |which| TraceFile::new(Box::new(OnDisk(Arc::clone(&disk), which)), "x".into());
     let mut writer =
-        TraceWriter::with_targets(target(DATA), target(INDEX), options(Durability::None)).unwrap();
+        TraceWriter::with_files(target(DATA), target(INDEX), options(Durability::None)).unwrap();
     let mut flushed = [0; 2];
     let error = write_rounds(&mut writer, &disk, &mut flushed).unwrap_err();
     assert!(error.to_string().contains("free some space"), "{error}");
@@ -388,7 +387,7 @@ fn a_writer_that_failed_takes_nothing_more_and_grows_no_more() {
 }
 
 #[test]
-fn headers_that_do_not_fit_are_an_error_of_the_begin() {
+fn headers_that_do_not_fit_are_an_error_at_the_start() {
     for room in 0..2 * HEADER_BYTES {
         let disk = Disk { room, full: libc::ENOSPC, ..Disk::default() };
         let error = run(disk, options(Durability::None)).map(drop).unwrap_err();

@@ -1,10 +1,10 @@
-//! The bytes: index against data, and the specification against the code.
+//! Tests of the bytes: the index against the data, and the specification against the code.
 
 use std::fs;
 
 use super::*;
 
-/// Writes a trace to files; gives its path.
+/// Writes a trace to files. Returns its path.
 fn written(dir: &Path, compress: Compression) -> PathBuf {
     let path = dir.join("a.trace");
     let options =
@@ -80,8 +80,8 @@ fn every_cell_leads_to_its_object() {
     }
 }
 
-/// Finds each call's extent in its thread's stream by hand and compares the cells of those that
-/// hold a whole block.
+/// Finds each call's extent in its thread's stream by hand, and compares it with the cells of the
+/// calls that contain a complete block.
 #[test]
 fn cells_of_calls_hold_their_logical_extents() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn cells_of_calls_hold_their_logical_extents() {
                 begun_and_ended += 1;
             }
         }
-        // Plain: the distance to the next object is the size of this one.
+        // In a plain file, the distance to the next object is the size of this one.
         *logical += objects[place + 1].offset - object.offset;
         if object.kind == "TRACEPOINT_CALL" {
             open.push((*logical, block));
@@ -134,7 +134,7 @@ fn cells_of_calls_hold_their_logical_extents() {
         cells
     };
     assert!(crossing.len() > 3 && crossing.len() < begun_and_ended);
-    // Of each stream as a whole.
+    // Each stream as a whole.
     crossing.extend(streams.iter().map(|(stream, (logical, _))| (*stream, 0, *logical as i64)));
     assert_eq!(sorted(cells), sorted(crossing));
 }
@@ -149,7 +149,7 @@ fn a_damaged_index_is_noticed_and_an_unfinished_one_is_read() {
     };
     written(dir.path(), Compression::Zstd(3));
     let sorted = fs::read(&path).unwrap();
-    // Of a writer into memory.
+    // The journal of a writer into memory.
     let (mut writer, _, memory) = memory_writer(WriterOptions::default());
     let ids = locations(&mut writer, 5);
     let thread = writer.thread(&thread(1)).unwrap();
@@ -162,18 +162,18 @@ fn a_damaged_index_is_noticed_and_an_unfinished_one_is_read() {
     for bytes in [&sorted, &journal] {
         let whole = read(bytes).unwrap();
         assert_eq!(whole, (bytes.len() - HEADER_BYTES - 8) / index::CELL_BYTES);
-        // Without its footer a journal is an unfinished one.
+        // A journal without its footer is an unfinished one.
         let unfinished = read(&bytes[..bytes.len() - 8 - index::CELL_BYTES]);
         assert_eq!(unfinished.ok(), (bytes == &journal).then_some(whole - 1));
         assert!(read(&bytes[..bytes.len() - 1]).is_err());
         assert!(read(&[&bytes[..], b"x"].concat()).is_err());
-        // In a journal the cells of the identity have no checksum: they are compared with the data.
+        // In a journal the identity cells have no checksum: they are compared with the data.
         let covered = HEADER_BYTES + 2 * index::CELL_BYTES..bytes.len();
         for place in covered.step_by(11) {
             let mut flipped = bytes.clone();
             flipped[place] ^= 0x10;
             let cell = (place - HEADER_BYTES) % index::CELL_BYTES;
-            // In the EOF cell of a journal only the kind is looked at.
+            // In the EOF cell of a journal only the kind is checked.
             if place < bytes.len() - 8 - index::CELL_BYTES || cell == 0 || bytes == &sorted {
                 assert!(read(&flipped).is_err(), "byte {place}");
             }
@@ -223,7 +223,7 @@ fn a_frame_says_when_its_first_and_last_samples_were_taken() {
     let [waiting, running] = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
     writer.sample(waiting, &sample(100), &ids[..2]).unwrap();
     writer.flush().unwrap();
-    // A block without samples begins at the time of an earlier one.
+    // A block without samples starts at the time of an earlier sample.
     writer.thread_exit(waiting, 150).unwrap();
     writer.sample(running, &sample(200), &ids[..1]).unwrap();
     writer.sample(running, &sample(300), &ids[..1]).unwrap();
@@ -239,8 +239,7 @@ fn a_frame_says_when_its_first_and_last_samples_were_taken() {
     assert_eq!(times, [(1, 100, 100), (2, 200, 300)]);
 }
 
-/// A plain file whose last frame ends with these bytes in the place of as many, with right
-/// checksums.
+/// Returns a plain file with the last bytes of its last frame replaced and with valid checksums.
 fn with_last_bytes(data: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
     let mut last = None;
@@ -249,9 +248,9 @@ fn with_last_bytes(data: &[u8], bytes: &[u8]) -> Vec<u8> {
     }
     let mut header = last.unwrap();
     let end = data.len() - frame::TRAILER_BYTES;
-    let start = header.section_offset(codec::Part::Points) as usize;
+    let start = header.section_offset(codec::SectionKind::Points) as usize;
     let section = [&data[start..end - bytes.len()], bytes].concat();
-    header.sections[codec::Part::Points as usize].crc = crc32fast::hash(&section);
+    header.sections[codec::SectionKind::Points as usize].crc = crc32fast::hash(&section);
     let head = header.encode();
     let body = &data[header.offset as usize + head.len()..start];
     let trailer = output::trailer(&header, &head);
@@ -260,9 +259,9 @@ fn with_last_bytes(data: &[u8], bytes: &[u8]) -> Vec<u8> {
     forged
 }
 
-/// 24 once was a change of a thread's state, which no recorder wrote.
+/// 24 was once a change of a thread's state, which no recorder wrote.
 #[test]
-fn an_object_of_a_kind_that_does_not_exist_is_refused() {
+fn an_object_of_an_unknown_kind_is_refused() {
     let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
     let (mut writer, data, _) = memory_writer(options);
     let ids = locations(&mut writer, 2);
@@ -280,13 +279,13 @@ fn an_object_of_a_kind_that_does_not_exist_is_refused() {
         fs::write(&path, with_last_bytes(&data, &bytes)).unwrap();
         let loaded = load(&path).map(drop);
         let Err(TraceError::Corrupt { what, .. }) = loaded else { panic!("{kind}: {loaded:?}") };
-        assert!(what.contains("a kind that does not exist"), "{kind}: {what}");
+        assert!(what.contains("an unknown kind"), "{kind}: {what}");
     }
 }
 
-/// What the EOF of a plain file says is changed, and all checksums are put right.
+/// The test changes the EOF of a plain file and recomputes all checksums.
 #[test]
-fn an_end_that_says_other_than_what_is_there_is_refused() {
+fn an_end_that_contradicts_the_contents_is_refused() {
     let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
     let (mut writer, data, _) = memory_writer(options);
     let ids = locations(&mut writer, 2);

@@ -1,4 +1,4 @@
-//! The corpora of the fuzz targets, replayed.
+//! Replays the corpora of the fuzz targets.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn replay(target: &str, probe: fn(&[u8])) {
     for file in fs::read_dir(Path::new(CORPORA).join(target)).unwrap() {
         let path = file.unwrap().path();
         let bytes = fs::read(&path).unwrap();
-        // The name is what one needs to know if it panics.
+        // The name identifies the file if the probe panics.
         let held = std::panic::catch_unwind(|| probe(&bytes));
         assert!(held.is_ok(), "{}", path.display());
         count += 1;
@@ -43,8 +43,8 @@ fn lazy_reads_that_were_found_hold() {
     replay("lazy", probe::lazy);
 }
 
-/// A change of the format that writer and readers make together is found out here: what was written
-/// before must read as what is written now.
+/// Detects a change of the format that the writer and the readers make together: old traces must
+/// read like current ones.
 #[test]
 fn traces_that_were_written_once_read_as_those_of_today() {
     for (name, compress) in [("plain", Compression::None), ("zstd", Compression::Zstd(3))] {
@@ -58,18 +58,18 @@ fn traces_that_were_written_once_read_as_those_of_today() {
 }
 
 #[test]
-fn contents_are_put_right_so_that_they_are_read() {
+fn files_built_from_contents_are_readable() {
     for content in &contents() {
-        let bytes = probe::put_right(content);
+        let bytes = probe::build_file(content);
         let trace = load_bytes(&bytes).unwrap();
         assert!(trace.closed && trace.threads[0].sample_count() >= 2);
     }
 }
 
-/// Contents of frames that are right: one frame with all common objects, two with calls that go on,
-/// one with samples that wait, one with samples that have contexts.
+/// Returns valid contents of frames: one frame with all common objects, three with calls that
+/// continue, one with samples that wait, one with samples that have contexts.
 fn contents() -> [Vec<u8>; 4] {
-    use crate::trace::object::{Neutral, Point, SampleFields};
+    use crate::trace::object::{Neutral, SampleFields, TracePoint};
     let mut neutral = Vec::new();
     for object in [
         Neutral::String { id: 0, text: "m".into() },
@@ -83,28 +83,29 @@ fn contents() -> [Vec<u8>; 4] {
     ] {
         object.encode(&mut neutral);
     }
-    let sample = |time| Point::Sample(SampleFields { time, slot: Some(3), ..Default::default() });
-    let call = Point::Call { location: 0 };
-    let frame = |neutral: &[u8], points: &[Point]| {
+    let sample =
+        |time| TracePoint::Sample(SampleFields { time, slot: Some(3), ..Default::default() });
+    let call = TracePoint::Call { location: 0 };
+    let frame = |neutral: &[u8], points: &[TracePoint]| {
         let mut bytes = Vec::new();
         points.iter().for_each(|point| point.encode(&mut bytes));
         [&[neutral.len() as u8, bytes.len() as u8], neutral, &bytes].concat()
     };
     let one = [
-        Point::ThreadStart { time_ns: 1 },
+        TracePoint::ThreadStart { time_ns: 1 },
         call,
         sample(5),
-        Point::Site { location: 0 },
+        TracePoint::Site { location: 0 },
         sample(2),
-        Point::Footer { run: 1, unfinished: false },
-        Point::Gap { before: 0, length: 4 },
-        Point::ThreadExit { time_ns: 20 },
+        TracePoint::Footer { run: 1, unfinished: false },
+        TracePoint::Gap { before: 0, length: 4 },
+        TracePoint::ThreadExit { time_ns: 20 },
     ];
     let first = frame(&neutral, &one);
     let second = [
         frame(&neutral, &[call, call, sample(1)]),
-        frame(&[], &[sample(1), Point::OuterSite { up: 1, location: 0 }, sample(4)]),
-        frame(&[], &[Point::Footer { run: 2, unfinished: true }]),
+        frame(&[], &[sample(1), TracePoint::OuterSite { up: 1, location: 0 }, sample(4)]),
+        frame(&[], &[TracePoint::Footer { run: 2, unfinished: true }]),
     ];
     let waiting = |time, waits_on| SampleFields {
         time,
@@ -114,8 +115,9 @@ fn contents() -> [Vec<u8>; 4] {
         waits_on,
         ..SampleFields::default()
     };
-    let third = [call, Point::Sample(waiting(3, Some(1))), Point::Sample(waiting(4, None))];
-    let told = |time| SampleFields {
+    let third =
+        [call, TracePoint::Sample(waiting(3, Some(1))), TracePoint::Sample(waiting(4, None))];
+    let in_span = |time| SampleFields {
         time,
         span: Some(u64::MAX),
         root_span: Some(1 << 40),
@@ -123,11 +125,11 @@ fn contents() -> [Vec<u8>; 4] {
         tags: Some([Some(1), None, Some(u32::MAX), None, None, None, None, None, None, Some(0)]),
         ..SampleFields::default()
     };
-    let fourth = [call, Point::Sample(told(3)), sample(4), Point::Sample(told(5))];
+    let fourth = [call, TracePoint::Sample(in_span(3)), sample(4), TracePoint::Sample(in_span(5))];
     [first, second.concat(), frame(&neutral, &third), frame(&neutral, &fourth)]
 }
 
-/// Writes the seeds; what fuzzing finds is added by hand.
+/// Writes the seeds; findings of the fuzzers are added by hand.
 /// `cargo test --lib seeds_of_the_corpora -- --ignored`
 #[test]
 #[ignore = "writes into the source tree"]
@@ -135,10 +137,10 @@ fn seeds_of_the_corpora() {
     let put = |target: &str, name: &str, bytes: &[u8]| {
         fs::write(Path::new(CORPORA).join(target).join(name), bytes).unwrap();
     };
-    let [first, second, waiting, told] = contents();
+    let [first, second, waiting, contexts] = contents();
     for target in ["block", "lazy"] {
         put(target, "waiting", &waiting);
-        put(target, "contexts", &told);
+        put(target, "contexts", &contexts);
         put(target, "one-frame", &first);
         put(target, "three-frames", &second);
         put(target, "cut-off", &second[..second.len() / 2]);
@@ -149,16 +151,16 @@ fn seeds_of_the_corpora() {
         put("frame", &format!("{name}-cut-off"), &data[HEADER_BYTES..ends[1].0 - 9]);
         let cells = &journal[HEADER_BYTES + 2 * index::CELL_BYTES..];
         put("index", &format!("{name}-journal"), &[&[0], cells].concat());
-        // What follows the GROUP of the first frame.
+        // The cells after the GROUP of the first frame.
         put("index", &format!("{name}-cells"), &[&[1], &cells[index::CELL_BYTES..800]].concat());
     }
-    put("frame", "content", &probe::put_right(&second)[HEADER_BYTES..]);
+    put("frame", "content", &probe::build_file(&second)[HEADER_BYTES..]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// What the fuzzers do, for a moment, where they cannot be built.
+    /// Does briefly what the fuzzers do, for hosts on which they cannot be built.
     #[test]
     fn seeds_with_a_few_other_bytes_hold(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4), 1..8),

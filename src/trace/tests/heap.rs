@@ -1,8 +1,8 @@
-//! What hostile files of a few kilobytes may take in memory.
+//! Tests of the memory use for hostile files of a few kilobytes.
 //!
 //! # Safety
-//! The allocator hands every call on to that of the system, with the arguments that it got; in
-//! addition it only counts, in a cell of the calling thread.
+//! The allocator passes every call to the system's allocator, with unchanged arguments. In addition
+//! it only counts, in a cell of the calling thread.
 #![allow(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,12 +13,12 @@ use super::scan::scan_bytes;
 use super::*;
 use crate::trace::bytes::put_varint;
 use crate::trace::codec::Codec;
-use crate::trace::frame::{FrameHeader, Section};
+use crate::trace::frame::{FrameHeader, StoredSection};
 
 thread_local! {
-    /// Bytes that this thread holds, and the most that it held.
+    /// The number of bytes that this thread holds, and the most that it held.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-    /// How often this thread asked for memory.
+    /// The number of allocations of this thread.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -28,7 +28,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(change: isize) {
-    // While a thread ends nobody asks any more.
+    // An exiting thread has no cell any more, and nobody reads the count.
     let _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + change, most.max(now + change)));
@@ -38,7 +38,7 @@ fn count(change: isize) {
     }
 }
 
-// SAFETY: All calls go to the system's allocator as they came.
+// SAFETY: All calls go to the system's allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -65,14 +65,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread asks for memory during `f`.
+/// Returns the number of allocations of this thread during `f`.
 pub(crate) fn allocations(f: impl FnOnce()) -> u64 {
     let before = CALLS.get();
     f();
     CALLS.get() - before
 }
 
-/// The most that was held during `f` beyond what was held before.
+/// Returns the most bytes held during `f`, beyond those held before.
 fn most_held(f: impl FnOnce()) -> u64 {
     let (before, _) = HELD.get();
     HELD.set((before, before));
@@ -81,7 +81,8 @@ fn most_held(f: impl FnOnce()) -> u64 {
     (most - before) as u64
 }
 
-/// A file of frames that are right but for what they say, after those of a small trace.
+/// Creates a file of frames with hostile content and valid checksums, after the first frame of a
+/// small trace.
 fn forged(frames: &[(Codec, [Vec<u8>; 3], u32, u32)]) -> Vec<u8> {
     let (data, _, ends) = small_trace(Compression::Zstd(3));
     let mut file = data[..ends[0].0].to_vec();
@@ -93,11 +94,11 @@ fn forged(frames: &[(Codec, [Vec<u8>; 3], u32, u32)]) -> Vec<u8> {
             Codec::Plain => section,
             _ => zstd::bulk::compress(&section, 3).unwrap(),
         });
-        let mut described = [Section::default(); 3];
+        let mut described = [StoredSection::default(); 3];
         for ((described, section), stored) in described.iter_mut().zip(sections).zip(&stored) {
             let crc = crc32fast::hash(stored);
             let (bytes, stored) = (section.len() as u32, stored.len() as u32);
-            *described = Section { stored, bytes, crc };
+            *described = StoredSection { stored, bytes, crc };
         }
         let header = FrameHeader {
             offset: file.len() as u64,
@@ -118,19 +119,19 @@ fn forged(frames: &[(Codec, [Vec<u8>; 3], u32, u32)]) -> Vec<u8> {
     file
 }
 
-/// An entry of a directory: stream, ends, bytes and the numbers that follow.
+/// Encodes an entry of a directory: stream, ends, bytes and the numbers that follow.
 fn entry(fields: &[u64]) -> Vec<u8> {
     let mut out = Vec::new();
     fields.iter().for_each(|field| put_varint(&mut out, *field));
     out
 }
 
-/// A block of a stream that has `points` between its ends.
+/// Encodes a block of a stream with `points` between its ends.
 fn block(stream: u32, points: &[u8]) -> Vec<u8> {
     [&[32], &stream.to_be_bytes()[..], points, &[33]].concat()
 }
 
-/// Hostile files and what they try.
+/// Returns hostile files by the name of their attack.
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let first = NO_THREAD - 5;
     let mut attacks = Vec::new();
@@ -154,7 +155,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         deep.extend([0, 1, 0].repeat(depth as usize));
     }
     add("depths", [deep, Vec::new(), vec![33; 20]], 20, 0);
-    // Blocks of a byte.
+    // Blocks of one byte.
     let tiny = entry(&[7, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]).repeat(300_000);
     add("blocks", [tiny, Vec::new(), vec![33; 300_000]], 300_000, 0);
     // Streams of many threads.
@@ -163,7 +164,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         threads.extend(entry(&[stream + 10, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     }
     add("threads", [threads, Vec::new(), vec![33; 50_000]], 50_000, 0);
-    // A list that says that it is long; ids that are large.
+    // A list that claims to be long; ids that are large.
     let list = [9, 0, 0, 0, 9, 0, 0, 0, 0, 3, 0xff, 0xff, 0xff, 0xff].repeat(2);
     let neutral = block(NO_THREAD, &list);
     let of_neutral = entry(&[NO_THREAD.into(), 3, neutral.len() as u64]);
@@ -191,7 +192,7 @@ fn a_small_file_takes_bounded_memory() {
         let held = most_held(|| {
             let _ = load_within(&file[..], Path::new("data"), limits);
         });
-        // Twice, since vectors grow by doubling, and what one frame takes while it is read.
+        // Twice the limit, since vectors grow by doubling, plus the memory for reading one frame.
         assert!(held < 2 * LOAD + (300 << 20), "{name}: {} MiB for loading", held >> 20);
         let held = most_held(|| {
             let _ = scan_bytes(&file, false);

@@ -1,4 +1,4 @@
-//! The lazy reader against the eager one, and what it leaves unread.
+//! Tests of the lazy reader: it agrees with the eager reader, and leaves data unread.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn lazy_outline(trace: &LazyTrace) -> String {
     out
 }
 
-/// In the order of the file there are the same samples as in that of the thread.
+/// Checks that file order has the same samples as thread order.
 fn check_as_written(trace: &LazyTrace, window: &Window, samples: &[(Sample, Vec<LocationId>)]) {
     let mut found = Vec::new();
     trace
@@ -78,7 +78,7 @@ fn check_as_written(trace: &LazyTrace, window: &Window, samples: &[(Sample, Vec<
     assert!(found == expected);
 }
 
-/// How children are loaded in a test.
+/// The way in which a test loads children.
 #[derive(Debug, Clone, Copy)]
 enum Loading {
     All,
@@ -92,7 +92,7 @@ fn lazy_tree(trace: &LazyTrace, call: &mut LazyCall, loading: Loading, out: &mut
     match loading {
         Loading::All => trace.load_all(call).unwrap(),
         Loading::OneByOne => {
-            // Backwards, so that nothing helps.
+            // Backwards, so that no earlier read helps.
             let count = trace.count_children(call).unwrap();
             (0..count).rev().for_each(|child| trace.load_child(call, child).unwrap());
         }
@@ -211,7 +211,7 @@ fn the_stack_at_a_time_is_that_of_the_last_sample() {
 }
 
 #[test]
-fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
+fn a_trace_that_is_still_written_is_read_up_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.trace");
     let options = WriterOptions { block_bytes: 50, frame_bytes: 200, ..Default::default() };
@@ -226,7 +226,7 @@ fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
             writer.sample(id, &sample((round * 100 + time_ns) as u64), &stack).unwrap();
         }
         writer.flush().unwrap();
-        // Half of the time with a frame that is being written.
+        // Every other time with an incomplete frame.
         if round % 2 == 1 {
             let eager = load(&path).unwrap();
             assert!(lazy.refresh().unwrap() && !lazy.refresh().unwrap());
@@ -243,7 +243,7 @@ fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
     assert_eq!(lazy.notices(), Vec::<String>::new());
 }
 
-/// A thread of lower id is written again behind one of higher id.
+/// A thread with a lower id is written again after one with a higher id.
 #[test]
 fn objects_that_are_written_again_while_a_trace_grows_are_no_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,14 +256,14 @@ fn objects_that_are_written_again_while_a_trace_grows_are_no_damage() {
     writer.rename_thread(one, "another").unwrap();
     writer.sample(two, &sample(2), &[]).unwrap();
     writer.flush().unwrap();
-    // As a reader of a trace that nobody else is to find.
+    // Makes the only reader of this trace.
     std::fs::remove_file(&path).unwrap();
     assert!(lazy.refresh().unwrap());
     assert_eq!(lazy.threads()[0].thread.name, "another");
-    assert!(!lazy.notices().iter().any(|it| it.contains("does not fit")), "{:?}", lazy.notices());
+    assert!(!lazy.notices().iter().any(|it| it.contains("does not match")), "{:?}", lazy.notices());
 }
 
-/// Opens the trace with this index; what it shows must be what the data says.
+/// Opens the trace with this index; the result must match the data.
 fn check_with_index(path: &Path, index: &[u8], expected: &(String, String), case: &str) {
     let mut name = path.as_os_str().to_owned();
     name.push(".idx");
@@ -274,7 +274,7 @@ fn check_with_index(path: &Path, index: &[u8], expected: &(String, String), case
 }
 
 #[test]
-fn whatever_the_index_says_the_trace_is_that_of_the_data() {
+fn a_wrong_index_never_changes_what_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let options = WriterOptions { block_bytes: 80, frame_bytes: 300, ..Default::default() };
     let path = written(dir.path(), options, 250);
@@ -296,7 +296,7 @@ fn whatever_the_index_says_the_trace_is_that_of_the_data() {
     };
     for turn in 0..300 {
         let mut forged = sorted.clone();
-        // All but the end of the file, which the seal is a part of.
+        // All bytes except the end of the file, which the seal covers.
         let (one, other) = (cells[next(cells.len() - 2)], cells[next(cells.len() - 2)]);
         let field = next(4);
         let case = match next(3) {
@@ -323,7 +323,7 @@ fn whatever_the_index_says_the_trace_is_that_of_the_data() {
 }
 
 #[test]
-fn what_is_lost_is_lost_to_both_readers_alike() {
+fn both_readers_lose_the_same_data() {
     let dir = tempfile::tempdir().unwrap();
     let options = WriterOptions { block_bytes: 90, frame_bytes: 260, ..Default::default() };
     let path = written(dir.path(), options, 400);
@@ -336,12 +336,12 @@ fn what_is_lost_is_lost_to_both_readers_alike() {
         std::fs::write(&path, damaged).unwrap();
         let (eager, lazy) = (load(&path).unwrap(), LazyTrace::open(&path).unwrap());
         let case = format!("{length} bytes from {start}");
-        // An index that fits is believed until the damage is met.
+        // A matching index is used until the damage is found.
         lazy.for_each_sample(&Window::default(), &mut |_, _, _| {}).unwrap();
         for loading in [Loading::All, Loading::Deep, Loading::Ranges] {
             assert!(lazy_trees(&lazy, loading) == eager_trees(&eager), "{case}, {loading:?}");
         }
-        // Names are looked at last: what nobody looks at is not missed.
+        // Names are read last: a loss of unread names goes unnoticed.
         lazy.load_objects().unwrap();
         assert_eq!(lazy.losses(), eager.losses, "{case}");
         lossy += usize::from(!eager.losses.is_empty());
@@ -349,9 +349,10 @@ fn what_is_lost_is_lost_to_both_readers_alike() {
     assert!(lossy > 30, "{lossy}");
 }
 
-/// The header of a call is the last object of a block, and its footer the first of a later one.
+/// Tests a call whose header is the last object of a block and whose footer is the first object of
+/// a later one.
 #[test]
-fn a_call_whose_header_and_footer_lie_at_the_ends_of_blocks_is_whole() {
+fn a_call_whose_header_and_footer_are_at_the_ends_of_blocks_is_complete() {
     let (mut writer, data, _) = memory_writer(WriterOptions::default());
     let ids = locations(&mut writer, 2);
     let id = writer.thread(&thread(1)).unwrap();
@@ -365,7 +366,7 @@ fn a_call_whose_header_and_footer_lie_at_the_ends_of_blocks_is_whole() {
     blocks.extend(stream.end_block());
     stream.begin(0);
     let stack = [LocationId(0), LocationId(10)];
-    let placed = stream::Placed { stack: &stack, outer: 0, proven: true };
+    let placed = stream::PlacedStack { stack: &stack, outer: 0, proven: true };
     stream.move_to(placed, &sites);
     stream.sample(&sample(5), 0, None);
     blocks.extend(stream.end_block());
@@ -374,7 +375,7 @@ fn a_call_whose_header_and_footer_lie_at_the_ends_of_blocks_is_whole() {
     blocks.extend(stream.end_block());
     let kind = |at: usize, last: bool| {
         let content = &blocks[at].content;
-        // A call with a small id has two bytes, a footer as well.
+        // A call with a small id has two bytes, as has a footer.
         content[if last { content.len() - 2 } else { 0 }]
     };
     assert_eq!((kind(0, true), kind(2, false)), (Kind::Call as u8, Kind::Footer as u8));
@@ -389,10 +390,10 @@ fn a_call_whose_header_and_footer_lie_at_the_ends_of_blocks_is_whole() {
     }
 }
 
-/// A plain data file with the objects of `data` and these blocks of its first thread.
+/// Creates a plain data file with the objects of `data` and these blocks of its first thread.
 fn with_blocks(data: &[u8], blocks: Vec<stream::Block>) -> Vec<u8> {
     let (file, index) = (Memory::new(usize::MAX), Memory::new(usize::MAX));
-    let target = |memory: &Memory| Target::new(Box::new(memory.clone()), PathBuf::from("x"));
+    let target = |memory: &Memory| TraceFile::new(Box::new(memory.clone()), PathBuf::from("x"));
     let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
     let identity = output::Identity { salt: 1, uuid: 2 };
     let mut output =
@@ -415,7 +416,8 @@ fn with_blocks(data: &[u8], blocks: Vec<stream::Block>) -> Vec<u8> {
     file.bytes()
 }
 
-/// What of a call overlaps some times; from all that is in it, or narrowed before it is loaded.
+/// Returns the nodes of a call that overlap a window: selected from all nodes, or from a call
+/// limited before loading.
 fn within(trace: &LazyTrace, call: &mut LazyCall, window: &Window, narrowed: bool) -> String {
     if narrowed {
         call.narrow(window);
@@ -449,7 +451,7 @@ fn within(trace: &LazyTrace, call: &mut LazyCall, window: &Window, narrowed: boo
 }
 
 #[test]
-fn a_call_that_is_narrowed_has_what_lies_in_the_window() {
+fn a_narrowed_call_has_the_children_in_the_window() {
     let dir = tempfile::tempdir().unwrap();
     for block_bytes in [60, 300] {
         let options = WriterOptions { block_bytes, frame_bytes: 900, ..Default::default() };

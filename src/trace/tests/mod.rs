@@ -1,4 +1,4 @@
-//! Tests of the whole: written, read, torn, forged.
+//! Tests of complete traces: written, read, torn, forged.
 
 mod contexts;
 mod crash;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::sink::{Sink, Target};
+use super::sink::{Sink, TraceFile};
 use super::*;
 
 /// A file in memory that holds at most `room` bytes.
@@ -44,7 +44,7 @@ impl Memory {
 }
 
 impl Write for Memory {
-    /// Takes at most 100 bytes at a time, as a file may.
+    /// Accepts at most 100 bytes at a time, as a file may.
     fn write(&mut self, new: &[u8]) -> io::Result<usize> {
         let mut bytes = self.bytes.lock().unwrap();
         let taken = new.len().min(100).min(self.room - bytes.len());
@@ -77,13 +77,14 @@ impl Sink for Memory {
     fn release(&mut self) {}
 }
 
-/// A writer into memory.
+/// Creates a writer into memory. Returns it with its data file and index file.
 fn memory_writer(options: WriterOptions) -> (TraceWriter, Memory, Memory) {
     let (data, index) = (Memory::new(usize::MAX), Memory::new(usize::MAX));
-    let target = |memory: &Memory, name| Target::new(Box::new(memory.clone()), PathBuf::from(name));
+    let target =
+        |memory: &Memory, name| TraceFile::new(Box::new(memory.clone()), PathBuf::from(name));
     let options = WriterOptions { salt: options.salt.or(Some(0x5a17)), ..options };
     let writer =
-        TraceWriter::with_targets(target(&data, "data"), target(&index, "index"), options).unwrap();
+        TraceWriter::with_files(target(&data, "data"), target(&index, "index"), options).unwrap();
     (writer, data, index)
 }
 
@@ -91,7 +92,7 @@ fn load_bytes(bytes: &[u8]) -> Result<LoadedTrace, TraceError> {
     load_from(bytes, Path::new("data"))
 }
 
-/// Writes `count` methods with ten locations each: location n lies at address n of method n / 10.
+/// Writes `count` methods with ten locations each: location n is at address n of method n / 10.
 fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
     let module = Module { path: "/bin/x".into(), build_id: vec![1, 2, 3] };
     let module = writer.module(&module).unwrap();
@@ -121,7 +122,7 @@ fn sample(time_ns: u64) -> Sample {
     Sample { time_ns, ..Sample::default() }
 }
 
-/// The whole of a trace as text: what two readers or two writers must agree on.
+/// Prints a complete trace as text, for comparing two readers or two writers.
 fn outline(trace: &LoadedTrace) -> String {
     let LoadedTrace { metadata, modules, methods, locations, mapped, texts, .. } = trace;
     let mut out = format!("{metadata:?} {modules:?} {methods:?} {locations:?} {mapped:?}\n");
@@ -145,7 +146,7 @@ fn outline_node(node: Node<'_>, out: &mut String) {
     *out += ")\n";
 }
 
-/// All samples of a thread with their stacks.
+/// Returns all samples of a thread with their stacks.
 fn samples_of(thread: &ThreadTrace) -> Vec<(Sample, Vec<LocationId>)> {
     let mut samples = Vec::new();
     thread.for_each_sample(&mut |sample, stack| samples.push((sample.clone(), stack.to_vec())));

@@ -1,12 +1,12 @@
-//! The numbers of samples: a call has those that it says, in a trace that is whole and in one that
-//! is not.
+//! Tests of sample numbers: a call has the samples with its numbers, in complete and in damaged
+//! traces.
 
 use std::collections::BTreeSet;
 
 use super::lazy::written;
 use super::*;
 
-/// The numbers of a thread's samples by stream.
+/// Returns the numbers of a thread's samples by stream.
 fn numbers_of(trace: &LazyTrace, thread: ThreadId) -> BTreeSet<(bool, u64)> {
     let mut numbers = BTreeSet::new();
     trace
@@ -17,7 +17,7 @@ fn numbers_of(trace: &LazyTrace, thread: ThreadId) -> BTreeSet<(bool, u64)> {
     numbers
 }
 
-/// Checks all calls of a thread; gives how many there are.
+/// Checks all calls of a thread. Returns their number.
 fn check_calls(trace: &LazyTrace, thread: ThreadId) -> usize {
     let numbers = numbers_of(trace, thread);
     let mut root = trace.roots(thread).unwrap();
@@ -59,7 +59,7 @@ fn a_call_has_the_samples_with_its_numbers() {
         damaged[start..end].iter_mut().for_each(|byte| *byte ^= 0x55);
         std::fs::write(&path, damaged).unwrap();
         let trace = LazyTrace::open(&path).unwrap();
-        // An index that fits is believed until the damage is met.
+        // A matching index is used until the damage is found.
         trace.for_each_sample(&Window::default(), &mut |_, _, _| {}).unwrap();
         let calls = trace.threads().iter().map(|it| check_calls(&trace, it.id));
         assert!(calls.sum::<usize>() > 0, "{start}");

@@ -1,4 +1,4 @@
-//! Recovery and verification, on files.
+//! Tests of recovery and verification, on files.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn options() -> WriterOptions {
     }
 }
 
-/// Recovers the bytes of a data file; gives what was recovered, and how.
+/// Recovers the bytes of a data file. Returns the recovered trace and the outcome.
 fn recover_bytes(dir: &Path, bytes: &[u8]) -> (LoadedTrace, Recovered) {
     let (input, output) = (dir.join("in.trace"), dir.join("out.trace"));
     fs::write(&input, bytes).unwrap();
@@ -30,7 +30,7 @@ fn recover_bytes(dir: &Path, bytes: &[u8]) -> (LoadedTrace, Recovered) {
     (load(&output).unwrap(), recovered)
 }
 
-/// A thread's forest, gaps and losses being alike and ends not looked at.
+/// Prints a thread's forest, with gaps and losses printed alike and without ends.
 fn without_ends(thread: &ThreadTrace) -> String {
     fn print(node: Node<'_>, out: &mut String) {
         match node {
@@ -51,7 +51,7 @@ fn without_ends(thread: &ThreadTrace) -> String {
     out
 }
 
-/// The recovered trace has what an eager load of the damaged one has.
+/// Checks that the recovered trace has everything that an eager load of the damaged one has.
 fn check(dir: &Path, damaged: &[u8], what: &str) {
     let expected = load_bytes(damaged).unwrap();
     let (trace, recovered) = recover_bytes(dir, damaged);
@@ -59,7 +59,7 @@ fn check(dir: &Path, damaged: &[u8], what: &str) {
     assert_eq!(recovered.losses, expected.losses, "{what}");
     let lossy = !expected.losses.is_empty();
     if lossy {
-        // Ids may be others where names are lost.
+        // Ids may differ where names are lost.
         let counts = |trace: &LoadedTrace| {
             trace.threads.iter().map(ThreadTrace::sample_count).collect::<Vec<_>>()
         };
@@ -88,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_whole_trace_is_recovered_as_it_is(
+    fn a_complete_trace_is_recovered_unchanged(
         steps in prop::collection::vec(any_step(), 0..100),
         frame_bytes in prop_oneof![Just(1usize), 20usize..400, Just(256 << 10)],
         plain in any::<bool>(),
@@ -217,7 +217,7 @@ fn verification_tells_the_states_of_data_and_index() {
     let (state, index) = check(&damaged, Some(&journal));
     assert_eq!(state, FileState::Lossy);
     assert!(matches!(index, IndexState::Broken(_)), "{index:?}");
-    // An index of nothing but what the data has.
+    // An index that matches the data.
     reindex(&path, false).unwrap();
     let repaired = fs::read(&index_path).unwrap();
     assert_eq!(check(&damaged, Some(&repaired)), (FileState::Lossy, IndexState::Sound));

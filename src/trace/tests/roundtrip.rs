@@ -1,4 +1,4 @@
-//! What is written is what is read, whatever the stacks.
+//! Tests that the written data is read back, whatever the stacks.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What happens to a thread.
+/// An event of a thread.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// A sample whose stack is this one, or the last one changed from some depth on.
+    /// A sample with this stack, or with the last one changed from some depth on.
     Sample {
         thread: usize,
         keep: usize,
@@ -28,7 +28,7 @@ pub(super) enum Step {
 
 const THREADS: usize = 4;
 const METHODS: u32 = 4;
-/// What samples wait on; the last is a name too.
+/// What samples wait on; the last is also a name.
 const TEXTS: [&str; 3] = ["pipe", "socket tcp 127.0.0.1:6379", "method1"];
 
 fn any_sample() -> impl Strategy<Value = Sample> {
@@ -77,7 +77,7 @@ pub(super) fn any_step() -> impl Strategy<Value = Step> {
 
 pub(super) type Expected = Vec<Vec<(Sample, Vec<LocationId>)>>;
 
-/// Writes the steps; gives what must be read.
+/// Writes the steps. Returns the expected result of reading.
 pub(super) fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
     let ids = locations(writer, METHODS);
     let threads: Vec<_> =
@@ -100,7 +100,7 @@ pub(super) fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
                 let stack: &mut Vec<LocationId> = &mut stacks[*thread];
                 stack.truncate(*keep);
                 stack.extend(rest.iter().map(|place| ids[*place]));
-                // What is cut off outside is unknown, so the stack begins anywhere.
+                // The outer frames that are cut off are unknown, so the stack may start anywhere.
                 let known = &stack[if sample.end_reason == 0 { 0 } else { stack.len() / 3 }..];
                 writer.sample(threads[*thread], &sample, known).unwrap();
                 expected[*thread].push((sample, known.to_vec()));
@@ -120,7 +120,7 @@ fn options(frame_bytes: usize, compress: Compression) -> WriterOptions {
     WriterOptions { frame_bytes, compress, buffer_bytes: 3000, ..WriterOptions::default() }
 }
 
-/// Counts of the forest must be those of the samples, and times must nest.
+/// Checks that the counts of the forest match the samples, and that times nest.
 fn check_forest(thread: &ThreadTrace, methods: &[Location]) {
     let mut leaves = 0;
     let mut rest: Vec<_> = thread.roots().map(|root| (root, (0, u64::MAX))).collect();
@@ -319,7 +319,7 @@ fn the_deepest_truncated_stacks_survive() {
 }
 
 #[test]
-fn times_that_go_back_are_raised() {
+fn decreasing_times_are_raised() {
     let (mut writer, data, _) = memory_writer(WriterOptions::default());
     let ids = locations(&mut writer, 1);
     let id = writer.thread(&thread(1)).unwrap();
@@ -348,8 +348,8 @@ fn without_trace_ids_they_are_zero() {
     }
 }
 
-/// The ids that a storage gives cost nothing but the first epoch and the first presence of a block:
-/// each is the next new one or that of its stack.
+/// Ids from a storage take no bytes beyond the first epoch and the first presence word of a block:
+/// each is the next new id or that of its stack.
 #[test]
 fn trace_ids_that_are_as_expected_take_no_bytes() {
     let [with, without] = [true, false].map(|trace_ids| {
@@ -359,7 +359,7 @@ fn trace_ids_that_are_as_expected_take_no_bytes() {
         let ids = locations(&mut writer, 9);
         let id = writer.thread(&thread(1)).unwrap();
         for n in 0..300u64 {
-            // Ninety stacks, each again and again.
+            // Ninety stacks, each repeated often.
             let stack = n * 7 % 90;
             let slot = if n < 90 { n } else { (0..90).find(|m| m * 7 % 90 == stack).unwrap() };
             let sample = Sample { trace_id: 2 << 32 | slot, ..sample(n) };

@@ -1,4 +1,4 @@
-//! The full scan against the writer's index and the eager reader.
+//! Tests of the full scan against the writer's index and the eager reader.
 
 use std::collections::HashMap;
 
@@ -6,22 +6,22 @@ use proptest::prelude::*;
 
 use super::roundtrip::{any_step, write};
 use super::*;
-use crate::trace::index::tables::{BlockRow, CallRow, FrameRow, Tables};
+use crate::trace::index::tables::{BlockRow, CallRow, FrameRow, IndexTables};
 use crate::trace::scan::scan_frames;
 use crate::trace::scanned::Scan;
 
 pub(super) fn scan_bytes(bytes: &[u8], full: bool) -> Result<Scan, TraceError> {
-    // With one thread there is nothing to start.
+    // With one worker no threads start.
     scan_frames(frames::Frames::new(bytes, Path::new("data"))?, full, 1)
 }
 
-/// The tables that the journal of a writer stands for.
-pub(super) fn journal(index: &[u8]) -> Tables {
+/// Reads the journal of a writer into tables.
+pub(super) fn journal(index: &[u8]) -> IndexTables {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("idx");
     std::fs::write(&path, index).unwrap();
     let cells: Vec<_> = dump_index(&path).unwrap().map(Result::unwrap).collect();
-    let mut tables = Tables::default();
+    let mut tables = IndexTables::default();
     for (place, cell) in cells.iter().enumerate() {
         let (start, end) = (cell.start as u64, cell.end as u64);
         let next = cells.get(place + 1);
@@ -52,7 +52,7 @@ pub(super) fn journal(index: &[u8]) -> Tables {
     tables
 }
 
-/// The samples and calls that an eager load finds.
+/// Counts the samples and calls of an eager load.
 fn count_nodes(trace: &LoadedTrace) -> (u64, u64) {
     let mut counts = (0, 0);
     for thread in &trace.threads {
@@ -116,7 +116,8 @@ proptest! {
     }
 }
 
-/// A trace of eight threads whose stacks change by a random walk over thousands of addresses.
+/// Writes a trace of eight threads whose stacks change by a random walk over thousands of
+/// addresses.
 fn large_trace(samples: u64) -> Vec<u8> {
     let (mut writer, memory, _) = memory_writer(WriterOptions::default());
     let ids = super::size::symbols(&mut writer, 20_000);
@@ -139,7 +140,7 @@ fn large_trace(samples: u64) -> Vec<u8> {
     memory.bytes()
 }
 
-/// Prints how many decoded bytes a second are scanned.
+/// Prints the number of decoded bytes that are scanned per second.
 /// `cargo test --release --lib scan_speed -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
@@ -163,7 +164,7 @@ fn scan_speed() {
     }
 }
 
-/// Prints where the time of a scan goes.
+/// Prints the time of each part of a scan.
 #[test]
 #[ignore = "a measurement"]
 #[allow(clippy::print_stdout, reason = "the measurement is what it prints")]
@@ -171,7 +172,7 @@ fn scan_parts() {
     let bytes = large_trace(2_000_000);
     let mut frames = frames::Frames::new(&bytes[..], Path::new("data")).unwrap();
     let mut spent = [std::time::Duration::ZERO; 4];
-    let mut walk = crate::trace::walk::Walk::new(false);
+    let mut walk = crate::trace::walk::BlockWalk::new(false);
     let mut survey = crate::trace::survey::Survey::default();
     let mut objects = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Parts against one file of the same recording.
+//! Tests of parts against one file of the same recording.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 
 use crate::trace::{
     self, CallTrace, LazyTrace, Location, LocationId, MappedModule, Metadata, Method, Module,
-    RingPlan, SYMBOLS, Sample, SeriesPlan, TagKey, TagKind, Thread, ThreadId, TraceSeries,
-    TraceWriter, Turn, Value, Window, WriterOptions,
+    RingPlan, RotateAfter, SYMBOLS, Sample, SeriesPlan, TagKey, TagKind, Thread, ThreadId,
+    TraceSeries, TraceWriter, Value, Window, WriterOptions,
 };
 
 const THREADS: u32 = 3;
 const SAMPLES: u64 = 6000;
 
-fn plan(dir: &Path, turn: Turn, keep: Option<u32>) -> SeriesPlan {
+fn plan(dir: &Path, rotate_after: RotateAfter, keep: Option<u32>) -> SeriesPlan {
     let dir = dir.to_owned();
     let name = Box::new(move |number| dir.join(format!("part-{number:04}.trace")));
-    SeriesPlan { name, turn, keep, ring: None }
+    SeriesPlan { name, rotate_after, keep, ring: None }
 }
 
 fn options() -> WriterOptions {
     WriterOptions { block_bytes: 1 << 10, frame_bytes: 4 << 10, ..WriterOptions::default() }
 }
 
-/// A function with another one inlined into it, and a call of a third.
+/// Returns a stack of a function with another one inlined into it, and a call of a third.
 fn stack(series: &mut TraceSeries, number: u64) -> Vec<LocationId> {
     let module = Module { path: format!("/lib/{}.so", number % 2), build_id: vec![1, 2] };
     let module = series.module(&module).unwrap();
@@ -101,13 +101,13 @@ fn write(series: &mut TraceSeries) {
     series.thread_exit(threads[0], 1 << 40).unwrap();
 }
 
-/// All that a sample is, in words, by thread and time.
-fn told(path: &Path) -> BTreeMap<(u32, u64), String> {
+/// Describes all samples in words, by thread and time.
+fn described_samples(path: &Path) -> BTreeMap<(u32, u64), String> {
     let trace = LazyTrace::open(path).unwrap();
     assert!(trace.closed() && trace.notices().is_empty(), "{path:?}: {:?}", trace.notices());
     let verified = trace::verify(path);
     assert!(verified.is_ok(), "{path:?}");
-    let mut told = BTreeMap::new();
+    let mut described = BTreeMap::new();
     let mut samples = Vec::new();
     trace
         .for_each_sample(&Window::default(), &mut |thread, sample, stack| {
@@ -130,20 +130,21 @@ fn told(path: &Path) -> BTreeMap<(u32, u64), String> {
         let thread = &trace.threads()[thread.0 as usize].thread;
         let Sample { time_ns, trace_id, weight, .. } = sample;
         text += &format!("{waits} {route} {} {trace_id} {weight} {}", sample.tags[0], thread.tid);
-        assert!(told.insert((thread.tid, time_ns), text).is_none());
+        assert!(described.insert((thread.tid, time_ns), text).is_none());
     }
-    told
+    described
 }
 
-/// The call traces that are objects, by their ids, in words.
+/// Describes the call traces that are objects in words, by id.
 fn call_traces(path: &Path) -> BTreeMap<u64, (Vec<String>, u16)> {
     let trace = trace::load(path).unwrap();
     let name = |place: &LocationId| {
         let method = trace.locations[place.0 as usize].method;
         trace.methods[method.0 as usize].name.clone()
     };
-    let told = |it: CallTrace| (it.trace_id, (it.stack.iter().map(name).collect(), it.end_reason));
-    trace.call_traces.iter().map(told).collect()
+    let described =
+        |it: CallTrace| (it.trace_id, (it.stack.iter().map(name).collect(), it.end_reason));
+    trace.call_traces.iter().map(described).collect()
 }
 
 fn parts_of(dir: &Path) -> Vec<PathBuf> {
@@ -162,12 +163,12 @@ fn parts_hold_together_what_one_file_has() {
     write(&mut series);
     series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
     let whole = series.finish().unwrap();
-    let expected = told(&one);
+    let expected = described_samples(&one);
     assert_eq!(expected.len() as u64, SAMPLES);
     std::fs::remove_file(&one).unwrap();
 
     let mut series =
-        TraceSeries::create(plan(dir.path(), Turn::Bytes(20_000), None), options()).unwrap();
+        TraceSeries::create(plan(dir.path(), RotateAfter::Bytes(20_000), None), options()).unwrap();
     write(&mut series);
     series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
     let (kept, begun) = series.parts();
@@ -180,7 +181,7 @@ fn parts_hold_together_what_one_file_has() {
     assert_eq!(written.data_bytes, bytes);
     let mut all = BTreeMap::new();
     for (place, path) in paths.iter().enumerate() {
-        for (key, text) in told(path) {
+        for (key, text) in described_samples(path) {
             assert!(all.insert(key, text).is_none(), "a sample is in two parts");
         }
         check_part(path, place as u64 + 1, paths.len() as u64);
@@ -215,7 +216,7 @@ fn check_part(path: &Path, number: u64, count: u64) {
     }
 }
 
-/// Calls and gaps, in the order in which they are in the forest.
+/// Returns the calls and gaps in forest order.
 fn shape(path: &Path) -> Vec<(u32, Vec<String>)> {
     let trace = trace::load(path).unwrap();
     let mut shapes = Vec::new();
@@ -244,7 +245,7 @@ fn joined_parts_are_what_one_file_is_calls_included() {
     write(&mut series);
     series.finish().unwrap();
     let mut series =
-        TraceSeries::create(plan(dir.path(), Turn::Bytes(20_000), None), options()).unwrap();
+        TraceSeries::create(plan(dir.path(), RotateAfter::Bytes(20_000), None), options()).unwrap();
     write(&mut series);
     let (parts, _) = series.parts();
     series.finish().unwrap();
@@ -252,7 +253,7 @@ fn joined_parts_are_what_one_file_is_calls_included() {
     let joined = dir.path().join("joined.trace");
     let written = trace::join(&parts, &joined, options()).unwrap();
     assert_eq!(written.samples, SAMPLES);
-    assert!(told(&joined) == told(&one));
+    assert!(described_samples(&joined) == described_samples(&one));
     assert_eq!(shape(&joined), shape(&one));
     assert!(call_traces(&joined) == call_traces(&one) && !call_traces(&one).is_empty());
     let metadata = trace::load(&joined).unwrap().metadata;
@@ -263,7 +264,7 @@ fn joined_parts_are_what_one_file_is_calls_included() {
 }
 
 #[test]
-fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
+fn a_ring_is_saved_during_the_recording_and_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let directory = dir.path().join("x.ring");
     std::fs::create_dir(&directory).unwrap();
@@ -275,12 +276,13 @@ fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
         save: Arc::new(move || save.clone()),
         last: Box::new(move || end.clone()),
     };
-    let plan = SeriesPlan { ring: Some(ring), ..plan(&directory, Turn::Bytes(20_000), Some(2)) };
+    let plan =
+        SeriesPlan { ring: Some(ring), ..plan(&directory, RotateAfter::Bytes(20_000), Some(2)) };
     let mut series = TraceSeries::create(plan, options()).unwrap();
     let saves = series.saves();
     series.save().unwrap();
     let early = saves.all();
-    assert_eq!(early[0].outcome, Err("nothing is written yet".to_owned()));
+    assert_eq!(early[0].outcome, Err("no samples are written yet".to_owned()));
     write(&mut series);
     series.save().unwrap();
     let thread = series.thread(&Thread { tid: 77, ..Thread::default() }).unwrap();
@@ -300,9 +302,9 @@ fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
     assert!(threads.iter().any(|thread| thread.thread.tid == 77));
 }
 
-/// However many parts they make of it.
+/// The number of parts that the saves create does not matter.
 #[test]
-fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
+fn saves_in_quick_succession_have_the_complete_time_span_of_a_ring() {
     const SAVES: usize = 10;
     const TIME: Duration = Duration::from_micros(500);
     let dir = tempfile::tempdir().unwrap();
@@ -317,7 +319,8 @@ fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
         }),
         last: Box::new(|| PathBuf::from("/nowhere/last.trace")),
     };
-    let plan = SeriesPlan { ring: Some(ring), ..plan(dir.path(), Turn::Bytes(1 << 30), Some(500)) };
+    let plan =
+        SeriesPlan { ring: Some(ring), ..plan(dir.path(), RotateAfter::Bytes(1 << 30), Some(500)) };
     let mut series = TraceSeries::create(plan, options()).unwrap();
     let thread = series.thread(&Thread::default()).unwrap();
     let mut times = 1000..;
@@ -329,10 +332,10 @@ fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
     };
     let saves = series.saves();
     for number in 1..=2 * SAVES {
-        // Half of them end the parts that there would be without saves.
+        // Half of the saves end the parts that would exist without saves.
         sample(&mut series, if number <= SAVES { 100 } else { 3 });
         series.save().unwrap();
-        // What is read is not removed: each waits for the one before.
+        // Parts that are being read are not removed, so each save waits for the previous one.
         let begin = Instant::now();
         while saves.all().len() < number && begin.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
@@ -346,7 +349,7 @@ fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
 }
 
 #[test]
-fn what_is_left_in_a_ring_can_be_dropped_unless_a_save_has_failed() {
+fn the_rest_of_a_ring_can_be_dropped_unless_a_save_has_failed() {
     for fails in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let directory = dir.path().join("x.ring");
@@ -362,7 +365,8 @@ fn what_is_left_in_a_ring_can_be_dropped_unless_a_save_has_failed() {
             save: Arc::new(move || save.clone()),
             last: Box::new(move || end.clone()),
         };
-        let plan = SeriesPlan { ring: Some(ring), ..plan(&directory, Turn::Bytes(20_000), None) };
+        let plan =
+            SeriesPlan { ring: Some(ring), ..plan(&directory, RotateAfter::Bytes(20_000), None) };
         let mut series = TraceSeries::create(plan, options()).unwrap();
         let saves = series.saves();
         write(&mut series);
@@ -387,7 +391,8 @@ fn closing_figures_are_those_of_the_trace_if_the_ring_has_all_of_it() {
             save: Arc::new(PathBuf::new),
             last: Box::new(move || end.clone()),
         };
-        let plan = SeriesPlan { ring: Some(ring), ..plan(dir.path(), Turn::Bytes(20_000), keep) };
+        let plan =
+            SeriesPlan { ring: Some(ring), ..plan(dir.path(), RotateAfter::Bytes(20_000), keep) };
         let mut series = TraceSeries::create(plan, options()).unwrap();
         write(&mut series);
         series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
@@ -402,7 +407,7 @@ fn closing_figures_are_those_of_the_trace_if_the_ring_has_all_of_it() {
 #[test]
 fn only_the_last_parts_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = plan(dir.path(), Turn::Bytes(20_000), Some(2));
+    let plan = plan(dir.path(), RotateAfter::Bytes(20_000), Some(2));
     let mut series = TraceSeries::create(plan, options()).unwrap();
     write(&mut series);
     let (kept, begun) = series.parts();
@@ -416,7 +421,7 @@ fn only_the_last_parts_are_kept() {
 #[test]
 fn an_age_is_enough_for_a_part_that_has_samples() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = plan(dir.path(), Turn::Age(Duration::ZERO), None);
+    let plan = plan(dir.path(), RotateAfter::Age(Duration::ZERO), None);
     let mut series = TraceSeries::create(plan, options()).unwrap();
     series.flush().unwrap();
     assert_eq!(series.parts().1, 1, "an empty part is no part");
@@ -427,10 +432,10 @@ fn an_age_is_enough_for_a_part_that_has_samples() {
 }
 
 #[test]
-fn a_part_that_cannot_be_created_leaves_the_one_before_whole() {
+fn a_failure_to_create_a_part_leaves_the_previous_part_complete() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("part-0002.trace"), "precious").unwrap();
-    let plan = plan(dir.path(), Turn::Age(Duration::ZERO), None);
+    let plan = plan(dir.path(), RotateAfter::Age(Duration::ZERO), None);
     let mut series = TraceSeries::create(plan, options()).unwrap();
     let thread = series.thread(&Thread::default()).unwrap();
     let error = series.sample(thread, &Sample::default(), &[]).unwrap_err();

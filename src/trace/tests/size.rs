@@ -1,8 +1,8 @@
-//! How large a trace is.
+//! Tests of the size of a trace.
 
 use super::*;
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers that are the same in every run.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -19,14 +19,14 @@ impl Random {
         self.next() % limit
     }
 
-    /// Small numbers mostly: halves the range again and again.
+    /// Returns mostly small numbers: halves the range repeatedly.
     pub(super) fn skewed(&mut self, limit: u64) -> u64 {
         let bits = self.below(u64::from(limit.ilog2()) + 1);
         self.below(2 << bits).min(limit - 1)
     }
 }
 
-/// Writes `count` locations of a fifth as many methods.
+/// Writes `count` locations in a fifth as many methods.
 pub(super) fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
     let mut ids = Vec::new();
     for n in 0..count {
@@ -41,7 +41,7 @@ pub(super) fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
     ids
 }
 
-/// Leaves some calls of a stack and enters others: a method calls few others, from few places.
+/// Leaves some calls of a stack and enters others: a method calls few others, from few locations.
 pub(super) fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[LocationId]) {
     let left = random.skewed(16) as usize + 1;
     stack.truncate(stack.len().saturating_sub(left).max(1));
@@ -53,9 +53,9 @@ pub(super) fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[Loca
     }
 }
 
-/// Prints bytes per sample of 200,000 samples of eight threads that are flushed every second:
-/// stacks that change by a random walk over thousands of addresses, up to 131 microseconds of
-/// jitter, trace ids of hashed slots that change with the epoch.
+/// Prints the bytes per sample of 200,000 samples of eight threads that are flushed every second.
+/// The stacks change by a random walk over thousands of addresses, the jitter is up to 131
+/// microseconds, and the trace ids are hashed slots that change with the epoch.
 /// `cargo test --release --lib bytes_per_sample -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]

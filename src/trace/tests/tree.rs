@@ -1,9 +1,10 @@
-//! The forest that is inferred.
+//! Tests of the inferred forest.
 
 use super::*;
 
-/// Writes the samples (time, end reason, stack) of one thread and prints its forest: `method(first-
-/// last xsamples` per call, `.time` per sample, `~from-to` per gap, `!` for unfinished.
+/// Writes the samples (time, end reason, stack) of one thread and prints its forest:
+/// `method(first-last xsamples` per call, `.time` per sample, `~from-to` per gap, `!` for
+/// unfinished.
 fn forest(samples: &[(u64, u16, &[usize])], frame_bytes: usize) -> String {
     let options = WriterOptions { frame_bytes, ..WriterOptions::default() };
     let (mut writer, data, _) = memory_writer(options);
@@ -51,7 +52,8 @@ pub(super) fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
     }
 }
 
-/// The forest must be the same whether or not every sample has a block and a frame of its own.
+/// Checks that the forest does not depend on whether every sample has a block and a frame of its
+/// own.
 fn check(samples: &[(u64, u16, &[usize])], expected: &str) {
     for frame_bytes in [1, 1 << 18] {
         assert_eq!(forest(samples, frame_bytes), expected, "frame_bytes {frame_bytes}");
@@ -59,7 +61,7 @@ fn check(samples: &[(u64, u16, &[usize])], expected: &str) {
 }
 
 #[test]
-fn calls_go_on_while_call_sites_stay() {
+fn calls_continue_while_call_sites_stay() {
     check(
         &[(10, 0, &[10, 20, 30]), (20, 0, &[10, 20, 31]), (30, 0, &[10, 21, 30]), (40, 0, &[10])],
         "1(10-40 x4! 2(10-30 x3 3(10-20 x2 .10 .20) 3(30-30 x1 .30)) .40)",
@@ -117,7 +119,7 @@ fn a_dropped_stack_ends_no_call_and_proves_none() {
         &[(10, 0, &[10, 20]), (20, 0, &[]), (30, 0, &[10, 20])],
         "1(10-30 x2! 2(10-30 x2! .10 .30)) [truncated](20-20 x1! .20)",
     );
-    // The dropped one does not bridge the time between the others.
+    // The dropped stack does not bridge the time between the others.
     check(
         &[(10, 0, &[10]), (30, 0, &[]), (50, 0, &[10])],
         "1(10-10 x1 .10) ~10-50 1(50-50 x1! .50) [truncated](30-30 x1 .30)",
@@ -168,7 +170,7 @@ fn an_inlined_call_outlives_a_move_of_its_address() {
     let id = writer.thread(&thread(1)).unwrap();
     let mut stacks = Vec::new();
     for svma in [100, 104, 108] {
-        // The call moves with its address; the line that it is inlined at stays until the last.
+        // The call moves with its address; its call site's line stays until the last sample.
         let line = if svma == 108 { 8 } else { 7 };
         let outer = Location { method: MethodId(1), svma, file: None, line, inline_parent: None };
         let parent = writer.location(&outer).unwrap();

@@ -1,17 +1,18 @@
-//! What samples wait on: written once, said when it changes, refused when it leads nowhere.
+//! Tests of what samples wait on: written once, stated when it changes, refused if it does not
+//! exist.
 
 use super::*;
-use crate::trace::object::{Neutral, Point, SampleFields};
+use crate::trace::object::{Neutral, SampleFields, TracePoint};
 use crate::trace::probe;
 use traceprof_abi::storage::log::flags::WALL;
 
-/// A sample of time that a thread sleeps in a system call.
+/// Creates a sample of time that a thread sleeps in a system call.
 fn sleeping(time_ns: u64, waits_on: Option<TextId>) -> Sample {
     let state = RunState::Sleeping as u8;
     Sample { flags: WALL, weight: 20_000, state, syscall: Some(232), waits_on, ..sample(time_ns) }
 }
 
-/// The bytes of a trace of a thread that sleeps and runs in turn.
+/// Returns the size and the content of the trace of a thread that sleeps and runs in turn.
 fn in_turn(waits: bool, compress: Compression) -> (usize, LoadedTrace) {
     let (mut writer, data, _) = memory_writer(WriterOptions { compress, ..Default::default() });
     let ids = locations(&mut writer, 1);
@@ -30,7 +31,7 @@ fn in_turn(waits: bool, compress: Compression) -> (usize, LoadedTrace) {
 fn what_a_sample_waits_on_costs_bytes_when_it_changes_only() {
     for compress in [Compression::None, Compression::Zstd(3)] {
         let [(with, trace), (without, empty)] = [true, false].map(|it| in_turn(it, compress));
-        // One more byte of the presence word of the first sample, and its id.
+        // One more byte in the presence word of the first sample, and its id.
         assert!(with - without <= 8, "{with} {without}");
         let text = |waits_on: Option<TextId>| waits_on.map(|id| trace.texts[&id].as_str());
         let waited: Vec<_> = samples_of(&trace.threads[0])
@@ -72,7 +73,7 @@ fn a_sample_that_waits_on_nothing_says_so_after_one_that_does() {
         .map(|(_, value)| value.clone())
         .collect();
     let number = |text: Option<TextId>| text.map_or(FieldValue::Signed(-1), |id| id.0.into());
-    // What is as before is not there.
+    // Unchanged fields are absent.
     assert_eq!(shown, [pipe, None, file, pipe, file].map(number));
 }
 
@@ -82,7 +83,7 @@ fn measured_wall_clock_time_makes_no_gap_and_no_rhythm() {
     writer.set_metadata("period_ns", Value::Unsigned(10)).unwrap();
     let ids = locations(&mut writer, 1);
     let id = writer.thread(&thread(1)).unwrap();
-    // It ran, and no hit says so: nothing else tells the pause from one.
+    // It ran without an expiry: nothing else distinguishes the pause from a gap.
     let unseen = |time_ns| Sample { flags: WALL, weight: 1, ..sample(time_ns) };
     for sample in [sample(10), sample(20), unseen(500), sample(900), sample(910)] {
         writer.sample(id, &sample, &ids[..1]).unwrap();
@@ -91,9 +92,10 @@ fn measured_wall_clock_time_makes_no_gap_and_no_rhythm() {
     assert_eq!(load_bytes(&data.bytes()).unwrap().threads[0].roots().count(), 1);
 }
 
-/// A thread waited for a processor between two samples, which the next look will tell.
+/// A thread waited for a processor between two samples; the next check of the wall clock will
+/// record it.
 #[test]
-fn what_the_next_look_tells_is_no_gap() {
+fn a_wait_that_the_next_check_records_is_no_gap() {
     let roots = |wall_interval_ns: u64, pause_ns: u64| {
         let (mut writer, data, _) = memory_writer(WriterOptions::default());
         for (key, ns) in [("period_ns", 10), ("wall_interval_ns", wall_interval_ns)] {
@@ -111,7 +113,8 @@ fn what_the_next_look_tells_is_no_gap() {
     assert_eq!((roots(40, 30), roots(40, 91), roots(5, 30)), (1, 3, 3));
 }
 
-/// The content of a frame with one string and a sample that refers to the one with this number.
+/// Returns the content of a frame with one string and a sample that refers to the string with this
+/// number.
 fn referring(number: u32) -> Vec<u8> {
     let mut neutral = Vec::new();
     for object in [
@@ -122,7 +125,8 @@ fn referring(number: u32) -> Vec<u8> {
     }
     let mut points = Vec::new();
     let waits_on = Some(number);
-    Point::Sample(SampleFields { time: 1, waits_on, ..Default::default() }).encode(&mut points);
+    TracePoint::Sample(SampleFields { time: 1, waits_on, ..Default::default() })
+        .encode(&mut points);
     [&[neutral.len() as u8, points.len() as u8], &neutral[..], &points].concat()
 }
 
@@ -131,7 +135,7 @@ fn a_text_that_does_not_exist_is_found_by_every_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     for (number, exists) in [(0, true), (1, true), (2, false), (u32::MAX, false)] {
-        let bytes = probe::put_right(&referring(number));
+        let bytes = probe::build_file(&referring(number));
         std::fs::write(&path, &bytes).unwrap();
         let output = dir.path().join(format!("out{number}"));
         for result in [
@@ -143,12 +147,12 @@ fn a_text_that_does_not_exist_is_found_by_every_reader() {
             match result {
                 Ok(()) => assert!(exists, "{number}"),
                 Err(TraceError::Corrupt { what, .. }) => {
-                    assert!(!exists && what.contains("refers to one"), "{number}: {what}");
+                    assert!(!exists && what.contains("a missing object"), "{number}: {what}");
                 }
                 Err(error) => panic!("{number}: {error}"),
             }
         }
     }
-    let trace = load_bytes(&probe::put_right(&referring(1))).unwrap();
+    let trace = load_bytes(&probe::build_file(&referring(1))).unwrap();
     assert_eq!(trace.texts, [(TextId(0), "pipe".to_owned())].into());
 }

@@ -1,4 +1,4 @@
-//! Blocks that are kept until the end, so that each thread lies in one piece.
+//! The blocks that are kept until the end, so that each thread is contiguous in the file.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::trace::SIDE;
 use crate::trace::checkpoint::Ends;
 use crate::trace::stream::Block;
 
-/// Parts of blocks by stream.
+/// The parts of blocks by stream.
 #[derive(Debug, Default)]
 pub(super) struct CollectedBlocks {
     by_stream: BTreeMap<u32, Vec<Block>>,
@@ -20,14 +20,14 @@ impl CollectedBlocks {
         self.by_stream.entry(block.entry.stream).or_default().push(block);
     }
 
-    /// Bytes of memory that all of them take, or took.
+    /// Returns the number of bytes of memory that all parts take, or took.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes the parts out, one thread after the other.
+    /// Takes the parts, one thread after the other.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Block> + use<> {
-        // A thread's two streams lie together.
+        // A thread's two streams are adjacent.
         let mut streams: Vec<_> = std::mem::take(&mut self.by_stream).into_iter().collect();
         streams.sort_by_key(|(stream, _)| (stream & !SIDE, *stream));
         streams.into_iter().flat_map(|(_, mut parts)| {

@@ -1,14 +1,14 @@
-//! Writing what another trace says, without inferring it again.
+//! Writes the streams of another trace, without inferring calls again.
 
-use crate::trace::state::Copied;
+use crate::trace::state::StreamRef;
 use crate::trace::stream::Stream;
 use crate::trace::{ThreadId, TraceError, TraceWriter};
 
 impl TraceWriter {
-    /// Changes a stream as it is told. `samples` of them are added.
+    /// Changes a stream with `change`, which adds `samples` samples.
     pub(in crate::trace) fn copy(
         &mut self,
-        stream: Copied,
+        stream: StreamRef,
         samples: u64,
         change: impl FnOnce(&mut Stream),
     ) -> Result<(), TraceError> {
@@ -22,7 +22,7 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Notes that a thread ended, whose end was copied if it was there.
+    /// Records that a thread exited; its end was copied if it was there.
     pub(in crate::trace) fn copy_end(
         &mut self,
         thread: ThreadId,

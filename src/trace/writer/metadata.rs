@@ -1,5 +1,4 @@
-//! The metadata that was set, as long as it is in no frame: the end of a file that fails has it
-//! too.
+//! The metadata that is in no frame yet: if writing fails, the end of the file gets it.
 
 use std::collections::VecDeque;
 
@@ -7,12 +6,12 @@ use crate::trace::object::Neutral;
 use crate::trace::tables::next_id;
 use crate::trace::{TraceError, Value};
 
-/// Metadata in the order in which it was set.
+/// The metadata in the order of setting.
 #[derive(Debug, Default)]
 pub(super) struct MetadataLog {
-    /// How many values were set.
+    /// The number of values that were set.
     count: u32,
-    /// Those that may be in no frame yet, with their ids.
+    /// The values that may be in no frame yet, with their ids.
     unwritten: VecDeque<(u32, String, Value)>,
 }
 
@@ -33,7 +32,7 @@ impl MetadataLog {
         Ok(Neutral::Metadata { id, key: key.into(), value })
     }
 
-    /// Takes out what is in no frame, given that the first `written` values are.
+    /// Takes the values that are in no frame, given that the first `written` values are.
     pub(super) fn take_unwritten(&mut self, written: u32) -> Vec<(String, Value)> {
         let unwritten = std::mem::take(&mut self.unwritten).into_iter();
         let unwritten = unwritten.filter(|(id, ..)| *id >= written);

@@ -1,9 +1,9 @@
-//! The writer: samples in, two files out.
+//! The writer: turns samples into the two files.
 //!
 //! # Invariants
-//! - Of all threads together no more than [`WriterOptions::buffer_bytes`] wait to be written,
-//!   however many there are; beyond that every block is ended.
-//! - Times of a thread never go back: an earlier one is raised to the last.
+//! - At most [`WriterOptions::buffer_bytes`] of all threads together wait to be written, regardless
+//!   of the number of threads; beyond that, the writer ends every block.
+//! - Times of a thread never decrease: an earlier time is raised to the last one.
 
 mod collected;
 mod copy;
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 
 use collected::CollectedBlocks;
 use metadata::MetadataLog;
-use objects::Objects;
+use objects::WrittenObjects;
 use threads::LiveThreads;
 
 use super::file::{self, Role};
 use super::index::{self, Unsorted, index_path};
 use super::output::{Identity, Output};
-use super::sink::Target;
+use super::sink::TraceFile;
 use super::state::ThreadState;
 use super::stream::Block;
 use super::{
@@ -30,32 +30,33 @@ use super::{
     Sample, TextId, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
 };
 
-/// What was written in the end.
+/// The result of writing a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Bytes of the data file.
+    /// The size of the data file in bytes.
     pub data_bytes: u64,
-    /// Bytes of the index file.
+    /// The size of the index file in bytes.
     pub index_bytes: u64,
-    /// Why the index file is not sorted, if it is not.
+    /// The reason why the index file is not sorted, if it is not.
     pub unsorted: Option<Unsorted>,
-    /// Samples in the data file.
+    /// The number of samples in the data file.
     pub samples: u64,
-    /// Bytes of memory that held the samples until the end, with [`WriteMode::Collect`].
+    /// The number of bytes of memory that held the samples until the end, with
+    /// [`WriteMode::Collect`].
     pub collected_bytes: u64,
 }
 
 /// Writes a trace.
 #[derive(Debug)]
 pub struct TraceWriter {
-    /// The data file, if it is one.
+    /// The data file, if it is a real file.
     path: Option<PathBuf>,
     options: WriterOptions,
     output: Output,
-    objects: Objects,
+    objects: WrittenObjects,
     threads: LiveThreads,
     samples: u64,
-    /// What is written at the end, if all is.
+    /// The blocks that are written at the end, with [`WriteMode::Collect`].
     collected: CollectedBlocks,
     metadata: MetadataLog,
 }
@@ -64,7 +65,7 @@ impl TraceWriter {
     /// Creates the data file and the index file `<path>.idx`.
     ///
     /// # Errors
-    /// [`TraceError::Exists`] if one of them is there and `force` is not set (neither is touched
+    /// [`TraceError::Exists`] if one of them exists and `force` is not set (both stay untouched
     /// then), [`TraceError::Busy`] if another writer has not finished the data file,
     /// [`TraceError::NotRegular`] for a link or a device, [`TraceError::Io`].
     pub fn create(path: &Path, options: WriterOptions) -> Result<TraceWriter, TraceError> {
@@ -79,14 +80,14 @@ impl TraceWriter {
         let data = file::create(path, options.force, Role::Data)?;
         let index = file::create(&index_path, options.force, Role::Index).inspect_err(|_| {
             if !options.force {
-                // It was created above and holds nothing.
+                // It was created above and is empty.
                 let _ = std::fs::remove_file(path);
             }
         })?;
         let force = options.force;
-        let writer = Self::with_targets(data, index, options).inspect_err(|_| {
+        let writer = Self::with_files(data, index, options).inspect_err(|_| {
             if !force {
-                // Both were created above, and not even their headers fitted.
+                // Both were created above, and even their headers did not fit.
                 let _ = std::fs::remove_file(path);
                 let _ = std::fs::remove_file(&index_path);
             }
@@ -94,9 +95,9 @@ impl TraceWriter {
         Ok(Self { path: Some(path.to_owned()), ..writer })
     }
 
-    pub(super) fn with_targets(
-        data: Target,
-        index: Target,
+    pub(super) fn with_files(
+        data: TraceFile,
+        index: TraceFile,
         options: WriterOptions,
     ) -> Result<TraceWriter, TraceError> {
         let identity = match options.salt {
@@ -107,7 +108,7 @@ impl TraceWriter {
             path: None,
             output: Output::new(data, index, identity, &options)?,
             options: options.within_limits(),
-            objects: Objects::default(),
+            objects: WrittenObjects::default(),
             threads: LiveThreads::default(),
             samples: 0,
             collected: CollectedBlocks::default(),
@@ -118,9 +119,9 @@ impl TraceWriter {
         Ok(writer)
     }
 
-    /// Sets a value; the last one set for a key counts. `period_ns` is the sampling period that
-    /// gaps are found by: without it there are none. With `wall_interval_ns` they are found by the
-    /// longer of the two. After a failed write it goes to the end of the file.
+    /// Sets a metadata value; the last value of a key counts. `period_ns` is the sampling period,
+    /// which the gap rule uses: without it there are no gaps. With `wall_interval_ns` the gap rule
+    /// uses the longer of the two. After a failed write the value goes to the end of the file.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
         super::metadata::check(key, &value)?;
         match (key, &value) {
@@ -130,43 +131,43 @@ impl TraceWriter {
         }
         let object = self.metadata.set(key, value, self.output.contents().metadata)?;
         if self.output.check().is_err() {
-            // It comes with the end of the file.
+            // The value is written with the end of the file.
             return Ok(());
         }
         self.objects.push(&object);
         self.write_full_frame()
     }
 
-    /// The id of a module; equal content gives an equal id.
+    /// Returns the id of a module; equal content gives an equal id.
     pub fn module(&mut self, m: &Module) -> Result<ModuleId, TraceError> {
         let id = self.objects.tables.module(m)?;
         self.write_full_frame()?;
         Ok(id)
     }
 
-    /// The id of a method; equal content gives an equal id.
+    /// Returns the id of a method; equal content gives an equal id.
     pub fn method(&mut self, m: &Method) -> Result<MethodId, TraceError> {
         let id = self.objects.tables.method(m)?;
         self.write_full_frame()?;
         Ok(id)
     }
 
-    /// The id of a location; equal content gives an equal id.
+    /// Returns the id of a location; equal content gives an equal id.
     pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
         let id = self.objects.tables.location(l)?;
         self.write_full_frame()?;
         Ok(id)
     }
 
-    /// The id of a text, for [`Sample::waits_on`]; equal content gives an equal id. One that is too
-    /// long for the format is cut.
+    /// Returns the id of a text, for [`Sample::waits_on`]; equal content gives an equal id. A text
+    /// that is too long for the format is cut.
     pub fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
         let id = self.objects.tables.string(text)?;
         self.write_full_frame()?;
         Ok(TextId(id))
     }
 
-    /// Notes where a module is mapped.
+    /// Records the mapping of a module.
     pub fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
         self.objects.mapped_module(m)?;
         self.write_full_frame()
@@ -179,8 +180,8 @@ impl TraceWriter {
         self.write_full_frame()
     }
 
-    /// The id of a new thread: threads are never equal, since the kernel reuses thread ids. When it
-    /// ended is told by [`Self::thread_exit`].
+    /// Returns the id of a new thread. Threads are never equal, since the kernel reuses thread ids.
+    /// [`Self::thread_exit`] records the exit.
     pub fn thread(&mut self, t: &Thread) -> Result<ThreadId, TraceError> {
         let id = self.threads.next_id()?;
         let name = self.objects.tables.string(&t.name)?;
@@ -190,7 +191,7 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// Gives a thread another name.
+    /// Renames a thread.
     pub fn rename_thread(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
         self.threads.get(id)?;
         let name = self.objects.tables.string(name)?;
@@ -199,10 +200,10 @@ impl TraceWriter {
         self.write_full_frame()
     }
 
-    /// Writes a sample. `stack` is root first with inlined calls expanded; what calls began and
-    /// ended since the thread's last sample is inferred. An empty stack is an unknown one: it ends
-    /// no call. A stack whose end reason is not "root" goes where its outermost frame fits, else
-    /// under a call of `[truncated]`.
+    /// Writes a sample. `stack` is root first with inlined calls expanded. The writer infers which
+    /// calls started and ended since the thread's last sample. An empty stack is unknown and ends
+    /// no call. A stack whose end reason is not "root" is placed where its outermost frame fits,
+    /// else under a call of `[truncated]`.
     pub fn sample(
         &mut self,
         thread: ThreadId,
@@ -213,7 +214,7 @@ impl TraceWriter {
         let tables = &self.objects.tables;
         tables.known_stack(stack)?;
         sample.waits_on.map_or(Ok(()), |text| tables.known_text(text))?;
-        // One is left for the call of `[truncated]`.
+        // One level is left for the call of `[truncated]`.
         if stack.len() >= MAX_DEPTH {
             let limit = MAX_DEPTH as u64 - 1;
             return Err(TraceError::LimitExceeded { what: "the depth of a stack", limit });
@@ -232,8 +233,7 @@ impl TraceWriter {
         self.end_full_blocks(thread)
     }
 
-    /// Notes that a thread ended; ends its open calls. Nothing of it may follow: its id is unknown
-    /// from now on.
+    /// Records that a thread exited, and ends its open calls. Its id is invalid from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         self.output.check()?;
         let ended = self.threads.exit(thread, time_ns)?;
@@ -242,7 +242,7 @@ impl TraceWriter {
         self.add(ended.blocks)
     }
 
-    /// Writes all that waits: after this others can read everything so far. With
+    /// Writes all waiting data, so that others can read everything so far. With
     /// [`WriteMode::Collect`] it does nothing.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         if self.options.mode == WriteMode::Collect {
@@ -256,37 +256,37 @@ impl TraceWriter {
         self.output.write_frame(std::mem::take(&mut self.objects.tables.block))
     }
 
-    /// Bytes written so far: data file, index file.
+    /// Returns the number of bytes written so far: data file, index file.
     pub fn bytes_written(&self) -> (u64, u64) {
         self.output.bytes()
     }
 
-    /// Bytes that wait in the blocks of all threads.
+    /// Returns the number of bytes that wait in the blocks of all threads.
     pub fn waiting(&self) -> usize {
         self.threads.waiting()
     }
 
-    /// Bytes that both files have, or get with the next sync.
+    /// Returns the number of bytes that both files have after the next sync.
     pub(super) fn bytes_settled(&self) -> u64 {
         let (data, index) = self.output.bytes();
         data + index + self.output.held()
     }
 
-    /// Bytes that were taken and not written yet, before they are compressed.
+    /// Returns the number of accepted bytes that are not written yet, uncompressed.
     pub(super) fn unwritten_bytes(&self) -> usize {
         self.waiting() + self.output.pending() + self.objects.tables.block.bytes().len()
     }
 
-    /// What the trace is called in its metadata.
+    /// Returns the trace's UUID as in its metadata.
     pub(super) fn uuid(&self) -> String {
         format!("{:032x}", self.output.identity().uuid)
     }
 
-    /// Ends the open calls, marked as unfinished, and both files. The index is then sorted.
+    /// Ends the open calls, marked as unfinished, and both files. Then it sorts the index.
     ///
     /// # Errors
     /// [`TraceError::CutShort`] if anything could not be written, now or before. The data file then
-    /// holds what was written before the failure and, if there was room, its end.
+    /// holds what was written before the failure and, if there was space, its end.
     pub fn finish(mut self) -> Result<Written, TraceError> {
         let finished = self.write_rest();
         if finished.is_err() {
@@ -326,7 +326,7 @@ impl TraceWriter {
         self.output.finish()
     }
 
-    /// Writes what was collected: the objects first, then one thread after the other.
+    /// Writes the collected data: the objects first, then one thread after the other.
     fn write_collected(&mut self) -> Result<(), TraceError> {
         if self.options.mode != WriteMode::Collect {
             return Ok(());
@@ -354,7 +354,7 @@ impl TraceWriter {
         self.end_full_blocks(thread)
     }
 
-    /// Ends the thread's blocks that are large enough, or all if too much waits.
+    /// Ends the thread's blocks that are large enough, or all blocks if too much data waits.
     fn end_full_blocks(&mut self, thread: ThreadId) -> Result<(), TraceError> {
         if self.waiting() >= self.options.buffer_bytes {
             return self.end_blocks();
@@ -381,7 +381,7 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Writes the frame that is being put together if it is large enough.
+    /// Writes the frame under construction if it is large enough.
     fn write_full_frame(&mut self) -> Result<(), TraceError> {
         self.output.check()?;
         let full = self.output.pending() + self.objects.tables.block.bytes().len()

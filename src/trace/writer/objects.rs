@@ -1,27 +1,27 @@
-//! What belongs to no thread: modules, methods, places, texts, stacks.
+//! The thread-neutral objects: modules, methods, locations, texts, stacks.
 
 use crate::trace::object::Neutral;
-use crate::trace::tables::{Tables, next_id};
+use crate::trace::tables::{InternTables, next_id};
 use crate::trace::{Location, LocationId, MappedModule, Method, TRUNCATED, TraceError};
 
 /// The objects of a trace that were written, and those that are in no frame yet.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
-    /// Those that are known by their content.
-    pub(super) tables: Tables,
-    /// How many places of modules were noted.
+pub(super) struct WrittenObjects {
+    /// The objects that are interned by content.
+    pub(super) tables: InternTables,
+    /// The number of recorded mappings.
     mapped: u32,
-    /// The location of the calls of `[truncated]`, once there was one.
+    /// The location of the calls of `[truncated]`, once there is one.
     truncated: Option<LocationId>,
 }
 
-impl Objects {
+impl WrittenObjects {
     /// Adds an object to the next frame.
     pub(super) fn push(&mut self, object: &Neutral) {
         self.tables.block.push(object);
     }
 
-    /// Notes where a module is mapped.
+    /// Records the mapping of a module.
     pub(super) fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
         self.tables.known_module(m.module)?;
         let id = next_id(self.mapped as usize)?;
@@ -32,7 +32,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The location of the calls that stacks hang under whose outer frames are unknown.
+    /// Returns the location of the calls of `[truncated]`, the roots of stacks with unknown outer
+    /// frames.
     pub(super) fn truncated_location(&mut self) -> Result<LocationId, TraceError> {
         if let Some(location) = self.truncated {
             return Ok(location);

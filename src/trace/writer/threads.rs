@@ -1,48 +1,48 @@
-//! The threads that have not ended, and the bytes that wait in their blocks.
+//! The threads that have not exited, and the number of bytes that wait in their blocks.
 //!
 //! # Invariants
-//! - What waits is counted as a whole, at each change of a thread: nobody goes through all threads
-//!   to know it.
+//! - The number of waiting bytes is updated at each change of a thread, so nobody iterates over all
+//!   threads to compute it.
 
 use std::collections::BTreeMap;
 
 use crate::trace::index::Cell;
 use crate::trace::infer::Site;
 use crate::trace::object::Neutral;
-use crate::trace::state::{Common, ThreadState};
+use crate::trace::state::{ThreadState, WriteContext};
 use crate::trace::stream::{Block, Stream};
 use crate::trace::tables::next_id;
 use crate::trace::{Thread, ThreadId, TraceError};
 
-/// Threads that have not ended.
+/// The threads that have not exited.
 #[derive(Debug, Default)]
 pub(super) struct LiveThreads {
-    /// By id: what ended costs no memory.
+    /// The threads by id; exited threads take no memory.
     by_id: BTreeMap<u32, ThreadState>,
-    /// How many there were, those that ended included.
+    /// The number of threads so far, including exited ones.
     ever: u32,
     waiting: usize,
     /// The sampling period, or 0.
     pub(super) period_ns: u64,
-    /// How often time that threads do not run is looked at, or 0.
+    /// The interval between checks of threads that do not run, or 0.
     pub(super) wall_interval_ns: u64,
 }
 
-/// What is left to write of a thread that ended.
-pub(super) struct Ended {
+/// The remaining data of a thread that exited.
+pub(super) struct EndedThread {
     pub(super) object: Neutral,
     pub(super) blocks: Vec<Block>,
-    /// Of a stream of which nothing waits.
+    /// The cells of its streams without an open block.
     pub(super) cells: Vec<Cell>,
 }
 
 impl LiveThreads {
-    /// The id of the next new thread.
+    /// Returns the id of the next new thread.
     pub(super) fn next_id(&self) -> Result<ThreadId, TraceError> {
         next_id(self.ever as usize).map(ThreadId)
     }
 
-    /// Adds the thread with that id, and returns it as an object; `name` is the id of its name.
+    /// Adds the thread with this id, and returns it as an object; `name` is the id of its name.
     pub(super) fn add(&mut self, id: ThreadId, thread: &Thread, name: u32) -> Neutral {
         let state = ThreadState::new(id.0, thread, name);
         let object = state.object(None);
@@ -51,12 +51,12 @@ impl LiveThreads {
         object
     }
 
-    /// A thread as it is now.
+    /// Returns the current state of a thread.
     pub(super) fn get(&self, thread: ThreadId) -> Result<&ThreadState, TraceError> {
         self.by_id.get(&thread.0).ok_or(unknown(thread))
     }
 
-    /// Gives a thread another name, and returns it as an object.
+    /// Renames a thread, and returns it as an object.
     pub(super) fn rename(&mut self, thread: ThreadId, name: u32) -> Result<Neutral, TraceError> {
         let state = self.by_id.get_mut(&thread.0).ok_or(unknown(thread))?;
         state.rename(name);
@@ -77,21 +77,25 @@ impl LiveThreads {
         Ok(())
     }
 
-    /// What all of them share, with the sites of all locations.
-    pub(super) fn common<'a>(&self, sites: &'a [Site]) -> Common<'a> {
+    /// Returns the context that all threads share, with the sites of all locations.
+    pub(super) fn common<'a>(&self, sites: &'a [Site]) -> WriteContext<'a> {
         let Self { period_ns, wall_interval_ns, .. } = *self;
-        Common { sites, period_ns, wall_interval_ns }
+        WriteContext { sites, period_ns, wall_interval_ns }
     }
 
-    /// Ends a thread; its id is unknown from now on.
-    pub(super) fn exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<Ended, TraceError> {
+    /// Ends a thread; its id is invalid from now on.
+    pub(super) fn exit(
+        &mut self,
+        thread: ThreadId,
+        time_ns: u64,
+    ) -> Result<EndedThread, TraceError> {
         let period_ns = self.period_ns;
         self.change(thread, |state| state.exit(period_ns, time_ns))?;
         let mut state = self.by_id.remove(&thread.0).ok_or(unknown(thread))?;
         let object = state.object(Some(time_ns));
         let blocks = self.taken(state.end_blocks().collect());
         let cells = state.streams().flat_map(Stream::take_cells).collect();
-        Ok(Ended { object, blocks, cells })
+        Ok(EndedThread { object, blocks, cells })
     }
 
     /// Ends the open calls of all threads, marked as unfinished.
@@ -103,12 +107,12 @@ impl LiveThreads {
         }
     }
 
-    /// Bytes that wait in the blocks of all threads.
+    /// Returns the number of bytes that wait in the blocks of all threads.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Ends the blocks of a thread that have so many bytes.
+    /// Ends the blocks of a thread that have at least `block_bytes` bytes.
     pub(super) fn end_full(
         &mut self,
         thread: ThreadId,
@@ -129,14 +133,14 @@ impl LiveThreads {
         self.taken(ended)
     }
 
-    /// What the streams have to say of which nothing waits.
+    /// Takes the cells of the streams that have no open block.
     pub(super) fn take_cells(&mut self) -> Vec<Cell> {
         let states = self.by_id.values_mut();
         let cells = states.flat_map(|state| state.streams().flat_map(Stream::take_cells));
         cells.collect()
     }
 
-    /// Counts the bytes of blocks no more.
+    /// Subtracts the bytes of blocks from the waiting ones.
     fn taken(&mut self, blocks: Vec<Block>) -> Vec<Block> {
         self.waiting -= blocks.iter().map(|block| block.content.len()).sum::<usize>();
         blocks

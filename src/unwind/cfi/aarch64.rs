@@ -1,7 +1,7 @@
-//! One row of aarch64 call frame information as a rule.
+//! Translates one row of aarch64 call frame information into a rule.
 //!
-//! The state of the return address' signature, which rows tell of too, needs no rule: stepping
-//! takes the signature off whether there is one or not.
+//! Rows also describe whether the return address is signed. That needs no rule: the step strips the
+//! signature whether there is one or not.
 
 use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
 use traceprof_abi::unwind::Rule;
@@ -13,23 +13,23 @@ const FP: Register = Register(29);
 const LR: Register = Register(30);
 const SP: Register = Register(31);
 
-/// The rule for a row of `fde`.
+/// Returns the rule for a row of `fde`.
 pub(crate) fn rule(row: &UnwindTableRow<usize>, fde: &Fde<'_>) -> Rule {
     express(row, fde).unwrap_or(Rule::BAD)
 }
 
-/// Where a register's value is, as far as rules can say it.
-enum Saved {
-    /// In the register still.
+/// The location of a register's value, as far as rules can express it.
+enum SavedRegister {
+    /// Still in the register.
     Kept,
     /// At this distance from the CFA.
     At(i64),
 }
 
-fn saved(row: &UnwindTableRow<usize>, register: Register) -> Option<Saved> {
+fn saved(row: &UnwindTableRow<usize>, register: Register) -> Option<SavedRegister> {
     match row.register(register) {
-        None | Some(RegisterRule::SameValue) => Some(Saved::Kept),
-        Some(RegisterRule::Offset(offset)) if offset % 8 == 0 => Some(Saved::At(offset)),
+        None | Some(RegisterRule::SameValue) => Some(SavedRegister::Kept),
+        Some(RegisterRule::Offset(offset)) if offset % 8 == 0 => Some(SavedRegister::At(offset)),
         _ => None,
     }
 }
@@ -46,16 +46,20 @@ fn express(row: &UnwindTableRow<usize>, fde: &Fde<'_>) -> Option<Rule> {
         CfaRule::RegisterAndOffset { register: FP, offset } => (op::FP, *offset),
         _ => return None,
     };
-    // The caller's sp is the CFA, unless something else is said.
+    // The caller's sp is the CFA, unless the row says otherwise.
     if row.register(SP).is_some() {
         return None;
     }
     let (ra_op, slot) = match (saved(row, FP)?, saved(row, LR)?) {
-        (Saved::Kept, Saved::Kept) => (ra_op::LINK, 0),
-        (Saved::Kept, Saved::At(ra)) => (ra_op::RA_ONLY, ra),
-        (Saved::At(fp), Saved::Kept) => (ra_op::FP_ONLY, fp),
-        (Saved::At(fp), Saved::At(ra)) if ra.checked_sub(fp)? == 8 => (ra_op::PAIR, fp),
-        (Saved::At(fp), Saved::At(ra)) => (ra_op::apart(fp.checked_sub(ra)?)?, ra),
+        (SavedRegister::Kept, SavedRegister::Kept) => (ra_op::LINK, 0),
+        (SavedRegister::Kept, SavedRegister::At(ra)) => (ra_op::RA_ONLY, ra),
+        (SavedRegister::At(fp), SavedRegister::Kept) => (ra_op::FP_ONLY, fp),
+        (SavedRegister::At(fp), SavedRegister::At(ra)) if ra.checked_sub(fp)? == 8 => {
+            (ra_op::PAIR, fp)
+        }
+        (SavedRegister::At(fp), SavedRegister::At(ra)) => {
+            (ra_op::separate(fp.checked_sub(ra)?)?, ra)
+        }
     };
     Some(Rule {
         op,

@@ -1,4 +1,4 @@
-//! Rows of call frame information as rules, by machine.
+//! Translates rows of call frame information into rules, by architecture.
 
 pub(super) mod aarch64;
 pub(super) mod x86_64;

@@ -1,4 +1,4 @@
-//! One row of x86_64 call frame information as a rule.
+//! Translates one row of x86_64 call frame information into a rule.
 
 use gimli::{
     CfaRule, Encoding, Operation, OperationIter, Register, RegisterRule, UnwindExpression,
@@ -16,16 +16,16 @@ const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 const RETURN_ADDRESS: Register = Register(16);
 
-/// What linkers state for `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. The
-/// others are for entries that start with `endbr64`.
+/// The expression of linkers for `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus.
+/// The other two are for entries that start with `endbr64`.
 const PLT_11: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22];
 const PLT_10: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3A, 0x2A, 0x33, 0x24, 0x22];
 const PLT_9: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x39, 0x2A, 0x33, 0x24, 0x22];
 
-/// The op and offset of a CFA.
+/// The operation and offset of a CFA.
 type Cfa = (u8, i64);
 
-/// The rule for a row of `fde`.
+/// Returns the rule for a row of `fde`.
 pub(crate) fn rule<'a>(
     row: &UnwindTableRow<usize>,
     fde: &Fde<'a>,
@@ -34,12 +34,12 @@ pub(crate) fn rule<'a>(
     express(row, fde, section).unwrap_or(Rule::BAD)
 }
 
-/// The row says where rax is kept, which no function has to.
+/// Returns whether the row says where rax is saved. No ordinary function needs to save rax.
 pub(crate) fn keeps_rax(row: &UnwindTableRow<usize>) -> bool {
     matches!(row.register(RAX), Some(RegisterRule::Offset(_)))
 }
 
-/// Where a row keeps the caller's rbx.
+/// Returns the slot where a row keeps the caller's rbx.
 pub(crate) fn rbx_slot(row: &UnwindTableRow<usize>) -> i16 {
     match row.register(RBX) {
         None | Some(RegisterRule::SameValue) => 0,
@@ -68,8 +68,8 @@ fn express<'a>(
     }
     let (cfa_op, cfa_off) = match row.register(RETURN_ADDRESS) {
         None | Some(RegisterRule::Undefined) => return Some(Rule::STOP),
-        // The return address lies below sp: it was taken off the stack for good, as musl's
-        // `__clone` does on the new thread.
+        // The return address is below sp: the code removed it for good, as musl's `__clone` does on
+        // the new thread.
         Some(RegisterRule::Offset(-8)) if cfa_op == op::SP && cfa_off < 8 => {
             return Some(Rule::STOP);
         }
@@ -101,15 +101,15 @@ fn express<'a>(
     Some(if rule == standard { Rule::FP_STD } else { rule })
 }
 
-/// The rule of a row that states the caller's sp, as where `longjmp` and `setcontext` end; `None`
-/// if it does so in a way that no rule has.
+/// Returns the rule of a row that states the caller's sp, as at the end of `longjmp` and
+/// `setcontext`. Returns `None` if no rule can express it.
 fn resumed(row: &UnwindTableRow<usize>) -> Option<Option<Rule>> {
     let [sp, fp, pc] = [RSP, RBP, RETURN_ADDRESS].map(|number| row.register(number));
     let fp = fp.unwrap_or(RegisterRule::SameValue);
     let number =
         |register: Register| u8::try_from(register.0).ok().filter(|number| *number < op::REGISTERS);
     Some(match (sp, pc) {
-        // The CFA is the caller's sp, unless something else is said.
+        // The CFA is the caller's sp, unless the row says otherwise.
         (None | Some(RegisterRule::SameValue | RegisterRule::ValOffset(0)), _) => None,
         (Some(RegisterRule::Register(sp)), Some(RegisterRule::Register(pc))) => {
             let fp = match fp {
@@ -117,8 +117,8 @@ fn resumed(row: &UnwindTableRow<usize>) -> Option<Option<Rule>> {
                 RegisterRule::Register(fp) => fp,
                 _ => return None,
             };
-            let places = [number(sp)?, number(fp)?, number(pc)?];
-            Some(Rule::from(op::FROM_REGISTERS, 0, places))
+            let registers = [number(sp)?, number(fp)?, number(pc)?];
+            Some(Rule::from(op::FROM_REGISTERS, 0, registers))
         }
         (Some(RegisterRule::Offset(sp)), Some(RegisterRule::Offset(pc))) => {
             let (CfaRule::RegisterAndOffset { register, offset }, RegisterRule::Offset(fp)) =
@@ -130,8 +130,8 @@ fn resumed(row: &UnwindTableRow<usize>) -> Option<Option<Rule>> {
                 let at = at.checked_add(*offset).filter(|at| at % 8 == 0)?;
                 u8::try_from(at / 8).ok()
             };
-            let places = [slot(sp)?, slot(fp)?, slot(pc)?];
-            Some(Rule::from(op::FROM_CONTEXT, number(*register)?, places))
+            let slots = [slot(sp)?, slot(fp)?, slot(pc)?];
+            Some(Rule::from(op::FROM_CONTEXT, number(*register)?, slots))
         }
         _ => return None,
     })
@@ -190,7 +190,7 @@ fn expression_cfa<'a>(
     }
 }
 
-/// What follows an index in `[rsp + 8 * index + offset] + 8`.
+/// Parses the part after the index in `[rsp + 8 * index + offset] + 8`.
 fn indexed_cfa(operations: &mut OperationIter<Slice<'_>>, index: Register) -> Option<u8> {
     let mut next = || operations.next().ok().flatten();
     let is_indexed = matches!(next()?, Operation::UnsignedConstant { value: 8 })
@@ -203,7 +203,7 @@ fn indexed_cfa(operations: &mut OperationIter<Slice<'_>>, index: Register) -> Op
     number.filter(|_| is_indexed).map(|number| op::INDEXED_LEAF + number)
 }
 
-/// The op and offset of an expression that says `[rbp + offset]` or `[rsp + offset]`.
+/// Returns the operation and offset of an expression `[rbp + offset]` or `[rsp + offset]`.
 fn fp_expression<'a>(
     expression: UnwindExpression<usize>,
     section: &impl UnwindSection<Slice<'a>>,

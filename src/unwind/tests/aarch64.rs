@@ -1,5 +1,5 @@
-//! aarch64 on any host: at random addresses of a real C library one step reads what gimli says it
-//! must, and stacks made by hand are walked to their roots.
+//! aarch64 unwinding, tested on any host. At random addresses of a real C library, one step reads
+//! what gimli says it must. Hand-made stacks are walked to their roots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,8 +23,9 @@ const BIAS: u64 = 0x5500_0000_0000;
 const STACK: u64 = 0x7000_0000_0000;
 const SP: u64 = STACK + 0x10_0000;
 const STACK_END: u64 = STACK + 0x100_0000;
-/// Where a signed address has its signature, and one.
+/// The bits of a signed address that hold its signature.
 const PAC_MASK: u64 = 0x007F_0000_0000_0000;
+/// A signature.
 const SIGNATURE: u64 = 0x0055_0000_0000_0000;
 
 /// The words of a stack.
@@ -55,7 +56,7 @@ impl Memory for Stack<'_> {
     }
 }
 
-/// Unwinds: the frame words, the end, and what was read.
+/// Unwinds, and returns the frame words, the end reason, and the addresses that were read.
 fn walked(
     snapshot: &Snapshot<'_>,
     registers: &Registers,
@@ -69,7 +70,7 @@ fn walked(
     (words, end, stack.read)
 }
 
-/// A signed address, or a number, distinct for each place.
+/// Returns the word at an address: a signed address or a number, distinct for each address.
 fn word(avma: u64) -> u64 {
     (SP + 0x10_0000 + (avma.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44 & !7)) | SIGNATURE
 }
@@ -78,7 +79,8 @@ fn register(number: u16) -> u64 {
     if number == 31 { SP } else { SP + 0x2000 + u64::from(number) * 0x140 }
 }
 
-/// The caller's pc and what is read to find it; nothing where that is beyond one step.
+/// Returns the caller's pc and the addresses that are read to find it, or `None` if it takes more
+/// than one step.
 fn truth(row: &UnwindTableRow<usize>) -> Option<(u64, BTreeSet<u64>)> {
     let CfaRule::RegisterAndOffset { register: base, offset } = row.cfa() else { return None };
     let cfa = register(base.0).wrapping_add_signed(*offset);
@@ -97,7 +99,7 @@ fn truth(row: &UnwindTableRow<usize>) -> Option<(u64, BTreeSet<u64>)> {
     (read.iter().all(is_there) && cfa >= SP).then_some((pc & !PAC_MASK, read))
 }
 
-/// Outcomes by what they are.
+/// The number of outcomes of each kind.
 type Counts = BTreeMap<&'static str, u64>;
 
 fn compare(
@@ -135,7 +137,7 @@ fn check(path: &Path, samples: u64) -> Counts {
     let bytes = std::fs::read(path).unwrap_or_else(|error| {
         panic!("{}: {error}; install libc6-arm64-cross", path.display());
     });
-    assert!(compile(&bytes).is_err(), "nothing of another machine is unwound in a process of this");
+    assert!(compile(&bytes).is_err(), "modules of another machine are refused");
     let elf = Elf::parse(&bytes).unwrap();
     let oracle = Oracle::new(&elf);
     let table = compile_elf(&elf, Architecture::Aarch64, None).unwrap();
@@ -173,7 +175,7 @@ fn c_library_of_aarch64_is_stepped_as_its_call_frame_information_says() {
     }
 }
 
-/// Rules that each hold for 256 bytes, from address 0 on.
+/// Returns a table of rules that each apply to 256 bytes, from address 0 on.
 fn table(rules: &[Rule]) -> ModuleTable {
     let row = |number: usize| Row { offset: number as u32 * 256, rule: number as u16 };
     let rows: Vec<Row> = (0..rules.len()).map(row).collect();
@@ -193,19 +195,19 @@ const fn rule(op: u8, ra_op: u8, slot: i16, cfa_off: i32) -> Rule {
     Rule { op, fp_op: ra_op, fp_off: slot / 8, cfa_off }
 }
 
-/// Functions, by what they keep.
+/// One function for each way to save registers.
 const RULES: [Rule; 8] = [
     rule(op::SP, ra_op::LINK, 0, 0),
     rule(op::SP, ra_op::PAIR, -32, 32),
     rule(op::SP, ra_op::RA_ONLY, -16, 48),
     // x29 at cfa - 64, x30 at cfa - 16
-    rule(op::SP, ra_op::apart(-48).unwrap(), -16, 64),
+    rule(op::SP, ra_op::separate(-48).unwrap(), -16, 64),
     rule(op::FP, ra_op::PAIR, -64, 64),
     Rule::GAP_GUESS,
     Rule::SIGNAL,
     Rule::STOP,
 ];
-/// An address in each.
+/// An address in each function.
 const LEAF: u64 = 0x10;
 const PAIR: u64 = 0x110;
 const RA: u64 = 0x210;
@@ -215,7 +217,7 @@ const GAP: u64 = 0x510;
 const SIGNAL: u64 = 0x610;
 const STOP: u64 = 0x710;
 
-/// Walks from these registers, whose addresses are in `RULES`, over these words.
+/// Walks over these words from these registers, whose addresses are in `RULES`.
 fn chain(registers: Registers, words: &[(u64, u64)], code: u64) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     publish(&segment, &table(&RULES), RULES.len() as u64 * 256);
@@ -243,7 +245,7 @@ fn every_way_to_keep_a_return_address_is_followed() {
     let lr = signed(PAIR);
     let registers = Registers { pc: at(LEAF), sp: SP, fp: SP, lr, pac_mask: PAC_MASK };
     let words = [
-        // PAIR's frame of 32 bytes, RA's of 48, APART's of 64, and BY_FP's, of any size.
+        // The frames of PAIR (32 bytes), RA (48), APART (64), and BY_FP (any size).
         (SP, SP + 0x1000),
         (SP + 8, signed(RA)),
         (SP + 32 + 32, signed(APART)),
@@ -258,14 +260,14 @@ fn every_way_to_keep_a_return_address_is_followed() {
 }
 
 #[test]
-fn link_register_is_nobodys_but_the_leafs() {
+fn link_register_belongs_only_to_the_leaf() {
     let registers = Registers { pc: at(PAIR), sp: SP, fp: SP, lr: at(STOP), pac_mask: 0 };
-    // Its caller says that it has saved nothing, which cannot be.
+    // The caller's rule says that it saved nothing, which is impossible.
     let (frames, end) = chain(registers, &[(SP, SP + 64), (SP + 8, at(LEAF))], 0);
     assert_eq!((frames, end), (returned(&[PAIR, LEAF]), EndReason::BadRule));
 }
 
-/// Below the handler is the frame that the signal interrupted, with its registers above sp.
+/// The caller of the handler is the frame that the signal interrupted. Its registers are above sp.
 #[test]
 fn interrupted_frames_have_their_link_register_again() {
     let registers = Registers { pc: at(LEAF), sp: SP, fp: 0, lr: at(SIGNAL), pac_mask: 0 };
@@ -286,21 +288,22 @@ fn interrupted_frames_have_their_link_register_again() {
 
 #[test]
 fn gaps_are_left_by_the_link_register_or_the_frame_record() {
-    // A leaf: sp may have moved, but its caller keeps a record, which x29 points to.
+    // A leaf may have moved sp, but its caller keeps a frame record, which x29 points to.
     let leaf = Registers { pc: at(GAP), sp: SP, fp: SP + 64, lr: at(PAIR), pac_mask: 0 };
     let words = [(SP + 64, 0), (SP + 72, at(STOP))];
     let (frames, end) = chain(leaf, &words, 0);
     assert_eq!((frames, end), (returned(&[GAP, PAIR, STOP]), EndReason::Root));
 
-    // The same with a caller without one: nobody knows where sp is.
+    // If the caller has no frame record, sp is unknown.
     let (frames, end) = chain(Registers { lr: at(RA), ..leaf }, &words, 0);
     assert_eq!((frames, end), (returned(&[GAP, RA]), EndReason::BadRule));
-    // But a linkage table's entry leaves it where it was: `br x17`.
+    // An entry of a linkage table (`br x17`) does not move sp.
     let words = [(SP + 32, at(STOP))];
     let (frames, end) = chain(Registers { lr: at(RA), ..leaf }, &words, 0xD61F_0220);
     assert_eq!((frames, end), (returned(&[GAP, RA, STOP]), EndReason::Root));
 
-    // After a call of its own, the link register leads back into the function: it has a record.
+    // After the function has made a call, the link register points into the function itself, which
+    // has a record.
     let called = Registers { lr: at(GAP) + 4, ..leaf };
     let words = [
         (SP + 64, SP + 0x400),
@@ -317,7 +320,7 @@ fn gaps_are_left_by_the_link_register_or_the_frame_record() {
 #[test]
 fn records_that_lead_nowhere_end_the_walk() {
     let registers = Registers { pc: at(GAP), sp: SP, fp: SP + 64, lr: 0, pac_mask: 0 };
-    // No code there; a record below sp; one that is not aligned.
+    // A return address outside code; a record below sp; an unaligned record.
     let (_, end) = chain(registers, &[(SP + 64, 0), (SP + 72, 0x4444)], 0);
     assert_eq!(end, EndReason::Gap);
     let (_, end) = chain(Registers { fp: SP - 64, ..registers }, &[], 0);
@@ -327,7 +330,7 @@ fn records_that_lead_nowhere_end_the_walk() {
     // A return address of zero is the root.
     let (_, end) = chain(registers, &[(SP + 64, 0), (SP + 72, 0)], 0);
     assert_eq!(end, EndReason::Root);
-    // A CFA at sp in a frame that is no leaf would go on for ever.
+    // A CFA at sp in a frame that is not a leaf would loop forever.
     let pair = Registers { pc: at(BY_FP), sp: SP, fp: SP - 64, lr: 0, pac_mask: 0 };
     let (frames, end) = chain(pair, &[(SP - 64, SP - 64), (SP - 56, at(BY_FP))], 0);
     assert_eq!((frames.len(), end), (1, EndReason::Range));

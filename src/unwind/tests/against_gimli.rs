@@ -15,31 +15,33 @@ use traceprof_abi::unwind::tables::RBX_LOST;
 use traceprof_abi::unwind::{EndReason, Memory, RETURN_ADDRESS, Registers, Rule, Snapshot, unwind};
 
 use super::{Random, SegmentMemory};
-use crate::elf::{Elf, Load, Pclntab};
+use crate::elf::{Elf, LoadSegment, Pclntab};
 use crate::unwind::{ExecRange, TableWriter, compile};
 
 const SP: u64 = 0x7000_0000_0000;
 const BOUNDS: (u64, u64) = (SP - (1 << 20), SP + (1 << 24));
 const BIAS: u64 = 0x5500_0000_0000;
-/// What lies between two functions may be padding, if it is shorter than this.
+/// Maximum number of bytes between two functions that count as padding.
 const PADDING_MAX: u64 = 16;
-/// Entries that may overlap one behind them.
+/// Maximum number of earlier entries that may overlap an entry.
 const OVERLAPPING_MAX: usize = 8;
-/// Modules with entries that are known to be wrong, but for those without other modules, and how
-/// many they have at most.
+/// Modules with entries that are known to be wrong, apart from those whose rules refer to other
+/// modules.
 const AMENDED: [&str; 4] = ["libc.so", "libcrypto.so", "node", "luajit"];
+/// Maximum number of such entries per module.
 const AMENDED_FDES_MAX: usize = 2;
-/// Sections for which linkers other than GNU's state nothing.
+/// Sections that only GNU's linker describes.
 const LINKAGE_TABLES: [&str; 4] = [".plt", ".plt.got", ".plt.sec", ".iplt"];
-/// Functions of fewer bytes are no interpreter.
+/// Minimum length in bytes of an interpreter.
 const BLOCK_MIN: u64 = 4096;
-/// Disagreements that are shown.
+/// Maximum number of disagreements that are printed.
 const SHOWN_MAX: usize = 8;
 type Fde<'a> = gimli::FrameDescriptionEntry<EndianSlice<'a, LittleEndian>>;
 
 const EM_AARCH64: u16 = 183;
 
-/// The word at an address: distinct, and good as a CFA, a frame pointer or a return address.
+/// Returns the word at an address: distinct, and valid as a CFA, a frame pointer or a return
+/// address.
 fn word(avma: u64) -> u64 {
     SP + 0x10_0000 + ((avma.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) & 0xF_FFF8)
 }
@@ -48,7 +50,7 @@ fn register(number: u16) -> u64 {
     if number == 7 { SP } else { SP + 0x2000 + u64::from(number) * 0x140 }
 }
 
-/// What a register is that is an index.
+/// Value of a register that is used as an index.
 const INDEX: u64 = 0x40;
 
 #[derive(Default)]
@@ -70,7 +72,7 @@ impl Memory for Logged {
     }
 }
 
-/// What gimli says: the words read and the return address.
+/// The outcome by gimli: the words read and the return address.
 #[derive(Debug, PartialEq)]
 enum Truth {
     Caller {
@@ -79,7 +81,7 @@ enum Truth {
         rbx: Option<u64>,
     },
     Root,
-    /// Outside of what one step of ours is to do: a CFA or slot out of the stack, a signal frame.
+    /// Not expected of one step: a CFA or slot outside the stack, or a signal frame.
     Other,
 }
 
@@ -87,11 +89,11 @@ pub(super) struct Oracle<'a> {
     frames: EhFrame<EndianSlice<'a, LittleEndian>>,
     bases: BaseAddresses,
     pub(super) fdes: Vec<Fde<'a>>,
-    /// Functions that Go's own table tells of.
+    /// Functions in Go's own table.
     go: Vec<Range<u64>>,
     /// Linkage tables.
     stubs: Vec<Range<u64>>,
-    /// The register that is an index in the rule that is looked at.
+    /// The register that is an index in the rule under test.
     index: Cell<Option<u16>>,
 }
 
@@ -164,8 +166,8 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The rule is not what is stated, on purpose: glibc's `swapcontext` and `__start_context`,
-    /// frames of libcrypto that are kept by %rbp, LuaJIT's interpreter.
+    /// Returns whether the rule differs from the entry on purpose: glibc's `swapcontext` and
+    /// `__start_context`, libcrypto frames that are kept in %rbp, LuaJIT's interpreter.
     fn is_amended(&self, fde: &Fde<'a>, row: &UnwindTableRow<usize>, rule: Rule) -> bool {
         let by_sp = match *row.cfa() {
             CfaRule::RegisterAndOffset { register: Register(7), offset } => Some(offset),
@@ -187,7 +189,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Nothing in the row is out of the ordinary.
+    /// Returns whether the row is an ordinary one.
     fn is_plain(row: &UnwindTableRow<usize>) -> bool {
         let is_offset =
             |number| matches!(row.register(number), Some(RegisterRule::Offset(at)) if at % 8 == 0);
@@ -197,7 +199,8 @@ impl<'a> Oracle<'a> {
         cfa && fp && sp && row.register(Register(16)) == Some(RegisterRule::Offset(-8))
     }
 
-    /// A row of the entry says where rax is kept, as those do that return to another function.
+    /// Returns whether a row of the entry says where rax is kept, as in functions that return to
+    /// another function.
     fn returns_elsewhere(&self, fde: &Fde<'a>) -> bool {
         let mut context = UnwindContext::new();
         let Ok(mut rows) = fde.rows(&self.frames, &self.bases, &mut context) else { return false };
@@ -220,7 +223,7 @@ impl<'a> Oracle<'a> {
         self.go[..above].last().is_some_and(|function| function.contains(&svma))
     }
 
-    /// Bytes of the gap between entries that an address lies in.
+    /// Returns the length of the gap between entries that contains an address.
     fn gap_len(&self, svma: u64) -> u64 {
         let above = self.fdes.partition_point(|fde| fde.initial_address() <= svma);
         let before = self.fdes[..above].iter().rev().take(OVERLAPPING_MAX).map(Fde::end_address);
@@ -232,7 +235,7 @@ impl<'a> Oracle<'a> {
         self.caller(fde, svma).unwrap_or(Truth::Other)
     }
 
-    /// A row that states sp, fp and pc.
+    /// Evaluates a row that states sp, fp and pc.
     fn resumed(row: &UnwindTableRow<usize>, sp: RegisterRule<usize>, cfa: u64) -> Truth {
         let mut loads = BTreeSet::new();
         let mut value = |rule: Option<RegisterRule<usize>>| match rule {
@@ -308,15 +311,16 @@ pub(super) struct Counts {
     pub(super) go: u64,
     pub(super) other: u64,
     pub(super) roots: u64,
-    /// What is stated is known to be wrong.
+    /// Outcomes where the entry is known to be wrong.
     amended: u64,
-    /// Where the entries start of which that is so.
+    /// Start addresses of the entries that are known to be wrong.
     amended_fdes: BTreeSet<u64>,
     pub(super) ops: BTreeSet<u8>,
     pub(super) fp_ops: BTreeSet<u8>,
 }
 
-/// Unwinds one step from an address and compares; adds to the counts, or says what is wrong.
+/// Unwinds one step from an address and compares it with gimli. Adds to the counts, or returns what
+/// is wrong.
 fn compare(
     snapshot: &Snapshot<'_>,
     svma: u64,
@@ -342,7 +346,7 @@ fn compare(
         let is_stub = rule.op == op::SP && oracle.stubs.iter().any(|table| table.contains(&svma));
         return match is_of_gap || is_padding || is_stub {
             true => Ok(()),
-            false => wrong("nothing is stated".into()),
+            false => wrong("no entry states it".into()),
         };
     };
     let row = oracle.row(fde, svma);
@@ -390,7 +394,7 @@ pub(super) fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
     let mut writer = TableWriter::new(segment.words());
     let reference = writer.add_module(&module).unwrap();
     let code: Vec<_> = elf.loads().iter().filter(|load| load.exec).collect();
-    let range = |load: &&Load| {
+    let range = |load: &&LoadSegment| {
         let start = load.svma + BIAS;
         ExecRange { start, end: start + load.mem_len, bias: BIAS, module: Some(reference) }
     };
@@ -405,7 +409,8 @@ pub(super) fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
         let svma = if round % 2 == 0 {
             load.svma + random.below(load.file_len)
         } else {
-            // Half of them near the start of a function: prologues, PLT, short routines.
+            // Half of the addresses are near the start of a function: prologues, PLT, short
+            // routines.
             let fde = &oracle.fdes[random.below(oracle.fdes.len() as u64) as usize];
             fde.initial_address() + random.below(fde.len().min(64))
         };

@@ -1,5 +1,5 @@
-// What a stack can look like. Stepped instruction by instruction by single_step.rs.
-// int3 marks: 1 stepping may start, 2 stepping pauses, 3 the deepest recursion, 4 stepping goes on.
+// The kinds of stacks that C code can have. single_step.rs steps it instruction by instruction.
+// int3 marks: 1 stepping may start, 2 stepping pauses, 3 the deepest recursion, 4 stepping resumes.
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #define ALONE __attribute__((noinline, noclone))
 #define KEEP(x) __asm__ volatile("" : "+r"(x)::"memory")
 
-// Each leaf has one caller, and that one caller too.
+// Each leaf has one caller, which has one caller too.
 #define CHAIN(k, size)                                                                            \
     ALONE static unsigned leaf_##k(unsigned x) { KEEP(x); return x * 3 + k; }                     \
     ALONE static unsigned parent_##k(unsigned x) {                                                \
@@ -77,7 +77,7 @@ ALONE static unsigned signalled(void) {
     return handled;
 }
 
-// A way back from signal handlers without unwind information, as in musl.
+// A signal trampoline without unwind information, as in musl.
 __asm__(".text\n.p2align 4\nown_restorer: mov $15,%rax\nsyscall\n.p2align 4\n");
 extern void own_restorer(void);
 struct kernel_action { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; };
@@ -97,7 +97,7 @@ __asm__(".text\n.p2align 4\non_other_stack:\n.cfi_startproc\npush %rbp\n.cfi_def
 extern unsigned on_other_stack(unsigned (*function)(unsigned), unsigned x, void *top);
 static char third_stack[64 << 10] __attribute__((aligned(64)));
 
-// Generated code that keeps frame pointers and has no information at all:
+// Generated code that keeps frame pointers and has no unwind information:
 // push %rbp; mov %rsp,%rbp; mov %edi,%eax; mov %rsi,%rdx; call *%rdx; pop %rbp; ret
 static const unsigned char generated[] = {0x55, 0x48, 0x89, 0xE5, 0x89, 0xF8, 0x48, 0x89,
                                           0xF2, 0xFF, 0xD2, 0x5D, 0xC3};
@@ -110,8 +110,8 @@ ALONE static unsigned jitted(unsigned x) {
     return y;
 }
 
-// A static program reaches the functions that the processor decides through stubs: by calls, through
-// pointers, and by jumps.
+// A static program reaches functions that are chosen by the processor through stubs: by calls,
+// through pointers, and by jumps.
 static void *(*volatile copy)(void *, const void *, size_t) = memcpy;
 ALONE static char *found(char *text, int letter) { KEEP(letter); return strchr(text, letter); }
 ALONE static unsigned picked(unsigned x) {

@@ -19,18 +19,18 @@ use crate::elf::Elf;
 use crate::unwind::{ExecRange, ModuleRef, TableWriter, compile, compile_image};
 
 const PAGE: u64 = 4096;
-/// What is read of a stack at once: most of a walk is near the stack pointer.
+/// Number of stack bytes per read: most of a walk is near the stack pointer.
 const STACK_PART: u64 = 512;
 
 /// A module's bytes, and an address in it.
 type Place<'a> = (&'a [u8], u64);
 
-/// A child that is stopped whenever this code runs.
+/// A child that is stopped whenever test code runs.
 pub(super) struct Stepped {
     process: Child,
     pub(super) pid: Pid,
     modules: HashMap<String, (ModuleRef, Vec<u8>)>,
-    /// The executable mappings that were published last, and of what they are.
+    /// The executable mappings that were published last, with the paths of their files.
     mapped: Vec<(ExecRange, String)>,
     code: HashMap<u64, [u8; PAGE as usize]>,
 }
@@ -54,13 +54,14 @@ impl Stepped {
         Self { process, pid, modules: HashMap::new(), mapped: Vec::new(), code: HashMap::new() }
     }
 
-    /// One instruction on, giving it a signal; the next signal, or `None` at its end.
+    /// Steps one instruction, delivering a signal. Returns the next signal, or `None` when the
+    /// child exits.
     pub(super) fn step(&self, signal: Option<Signal>) -> Option<Signal> {
         ptrace::step(self.pid, signal).unwrap();
         self.wait()
     }
 
-    /// On to the next mark.
+    /// Continues to the next mark.
     pub(super) fn run(&self) -> Option<Signal> {
         ptrace::cont(self.pid, None).unwrap();
         self.wait()
@@ -70,7 +71,7 @@ impl Stepped {
         match waitpid(self.pid, None).unwrap() {
             WaitStatus::Stopped(_, signal) => Some(signal),
             WaitStatus::Exited(_, code) => {
-                assert_eq!(code, 0, "the program itself found nothing wrong");
+                assert_eq!(code, 0, "the program's own checks passed");
                 None
             }
             other => panic!("{other:?}"),
@@ -168,8 +169,8 @@ impl Stepped {
         Some(self.modules[path].0)
     }
 
-    /// What an address lies in: the module's name, its bytes and the address in it; or what it is
-    /// instead of a file.
+    /// Returns what is mapped at an address: the name of the mapping, and if it is a module, its
+    /// bytes and the SVMA.
     pub(super) fn place(&self, avma: u64) -> Option<(&str, Option<Place<'_>>)> {
         let inside = |(range, _): &&(ExecRange, String)| (range.start..range.end).contains(&avma);
         let (range, path) = self.mapped.iter().find(inside)?;

@@ -1,7 +1,7 @@
-// Hand-written code: what libcrypto runs by the processor's abilities, or by what OPENSSL_ia32cap leaves
-// of them. Stepped instruction by instruction by single_step.rs, between the two marks (int3).
+// Hand-written code that libcrypto selects by the processor's features, limited by OPENSSL_ia32cap.
+// single_step.rs steps it instruction by instruction between the two marks (int3).
 //
-// Declared here, so that only the library has to be installed.
+// The declarations are here so that only the library has to be installed.
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ static void ciphers(void) {
     AES_decrypt(text, other, (any *)expanded);
 }
 
-// Numbers of so many bits, all odd.
+// Returns an odd number with this many bits.
 static any *number(unsigned bits, char first) {
     char digits[1025];
     memset(digits, 'B', bits / 4);
@@ -101,7 +101,7 @@ static void curves(void) {
 int main(int count, char **arguments) {
     memset(text, 'x', sizeof text);
     needs((work = BN_CTX_new()) && (result = BN_new()) && (rest = BN_new()));
-    // The first time the library makes itself ready.
+    // In the first round the library initializes itself.
     for (int round = 0; round < 2; round++) {
         if (round) MARK();
         for (const char *part = count > 1 ? arguments[1] : ""; *part; part++) {

@@ -1,4 +1,4 @@
-//! Call frame information that a module's own file does not have.
+//! Call frame information that is missing in a module's own file.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn run(program: &str, args: &[&str], dir: &Path) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A program without unwind information for its own functions, and its debug file.
+/// Builds a program without unwind information for its own functions, and its debug file.
 fn split(flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.c"), SOURCE).unwrap();
@@ -35,7 +35,7 @@ fn gap_bytes(table: &ModuleTable) -> u64 {
 }
 
 #[test]
-fn functions_without_own_information_are_told_of_by_the_debug_file() {
+fn the_debug_file_describes_functions_without_own_information() {
     for packed in ["-gz=none", "-gz=zlib"] {
         let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", packed];
         let (program, debug) = split(&flags);
@@ -48,7 +48,7 @@ fn functions_without_own_information_are_told_of_by_the_debug_file() {
     }
 }
 
-/// Where nothing was stripped, all is in one file, compressed or not.
+/// In a program that was not stripped, everything is in one file, compressed or not.
 #[test]
 fn compressed_information_of_the_file_itself_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,11 +64,11 @@ fn compressed_information_of_the_file_itself_is_read() {
 }
 
 #[test]
-fn what_the_file_itself_tells_holds() {
+fn information_of_the_file_itself_comes_first() {
     let (program, debug) = split(&[]);
-    assert!(CallFrames::read(&debug).is_none(), "the premise: it went with the program");
+    assert!(CallFrames::read(&debug).is_none(), "premise: the section stayed in the program");
     let own = compile(&program).unwrap();
-    // A debug file that is the whole program.
+    // A debug file that is the complete program.
     let frames = CallFrames::read(&program).expect("an .eh_frame");
     assert_eq!(compile_with(&program, &frames).unwrap(), own);
 }

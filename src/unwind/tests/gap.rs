@@ -1,5 +1,5 @@
-//! Code without unwind information and without frame pointers that are known to be kept: only what
-//! calls the function that runs is believed.
+//! Code without unwind information, in a module that is not known to keep frame pointers. A caller
+//! is accepted only if it calls the running function.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
 
@@ -9,7 +9,7 @@ use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWrit
 
 const CODE: u64 = 0x1000_0000;
 const STACK: u64 = 0x7000_0000_0000;
-/// Bytes of each of four functions.
+/// Length in bytes of each of four functions.
 const FUNCTION: u64 = 16;
 
 fn table() -> ModuleTable {
@@ -25,7 +25,8 @@ fn table() -> ModuleTable {
     }
 }
 
-/// Code of nops, but for calls: where each of them returns to, and to which function it leads.
+/// Returns code of nops with calls, each given by its return address and the function that it
+/// calls.
 fn code(calls: &[(u64, u64)]) -> Vec<u8> {
     let mut code = vec![0x90; 4 * FUNCTION as usize];
     for (ret, function) in calls {
@@ -37,8 +38,17 @@ fn code(calls: &[(u64, u64)]) -> Vec<u8> {
     code
 }
 
-/// The return addresses that are found from the last function on, with the saved frame pointers and
-/// return addresses of two frames on the stack.
+/// Reads from the code at its address, all bytes or none.
+fn read_code(code: &[u8], avma: u64, into: &mut [u8]) -> usize {
+    let found = avma.checked_sub(CODE).and_then(|at| code.get(at as usize..)?.get(..into.len()));
+    found.map_or(0, |bytes| {
+        into.copy_from_slice(bytes);
+        bytes.len()
+    })
+}
+
+/// Returns the return addresses found from the last function on. The stack has two frames with
+/// saved frame pointers and these return addresses.
 fn callers(calls: &[(u64, u64)], returns: [u64; 2]) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
@@ -53,14 +63,7 @@ fn callers(calls: &[(u64, u64)], returns: [u64; 2]) -> (Vec<u64>, EndReason) {
         Registers { pc: CODE + 3 * FUNCTION + 8, sp: STACK, fp: STACK + 16, gpr: [0; 16] };
     (registers.gpr[RSP], registers.gpr[RBP]) = (registers.sp, registers.fp);
     let code = code(calls);
-    let mut read = |avma: u64, into: &mut [u8]| {
-        let there =
-            avma.checked_sub(CODE).and_then(|at| code.get(at as usize..)?.get(..into.len()));
-        there.map_or(0, |bytes| {
-            into.copy_from_slice(bytes);
-            bytes.len()
-        })
-    };
+    let mut read = |avma: u64, into: &mut [u8]| read_code(&code, avma, into);
     let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
     let copy = StackCopy { avma: STACK, bytes: &bytes };
     let stack = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
@@ -69,7 +72,7 @@ fn callers(calls: &[(u64, u64)], returns: [u64; 2]) -> (Vec<u64>, EndReason) {
 }
 
 #[test]
-fn a_caller_is_believed_if_it_calls_the_function_that_runs() {
+fn a_caller_is_accepted_if_it_calls_the_running_function() {
     let (inner, outer) = (FUNCTION + 12, 13);
     let found = callers(&[(inner, 3), (outer, 1)], [inner, outer]);
     assert_eq!(found, (vec![inner, outer], EndReason::Gap));
@@ -77,7 +80,7 @@ fn a_caller_is_believed_if_it_calls_the_function_that_runs() {
     assert!(callers(&[(inner, 2), (outer, 1)], [inner, outer]).0.is_empty());
 }
 
-/// A function that calls what never returns may end with the call.
+/// A function may end with a call of a function that never returns.
 #[test]
 fn a_call_may_be_the_last_instruction_of_its_function() {
     let (inner, outer) = (2 * FUNCTION, 13);

@@ -1,5 +1,5 @@
-//! Generated code without unwind information, which keeps frame pointers as far as anybody knows:
-//! frame records are believed, and zeros only where a record says so.
+//! Generated code without unwind information, which is assumed to keep frame pointers. Frame
+//! records are trusted, and a zero ends the stack only where a record contains it.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers};
 
@@ -8,10 +8,10 @@ use crate::unwind::{ExecRange, RemoteStack, RemoteUnwinder, StackCopy, TableWrit
 
 const CODE: u64 = 0x1000_0000;
 const CODE_LEN: u64 = 256;
-/// The thread's stack, and one that the code keeps its frames on.
+/// The thread's stack, and a separate stack that the code keeps its frames on.
 const STACK: u64 = 0x7000_0000_0000;
 const OTHER: u64 = 0x6000_0000_0000;
-/// Return addresses behind calls, `call` and `call *8(%rax)`, and one that is behind none.
+/// Return addresses after the calls `call` and `call *8(%rax)`, and one that follows no call.
 const CALLERS: [u64; 2] = [CODE + 0x45, CODE + 0x83];
 const NO_CALLER: u64 = CODE + 0x60;
 
@@ -22,7 +22,8 @@ fn code() -> Vec<u8> {
     code
 }
 
-/// The stack of a leaf in the code, from the words from sp on and the other stack's words.
+/// Unwinds a leaf in the code. `words` are the stack words from sp on, `other` those of the other
+/// stack.
 fn unwound(fp: u64, words: &[u64], other: &[u64]) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
@@ -60,7 +61,7 @@ fn a_frame_pointer_of_zero_ends_the_stack_where_a_record_has_it() {
     let record = STACK + 32;
     let two = [0, 0, record, inner, 0, outer];
     assert_eq!(unwound(STACK + 16, &two, &[]), (vec![inner, outer], EndReason::Root));
-    // The register of a leaf may hold anything.
+    // The register of a leaf may contain any value.
     assert_eq!(unwound(0, &two, &[]), (vec![], EndReason::Gap));
 }
 
@@ -74,18 +75,18 @@ fn a_return_address_of_zero_is_no_root() {
     assert_eq!(unwound(STACK + 16, &words, &[]), (vec![inner], EndReason::Gap));
 }
 
-/// What calls C on the thread's own stack: the record below sp leads to another one.
+/// Code that calls C on the thread's own stack: the frame record below sp leads to another stack.
 #[test]
 fn frames_on_a_stack_of_the_codes_own_are_followed() {
     let [inner, outer] = CALLERS;
-    // The leaf's frame record, whose caller keeps its frames elsewhere.
+    // The leaf's frame record. Its caller keeps its frames elsewhere.
     let words = [0, 0, OTHER, inner];
     let check = |other: &[u64], callers: &[u64], end: EndReason| {
         assert_eq!(unwound(STACK + 16, &words, other), (callers.to_vec(), end), "{other:x?}");
     };
     check(&[0, outer], &[inner, outer], EndReason::Root);
     check(&[OTHER + 16, outer, 0, inner], &[inner, outer, inner], EndReason::Root);
-    // Not what a frame record looks like.
+    // These are not frame records.
     check(&[0, NO_CALLER], &[inner], EndReason::Gap);
     check(&[8, outer], &[inner], EndReason::Gap);
     check(&[OTHER, outer], &[inner], EndReason::Gap);
@@ -93,14 +94,14 @@ fn frames_on_a_stack_of_the_codes_own_are_followed() {
     check(&[0, 0], &[inner], EndReason::Gap);
 }
 
-/// What lies under sp on the same stack, or far above it, is what was there once.
+/// Words below sp on the same stack, or far above it, are stale.
 #[test]
 fn no_other_stack_is_on_the_same_one() {
     let [inner, outer] = CALLERS;
     let words = [0, 0, STACK + 64, inner, 0, outer];
     let above = |fp| unwound(fp, &words, &[]);
     assert_eq!(above(STACK + 16).0, [inner], "the record at the end is not there");
-    // The caller's record is under the frame that was just left.
+    // The caller's record is below the frame that was just left.
     let under = [0, 0, STACK, inner];
     assert_eq!(unwound(STACK + 16, &under, &[]), (vec![inner], EndReason::Gap));
     let dead = [0, outer, STACK, inner, 0, outer];

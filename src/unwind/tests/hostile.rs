@@ -1,4 +1,4 @@
-//! Damaged modules are compiled or refused; nothing panics or runs away.
+//! Corrupt modules are compiled or refused. Nothing panics or runs without bound.
 
 use super::{Random, libc_path, vdso};
 use crate::elf::Elf;
@@ -28,7 +28,7 @@ fn damaged_images_are_compiled_or_refused() {
             let at = random.below(bytes.len() as u64) as usize;
             bytes[at] = random.next() as u8;
         }
-        // Headers are a small part of the image: damage them in every case.
+        // Headers are a small part of the image, so every case corrupts one.
         let at = random.below(0x400) as usize;
         bytes[at] = random.next() as u8;
         try_all(&bytes);
@@ -59,7 +59,7 @@ fn one_damaged_entry_costs_only_itself() {
 }
 
 #[test]
-fn functions_are_sorted_and_lie_in_the_code() {
+fn functions_are_sorted_and_inside_the_code() {
     let bytes = std::fs::read(libc_path()).unwrap();
     let functions = function_starts(&bytes).unwrap();
     assert!(functions.len() > 1_000, "{}", functions.len());
@@ -71,7 +71,7 @@ fn functions_are_sorted_and_lie_in_the_code() {
     }
 }
 
-/// Of a module that says more than any does, the part is kept that it says first.
+/// A module with more rows than the maximum keeps the first ones.
 #[test]
 fn rows_are_bounded() {
     let bytes = std::fs::read(libc_path()).unwrap();
@@ -83,7 +83,7 @@ fn rows_are_bounded() {
     assert!(all.fdes > 1000, "the premise");
     for rows_max in [0, 1, 100] {
         let part = bounded(rows_max).statistics();
-        // Each entry has a row at least.
+        // Each entry has at least one row.
         assert!(part.fdes <= rows_max && (part.fdes > 0) == (rows_max > 0), "{part:?}");
         assert_eq!(part.fdes + part.skipped_fdes, all.fdes + all.skipped_fdes, "{part:?}");
         assert!(part.gap_bytes > all.gap_bytes + 500_000, "{part:?}");

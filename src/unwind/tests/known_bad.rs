@@ -4,8 +4,8 @@ use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 
 const TEXT: &str = include_str!("known_bad.txt");
-/// From the call that puts another function's registers in their places to the jump there, in
-/// bytes: 128 in libgcc of GCC 12.
+/// Bytes from the call that installs another function's registers to the jump there: 128 in libgcc
+/// of GCC 12.
 const END_LEN: u64 = 144;
 
 /// A line of the file.
@@ -16,7 +16,7 @@ pub(super) struct KnownBad {
     outcome: &'static str,
 }
 
-/// All lines.
+/// Returns all lines.
 pub(super) fn known_bad() -> Vec<KnownBad> {
     let lines = TEXT.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let parsed = lines.map(|line| {
@@ -30,7 +30,8 @@ pub(super) fn known_bad() -> Vec<KnownBad> {
 }
 
 impl KnownBad {
-    /// It tells of this outcome, in spaces' stead dashes, at one of these places of a module.
+    /// Returns whether the line excuses this outcome, written with dashes instead of spaces, at one
+    /// of these locations of a module.
     pub(super) fn excuses(&self, module: &str, places: &[String], outcome: &str) -> bool {
         let is_module = self.module == "*" || self.module == module;
         let is_outcome = outcome.split(' ').eq(self.outcome.split('-'));
@@ -38,8 +39,8 @@ impl KnownBad {
     }
 }
 
-/// What can be said of where an address of a module is: its function by the module's own symbols,
-/// whether that is its end, and its section.
+/// Returns the descriptions of an address of a module: its function by the module's own symbols,
+/// whether it is in that function's end, and its section.
 pub(super) fn places(module: &[u8], svma: u64) -> Vec<String> {
     let file = ElfFile64::<LittleEndian>::parse(module).expect("a module that was compiled");
     let holds = |start: u64, len: u64| start <= svma && svma - start < len;
@@ -48,7 +49,7 @@ pub(super) fn places(module: &[u8], svma: u64) -> Vec<String> {
         symbol.kind() == object::SymbolKind::Text && holds(symbol.address(), symbol.size())
     });
     let section = file.sections().find(|section| holds(section.address(), section.size()));
-    // What the compiler's start files hold has no size. It ends with its section.
+    // Symbols of the compiler's start files have no size. The code ends with its section.
     let first = section.as_ref().map_or(svma, ObjectSection::address);
     let at_start = file.symbols().filter(|symbol| symbol.size() == 0);
     let before = at_start.filter(|symbol| (first..=svma).contains(&symbol.address()));
@@ -70,8 +71,8 @@ pub(super) fn places(module: &[u8], svma: u64) -> Vec<String> {
     places
 }
 
-/// The end of a function that returns to another, which is nowhere else: `mov %rcx,%rsp; pop %rcx;
-/// jmp *%rcx`, or `mov %rcx,%rsp; ret`.
+/// Finds the end of a function that returns to another one: `mov %rcx,%rsp; pop %rcx; jmp *%rcx`,
+/// or `mov %rcx,%rsp; ret`. No other function has it.
 fn exception_return(code: &[u8]) -> Option<u64> {
     let ends = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1][..], &[0x48, 0x89, 0xCC, 0xC3]];
     let found = |end: &&[u8]| {
@@ -82,7 +83,7 @@ fn exception_return(code: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn the_end_of_a_function_that_returns_to_another_is_told_from_its_start() {
+fn the_end_of_a_function_that_returns_to_another_is_distinguished_from_its_start() {
     let libgcc = std::fs::read("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1").expect("libgcc");
     let file = ElfFile64::<LittleEndian>::parse(&*libgcc).expect("a library");
     for name in known_bad().iter().filter_map(|it| it.place.strip_suffix(":end")) {
@@ -99,7 +100,7 @@ fn the_end_of_a_function_that_returns_to_another_is_told_from_its_start() {
 }
 
 #[test]
-fn a_line_excuses_what_it_says_and_no_more() {
+fn a_line_excuses_only_what_it_says() {
     let line = KnownBad { module: "libc.so.6", place: ".fini", outcome: "no-module" };
     let check = |module: &str, place: &str, outcome: &str, expected: bool| {
         assert_eq!(line.excuses(module, &["f".into(), place.into()], outcome), expected);

@@ -1,4 +1,4 @@
-//! Stubs of linkage tables, in programs whose linker states no frames for them.
+//! Stubs of linkage tables in programs whose linker does not describe their frames.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,10 +18,10 @@ int main(int argc, char **argv) {
     return printf(\"%zu %s\", strlen(argv[0]), strchr(argv[0], '/')) + memcmp(text, argv[0], 3);
 }
 ";
-/// Where a file's header says how far its section headers are, and how many there are.
+/// Offsets and lengths of the ELF header fields for the section headers' offset and count.
 const SECTION_HEADERS: [(usize, usize); 2] = [(40, 8), (60, 2)];
 
-/// A section of stubs, and how far above sp the CFA is at each byte behind its start.
+/// A section of stubs, and a function from each offset in it to the distance of the CFA from sp.
 type Stated = (&'static str, fn(u64) -> i32);
 
 fn linked(flags: &[&str]) -> Vec<u8> {
@@ -47,8 +47,8 @@ fn rule_at(table: &ModuleTable, svma: u64) -> Rule {
     table.rules[usize::from(table.ids[row])]
 }
 
-/// Every byte of these sections has the rule that its instruction needs, with section headers and
-/// without.
+/// Checks that every byte of these sections has the rule that its instruction needs, with section
+/// headers and without.
 fn check(flags: &[&str], sections: &[Stated]) {
     let bytes = linked(flags);
     let mut bare = bytes.clone();
@@ -69,14 +69,14 @@ fn check(flags: &[&str], sections: &[Stated]) {
     }
 }
 
-/// The calls of functions that are chosen by the processor's abilities.
+/// Calls of functions that are chosen by the processor's features.
 #[test]
 fn stubs_of_static_programs_have_rules() {
     check(&["-static"], &[(".plt", |_| 8)]);
     check(&["-static", "-fcf-protection=full", "-Wl,-z,ibtplt"], &[(".plt", |_| 8)]);
 }
 
-/// As linkers leave them that state nothing for their tables.
+/// Stubs of linkers that do not describe their tables.
 #[test]
 fn stubs_without_information_have_rules() {
     let lazily = |at: u64| match at {
@@ -97,7 +97,7 @@ fn stubs_without_information_have_rules() {
     };
     let flags = ["-fcf-protection=full", "-Wl,-z,lazy,-z,ibtplt", nothing];
     check(&flags, &[(".plt", marked), (".plt.sec", |_| 8), own]);
-    // GNU ld leaves it out where no object file has any.
+    // GNU ld leaves the description out if no object file has any.
     let flags = ["-shared", "-fPIC", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
     check(&flags, &[(".plt", lazily), own]);
 }

@@ -40,7 +40,8 @@ impl SegmentMemory {
         self.0.as_flattened()
     }
 
-    /// A view that must not outlive the memory. Words are 8-aligned at least; tables want 16.
+    /// Returns a view that must not outlive the memory. Words are at least 8-aligned; tables need
+    /// 16.
     fn tables(&self) -> Tables {
         let words = self.words();
         assert_eq!(words.as_ptr() as usize % 16, 0, "the allocator gives 16 for blocks this large");
@@ -49,7 +50,7 @@ impl SegmentMemory {
     }
 }
 
-/// Numbers for tests: xorshift64*, the same in every run.
+/// Pseudo-random numbers for tests: xorshift64*, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -65,7 +66,7 @@ impl Random {
     }
 }
 
-/// The C library of this process.
+/// Returns the path of this process's C library.
 fn libc_path() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
@@ -75,7 +76,7 @@ fn libc_path() -> PathBuf {
         .expect("the test is linked to a C library dynamically")
 }
 
-/// The vDSO of this process, as it lies in memory.
+/// Returns this process's vDSO as it is in memory.
 fn vdso() -> Vec<u8> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.ends_with("[vdso]")).expect("a vDSO is mapped");

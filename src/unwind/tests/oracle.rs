@@ -1,7 +1,8 @@
-//! The instruction-exact oracle: a real program is stepped, a shadow stack kept from its calls and
-//! returns, and the walk compared with it at every instruction.
+//! The instruction-exact oracle. It steps a real program, keeps a shadow stack of its calls and
+//! returns, and compares the walk with the shadow stack at every instruction.
 //!
-//! The truth does not come from call frame information, so wrong information shows as well.
+//! The shadow stack does not depend on call frame information, so the oracle detects wrong
+//! information as well.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::Command;
@@ -20,46 +21,46 @@ use super::known_bad::{KnownBad, known_bad, places};
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 const RAX: usize = 0;
-/// In the order of their DWARF numbers.
+/// Register names in the order of their DWARF numbers.
 const REGISTERS: [&str; 16] = [
     "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
 ];
 const RT_SIGRETURN: u64 = 15;
-/// mmap, mprotect, munmap, brk: after them the mappings are read again.
+/// mmap, mprotect, munmap, brk: the oracle reads the mappings again after them.
 const MAPPING_CALLS: [u64; 4] = [9, 10, 11, 12];
-/// At one of so many instructions the stack is unwound from a copy as well.
+/// Every how many instructions the stack is also unwound from a copy.
 const COPIED_EVERY: u64 = 16;
-/// No more than one in so many instructions may be in places that are known to be bad: 1.3 % where
-/// exceptions are thrown all the time, 0.9 % in cryptography.
+/// At most one in this many instructions may be in code that is known to be bad: 1.3 % in code that
+/// throws exceptions all the time, 0.9 % in cryptography.
 const EXCUSED_PART: u64 = 70;
-/// Wrong stacks that are shown, each of another place.
+/// Maximum number of wrong stacks that are printed, each of another location.
 const SHOWN_MAX: usize = 12;
 
 /// A frame that is not the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Caller {
     word: u64,
-    /// Where on the stack the return address is; the highest address where it is not known.
+    /// Address of the return address on the stack, or the highest address if unknown.
     slot: u64,
 }
 
-/// A stack as the walk has it.
+/// A stack as the walk found it.
 #[derive(Debug, Clone)]
 struct Found {
     frames: Vec<u64>,
     end: EndReason,
 }
 
-/// What came of comparing.
+/// The results of the comparison.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) steps: u64,
-    /// All frames right, ended at the root.
+    /// Stacks with all frames right that ended at the root.
     pub(super) exact: u64,
-    /// Of these, those that are about to jump into another frame.
+    /// Exact stacks of frames that are about to jump into another frame.
     pub(super) resumed: u64,
-    /// Not so, in a place where that is known.
+    /// Stacks that are not exact, in code that is known to be bad.
     pub(super) excused: BTreeMap<KnownBad, u64>,
     pub(super) deepest: usize,
     pub(super) signal_frames: u64,
@@ -68,7 +69,7 @@ pub(super) struct Tally {
     wrong: BTreeMap<String, Wrong>,
 }
 
-/// What was wrong in one place.
+/// The errors at one location.
 #[derive(Debug, Default)]
 struct Wrong {
     times: u64,
@@ -77,7 +78,7 @@ struct Wrong {
 }
 
 impl Tally {
-    /// Every instruction's stack was right, but where it is known that it cannot be.
+    /// Asserts that the stack of every instruction was right, except where it is known to be wrong.
     pub(super) fn assert_exact(&self, name: &str) {
         let Self { steps, exact, resumed, excused, deepest, signal_frames, modules, wrong, .. } =
             self;
@@ -104,11 +105,11 @@ pub(super) struct Oracle<'s> {
     segment: &'s SegmentMemory,
     frames: Vec<AtomicU64>,
     shadow: Vec<Caller>,
-    /// What was found while the program was about to jump into another frame.
+    /// Stacks found while the program was about to jump into another frame.
     jumping: Vec<(u64, Found)>,
     outside: RemoteUnwinder,
     known_bad: Vec<KnownBad>,
-    /// What [`places`] has found, by module and address: it reads all symbols of the module.
+    /// Results of [`places`] by module and address: each call reads all symbols of the module.
     places: HashMap<(String, u64), Vec<String>>,
     pub(super) tally: Tally,
 }
@@ -142,7 +143,7 @@ impl<'s> Oracle<'s> {
         unwind(&snapshot, registers, &mut stack, &self.frames)
     }
 
-    /// From a copy of some length, which the rest is read behind.
+    /// Unwinds from a copy of some length. The remainder is read from the process.
     fn unwind_outside(&mut self, registers: &Registers) -> RemoteStack {
         let tables = self.segment.tables();
         let snapshot = tables.snapshot().unwrap();
@@ -163,7 +164,7 @@ impl<'s> Oracle<'s> {
         snapshot.module(range).map(|it| it.rule(pc.wrapping_sub(range.bias)))
     }
 
-    /// The rule is that the frame is about to jump into another one.
+    /// Returns whether the rule says that the frame is about to jump into another one.
     fn is_jumping(&self, pc: u64) -> bool {
         let jumps = |rule: Rule| matches!(rule.op, op::FROM_REGISTERS | op::FROM_CONTEXT);
         self.rule(pc).is_some_and(jumps)
@@ -190,7 +191,7 @@ impl<'s> Oracle<'s> {
             *tally.modules.entry(module.to_owned()).or_default() += 1;
         }
         if self.is_jumping(registers.pc) {
-            // Where to is seen when it has jumped.
+            // The destination is known after the jump.
             self.jumping.push((registers.pc, found));
             return;
         }
@@ -211,7 +212,7 @@ impl<'s> Oracle<'s> {
         let is_right = truth.starts_with(frames) && *end != EndReason::Root;
         let outcome = if is_right { end.name() } else { "wrong" };
         let right = frames.iter().zip(truth).take_while(|(found, there)| found == there).count();
-        // What is behind it was not found.
+        // The frames after the last right one were not found.
         let last = lookup_avma(frames[right.saturating_sub(1)]);
         let (module, bytes) = self.child.place(last).unwrap_or(("nowhere", None));
         let mut places = bytes.map_or_else(Vec::new, |(bytes, svma)| {
@@ -219,7 +220,7 @@ impl<'s> Oracle<'s> {
             known.or_insert_with(|| places(bytes, svma)).clone()
         });
         let op = self.rule(last).map_or(op::BAD, |rule| rule.op);
-        // Of the function that is running all registers are known.
+        // All registers of the running function are known.
         let base = REGISTERS.get(usize::from(op.wrapping_sub(op::REG_LEAF)));
         places.extend(base.filter(|_| right > 1).map(|name| format!("cfa={name}")));
         let known = self.known_bad.iter().find(|it| it.excuses(module, &places, outcome));
@@ -244,7 +245,7 @@ impl<'s> Oracle<'s> {
         match instruction[prefixes..] {
             [0xE8, ..] if pushed => self.call(after.sp),
             [0xFF, modrm, ..] if modrm >> 3 & 7 == 2 && pushed => self.call(after.sp),
-            // A `ret` that jumps to an address just pushed is no return.
+            // A `ret` that jumps to an address just pushed is not a return.
             [0xC3 | 0xC2, ..] if self.is_seeded_at_top() => {
                 self.shadow.pop();
             }
@@ -265,13 +266,13 @@ impl<'s> Oracle<'s> {
         self.shadow.push(Caller { word, slot });
     }
 
-    /// The callers to be seen are those that the program was stepped from.
+    /// Returns whether the current function is one that the program was in when stepping started.
     fn is_seeded_at_top(&self) -> bool {
         self.shadow.last().is_some_and(|caller| caller.slot == u64::MAX)
     }
 
-    /// Frames whose return address is below sp are no more, however they were left: longjmp and
-    /// exceptions do not return from them. Those on another stack may still be.
+    /// Removes frames whose return address is below sp: longjmp and exceptions leave frames without
+    /// a return. Frames on another stack may still be live.
     fn leave(&mut self, sp: u64) {
         let tables = self.segment.tables();
         let snapshot = tables.snapshot().unwrap();
@@ -290,7 +291,7 @@ impl<'s> Oracle<'s> {
             let Some(stopped) = self.child.step(given) else { return false };
             let after = self.child.registers();
             if given.is_some() {
-                // The first instruction of the handler: the interrupted frame is exact.
+                // This is the first instruction of the handler: the interrupted frame is exact.
                 self.shadow.push(Caller { word: registers.pc, slot: registers.sp });
                 self.call(after.sp);
             } else if stopped == Signal::SIGTRAP {
@@ -307,7 +308,7 @@ impl<'s> Oracle<'s> {
         }
     }
 
-    /// Takes the stack that the walk finds as the shadow: the program starts to be stepped in main.
+    /// Uses the stack that the walk finds as the shadow stack: stepping starts in main.
     pub(super) fn seed(&mut self, registers: &Registers) {
         let unwound = self.unwind(registers);
         assert_eq!(unwound.end, EndReason::Root, "{:x?}", self.words(unwound.depth));

@@ -1,5 +1,5 @@
-//! Each reason for which a walk ends, by the smallest stack that ends so. That a copy ends is told
-//! by the recorder, which takes it.
+//! Each reason for the end of a walk, with the smallest stack that ends so. The reason for the end
+//! of a copy is missing here: the recorder sets it when it takes the copy.
 
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Rule};
@@ -12,10 +12,11 @@ const CODE: u64 = 0x1000_0000;
 const CODE_LEN: u64 = 256;
 const STACK: u64 = 0x7000_0000_0000;
 const STACK_LEN: u64 = 1 << 17;
-/// Frames that are followed outside of a process.
+/// Maximum number of frames that are followed outside a process.
 const DEPTH_MAX: usize = 8192;
 
-/// How a stack ends whose functions all have this rule, from these words on at sp.
+/// Returns the depth and the end reason of a stack whose functions all have this rule, with these
+/// words from sp on.
 fn end(rule: Rule, words: &[u64], sp: u64) -> (usize, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
@@ -43,7 +44,7 @@ fn end(rule: Rule, words: &[u64], sp: u64) -> (usize, EndReason) {
 
 #[test]
 fn every_reason_has_its_stack() {
-    // Each function keeps nothing but its return address.
+    // Each function saves only its return address.
     let plain = Rule { cfa_off: 8, ..Rule::plain(op::SP) };
     let within = CODE + 16;
     assert_eq!(end(Rule::STOP, &[], STACK), (1, EndReason::Root));
@@ -51,7 +52,7 @@ fn every_reason_has_its_stack() {
     assert_eq!(end(Rule::GAP_GUESS, &[0, 0], STACK), (1, EndReason::Gap));
     assert_eq!(end(plain, &[within, CODE + CODE_LEN + 1], STACK), (3, EndReason::NoModule));
     assert_eq!(end(Rule::BAD, &[within], STACK), (1, EndReason::BadRule));
-    // No address of code; beyond the stack's end.
+    // A return address outside code; a slot beyond the stack's end.
     assert_eq!(end(plain, &[within, 8], STACK), (2, EndReason::Range));
     assert_eq!(end(plain, &[within], STACK + STACK_LEN - 8), (2, EndReason::Range));
     assert_eq!(end(plain, &[within], STACK), (2, EndReason::Unreadable));

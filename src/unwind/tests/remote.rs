@@ -1,4 +1,4 @@
-//! Stacks unwound outside of their process: where the copy ends, where memory ends.
+//! Stacks unwound outside their process: the end of the copy, and the end of memory.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers};
 
@@ -8,11 +8,11 @@ use crate::unwind::{ExecRange, RemoteStack, RemoteUnwinder, StackCopy, TableWrit
 const CODE: u64 = 0x1000_0000;
 const STACK: u64 = 0x7000_0000_0000;
 const STACK_LEN: u64 = 0x4000;
-/// Bytes of a frame: what it keeps, its frame pointer, its return address.
+/// Bytes of a frame: its data, its frame pointer, its return address.
 const FRAME: u64 = 128;
 
-/// A stack of standard frames in anonymous code, whose rule is to follow the frame pointer, which
-/// is 0 in the outermost. Its registers, and the words from STACK on.
+/// Returns the registers and the words from STACK on of a stack of standard frames in anonymous
+/// code. Its rule follows the frame pointer, which is 0 in the outermost frame.
 fn standard(frames: u64) -> (Registers, Vec<u8>) {
     let mut words = vec![0u64; (STACK_LEN / 8) as usize];
     let top = STACK + STACK_LEN - FRAME * (frames + 1);
@@ -31,8 +31,8 @@ fn return_address(frame: u64) -> u64 {
     CODE + 0x100 + frame * 0x10
 }
 
-/// What comes of a stack of 20 frames of which this much is copied, and this range can be read
-/// later.
+/// Unwinds a stack of 20 frames. `copied` is the number of bytes copied, and only `readable` can be
+/// read later.
 fn unwind(copied: u64, readable: std::ops::Range<u64>) -> RemoteStack {
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
@@ -68,7 +68,7 @@ fn copied_stack_needs_nothing_else() {
 }
 
 #[test]
-fn frames_beyond_the_copy_are_told_apart() {
+fn frames_beyond_the_copy_are_marked() {
     // The copy ends in the seventh frame, where the return address to the eighth would be.
     let stack = unwind(FRAME * 7 - 8, STACK..STACK + STACK_LEN);
     assert_eq!(stack, RemoteStack { frames: expected(20), end: EndReason::Root, late: Some(7) });

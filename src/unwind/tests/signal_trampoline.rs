@@ -1,4 +1,4 @@
-//! The code that returns from signal handlers, as C libraries and as Go describe it.
+//! The code that returns from signal handlers, as C libraries and Go describe it.
 
 use std::process::Command;
 
@@ -8,12 +8,12 @@ use super::SegmentMemory;
 use crate::elf::Elf;
 use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWriter, compile};
 
-/// A function, and behind it a trampoline whose description starts a byte `early` or not, and says
-/// what it is (`marked`) or not.
+/// Returns the source of a function followed by a trampoline. Its entry starts one byte early if
+/// `early`, and is marked as a signal frame if `marked`.
 fn source(early: bool, marked: bool) -> String {
     let signal = if marked { ".cfi_signal_frame\n" } else { "" };
     let (before, at) = if early { ("nop\n", "") } else { ("", "nop\n") };
-    // With the byte in front of the description, or in it.
+    // The extra byte is before the entry, or in it.
     let (outside, inside) = if early { ("", before) } else { (at, "") };
     format!(
         ".globl _start\n_start:\n.cfi_startproc\npush %rbx\n.cfi_adjust_cfa_offset \
@@ -25,10 +25,10 @@ fn source(early: bool, marked: bool) -> String {
 }
 
 const TRAMPOLINE_LEN: u64 = 7;
-/// Bytes in front of the trampoline: push, nop, the byte that may belong to it.
+/// Bytes before the trampoline: push, nop, and the byte that may belong to it.
 const BEFORE: u64 = 3;
 
-/// The compiled module, and where its code starts.
+/// Returns the compiled module and the start of its code.
 fn compiled(early: bool, marked: bool) -> (ModuleTable, u64) {
     let directory = tempfile::tempdir().unwrap();
     let (code, program) = (directory.path().join("t.s"), directory.path().join("t"));
@@ -42,7 +42,7 @@ fn compiled(early: bool, marked: bool) -> (ModuleTable, u64) {
     (compile(&bytes).unwrap(), start)
 }
 
-/// The rules from two bytes in front of the trampoline to the function behind it.
+/// Returns the rules from two bytes before the trampoline up to the function after it.
 fn rules(early: bool, marked: bool) -> Vec<Rule> {
     let (table, start) = compiled(early, marked);
     let segment = SegmentMemory::new(1 << 20);
@@ -58,7 +58,7 @@ fn rules(early: bool, marked: bool) -> Vec<Rule> {
 }
 
 #[test]
-fn trampoline_is_known_from_the_byte_in_front_of_it() {
+fn trampoline_is_known_from_the_byte_before_it() {
     for (early, marked) in [(true, true), (false, true), (false, false)] {
         let rules = rules(early, marked);
         let signal: Vec<usize> = (0..rules.len()).filter(|&at| rules[at] == Rule::SIGNAL).collect();
@@ -66,8 +66,8 @@ fn trampoline_is_known_from_the_byte_in_front_of_it() {
     }
 }
 
-/// A thread that is stopped before its handler's first instruction, in code without information:
-/// its frame pointer is still that of what the signal interrupted.
+/// A thread that is stopped before its handler's first instruction, in code without information.
+/// Its frame pointer is still that of the interrupted code.
 #[test]
 fn first_instruction_of_a_handler_is_left_through_its_trampoline() {
     const CODE: u64 = 0x1000_0000;
@@ -86,7 +86,7 @@ fn first_instruction_of_a_handler_is_left_through_its_trampoline() {
     words[0] = trampoline;
     let interrupted_fp = STACK + 0x800;
     (words[6 + 10], words[6 + 15], words[6 + 16]) = (interrupted_fp, STACK + 0x700, CODE + 0x200);
-    // Its caller is the last.
+    // Its caller is the outermost frame.
     (words[0x800 / 8], words[0x808 / 8]) = (0, CODE + 0x300);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let registers = Registers { pc: CODE + 0x100, sp: STACK, fp: interrupted_fp, gpr: [0; 16] };

@@ -1,4 +1,4 @@
-//! Programs under the instruction-exact oracle: C by many compilations, the hand-written code of
+//! Programs under the instruction-exact oracle: C in many builds, the hand-written code of
 //! libcrypto, and the exceptions and streams of libstdc++.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::oracle::{Oracle, Tally};
 
 const LIBCRYPTO: &str = "/usr/lib/x86_64-linux-gnu/libcrypto.so.3";
 
-/// A program of one file, built with `flags`.
+/// Builds a program of one file with `flags`.
 fn compiled(directory: &Path, (file, source): (&str, &str), flags: &[&str]) -> PathBuf {
     let code = directory.join(file);
     std::fs::write(&code, source).unwrap();
@@ -25,7 +25,7 @@ fn compiled(directory: &Path, (file, source): (&str, &str), flags: &[&str]) -> P
     program
 }
 
-/// Runs at full speed to the deepest recursion, compares there, and on to the last mark.
+/// Runs at full speed to the deepest recursion, compares there, and runs on to the last mark.
 fn recurse(oracle: &mut Oracle<'_>) -> Registers {
     assert_eq!(oracle.child.run(), Some(Signal::SIGTRAP));
     let registers = oracle.child.registers();
@@ -87,9 +87,9 @@ fn programs_are_exact_however_they_are_compiled() {
         &["-O1", "-fcf-protection=full", "-mno-red-zone", "-Wl,-z,lazy,-z,ibtplt"],
         &["-O2", "-static"],
         &["-O2", "-static", "-fcf-protection=full", "-Wl,-z,ibtplt"],
-        // Linkers other than GNU's state no frames for linkage tables.
+        // Linkers other than GNU's do not describe the frames of linkage tables.
         &["-O2", "-Wl,-z,lazy,--no-ld-generated-unwind-info"],
-        // The program itself has .debug_frame alone.
+        // The program itself has only .debug_frame.
         &["-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"],
     ] {
         let tally = check_callers(flags, false);
@@ -110,8 +110,8 @@ fn check_library(name: &str, command: Command, library: &str, least: u64) {
     assert!(inside > least, "{name}: {inside} instructions of {library}");
 }
 
-/// Steps parts of `crypto.c` with the abilities of the processor that libcrypto is to use, in its
-/// own words.
+/// Steps parts of `crypto.c`, with the processor features that libcrypto may use in
+/// OPENSSL_ia32cap's syntax.
 fn check_crypto(abilities: &str, parts: &str) {
     assert!(Path::new(LIBCRYPTO).exists(), "{LIBCRYPTO} is needed: install libssl3");
     let directory = tempfile::tempdir().unwrap();

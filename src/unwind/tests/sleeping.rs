@@ -1,5 +1,5 @@
-//! Stacks of which the stack pointer and the pc alone are known: told where the rest was saved, and
-//! refused where it was not.
+//! Stacks of threads of which only the stack pointer and the pc are known. They are unwound if the
+//! other registers were saved, and refused otherwise.
 
 use traceprof_abi::unwind::rule::{fp_op, op};
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
@@ -15,7 +15,7 @@ const MIDDLE: u64 = CODE + 0x180;
 const OUTER: u64 = CODE + 0x280;
 const STACK: u64 = 0x7000_0000_0000;
 const STACK_LEN: u64 = 0x1000;
-/// Where the frame record of the middle function lies.
+/// Address of the middle function's frame record.
 const RECORD: u64 = STACK + 0x40;
 // DWARF numbers.
 const RDX: usize = 1;
@@ -24,7 +24,7 @@ const RBX: usize = 3;
 const R12: usize = 12;
 const R13: usize = 13;
 const R14: usize = 14;
-/// cfa = sp + 16, the frame pointer saved below the return address.
+/// The CFA is sp + 16, and the frame pointer is saved below the return address.
 const SAVES_FP: Rule = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 16 };
 
 /// A table of three functions of 256 bytes each.
@@ -45,18 +45,18 @@ fn table(functions: [Rule; 3]) -> ModuleTable {
     }
 }
 
-/// The words that the rules here lead to, from STACK on.
+/// Returns the stack words that the rules here lead to, from STACK on.
 fn stack() -> Vec<u8> {
     let mut words = vec![0u64; (STACK_LEN / 8) as usize];
     (words[0], words[1]) = (RECORD, MIDDLE);
-    // A pointer to the CFA, and one to what is 8 bytes below.
+    // A pointer to the CFA, and one to 8 bytes below it.
     (words[2], words[3]) = (STACK + 8, STACK + 16);
     (words[8], words[9]) = (0, OUTER);
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// With these registers the stack has a root; without them it is told, or not.
-fn check(leaf: Rule, middle: Rule, registers: &[(usize, u64)], is_told: bool) {
+/// Checks that the stack has a root with these registers, and whether it is found without them.
+fn check(leaf: Rule, middle: Rule, registers: &[(usize, u64)], is_found: bool) {
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
     let module = writer.add_module(&table([leaf, middle, Rule::STOP])).unwrap();
@@ -76,8 +76,8 @@ fn check(leaf: Rule, middle: Rule, registers: &[(usize, u64)], is_told: bool) {
     let expected = [LEAF, MIDDLE | RETURN_ADDRESS, OUTER | RETURN_ADDRESS];
     assert_eq!((&stack.frames[..], stack.end), (&expected[..], EndReason::Root), "{leaf:?}");
 
-    let told = unwinder.unwind_sleeping(&snapshot, (STACK, LEAF), copy, &mut |_, _| 0);
-    let told = told.map(|(frames, fingerprint)| {
+    let found = unwinder.unwind_sleeping(&snapshot, (STACK, LEAF), copy, &mut |_, _| 0);
+    let found = found.map(|(frames, fingerprint)| {
         let mut read = |avma: u64, into: &mut [u8]| {
             into.copy_from_slice(&bytes[(avma - STACK) as usize..][..into.len()]);
             into.len()
@@ -85,14 +85,14 @@ fn check(leaf: Rule, middle: Rule, registers: &[(usize, u64)], is_told: bool) {
         assert!(fingerprint.matches((STACK, LEAF), &mut read));
         frames
     });
-    assert_eq!(told.is_some(), is_told, "{leaf:?} {middle:?}");
-    assert!(told.is_none_or(|frames| frames == expected));
+    assert_eq!(found.is_some(), is_found, "{leaf:?} {middle:?}");
+    assert!(found.is_none_or(|frames| frames == expected));
 }
 
 #[test]
-fn what_was_saved_is_known() {
+fn saved_registers_are_found() {
     check(SAVES_FP, Rule::FP_STD, &[], true);
-    // Nobody asks for the frame pointer that is not known.
+    // No rule needs the unknown frame pointer.
     let unsaved = Rule { fp_op: fp_op::SAME, ..SAVES_FP };
     let by_size = Rule { cfa_off: 0x40, ..unsaved };
     check(unsaved, by_size, &[], true);
@@ -102,7 +102,7 @@ fn what_was_saved_is_known() {
 }
 
 #[test]
-fn what_depends_on_a_register_is_refused() {
+fn stacks_that_depend_on_a_register_are_refused() {
     let refused = |leaf, registers: &[(usize, u64)]| check(leaf, Rule::FP_STD, registers, false);
     refused(Rule { fp_op: fp_op::SAME, ..SAVES_FP }, &[(RBP, RECORD)]);
     refused(Rule { fp_op: fp_op::AT_FP, ..SAVES_FP }, &[(RBP, STACK + 16)]);
@@ -132,18 +132,18 @@ fn frames_without_a_root_are_refused() {
     let bytes = stack();
     let copy = StackCopy { avma: STACK, bytes: &bytes };
     let snapshot = tables.snapshot().unwrap();
-    let told = |place, copy| {
-        RemoteUnwinder::default().unwind_sleeping(&snapshot, place, copy, &mut |_, _| 0)
+    let found = |point, copy| {
+        RemoteUnwinder::default().unwind_sleeping(&snapshot, point, copy, &mut |_, _| 0)
     };
-    assert_eq!(told((STACK, LEAF), copy), None);
-    assert_eq!(told((STACK, CODE + 0x1000), copy), None);
-    assert!(told((STACK, OUTER), copy).is_some_and(|(frames, _)| frames == [OUTER]));
-    // Of a stack that cannot be read, nothing but the root itself.
+    assert_eq!(found((STACK, LEAF), copy), None);
+    assert_eq!(found((STACK, CODE + 0x1000), copy), None);
+    assert!(found((STACK, OUTER), copy).is_some_and(|(frames, _)| frames == [OUTER]));
+    // If a stack cannot be read, only the root itself is found.
     let nothing = StackCopy { avma: STACK, bytes: &[] };
-    assert_eq!(told((STACK, LEAF), nothing), None);
+    assert_eq!(found((STACK, LEAF), nothing), None);
 }
 
-/// A return address of zero is the root where the frame pointer is zero as well.
+/// A return address of zero is the root only if the frame pointer is zero as well.
 #[test]
 fn root_that_depends_on_a_register_is_refused() {
     let segment = SegmentMemory::new(1 << 20);

@@ -1,5 +1,5 @@
-// Exceptions, streams and sorting as libstdc++ has them. Stepped instruction by instruction by
-// single_step.rs, between the two marks (int3).
+// Exceptions, streams and sorting of libstdc++. single_step.rs steps it instruction by instruction
+// between the two marks (int3).
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -21,7 +21,7 @@ static volatile unsigned sink;
 struct Guard {
     unsigned value;
     explicit Guard(unsigned value) : value(value) {}
-    // Runs while the exception is on its way.
+    // Runs while the exception propagates.
     ALONE ~Guard() { sink = sink + value; }
 };
 
@@ -115,7 +115,7 @@ ALONE static unsigned all() {
 }
 
 int main() {
-    // Stepped from the first time on: what is bound lazily is bound under way.
+    // Stepping starts with the first round, so that lazy binding is stepped too.
     MARK();
     unsigned first = all();
     MARK();

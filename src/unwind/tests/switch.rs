@@ -1,5 +1,5 @@
-//! A function that has moved sp to another stack without a frame of its own: its caller is found on
-//! the stack that it left, or left out.
+//! A function that has moved sp to another stack without a frame of its own. Its caller is found on
+//! the stack that it left, or omitted.
 
 use traceprof_abi::unwind::rule::{fp_op, op};
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
@@ -9,18 +9,18 @@ use crate::unwind::compile::Statistics;
 use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWriter};
 
 const CODE: u64 = 0x1000_0000;
-/// The stack that sp is on, and the one that fp leads to.
+/// The stack that sp is on, and the stack that fp points to.
 const STACK: u64 = 0x7000_0000_0000;
 const OTHER: u64 = 0x6000_0000_0000;
 const FP: u64 = OTHER + 0x100;
-/// Bytes of each of four functions: the one that runs, two that call it, the outermost.
+/// Length in bytes of each of four functions: the running one, its two callers, the outermost.
 const FUNCTION: u64 = 16;
-/// Sizes of the callers' frames where they call.
+/// Sizes of the callers' frames at their calls.
 const SIZES: [u64; 2] = [32, 16];
-/// Return addresses to them and to the outermost.
+/// Return addresses into the callers and the outermost function.
 const RETURNS: [u64; 3] = [CODE + FUNCTION + 8, CODE + 2 * FUNCTION + 8, CODE + 3 * FUNCTION + 8];
 
-/// What looks for frames of this size at most.
+/// Returns a table whose rule searches for frames of at most this size.
 fn table(frame_max: i32) -> ModuleTable {
     let switch = Rule { fp_off: FUNCTION as i16, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) };
     let saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..Rule::plain(op::SP) };
@@ -37,8 +37,8 @@ fn table(frame_max: i32) -> ModuleTable {
     }
 }
 
-/// The callers that are found where these return addresses lie so far below the frame pointer, and
-/// where callers' calls lead to offsets.
+/// Returns the callers that are found. `below` gives return addresses and their distance below the
+/// frame pointer, `targets` the targets of the callers' calls.
 fn callers(frame_max: i32, below: &[(u64, u64)], targets: [u64; 2]) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
@@ -87,13 +87,13 @@ fn the_caller_of_code_on_another_stack_is_found() {
     let right = [(SIZES[0], caller)];
     check(64, &right, [0, 0], &[caller, outermost]);
     check(64, &[(SIZES[1], other)], [0, 0], &[other, outermost]);
-    // What calls another function was called before, in the same place.
+    // A caller of another function is stale, in the same slot.
     check(64, &[right[0], (SIZES[1], other)], [0, 8 * FUNCTION], &[caller, outermost]);
-    // Of two that call it, one is over.
+    // Of two candidates that call the function, one has returned.
     check(64, &[right[0], (SIZES[1], other)], [0, 0], &[outermost]);
-    // In a place that its frame is not of.
+    // A slot that does not fit the caller's frame size.
     check(64, &[(SIZES[0] - 8, caller)], [0, 0], &[outermost]);
-    // Further down than any caller's.
+    // Further down than any caller's frame.
     check(24, &right, [0, 0], &[outermost]);
     check(64, &right, [8 * FUNCTION, 0], &[outermost]);
 }

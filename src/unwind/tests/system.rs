@@ -1,4 +1,4 @@
-//! The modules of this system, held against gimli.
+//! The modules of this system, compared with gimli.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use super::{libc_path, vdso};
 use crate::elf::{Elf, is_elf};
 use crate::unwind::{compile, compile_image};
 
-/// Addresses that a long run looks at, of all modules together, and one that takes one of so many
-/// modules.
+/// Number of addresses that a long run checks in all modules together.
 const LONG_RUN: u64 = 1_000_000;
+/// A short run checks one in this many modules.
 const SHORT_PART: usize = 40;
 
-/// Nearly all of the module could be compared.
+/// Asserts that nearly all of the module was compared.
 fn assert_most_compared(name: &str, samples: u64, counts: &Counts) {
     let seen = counts.checked + counts.gap;
     assert!(seen * 10 > samples * 9, "{name}: too little was compared");
@@ -32,7 +32,7 @@ fn check_file(path: &Path) -> Counts {
     counts
 }
 
-/// The programs and libraries of this system, each once.
+/// Returns the programs and libraries of this system, each once.
 fn system_modules() -> BTreeSet<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib", "/usr/bin", "/usr/sbin"];
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
@@ -57,7 +57,7 @@ fn all_modules_of_the_system_are_stepped_as_their_call_frame_information_says() 
     let mut all = Counts::default();
     for path in modules.iter().step_by(part) {
         let bytes = std::fs::read(path).unwrap();
-        // Some are for other machines, or have nothing to unwind with.
+        // Some are for other machines, or have no unwind information.
         let elf = Elf::parse(&bytes).ok();
         if elf.is_none_or(|elf| elf.section(".eh_frame").is_none_or(|it| it.data.len() < 64)) {
             continue;
@@ -111,7 +111,7 @@ fn distribution_modules_are_stepped_as_their_call_frame_information_says() {
     check_file(&cc1.max().expect("gcc is needed"));
 }
 
-/// What only hand-written code needs: sp kept on the stack, behind an array too, the CFA in a
+/// Rules that only hand-written code needs: sp kept on the stack or in an array on it, the CFA in a
 /// register, and the frame pointer at sp.
 #[test]
 fn hand_written_code_is_stepped_as_its_call_frame_information_says() {

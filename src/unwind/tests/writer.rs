@@ -1,4 +1,4 @@
-//! Snapshots are published, replaced and reused as promised.
+//! Publishing, replacing and reusing snapshots.
 
 use traceprof_abi::unwind::rule::op;
 

@@ -1,9 +1,10 @@
 //! A differential flame graph: the stacks after, coloured by the change.
 //!
 //! # Invariants
-//! - Widths are weights after, and add up to all of them. A stack that is gone has no width.
+//! - Widths are the weights after, and add up to all of them. A stack that no longer exists has no
+//!   width.
 //! - Weights before are scaled to the sum after, so colours show changed shares and not the lengths
-//!   of recordings.
+//!   of the recordings.
 //! - A path has a colour only if its self time changed by more than noise.
 
 use std::collections::{BTreeMap, HashSet};
@@ -50,14 +51,14 @@ pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Res
 
 fn subtitle(changed: u64, gone: u64) -> String {
     let mut text = match changed {
-        0 => "no path changed in itself by more than noise".to_owned(),
+        0 => "no path changed its self time by more than noise".to_owned(),
         _ => format!(
-            "red has more in itself, blue less: {} changed by more than noise",
+            "red: more self time, blue: less; {} changed by more than noise",
             counted(changed, "path")
         ),
     };
     if gone > 0 {
-        text.push_str(&format!("; {} gone, and not in the picture", counted(gone, "path")));
+        text.push_str(&format!("; {} gone, not drawn", counted(gone, "path")));
     }
     text
 }

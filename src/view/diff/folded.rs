@@ -30,8 +30,8 @@ pub(super) fn write(paths: &Paths, sides: [&DiffSide; 2], out: &mut dyn Write) -
     Ok(())
 }
 
-/// Weights stay what they are where those of both sides mean the same; else they become
-/// microseconds.
+/// Returns the factors of the weights. Weights are unchanged if both sides have the same unit.
+/// Otherwise they become microseconds.
 fn factors(sides: [&DiffSide; 2]) -> [f64; 2] {
     match sides.map(DiffSide::weight_s) {
         [Some(before_s), Some(after_s)] if before_s != after_s => [before_s * 1e6, after_s * 1e6],

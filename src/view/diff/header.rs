@@ -11,10 +11,10 @@ use crate::view::recording::mode::Mode;
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
-/// Most modules that a line names.
+/// Maximum number of modules that a line names.
 const NAMED_MAX: usize = 8;
 
-/// Writes the head of a table.
+/// Writes the header of a table.
 pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     let sides = [("before", comparison.before), ("after", comparison.after)];
     for (label, side) in sides {
@@ -30,7 +30,7 @@ pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Res
             true => "within noise".to_owned(),
             false => format!("{:+.3} ± {margin:.3}", rate.difference()),
         };
-        writeln!(out, "{label:9} {before:.3} -> {after:.3} s a second: {change}")?;
+        writeln!(out, "{label:9} {before:.3} -> {after:.3} s per second: {change}")?;
     }
     let rebuilt = rebuilt(comparison.before, comparison.after);
     if !rebuilt.is_empty() {
@@ -73,13 +73,13 @@ fn text(side: &DiffSide) -> String {
     format!("{text}, {} in {}{of}", counted(samples, "sample"), counted(threads, "thread"))
 }
 
-/// Time used in a second of the recordings, in seconds.
+/// Returns the change of the time used per second of the recordings, in seconds.
 pub(super) fn rate(before: &DiffSide, after: &DiffSide) -> Option<ShareChange> {
     let of = |side: &DiffSide| Some(side.whole.mean().times(side.per_second()?));
     Some(ShareChange::new(of(before)?, of(after)?))
 }
 
-/// The build ids of modules that are of one name on both sides, and have none in common.
+/// Returns the build ids of modules with the same name on both sides and no build id in common.
 pub(super) fn rebuilt(before: &DiffSide, after: &DiffSide) -> Vec<(String, [String; 2])> {
     let [before, after] = [before, after].map(builds);
     let both = before.into_iter().filter_map(|(name, old)| {
@@ -101,7 +101,7 @@ fn builds(side: &DiffSide) -> BTreeMap<&str, BTreeSet<String>> {
     builds
 }
 
-/// The first digits of a build id, enough to distinguish it.
+/// Returns the first digits of a build id, enough to identify it.
 fn short(build_id: &str) -> &str {
     build_id.get(..12).unwrap_or(build_id)
 }

@@ -1,5 +1,5 @@
-//! A comparison as one JSON object, noise included and marked. Shares are percentages, changes are
-//! percentage points.
+//! A comparison as one JSON object, with noise included and marked. Shares are percentages, changes
+//! are percentage points.
 
 use std::io::{self, Write};
 
@@ -72,7 +72,7 @@ fn of_rows(DiffRows { rows, .. }: &DiffRows, name: &dyn Fn(usize) -> Json) -> Js
     Json::Array(rows.iter().map(row).collect())
 }
 
-/// The rows that are too light to be listed.
+/// Returns the sum of the rows that are too light to be listed.
 fn of_light(DiffRows { light, .. }: &DiffRows) -> Json {
     let (before, after) = (light.before * 100.0, light.after * 100.0);
     json!({ "count": light.rows, "self_before": before, "self_after": after })

@@ -1,7 +1,7 @@
 //! Compares two recordings, or two parts of one, by function and by path.
 //!
-//! Noise is left out; [`estimate`] says how. It reads two sides at most, and does not match renamed
-//! functions.
+//! Noise is left out; [`estimate`] explains how. It reads at most two sides, and does not match
+//! renamed functions.
 
 pub mod estimate;
 mod flamegraph;
@@ -18,13 +18,13 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use estimate::{BlockWeights, ShareChange, tell_apart};
+use estimate::{BlockWeights, ShareChange, mark_noise};
 use paths::Paths;
 pub use side::DiffSide;
 
-/// Fewer samples on both sides together mean nothing, whatever their difference.
+/// Minimum number of samples on both sides together. Fewer mean nothing, whatever their difference.
 ///
-/// Testing them would hide others (Bourgon, Gentleman and Huber 2010).
+/// Testing such rows would hide others (Bourgon, Gentleman and Huber 2010).
 const SAMPLES_MIN: f64 = 10.0;
 
 /// The format of a comparison.
@@ -36,7 +36,7 @@ pub enum DiffFormat {
     Json,
     /// `root;caller;leaf BEFORE AFTER`, a line per stack: the input of differential flame graphs.
     Folded,
-    /// A picture of the stacks that are now, as SVG, coloured by what changed.
+    /// An SVG picture of the stacks after, coloured by the change.
     Flamegraph,
 }
 
@@ -54,18 +54,18 @@ impl FromStr for DiffFormat {
     }
 }
 
-/// The parts of a comparison to write.
+/// The options of a written comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiffOptions {
-    /// In what form.
+    /// The output format.
     pub format: DiffFormat,
-    /// Paths from the root too.
+    /// Whether to list paths from the root too.
     pub paths: bool,
-    /// Most lines of each table.
+    /// Maximum number of lines of each table.
     pub top: usize,
 }
 
-/// Writes what changed.
+/// Writes the comparison of two sides.
 pub fn write(
     before: &DiffSide,
     after: &DiffSide,
@@ -76,7 +76,7 @@ pub fn write(
     if options.format == DiffFormat::Folded {
         return folded::write(&paths, [before, after], out);
     }
-    // The picture shows paths, and colours only those beyond noise.
+    // The flame graph shows paths, and colours only those beyond noise.
     let with_paths = options.paths || options.format == DiffFormat::Flamegraph;
     let comparison = Comparison::new(before, after, &paths, with_paths);
     match options.format {
@@ -91,11 +91,11 @@ pub fn write(
 struct DiffRow {
     /// The index of the function or of the path.
     of: usize,
-    /// Itself.
+    /// The change of the self weight.
     own: ShareChange,
-    /// With all that it called.
+    /// The change of the total weight, callees included.
     total: ShareChange,
-    /// A path that changed only because of one that it leads to.
+    /// Whether the path changed only because of a path below it.
     leads: bool,
 }
 
@@ -104,7 +104,7 @@ impl DiffRow {
         self.own.noise && self.total.noise
     }
 
-    /// The largest change that is none by chance.
+    /// Returns the largest change that is not noise.
     fn rank(&self) -> f64 {
         let reported = [self.own, self.total].into_iter().filter(|change| !change.noise);
         reported.map(|change| change.difference().abs()).fold(0.0, f64::max)
@@ -115,8 +115,9 @@ impl DiffRow {
 #[derive(Debug, Clone, Copy, Default)]
 struct LightRows {
     rows: u64,
-    /// Shares of all of it, in itself.
+    /// The sum of their self shares before.
     before: f64,
+    /// The sum of their self shares after.
     after: f64,
 }
 
@@ -128,11 +129,11 @@ struct DiffRows {
     light: LightRows,
 }
 
-/// Two sides and what differs.
+/// Two sides and their differences.
 struct Comparison<'a> {
     before: &'a DiffSide,
     after: &'a DiffSide,
-    /// The names of the rows.
+    /// The paths and functions that name the rows.
     names: &'a Paths,
     functions: DiffRows,
     /// The rows of paths, if the user asked for them.
@@ -178,18 +179,18 @@ impl DiffRows {
             let [own, total] = [own, total].map(|[old, new]| ShareChange::new(old, new));
             judged.rows.push(DiffRow { of, own, total, leads: false });
         }
-        tell_apart(judged.rows.iter_mut().flat_map(|row| [&mut row.own, &mut row.total]));
+        mark_noise(judged.rows.iter_mut().flat_map(|row| [&mut row.own, &mut row.total]));
         judged
     }
 
-    /// Marks the paths that changed only with one that they lead to: a chain of sixty callers is
+    /// Marks the paths that changed only because of a path below them: a chain of sixty callers is
     /// one change.
     fn mark_leading(&mut self, names: &Paths) {
-        let places: HashMap<usize, usize> =
-            self.rows.iter().enumerate().map(|(place, row)| (row.of, place)).collect();
-        for place in 0..self.rows.len() {
-            let callee = self.rows[place].total;
-            let caller = places.get(&names.caller(self.rows[place].of));
+        let indices: HashMap<usize, usize> =
+            self.rows.iter().enumerate().map(|(index, row)| (row.of, index)).collect();
+        for index in 0..self.rows.len() {
+            let callee = self.rows[index].total;
+            let caller = indices.get(&names.caller(self.rows[index].of));
             let Some(caller) = caller.and_then(|caller| self.rows.get_mut(*caller)) else {
                 continue;
             };
@@ -200,7 +201,7 @@ impl DiffRows {
         }
     }
 
-    /// The largest change first, noise last.
+    /// Sorts the rows: the largest change first, noise last.
     fn ranked(mut self) -> Self {
         self.rows.sort_by(|a, b| {
             let own = |row: &DiffRow| row.own.difference().abs();

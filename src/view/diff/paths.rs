@@ -1,9 +1,10 @@
-//! The stacks of both sides by name, so that those of two builds of a program match.
+//! The stacks of both sides by name, so that the stacks of two builds of a program match.
 //!
 //! # Invariants
-//! - A function is its name and the file name of its module. The path and the build id do not
-//!   count, since they change with each deployment. Functions of one name in one module are one.
-//! - Paths of several processes are kept apart: they start with the process.
+//! - A function is identified by its name and the file name of its module. The path and the build
+//!   id do not count, because they change with each deployment. Functions with one name in one
+//!   module are merged.
+//! - Paths of several processes are not merged: they start with the process.
 //! - A path comes after the path of its caller, so one pass backwards computes all totals.
 
 use std::collections::HashMap;
@@ -15,14 +16,14 @@ use crate::trace::LocationId;
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 
-/// A function of either side, or what stands for one.
+/// A function of either side, or a placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct DiffFunction {
     /// The name as in the traces.
     pub(super) name: String,
-    /// The file name of its module; empty if there is none.
+    /// The file name of its module, empty if it has none.
     pub(super) module: String,
-    /// It is no function but the process of the stacks below it.
+    /// Whether this is a placeholder for the process of the stacks below it.
     pub(super) is_process: bool,
 }
 
@@ -32,10 +33,10 @@ impl DiffFunction {
     }
 }
 
-/// Index of a [`DiffFunction`].
+/// The index of a [`DiffFunction`].
 type FunctionId = usize;
 
-/// The path of the root; its function has no samples.
+/// The path of the root, whose function has no samples.
 const ROOT: usize = 0;
 
 /// All paths of two sides.
@@ -62,14 +63,15 @@ impl Paths {
         let thread = paths.function(DiffFunction::new("[thread]", ""));
         paths.calls.push((ROOT, thread));
         let labels = process_labels::labels([&before.processes, &after.processes]);
-        for (place, (side, labels)) in [before, after].into_iter().zip(&labels).enumerate() {
-            paths.add(side, place, labels);
+        for (side_index, (side, labels)) in [before, after].into_iter().zip(&labels).enumerate() {
+            paths.add(side, side_index, labels);
         }
         paths
     }
 
-    /// `labels` are what the processes are called, by group; none of them is if there is one only.
-    fn add(&mut self, side: &DiffSide, place: usize, labels: &[String]) {
+    /// Adds the paths of a side. `labels` are the labels of the processes by group, empty if there
+    /// is only one process.
+    fn add(&mut self, side: &DiffSide, side_index: usize, labels: &[String]) {
         let methods: Vec<FunctionId> = side
             .profile
             .methods
@@ -82,7 +84,7 @@ impl Paths {
         let mut here = vec![ROOT; side.tree.calls().len()];
         for (index, call) in side.tree.calls().iter().enumerate().skip(1) {
             if let StackStep::Group(process) = call.step {
-                if let Some(label) = labels.get(process.place()) {
+                if let Some(label) = labels.get(process.index()) {
                     let process = DiffFunction { is_process: true, ..DiffFunction::new(label, "") };
                     let process = self.function(process);
                     here[index] = self.callee(ROOT, process);
@@ -98,7 +100,7 @@ impl Paths {
             let path = self.callee(here[call.caller()], function);
             here[index] = path;
             if let Some(own) = side.own.get(&index) {
-                self.own.entry(path).or_default()[place] += own;
+                self.own.entry(path).or_default()[side_index] += own;
             }
         }
     }
@@ -119,12 +121,12 @@ impl Paths {
         })
     }
 
-    /// The self weights of a path.
+    /// Returns the self weights of a path.
     pub(super) fn own(&self, path: usize) -> [BlockWeights; 2] {
         self.own.get(&path).copied().unwrap_or_default()
     }
 
-    /// The total weights by path.
+    /// Returns the total weights by path.
     pub(super) fn totals(&self) -> Vec<[BlockWeights; 2]> {
         let mut totals: Vec<_> = (0..self.calls.len()).map(|path| self.own(path)).collect();
         for path in (1..totals.len()).rev() {
@@ -134,7 +136,7 @@ impl Paths {
         totals
     }
 
-    /// The self and total weights by function; recursion counts once.
+    /// Returns the self and total weights by function. Recursion counts once.
     pub(super) fn by_function(&self, totals: &[[BlockWeights; 2]]) -> Vec<[[BlockWeights; 2]; 2]> {
         let mut sums = vec![<[[BlockWeights; 2]; 2]>::default(); self.functions.len()];
         for (path, is_outermost) in self.outermost().into_iter().enumerate() {
@@ -147,9 +149,9 @@ impl Paths {
         sums
     }
 
-    /// Whether the function of each path is none of its callers.
+    /// Returns for each path whether its function is not one of its callers.
     ///
-    /// No recursion: stacks may be thousands of calls deep.
+    /// The search does not recurse: stacks may be thousands of calls deep.
     fn outermost(&self) -> Vec<bool> {
         let mut callees = vec![Vec::new(); self.calls.len()];
         for (path, (caller, _)) in self.calls.iter().enumerate().skip(1) {
@@ -172,17 +174,17 @@ impl Paths {
         outermost
     }
 
-    /// The paths that are calls, callers first.
+    /// Returns the paths that are calls, callers first.
     pub(super) fn all(&self) -> std::ops::Range<usize> {
         1..self.calls.len()
     }
 
-    /// The caller of a path; the root is its own.
+    /// Returns the caller of a path. The root is its own caller.
     pub(super) fn caller(&self, path: usize) -> usize {
         self.calls[path].0
     }
 
-    /// The functions of a path, root first.
+    /// Returns the functions of a path, root first.
     pub(super) fn stack(&self, path: usize) -> Vec<&DiffFunction> {
         let mut stack = Vec::new();
         let mut at = path;
@@ -201,7 +203,7 @@ fn add(sum: &mut [BlockWeights; 2], more: &[BlockWeights; 2]) {
     }
 }
 
-/// The placeholder for a step that is no known function.
+/// Returns the placeholder for a step that is not a known function.
 fn mark(profile: &Profile, step: StackStep<LocationId>) -> DiffFunction {
     let name = match step {
         StackStep::Truncated => "[truncated]",

@@ -1,15 +1,16 @@
 //! Labels processes of both sides, so that the same process has one label on both.
 //!
 //! # Invariants
-//! - Two processes of one side never share a label, unless it is `NAME/*`, which stands for all of
-//!   that name.
-//! - If each side has one process, there are no labels: their stacks match whatever their names.
+//! - Two processes of one side never share a label, except `NAME/*`, which stands for all processes
+//!   of that name.
+//! - If each side has one process, there are no labels: the stacks match whatever the processes'
+//!   names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::side::SideProcess;
 
-/// The labels of the processes of each side; none if both sides have at most one.
+/// Returns the labels of the processes of each side, none if both sides have at most one process.
 ///
 /// A process on both sides is `NAME/PID`. Other processes were restarted and match by name.
 pub(super) fn labels(sides: [&[SideProcess]; 2]) -> [Vec<String>; 2] {
@@ -35,7 +36,7 @@ pub(super) fn labels(sides: [&[SideProcess]; 2]) -> [Vec<String>; 2] {
             ProcessIdentity::Named(name) if most > 1 => format!("{name}/*"),
             ProcessIdentity::Named(name) => (*name).to_owned(),
         };
-        // A process may be called as if it were another one.
+        // The name of a process may look like the label of another one.
         while !taken.insert(label.clone()) {
             label.push('\'');
         }
@@ -45,7 +46,8 @@ pub(super) fn labels(sides: [&[SideProcess]; 2]) -> [Vec<String>; 2] {
     owners.each_ref().map(|side| side.iter().map(label).collect())
 }
 
-/// The processes that share a label; the first variant keeps its plain label if two collide.
+/// The processes that share a label. If two labels collide, the first variant keeps its plain
+/// label.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProcessIdentity<'a> {
     /// A process that is on both sides.
@@ -66,7 +68,7 @@ impl<'a> ProcessIdentity<'a> {
 mod tests {
     use super::*;
 
-    /// Makes processes of `NAME PID STARTED`.
+    /// Returns processes with these names, ids and start times.
     fn side(processes: &[(&str, u32, u64)]) -> Vec<SideProcess> {
         let process = |(name, pid, started): &(&str, u32, u64)| SideProcess {
             pid: *pid,
@@ -87,12 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_process_has_its_id_and_others_meet_by_name() {
+    fn the_same_process_has_its_id_and_others_match_by_name() {
         check(
             [&[("front", 7, 1), ("back", 8, 1)], &[("front", 7, 1), ("back", 9, 2)]],
             [&["front/7", "back"], &["front/7", "back"]],
         );
-        // An id that was used again is of another process.
+        // A reused id belongs to another process.
         check(
             [&[("front", 7, 1), ("back", 8, 1)], &[("front", 7, 5)]],
             [&["front", "back"], &["front"]],
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_another_ones_is_told_from_it() {
+    fn a_name_that_looks_like_another_label_is_distinguished() {
         check(
             [&[("front", 7, 1), ("front/7", 8, 1)], &[("front", 7, 1), ("front/7", 9, 2)]],
             [&["front/7", "front/7'"], &["front/7", "front/7'"]],
@@ -125,7 +127,7 @@ mod tests {
             [&[("front/7", 8, 1), ("front", 7, 1)], &[("front", 7, 1)]],
             [&["front/7'", "front/7"], &["front/7"]],
         );
-        // One without a name is called so, too.
+        // A process without a name gets this label, too.
         check(
             [&[("", 7, 1), ("process", 8, 1)], &[("", 9, 2)]],
             [&["process/*", "process/*"], &["process/*"]],

@@ -1,6 +1,6 @@
-//! One side of a comparison: the stacks of what is selected of a trace, by blocks of its time.
+//! One side of a comparison: the stacks of the selected part of a trace, by blocks of its time.
 //!
-//! Invariant: memory is that of the distinct stacks, for each block, and of the names, not of the
+//! Invariant: memory grows with the distinct stacks of each block and with the names, not with the
 //! samples.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use crate::view::profile::thread_profile::{Profile, mark_of};
 use crate::view::recording::context::has_context;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::select::error::ViewError;
 use crate::view::select::groups::GroupId;
 use crate::view::select::selection::Selected;
@@ -24,29 +24,29 @@ use crate::view::select::selection::Selected;
 pub struct DiffSide {
     /// The name of the side.
     pub(super) name: String,
-    /// The names, and what the recorder said; no threads.
+    /// The names and the recorder's metadata. It has no threads.
     pub(super) profile: Profile,
-    /// Threads with a sample.
+    /// The number of threads with a sample.
     pub(super) threads: usize,
-    /// Processes with a sample, in the order of the groups of the tree's stacks.
+    /// The processes with a sample, in the order of the groups of the tree's stacks.
     pub(super) processes: Vec<SideProcess>,
-    /// The length of the selected time.
+    /// The length of the selected time in nanoseconds.
     pub(super) length_ns: u64,
-    /// The weight of the whole side.
+    /// The weight of the complete side.
     pub(super) whole: SideTotal,
-    /// The stacks of all threads, those of each process below a group of its own.
+    /// The stacks of all threads. Each process has its own group above its stacks.
     pub(super) tree: CallTree<LocationId>,
     /// The self weights by call, if there are any.
     pub(super) own: HashMap<usize, BlockWeights>,
 }
 
-/// A process that samples are of.
+/// A process with samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SideProcess {
     pub(super) pid: u32,
-    /// The kernel's start time, if the trace has it: with the id it is unique.
+    /// The kernel's start time, if the trace has it. With the id it is unique.
     pub(super) started: Option<u64>,
-    /// The name as in the trace; may be empty.
+    /// The name as in the trace, possibly empty.
     pub(super) name: String,
 }
 
@@ -54,7 +54,8 @@ impl DiffSide {
     /// Reads the selected part of a trace.
     ///
     /// # Errors
-    /// Those of reading; [`ViewError::NoContext`] if the user asks for contexts and there are none.
+    /// Errors of reading, and [`ViewError::NoContext`] if the user asks for contexts and there are
+    /// none.
     pub fn load(trace: &LazyTrace, selected: &Selected, name: &str) -> Result<Self, ViewError> {
         let recording = RecordingInfo::of(trace);
         let (from_ns, to_ns) = bounds(&recording, selected);
@@ -75,13 +76,13 @@ impl DiffSide {
                 whole.add(block, sample.weight);
                 threads.insert(thread);
                 let frames = stack.iter().map(|location| StackStep::Frame(*location));
-                let process = StackStep::Group(GroupId::new(pids.place(thread)));
+                let process = StackStep::Group(GroupId::new(pids.index(thread)));
                 let outermost = [process].into_iter().chain(mark_of(sample, stack));
                 let wait = profile.waits.id(sample).map(StackStep::Wait);
                 let call = growing.add(outermost.chain(frames).chain(wait), Count::default());
                 own.entry(call).or_default().add(block, sample.weight);
             };
-            // A window is read through the index; a whole trace in file order decodes each frame
+            // A window is read through the index. A complete trace in file order decodes each frame
             // once.
             if *window == Window::default() {
                 trace.for_each_sample_as_written(window, &mut add)?;
@@ -102,25 +103,25 @@ impl DiffSide {
         Ok(Self { name, profile, threads, processes, length_ns, whole, tree, own })
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.whole.samples
     }
 
-    /// The measured time.
+    /// Returns whether CPU or wall clock time was measured.
     pub fn mode(&self) -> Mode {
         self.profile.mode
     }
 
-    /// A weight of 1 in seconds, if that is known.
+    /// Returns the seconds of a weight of 1, if known.
     pub(super) fn weight_s(&self) -> Option<f64> {
-        match Unit::new(self.profile.mode, &self.profile.recording) {
-            Unit::Periods(period_ns) => Some(period_ns? / 1e9),
-            Unit::Microseconds => Some(1e-6),
+        match WeightUnit::new(self.profile.mode, &self.profile.recording) {
+            WeightUnit::Periods(period_ns) => Some(period_ns? / 1e9),
+            WeightUnit::Microseconds => Some(1e-6),
         }
     }
 
-    /// The factor from the weight of a block to seconds per second.
+    /// Returns the factor from the weight of a block to seconds per second.
     pub(super) fn per_second(&self) -> Option<f64> {
         let block_s = self.length_ns as f64 / 1e9 / BLOCKS as f64;
         (block_s > 0.0).then_some(self.weight_s()? / block_s)
@@ -130,45 +131,45 @@ impl DiffSide {
 /// Finds the processes of samples.
 struct ProcessFinder<'a> {
     of: HashMap<ThreadId, &'a Thread>,
-    places: HashMap<u32, u32>,
+    indices: HashMap<u32, u32>,
     all: Vec<u32>,
-    /// The process of the last sample: the next one is mostly of the same thread.
+    /// The thread and process of the last sample: the next sample is mostly of the same thread.
     last: Option<(ThreadId, u32)>,
 }
 
 impl<'a> ProcessFinder<'a> {
     fn new(trace: &'a LazyTrace) -> Self {
         let of = trace.threads().iter().map(|summary| (summary.id, &summary.thread)).collect();
-        Self { of, places: HashMap::new(), all: Vec::new(), last: None }
+        Self { of, indices: HashMap::new(), all: Vec::new(), last: None }
     }
 
-    /// The place of a thread's process.
-    fn place(&mut self, thread: ThreadId) -> u32 {
-        if let Some((last, place)) = self.last
+    /// Returns the index of a thread's process.
+    fn index(&mut self, thread: ThreadId) -> u32 {
+        if let Some((last, index)) = self.last
             && last == thread
         {
-            return place;
+            return index;
         }
         let pid = self.of.get(&thread).map_or(0, |thread| thread.pid);
         let all = &mut self.all;
-        let place = *self.places.entry(pid).or_insert_with(|| {
+        let index = *self.indices.entry(pid).or_insert_with(|| {
             all.push(pid);
-            // No more than there are threads, whose ids have 32 bits.
+            // There are at most as many processes as threads, whose ids have 32 bits.
             u32::try_from(all.len() - 1).unwrap_or(0)
         });
-        self.last = Some((thread, place));
-        place
+        self.last = Some((thread, index));
+        index
     }
 
     fn finish(self, trace: &LazyTrace, recording: &RecordingInfo) -> Vec<SideProcess> {
-        // In the order of the trace, as in every view: the last of several first threads names the
-        // process.
+        // Threads are in the order of the trace, as in every view: the last of several first
+        // threads names the process.
         let threads = trace.threads().iter().map(|summary| &summary.thread);
         let names = processes::names(threads, recording);
         let listed = recording.processes();
         let process = |pid: u32| {
             let id = u64::from(pid);
-            // If an id was used again, the last process has it and its name.
+            // If an id was reused, the last process has the id and its name.
             let started = listed.iter().rfind(|process| process.pid == id);
             let name = names.get(&id).copied().unwrap_or_default().to_owned();
             SideProcess { pid, started: started.and_then(|process| process.started), name }
@@ -194,7 +195,7 @@ mod tests {
         check(1099, (1000, 3000), 0);
         check(1100, (1000, 3000), 1);
         check(2999, (1000, 3000), BLOCKS - 1);
-        // The end itself, and what a damaged trace says.
+        // The end itself, and times of a corrupt trace.
         check(3000, (1000, 3000), BLOCKS - 1);
         check(0, (1000, 3000), 0);
         check(u64::MAX, (1000, 3000), BLOCKS - 1);

@@ -1,23 +1,24 @@
-//! Student's t distribution: the chance of a difference without any change.
+//! Student's t distribution: the probability of a difference without a change.
 //!
-//! The tails are regularized incomplete beta functions, by Lentz's continued fraction (Press et
-//! al., Numerical Recipes, 6.4), with Lanczos's gamma function.
+//! The tails are regularized incomplete beta functions, computed with Lentz's continued fraction
+//! (Press et al., Numerical Recipes, 6.4) and Lanczos's gamma function.
 
-/// More degrees of freedom than this make no difference that is seen (1.962 instead of 1.960).
+/// Maximum degrees of freedom. More make no visible difference (1.962 instead of 1.960).
 const FREEDOM_MAX: f64 = 1000.0;
-/// Steps of the fraction; with so few degrees of freedom it ends far earlier.
+/// Maximum number of steps of the fraction. With this few degrees of freedom it converges far
+/// earlier.
 const STEPS_MAX: u32 = 300;
 
-/// The chance of a value at least this far from 0, on either side.
+/// Returns the probability of a value at least this far from 0, on either side.
 pub(super) fn two_sided(t: f64, freedom: f64) -> f64 {
     let freedom = freedom.clamp(1.0, FREEDOM_MAX);
     beta(freedom / (freedom + t * t), freedom / 2.0, 0.5).clamp(0.0, 1.0)
 }
 
-/// The distance from 0 that has this chance, for chances of 1 % or more.
+/// Returns the distance from 0 that has this probability, for probabilities of 1 % or more.
 pub(super) fn quantile(chance: f64, freedom: f64) -> f64 {
-    // The widest is that of 1 % with 1 degree of freedom. So many halvings make it exact to nine
-    // digits.
+    // The widest distance is that of 1 % with 1 degree of freedom. This many halvings make it exact
+    // to nine digits.
     let (mut low, mut high) = (0.0, 64.0);
     for _ in 0..36 {
         let middle = (low + high) / 2.0;
@@ -26,14 +27,14 @@ pub(super) fn quantile(chance: f64, freedom: f64) -> f64 {
     high
 }
 
-/// The regularized incomplete beta function.
+/// Returns the regularized incomplete beta function.
 fn beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
     }
     let log = ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln();
     let front = log.exp();
-    // The fraction converges fast on this side of the middle only.
+    // The fraction converges fast only on this side of the middle.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * fraction(x, a, b) / a
     } else {
@@ -63,7 +64,7 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
     result
 }
 
-/// The logarithm of the gamma function of a positive number.
+/// Returns the logarithm of the gamma function of a positive number.
 fn ln_gamma(x: f64) -> f64 {
     const FIRST: f64 = 1.000_000_000_190_015;
     const MORE: [f64; 6] = [
@@ -76,8 +77,8 @@ fn ln_gamma(x: f64) -> f64 {
     ];
     let shifted = x + 5.5;
     let mut sum = FIRST;
-    for (place, term) in (1..).zip(MORE) {
-        sum += term / (x + f64::from(place));
+    for (index, term) in (1..).zip(MORE) {
+        sum += term / (x + f64::from(index));
     }
     (x + 0.5) * shifted.ln() - shifted + (std::f64::consts::TAU.sqrt() * sum / x).ln()
 }
@@ -86,7 +87,7 @@ fn ln_gamma(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The values of printed tables.
+    /// The expected values come from printed tables.
     #[test]
     fn quantiles_are_those_of_tables() {
         for (freedom, expected) in

@@ -1,4 +1,4 @@
-//! A comparison as lines of text: the largest changes, and what is noise in one line.
+//! A comparison as lines of text: the largest changes, and one line for the noise.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::{Comparison, DiffRow, DiffRows, header};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
-/// Writes the head and the tables.
+/// Writes the header and the tables.
 pub(super) fn write(
     comparison: &Comparison<'_>,
     top: usize,
@@ -47,20 +47,20 @@ fn write_rows(
     if !hidden.is_empty() {
         let most = hidden.first().map_or(0.0, |row| row.rank()) * 100.0;
         let more = counted(hidden.len() as u64, noun);
-        writeln!(out, "... {more} more changed, by up to {most:.2} points")?;
+        writeln!(out, "... {more} also changed, by up to {most:.2} points")?;
     }
     if !leading.is_empty() {
         let some = counted(leading.len() as u64, noun);
-        writeln!(out, "... {some} changed only with one that it leads to")?;
+        writeln!(out, "... {some} changed only through a callee")?;
     }
     let quiet = counted(noise.len() as u64 + light.rows, noun);
     let sum = |of: fn(&ShareChange) -> f64| noise.iter().map(|row| of(&row.own)).sum::<f64>();
     let before = (sum(|change| change.before) + light.before) * 100.0;
     let after = (sum(|change| change.after) + light.after) * 100.0;
-    let none = if reported.is_empty() { "no change is more than noise: " } else { "... " };
+    let none = if reported.is_empty() { "no change beyond noise: " } else { "... " };
     writeln!(
         out,
-        "{none}{quiet} within noise, of {before:.2} % before and {after:.2} % after in themselves"
+        "{none}{quiet} within noise, with self {before:.2} % before and {after:.2} % after"
     )
 }
 
@@ -77,7 +77,7 @@ fn columns(change: &ShareChange) -> String {
     }
 }
 
-/// A function and its module.
+/// Returns the text of a function and its module.
 fn function(function: &DiffFunction) -> String {
     match function.module.is_empty() {
         true => named(&function.name),

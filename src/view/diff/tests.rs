@@ -1,4 +1,4 @@
-//! Comparisons of builds made by hand.
+//! Comparisons of hand-made builds.
 
 use super::estimate::BLOCKS;
 use super::*;
@@ -6,7 +6,7 @@ use crate::trace::{Location, LocationId, Method, MethodId, Module, ModuleId};
 use crate::view::profile::call_tree::{CallTreeBuilder, Count, StackStep};
 use crate::view::profile::thread_profile::Profile;
 
-/// A build of a program, whose functions are made as they are named.
+/// A build of a program. Functions are created when they are first named.
 struct Build {
     side: DiffSide,
     growing: CallTreeBuilder<LocationId>,
@@ -41,7 +41,7 @@ impl Build {
         LocationId(at as u32)
     }
 
-    /// This number of samples in each block.
+    /// Adds this number of samples to each block.
     fn runs(mut self, stack: &str, samples: u64) -> Self {
         let steps: Vec<_> =
             stack.split(' ').map(|name| StackStep::Frame(self.location(name))).collect();
@@ -59,7 +59,8 @@ impl Build {
     }
 }
 
-/// A slower `parse`, which calls itself, in a build of another place and id.
+/// Returns two sides: in the second, `parse`, which calls itself, is slower, and the build has
+/// another path and id.
 fn two() -> [DiffSide; 2] {
     let before = Build::new("/v1/app", 1)
         .runs("main parse", 20)
@@ -112,11 +113,11 @@ fn paths_that_only_lead_to_a_change_have_no_line() {
     assert_eq!(lines.len(), 2, "{text}");
     assert!(lines.iter().any(|line| line.ends_with("  a;b;c;d")), "{text}");
     assert!(lines.iter().any(|line| line.ends_with("  a;b;e")), "{text}");
-    assert!(text.contains("... 1 path changed only with one that it leads to\n"), "{text}");
+    assert!(text.contains("... 1 path changed only through a callee\n"), "{text}");
 }
 
 #[test]
-fn what_is_too_light_is_counted_with_the_noise() {
+fn light_functions_are_counted_with_the_noise() {
     let with_light = |samples| {
         let build = Build::new("/app", 1).runs("main", 100);
         (0..samples).fold(build, |mut build, number| {
@@ -129,7 +130,7 @@ fn what_is_too_light_is_counted_with_the_noise() {
     };
     let sides = [with_light(222).done(), with_light(500).done()];
     let text = written(&sides, DiffFormat::Table);
-    let light = "... 500 functions within noise, of 9.99 % before and 20.00 % after";
+    let light = "... 500 functions within noise, with self 9.99 % before and 20.00 % after";
     assert!(text.contains(light), "{text}");
     let json: serde_json::Value = serde_json::from_str(&written(&sides, DiffFormat::Json)).unwrap();
     assert_eq!(json["functions"].as_array().unwrap().len(), 1);
@@ -141,13 +142,13 @@ fn what_is_too_light_is_counted_with_the_noise() {
 }
 
 #[test]
-fn another_build_is_said_and_the_same_one_is_not() {
+fn a_rebuilt_module_is_listed_and_the_same_build_is_not() {
     let text = written(&two(), DiffFormat::Table);
     assert!(text.contains("\nrebuilt   app (010101010101 -> 020202020202)\n"), "{text}");
     let one = || Build::new("/app", 1).runs("main", 10).done();
     let text = written(&[one(), one()], DiffFormat::Table);
     assert!(!text.contains("rebuilt") && !text.contains("total %"), "{text}");
-    assert!(text.contains("\nno change is more than noise: 1 function within noise, "), "{text}");
+    assert!(text.contains("\nno change beyond noise: 1 function within noise, "), "{text}");
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn columns_of_other_periods_are_microseconds() {
     assert!(written(&sides, DiffFormat::Folded).contains("main;render 1400000 6000000\n"));
 }
 
-/// Half of what it has more is in each of the two that it calls.
+/// Half of the caller's increase is in each of its two callees.
 #[test]
 fn a_caller_of_several_changes_has_a_line_of_its_own() {
     let two = |one, other| Build::new("/app", 1).runs("a b", one).runs("a c", other);
@@ -180,23 +181,23 @@ fn a_caller_of_several_changes_has_a_line_of_its_own() {
     for path in ["  a", "  a;b", "  a;c", "  x"] {
         assert!(text.lines().any(|line| line.ends_with(path)), "{path}: {text}");
     }
-    assert!(!text.contains("it leads to"), "{text}");
+    assert!(!text.contains("through a callee"), "{text}");
 }
 
 #[test]
-fn the_largest_of_what_has_no_line_is_told() {
+fn the_largest_hidden_change_is_reported() {
     let three = |x, y, z| Build::new("/app", 1).runs("x", x).runs("y", y).runs("z", z).done();
     let sides = [three(20, 40, 140), three(40, 50, 110)];
     let options = DiffOptions { format: DiffFormat::Table, paths: false, top: 0 };
     let mut out = Vec::new();
     write(&sides[0], &sides[1], &options, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    let reported = "... 3 functions more changed, by up to 15.00 points";
+    let reported = "... 3 functions also changed, by up to 15.00 points";
     assert!(text.contains(reported), "{text}");
 }
 
 #[test]
-fn a_stack_that_is_cut_is_marked_and_too_little_time_is_told() {
+fn a_truncated_stack_is_marked_and_too_little_time_is_reported() {
     let one = || {
         let mut build = Build::new("/app", 1);
         let steps = [StackStep::Truncated, StackStep::Frame(build.location("leaf"))];
@@ -229,12 +230,12 @@ fn of_many_rebuilt_modules_the_others_are_counted() {
     assert!(rebuilt.ends_with(" and 2 others"), "{rebuilt}");
 }
 
-/// The time before is twice as long as after, so a doubled share keeps its weight.
+/// The recording before is twice as long as the one after, so a doubled share keeps its weight.
 #[test]
-fn a_picture_compares_shares_and_says_what_is_gone() {
+fn a_flame_graph_compares_shares_and_counts_missing_paths() {
     let before = Build::new("/app", 1).runs("main a", 40).runs("main b", 150).runs("main old", 10);
     let sides = [before.done(), Build::new("/app", 1).runs("main a", 40).runs("main b", 60).done()];
     let svg = written(&sides, DiffFormat::Flamegraph);
     assert!(svg.contains("<title>a (800 periods, 40.00%; +20.00%)</title>"), "{svg}");
-    assert!(svg.contains("; 1 path gone, and not in the picture"), "{svg}");
+    assert!(svg.contains("; 1 path gone, not drawn"), "{svg}");
 }

@@ -1,10 +1,10 @@
-//! Flame graphs: SVG pictures of folded stacks, which a browser searches and zooms. The only user
-//! of inferno.
+//! Flame graphs: SVG pictures of folded stacks that can be searched and zoomed in a browser. This
+//! is the only user of inferno.
 //!
 //! # Invariants
-//! - Equal profiles make equal files: colours depend on names only.
-//! - Widths add up to the weight of all samples, except those of threads that are left out. A frame
-//!   below a ten-thousandth of the whole is not drawn; its caller covers its width.
+//! - Equal profiles give equal files: colours depend on names only.
+//! - Widths add up to the weight of all samples, except those of omitted threads. A frame below a
+//!   ten-thousandth of the total is not drawn; its caller covers its width.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,8 +17,8 @@ use crate::trace::RunState;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
 
-/// The colours of time in which threads did not run, those of the page. Functions are pale beside
-/// them.
+/// The colours of time in which threads did not run, as in the HTML page. Functions next to them
+/// have pale colours.
 const STATES: [(RunState, &str, Color); 4] = [
     (RunState::Runnable, "orange", Color { r: 237, g: 160, b: 28 }),
     (RunState::Sleeping, "blue", Color { r: 130, g: 175, b: 230 }),
@@ -47,16 +47,16 @@ pub(super) fn write(
     draw(counted, colors(profile, &lines), [&title, &subtitle, unit(profile.mode)], out)
 }
 
-/// Draws stacks, each with its count, or with what was before and is now: then colours are those of
-/// the change, and widths of what is now.
+/// Draws stacks, each with its weight, or with its weights before and after. In the latter case
+/// colours show the change, and widths the weights after.
 fn draw(
     mut stacks: Vec<(&str, String)>,
     mut colors: PaletteMap,
     [title, subtitle, unit]: [&str; 3],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    // Sorted by frames: sorted as lines, `f(int)` would come between `f` and `f;g`, and be drawn
-    // there.
+    // The stacks are sorted by frames. Sorted as lines, `f(int)` would come between `f` and `f;g`,
+    // and would be drawn there.
     stacks.sort_by(|(one, _), (other, _)| one.split(';').cmp(other.split(';')));
     let lines: Vec<String> =
         stacks.into_iter().map(|(stack, counts)| drawable(&format!("{stack} {counts}"))).collect();
@@ -67,7 +67,7 @@ fn draw(
     drawn.deterministic = true;
     drawn.palette_map = Some(&mut colors);
     drawn.text_truncate_direction = TextTruncateDirection::Right;
-    // Keeps an order that is not that of the lines, which it is given from the last to the first.
+    // inferno keeps the order of a flame chart, which it reads from the last line to the first.
     drawn.flame_chart = true;
     flamegraph::from_lines(&mut drawn, lines.iter().rev().map(String::as_str), &mut *out)?;
     writeln!(out)
@@ -82,7 +82,7 @@ pub(in crate::view) fn draw_changes(
     draw(stacks, PaletteMap::default(), texts, out)
 }
 
-/// The unit of widths.
+/// Returns the unit of widths.
 pub(in crate::view) fn unit(mode: Mode) -> &'static str {
     match mode {
         Mode::Cpu => "periods",
@@ -101,7 +101,8 @@ fn with_legend(mode: Mode, details: String) -> String {
 fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     if profile.mode == Mode::Wall {
-        // First, as what is a state is among them.
+        // Functions come first: the states are among these frames and overwrite their colours
+        // below.
         for frame in lines.keys().flat_map(|stack| stack.split(';')).map(drawable) {
             colors.insert(frame.as_str(), pale(&frame));
         }
@@ -116,7 +117,7 @@ fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
     colors
 }
 
-/// The colour of a function beside states; it depends on the name only.
+/// Returns the colour of a function next to states. It depends only on the name.
 fn pale(name: &str) -> Color {
     let hash = name
         .bytes()
@@ -125,13 +126,12 @@ fn pale(name: &str) -> Color {
     Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
 }
 
-/// Text without the characters that XML has no way to write, and that [`crate::view::text::escape`]
-/// leaves.
+/// Replaces the characters that XML cannot represent and that [`crate::view::text::escape`] leaves.
 fn drawable(text: &str) -> String {
     text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }
 
-/// A picture that says that there is nothing to draw, where inferno would fail.
+/// Writes a picture that says that there is nothing to draw. inferno would fail.
 fn write_empty(title: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut title = drawable(title);
     for (character, written) in [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;")] {

@@ -1,10 +1,10 @@
-//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods or, of wall clock
-//! time, in microseconds.
+//! Folded stacks: `root;caller;leaf COUNT`, sorted. Counts are sampling periods, or microseconds of
+//! wall clock time.
 //!
 //! # Invariants
-//! - The counts add up to the weight of all samples, but for those of threads that are left out.
-//! - A line has one count and one stack, whatever the names hold.
-//! - Stacks of several processes are not put together: the first frame is the process.
+//! - The counts add up to the weight of all samples, except those of omitted threads.
+//! - A line has one count and one stack, whatever the names contain.
+//! - Stacks of several processes are not merged: the first frame is the process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,14 +30,14 @@ pub(super) fn write(
     Ok(())
 }
 
-/// All stacks with their weights.
+/// Returns all stacks with their weights.
 pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<String, u64> {
     let names = StepNames::of_functions(profile);
     let mut lines = BTreeMap::new();
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     let processes = Processes::of(profile);
-    for (place, thread) in profile.threads.iter().enumerate() {
-        if idle.get(place).copied().unwrap_or(false) {
+    for (thread_index, thread) in profile.threads.iter().enumerate() {
+        if idle.get(thread_index).copied().unwrap_or(false) {
             continue;
         }
         let first = first_frames(&processes, &thread.thread, options.threads);
@@ -46,8 +46,8 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
     lines
 }
 
-/// The frames in front of a stack: the process if there are several, and the thread if threads are
-/// kept apart.
+/// Returns the frames before a stack: the process if there are several, and the thread if threads
+/// are separate.
 fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Option<String> {
     let is_shown = with_thread || processes.are_several_shown();
     let process = processes.label(thread.pid).filter(|_| is_shown).map(|label| frame(&label));
@@ -79,9 +79,9 @@ fn add(
     }
 }
 
-/// The text of a stack that is given leaf first.
+/// Returns the text of a stack that is given leaf first.
 ///
-/// Its group comes before its process and its thread, since a group may span several.
+/// The group comes before the process and the thread, because a group may span several.
 fn stack(names: &StepNames, first: Option<&str>, path: &[StackStep<NameId>]) -> String {
     let (group, path) = match path.split_last() {
         Some((group @ StackStep::Group(_), path)) => (Some(frame(names.text(*group))), path),
@@ -92,10 +92,11 @@ fn stack(names: &StepNames, first: Option<&str>, path: &[StackStep<NameId>]) -> 
     outermost.chain(frames).collect::<Vec<_>>().join(";")
 }
 
-/// A name that flame graph tools read as one frame.
+/// Returns a name that flame graph tools read as one frame.
 ///
-/// They take the last number of a line as the count, and a number before it as the count of another
-/// profile, so a name must not end in a number. A line that starts with `# ` is a comment to them.
+/// The tools read the last number of a line as the count, and a number before it as the count of
+/// another profile, so a name must not end in a number. They read a line that starts with `# ` as a
+/// comment.
 pub(in crate::view) fn frame(name: &str) -> String {
     let name = name.trim().replace(';', ":");
     if name.is_empty() {

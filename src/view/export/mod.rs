@@ -42,14 +42,14 @@ pub enum Format {
     Html,
 }
 
-/// The endings of file names by format.
+/// The file name extensions of the formats.
 const ENDS: [(&str, Format); 10] = [
     (".folded", Format::Folded),
     (".collapsed", Format::Folded),
     (".svg", Format::Flamegraph),
     (".pb.gz", Format::Pprof),
     (".pprof", Format::Pprof),
-    // Before `.json`, which its names end with too.
+    // This comes before `.json`, which such names end with too.
     (".speedscope.json", Format::Speedscope),
     (".json", Format::Firefox),
     (".perf", Format::PerfScript),
@@ -70,7 +70,7 @@ impl Format {
         Self::Html,
     ];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Folded => "folded",
@@ -84,30 +84,30 @@ impl Format {
         }
     }
 
-    /// The format that a file of this name is expected to hold.
+    /// Returns the format that a file with this name is expected to have.
     pub fn of_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let known = ENDS.iter().find(|(end, _)| name.ends_with(end));
         known.map(|(_, format)| *format)
     }
 
-    /// Whether stacks of all threads are put together, so that threads and groups can be frames of
-    /// them.
+    /// Returns whether the stacks of all threads are merged, so that threads and groups can be
+    /// frames.
     pub fn is_merged(self) -> bool {
         matches!(self, Self::Folded | Self::Flamegraph)
     }
 
-    /// Whether it is no text.
+    /// Returns whether the format is not text.
     pub fn is_binary(self) -> bool {
         matches!(self, Self::Pprof | Self::Otlp)
     }
 
-    /// Whether samples are grouped by their spans and tags before they are summed up.
+    /// Returns whether samples are grouped by their spans and tags before they are summed up.
     pub fn is_by_context(self) -> bool {
         matches!(self, Self::Pprof | Self::Otlp)
     }
 
-    /// Whether spans and tags are kept beside the stacks.
+    /// Returns whether the format has spans and tags next to the stacks.
     pub fn has_contexts(self) -> bool {
         matches!(self, Self::Pprof | Self::Firefox | Self::Otlp | Self::Html)
     }
@@ -145,13 +145,14 @@ impl fmt::Display for Format {
 pub struct ExportOptions {
     /// The format.
     pub format: Format,
-    /// Keep threads apart: the thread's name is the first frame.
+    /// Whether threads are separate, with the thread's name as the first frame.
     pub threads: bool,
-    /// Leave out idle threads; CPU time has none.
+    /// Whether idle threads are left out. CPU time has none.
     pub no_idle: bool,
 }
 
-/// Writes what is selected of a trace, which the profile was loaded from, in another tool's format.
+/// Writes the selected part of a trace in another tool's format. The profile was loaded from the
+/// same selection.
 pub fn write(
     trace: &LazyTrace,
     (selected, profile): (&Selected, &Profile),
@@ -173,7 +174,7 @@ pub fn write(
     }
 }
 
-/// Writes the stacks of a profile, of whatever trace, as lines of text.
+/// Writes the stacks of a profile of any trace as lines of text.
 pub fn write_folded(
     profile: &Profile,
     options: &ExportOptions,

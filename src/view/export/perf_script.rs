@@ -1,11 +1,11 @@
-//! Text as `perf script` writes it: every sample with its thread, its time and its stack, the
+//! Text in the format of `perf script`: every sample with its thread, its time and its stack, the
 //! innermost function first.
 //!
 //! # Invariants
-//! - Memory is that of the profile: samples are written as they are read.
+//! - Memory grows with the profile: samples are written while they are read.
 //! - The period of an event is the weight of its sample: sampling periods, or microseconds of wall
 //!   clock time. A placeholder counts as a frame, so every sample has one.
-//! - A name is never read as another part of its line.
+//! - No name can be misread as another part of its line.
 
 use std::io::{self, Write};
 
@@ -19,10 +19,10 @@ use crate::view::select::error::ViewError;
 use crate::view::select::selection::Selected;
 use crate::view::text::escape::escaped;
 
-/// The module of what is in none, as perf has it.
+/// perf's text for frames outside all modules.
 const NO_MODULE: &str = "[unknown]";
 
-/// Writes all samples of what is selected, which `profile` was loaded from.
+/// Writes all selected samples. `profile` was loaded from the same selection.
 pub(super) fn write(
     trace: &LazyTrace,
     (selected, profile): (&Selected, &Profile),
@@ -43,10 +43,10 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The start of the lines of a thread's events: `name pid/tid`.
+/// Returns the start of the lines of a thread's events: `name pid/tid`.
 ///
-/// Readers take the first number for the id, so the name is one word. They take a line with `#` in
-/// front for a comment.
+/// Readers use the first number as the id, so the name is one word. They read a line that starts
+/// with `#` as a comment.
 fn head(thread: &Thread) -> String {
     let name = one_word(&escaped(&thread.name));
     let name = match name.as_str() {
@@ -92,12 +92,13 @@ impl EventWriter<'_> {
         writeln!(out)
     }
 
-    /// A line for what is no function.
+    /// Writes a line for a step that is not a function.
     fn mark(&self, step: StackStep<LocationId>, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\t{:16x} {} ({NO_MODULE})", 0, self.name(step))
     }
 
-    /// A line for a function: where it is, its name, how far from its start that is, its module.
+    /// Writes a line for a function: the address, the name, the offset from the function's start,
+    /// and the module.
     fn frame(&self, id: LocationId, out: &mut dyn Write) -> io::Result<()> {
         let step = StackStep::Frame(id);
         let Some(location) = self.profile.locations.get(id.0 as usize) else {
@@ -116,9 +117,9 @@ impl EventWriter<'_> {
         writeln!(out, "\t{:16x} {name}{offset} ({module})", location.svma)
     }
 
-    /// The address of the instruction that an inlined call is part of.
+    /// Returns the address of the instruction that an inlined call is part of.
     fn address<'a>(&'a self, mut location: &'a Location) -> u64 {
-        // The id of a parent is smaller, so this ends.
+        // A parent has a smaller id, so this loop terminates.
         while let Some(parent) = location.inline_parent
             && let Some(outer) = self.profile.locations.get(parent.0 as usize)
         {
@@ -127,7 +128,7 @@ impl EventWriter<'_> {
         location.svma
     }
 
-    /// The name of a step. Readers skip frames whose names start with a bracket.
+    /// Returns the name of a step. Readers skip frames whose names start with a bracket.
     fn name(&self, step: StackStep<LocationId>) -> String {
         let name = self.names.text(step.map(|location| self.names.id(location))).trim();
         match name {

@@ -1,11 +1,10 @@
-//! Profiles of speedscope (speedscope.app): each thread with its stacks in the order of their
-//! times.
+//! Profiles of speedscope (speedscope.app): each thread with its stacks in time order.
 //!
 //! # Invariants
-//! - Memory is that of the profile, of the weights of one thread, and of the distinct frames.
-//! - All texts are safe to show before they are written.
-//! - The weights of a thread add up to its end. They are nanoseconds of CPU time, sampling periods
-//!   if their length is unknown, or microseconds of wall clock time.
+//! - Memory grows with the profile, the weights of one thread, and the distinct frames.
+//! - All texts are escaped before they are written.
+//! - The weights of a thread add up to its end value. They are nanoseconds of CPU time, sampling
+//!   periods if their length is unknown, or microseconds of wall clock time.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -25,7 +24,7 @@ use crate::view::text::escape::escaped;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// Writes all samples of what is selected, which `profile` was loaded from.
+/// Writes all selected samples. `profile` was loaded from the same selection.
 pub(super) fn write(
     trace: &LazyTrace,
     (selected, profile): (&Selected, &Profile),
@@ -35,25 +34,25 @@ pub(super) fn write(
     let names = StepNames::of_functions(profile);
     let (all, known, by_step) = Default::default();
     let processes = Processes::of(profile);
-    let mut frames = FrameTable { profile, names: &names, processes, all, known, by_step };
+    let mut frames = SharedFrames { profile, names: &names, processes, all, known, by_step };
     write!(out, "{{\"$schema\":\"{SCHEMA}\",\"exporter\":\"traceprof\",\"name\":")?;
     put(out, &title::title(profile))?;
     write!(out, ",\"profiles\":[")?;
-    for (place, thread) in
+    for (index, thread) in
         thread_samples::threads(trace, (selected, profile), options).into_iter().enumerate()
     {
-        if place > 0 {
+        if index > 0 {
             write!(out, ",")?;
         }
         write_thread(trace, selected, thread, (&mut frames, out))?;
     }
-    // The frames are complete only now; readers of JSON accept any order.
+    // The frames are complete only now. Readers of JSON accept any order.
     write!(out, "],\"shared\":{{\"frames\":")?;
     put(out, &frames.all)?;
     Ok(writeln!(out, "}}}}")?)
 }
 
-/// Writes JSON. Its texts are escaped already.
+/// Writes JSON. Its texts are already escaped.
 fn put(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     Ok(serde_json::to_writer(out, value)?)
 }
@@ -62,7 +61,7 @@ fn write_thread(
     trace: &LazyTrace,
     selected: &Selected,
     thread: &ThreadSummary,
-    (frames, out): (&mut FrameTable<'_>, &mut dyn Write),
+    (frames, out): (&mut SharedFrames<'_>, &mut dyn Write),
 ) -> Result<(), ViewError> {
     let named = &thread.thread;
     let (unit, factor) = unit(frames.profile);
@@ -80,9 +79,9 @@ fn write_thread(
     written?;
     write!(out, "],\"weights\":[")?;
     let mut total = 0u64;
-    for (place, weight) in weights.into_iter().enumerate() {
+    for (index, weight) in weights.into_iter().enumerate() {
         total = total.saturating_add(weight);
-        write!(out, "{}", if place > 0 { "," } else { "" })?;
+        write!(out, "{}", if index > 0 { "," } else { "" })?;
         put(out, &ScaledWeight(weight, factor))?;
     }
     write!(out, "],\"endValue\":")?;
@@ -90,7 +89,7 @@ fn write_thread(
     Ok(write!(out, "}}")?)
 }
 
-/// The unit of the weights, and the factor of a sample's weight if it is not one.
+/// Returns the unit of the weights, and the factor of a sample's weight if it is not one.
 fn unit(profile: &Profile) -> (&'static str, Option<f64>) {
     match (profile.mode, profile.recording.period_ns()) {
         (Mode::Wall, _) => ("microseconds", None),
@@ -99,7 +98,7 @@ fn unit(profile: &Profile) -> (&'static str, Option<f64>) {
     }
 }
 
-/// A weight and the factor that it is written with.
+/// A weight, and the factor that it is multiplied by when it is written.
 struct ScaledWeight(u64, Option<f64>);
 
 impl Serialize for ScaledWeight {
@@ -111,7 +110,7 @@ impl Serialize for ScaledWeight {
     }
 }
 
-/// Writes the stacks of a thread. Equal ones in a row are one, with the weight of all.
+/// Writes the stacks of a thread. Consecutive equal stacks become one with their total weight.
 struct SampleWriter<'a> {
     weights: Vec<u64>,
     last: Option<Vec<usize>>,
@@ -140,7 +139,7 @@ impl SampleWriter<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct SpeedscopeFrame {
     name: String,
-    /// The source file, or where that is not known the module.
+    /// The source file, or the module if the source file is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,18 +147,18 @@ struct SpeedscopeFrame {
 }
 
 /// All frames, each once.
-struct FrameTable<'a> {
+struct SharedFrames<'a> {
     profile: &'a Profile,
     names: &'a StepNames,
     processes: Processes,
     all: Vec<SpeedscopeFrame>,
     known: HashMap<SpeedscopeFrame, usize>,
-    /// Locations are many to a line.
+    /// The frames by step: a line has many locations.
     by_step: HashMap<StackStep<LocationId>, usize>,
 }
 
-impl FrameTable<'_> {
-    /// The frames of a sample, root first.
+impl SharedFrames<'_> {
+    /// Returns the frames of a sample, root first.
     fn stack(&mut self, sample: &Sample, stack: &[LocationId]) -> Vec<usize> {
         let wait = self.profile.waits.find(sample).map(StackStep::Wait);
         let frames = stack.iter().map(|location| StackStep::Frame(*location));

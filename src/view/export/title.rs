@@ -1,14 +1,14 @@
-//! The title and the details of an export, safe to show.
+//! The title and the details of an export, escaped for display.
 
 use crate::view::profile::processes::Processes;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::text::date::utc;
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
-/// The measured time and the program: `CPU time of demo`.
+/// Returns the measured time and the program: `CPU time of demo`.
 pub(super) fn title(profile: &Profile) -> String {
     let measured = match profile.mode {
         Mode::Cpu => "CPU time",
@@ -20,11 +20,11 @@ pub(super) fn title(profile: &Profile) -> String {
     }
 }
 
-/// The number of samples, and when they were recorded.
+/// Returns the number of samples and the time of the recording.
 pub(super) fn details(profile: &Profile) -> String {
     let (recording, count) = (&profile.recording, profile.count());
     let threads = profile.threads.iter().filter(|thread| thread.count.samples > 0).count();
-    let time = Unit::new(profile.mode, recording).seconds(count.weight);
+    let time = WeightUnit::new(profile.mode, recording).seconds(count.weight);
     let mut parts = vec![counted(count.samples, "sample")];
     parts.extend(time.map(|seconds| format!("{seconds} s")));
     parts.push(counted(threads as u64, "thread"));
@@ -39,7 +39,7 @@ mod tests {
     use crate::trace::Value;
 
     #[test]
-    fn what_the_trace_does_not_say_is_left_out() {
+    fn missing_facts_are_left_out() {
         let mut profile = Profile::default();
         assert_eq!(title(&profile), "CPU time");
         assert_eq!(details(&profile), "0 samples, 0 threads");

@@ -1,9 +1,9 @@
-//! Columns of numbers as bytes: each number in groups of seven bits, the lowest first, the last one
-//! below 128 (LEB128).
+//! Columns of numbers as bytes, LEB128 encoded: each number in groups of seven bits, the lowest
+//! first, the last one below 128.
 
 use std::io::{self, Write};
 
-/// Named columns, one behind the other.
+/// Named columns, one after another.
 #[derive(Debug, Default)]
 pub(super) struct ByteColumns {
     all: Vec<(String, Vec<u8>)>,
@@ -19,7 +19,7 @@ impl ByteColumns {
         self.all.push((name, bytes));
     }
 
-    /// The names in their order, each with how many bytes it has.
+    /// Returns the names in order, each with the length of its column in bytes.
     pub(super) fn lengths(&self) -> Vec<(&str, usize)> {
         self.all.iter().map(|(name, bytes)| (name.as_str(), bytes.len())).collect()
     }

@@ -1,4 +1,4 @@
-// Colours of functions and states, for light and for dark.
+// The colours of functions and states, for light and dark styles.
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 
@@ -6,7 +6,8 @@ class Colors {
   constructor(trace) {
     this.trace = trace;
     this.hues = new Map();
-    // In the order of the functions, so that colours do not depend on what is drawn first.
+    // Functions get colours in their own order, so that colours do not depend on what is drawn
+    // first.
     trace.texts.modules.forEach(module => this.hueOf(module));
     this.update();
   }
@@ -26,7 +27,7 @@ class Colors {
     this.fills = new Array(this.trace.texts.functions.length);
   }
 
-  /** The colour of a function: one hue for a module, and the colour of its state for a wait. */
+  /** Returns the colour of a function: one hue per module, for a wait that of its state. */
   fill(name) {
     const known = this.fills[name];
     if (known) return known;
@@ -43,9 +44,9 @@ class Colors {
     const hue = this.hueOf(this.trace.texts.modules[name]);
     const spread = hashOf(this.trace.texts.functions[name]);
     const turned = hue + spread % 11 - 5;
-    // Pale: strong colours are states.
+    // Functions are pale, because states have strong colours.
     const light = this.isDark ? 25 + (spread >> 4) % 8 : 80 + (spread >> 4) % 9;
-    // Teal and violet shout where orange of the same strength does not.
+    // Teal and violet stand out more than orange of the same strength.
     const strength = (this.isDark ? 42 : 72) * (hue >= 100 ? 0.6 : 1);
     return `hsl(${turned}, ${strength}%, ${light}%)`;
   }
@@ -54,14 +55,14 @@ class Colors {
     const module = text.replace(/\+0x[0-9a-f]+$/, '');
     let hue = this.hues.get(module);
     if (hue === undefined) {
-      // Warm ones, teal and violet; green, blue and red are states.
+      // Functions are in warm colours, teal and violet. Green, blue and red are states.
       hue = [30, 56, 16, 178, 330, 270, 68, 300, 22, 44][this.hues.size % 10];
       this.hues.set(module, hue);
     }
     return hue;
   }
 
-  /** The colour of text on a function's colour: dark on light. */
+  /** Returns the colour of text on a function's colour: dark on light. */
   ink(name) {
     const kind = this.trace.kinds[name];
     if (kind >= WAIT) {
@@ -72,7 +73,7 @@ class Colors {
     return this.isDark ? '#ffffff' : '#14181d';
   }
 
-  /** The pattern over states, which distinguishes them from functions without colours. */
+  /** The pattern over states, which distinguishes them from functions when there are no colours. */
   stripesFor(pen) {
     if (!this.stripes) {
       const tile = document.createElement('canvas');
@@ -94,7 +95,7 @@ class Colors {
     return this.trace.kinds[name] >= WAIT;
   }
 
-  /** The colour of CPU time, that of running: the more time, the stronger. */
+  /** Returns the colour of CPU time, that of the running state: the more time, the stronger. */
   heat(share) {
     const light = this.isDark ? 24 + 28 * share : 72 - 41 * share;
     return `hsl(164, ${this.isDark ? 60 : 55 + 45 * share}%, ${light}%)`;
@@ -109,7 +110,7 @@ function hashOf(text) {
   return hash >>> 1;
 }
 
-/** Makes a canvas as sharp as the screen; drawing counts in pixels of the page. */
+/** Makes a canvas as sharp as the screen. Drawing uses pixels of the page. */
 function fit(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * ratio));

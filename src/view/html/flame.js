@@ -1,11 +1,11 @@
 // The flame graph: its frames, their drawing, and the actions of pointer and keys.
 
 const ROW = 19;
-/** Narrower frames are not drawn. */
+/** Minimum width of a frame that is drawn. */
 const NARROWEST = 0.6;
 const INSET = 14;
 
-/** A frame: a node of the tree of functions or, callees first, a function with its nodes. */
+/** A frame: a node of the function tree or, in the inverted graph, a function with its nodes. */
 class CallersFirst {
   constructor(tree, sum, ranks) {
     Object.assign(this, { tree, sum, ranks });
@@ -53,7 +53,7 @@ class CalleesFirst {
     const { tree } = this;
     const found = new Map();
     for (let place = 0; place < nodes.length; place++) {
-      // Below the root are all nodes; below a function those of its callers.
+      // Below the root are all nodes. Below a function are the nodes of its callers.
       const node = name < 0 ? nodes[place] : tree.parent[nodes[place]];
       if (node === 0) continue;
       let group = found.get(tree.name[node]);
@@ -86,7 +86,7 @@ class Flame {
     this.listen();
   }
 
-  /** Lays out the chosen samples. */
+  /** Lays out the selected samples. */
   layout() {
     const { tree, sum, choice, ranks } = this.page;
     this.width = Math.max(at('scroll').clientWidth, 80);
@@ -110,7 +110,7 @@ class Flame {
     const path = this.focus && this.focus.path.join('.');
     this.focus = path === null || path === undefined ? null
       : this.boxes.find(box => box.path.join('.') === path) || null;
-    // The graph loses their height.
+    // Their height is subtracted from the graph.
     this.showCrumbs();
     this.draw();
   }
@@ -146,7 +146,7 @@ class Flame {
   /** Draws the visible part. */
   draw() {
     const scroll = at('scroll'), all = this.rows * ROW + 8;
-    // Paper does not scroll.
+    // A printed page does not scroll.
     const height = document.documentElement.dataset.printed ? all
       : Math.max(scroll.clientHeight, 40);
     at('height').style.height = all + 'px';
@@ -242,7 +242,7 @@ class Flame {
     else hideTooltip();
   }
 
-  /** The facts about a frame, line by line. */
+  /** Returns the facts about a frame, one per line. */
   describe(box) {
     const { trace, tree, sum, mode } = this.page;
     const { frame } = box;
@@ -310,7 +310,7 @@ class Flame {
     showTooltip(lines, corner.left + x, corner.top + this.place(next).y + ROW);
   }
 
-  /** The functions that the view is zoomed into, each a way back. */
+  /** Shows the functions that the view is zoomed into. A click on one zooms out to it. */
   showCrumbs() {
     const { trace } = this.page;
     const crumb = (text, path) => element('button', {
@@ -327,7 +327,7 @@ class Flame {
     crumbs.replaceChildren(...all.length ? all
       : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
     crumbs.classList.toggle('hint', !all.length);
-    // The last one is the place of the view; a hint is read from its start.
+    // The last function is the current view. A hint is read from its start.
     crumbs.scrollLeft = all.length ? crumbs.scrollWidth : 0;
   }
 }

@@ -1,19 +1,21 @@
-//! The samples of one thread and one mode, merged where they are too many.
+//! The samples of one thread and one mode, merged if there are too many.
 //!
 //! # Invariants
-//! - Entries are in the order of their times.
-//! - Merging changes no sum: not the weight, nor the number of samples, of a stack and a context.
-//! - There are no more than there should be, or than twice as many as there are stacks in contexts.
+//! - Entries are in time order.
+//! - Merging changes no sum: for each stack and context, the weight and the number of samples stay.
+//! - The number of entries is at most the wanted number, or twice the number of distinct pairs of
+//!   stack and context.
 
 use std::collections::HashSet;
 
-/// Where merging begins.
+/// The length in microseconds of the shortest cell in which samples are merged.
 const CELL_US: u64 = 1_000;
 
-/// A sample, or several of one stack and one context.
+/// One sample, or several of one stack and one context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct MergedSample {
-    /// The time since the start of the recording, of the last sample if there are several.
+    /// The time since the start of the recording. If there are several samples, the time of the
+    /// last.
     pub(super) time_us: u64,
     /// The innermost call of its stack.
     pub(super) call: u32,
@@ -23,19 +25,19 @@ pub(super) struct MergedSample {
     pub(super) samples: u64,
 }
 
-/// Entries of a thread.
+/// The entries of a thread.
 #[derive(Debug, Default)]
 pub(super) struct MergedSamples {
     all: Vec<MergedSample>,
-    /// The wanted number of entries; `None` keeps all.
+    /// The wanted number of entries. `None` keeps all.
     ///
-    /// There may be twice as many as there are stacks.
+    /// There may be up to twice as many entries as stacks.
     most: Option<usize>,
     /// The number of entries that triggers the next merge.
     now_most: Option<usize>,
-    /// Weights are microseconds, at whose end the sample was taken.
+    /// Whether weights are microseconds that end at the time of the sample.
     is_wall: bool,
-    /// The time within which samples were merged into one entry; 0 if none were.
+    /// The length in microseconds of the cells in which samples were merged, 0 if none were.
     cell_us: u64,
 }
 
@@ -44,12 +46,12 @@ impl MergedSamples {
         Self { most, now_most: most, is_wall, ..Self::default() }
     }
 
-    /// Adds a sample that is not earlier than those before.
+    /// Adds a sample that is not earlier than the previous ones.
     pub(super) fn add(&mut self, mut entry: MergedSample) {
         let last = self.all.last_mut();
         entry.time_us = last.as_ref().map_or(0, |last| last.time_us).max(entry.time_us);
         match last {
-            // Time that goes on: nothing is lost by merging it.
+            // The sample continues the previous one, so merging loses nothing.
             Some(last)
                 if self.most.is_some()
                     && self.is_wall
@@ -65,7 +67,7 @@ impl MergedSamples {
         }
     }
 
-    /// The entries, and the longest time that one of them may be spread over by merging.
+    /// Returns the entries, and the longest time that merging may have spread one entry over.
     pub(super) fn finish(mut self) -> (Vec<MergedSample>, u64) {
         if self.cell_us > 0 {
             merge_cells(&mut self.all, self.cell_us);
@@ -76,20 +78,20 @@ impl MergedSamples {
         (self.all, self.cell_us)
     }
 
-    /// Merges until there are as few as there should be.
+    /// Merges until the number of entries is small enough.
     fn thin(&mut self) {
         let most = self.most.unwrap_or(usize::MAX);
-        // New entries may be merged as far as the older ones, which is often enough.
+        // New entries may be merged as much as the older ones, which is often enough.
         self.cell_us = self.cell_us.max(CELL_US);
         merge_cells(&mut self.all, self.cell_us);
         if self.all.len() <= most {
             return;
         }
-        // A cell has an entry for each of its stacks, however long it is. If most entries have
+        // A cell has one entry for each of its stacks, however long it is. If most entries have
         // distinct stacks, longer cells would lose times without saving entries.
         let most = most.max(distinct(&self.all).saturating_mul(2));
         self.now_most = Some(most);
-        // In one cell of all times there is but one of each.
+        // One cell for all times has one entry per pair, so this terminates.
         while self.all.len() > most {
             self.cell_us = self.cell_us.saturating_mul(2);
             merge_cells(&mut self.all, self.cell_us);
@@ -97,7 +99,7 @@ impl MergedSamples {
     }
 }
 
-/// The number of distinct pairs of stack and context.
+/// Returns the number of distinct pairs of stack and context.
 fn distinct(all: &[MergedSample]) -> usize {
     all.iter().map(|entry| (entry.call, entry.context)).collect::<HashSet<_>>().len()
 }
@@ -112,7 +114,7 @@ fn merge(one: &mut MergedSample, later: &MergedSample) {
     one.samples = one.samples.saturating_add(later.samples);
 }
 
-/// Makes those of one stack and one context that lie in one cell of time one.
+/// Merges the entries of one stack and one context in each time cell.
 fn merge_cells(all: &mut Vec<MergedSample>, cell_us: u64) {
     let mut merged: Vec<MergedSample> = Vec::with_capacity(all.len() / 2);
     for cell in all.chunk_by_mut(|one, next| one.time_us / cell_us == next.time_us / cell_us) {
@@ -161,7 +163,7 @@ mod tests {
         }
         let (all, cell_us) = entries.finish();
         assert!(all.len() <= 500 && all.len() > 100 && cell_us > 0, "{} {cell_us}", all.len());
-        assert!(cell_us < 1_000_000, "no further than it takes: {cell_us}");
+        assert!(cell_us < 1_000_000, "no more than necessary: {cell_us}");
         assert!(all.is_sorted_by_key(|entry| entry.time_us));
         let mut sums = [(0u64, 0u64); 7];
         for entry in &all {
@@ -178,17 +180,17 @@ mod tests {
             entries.add(entry(at, at as u32 % 100, 1));
         }
         let (all, _) = entries.finish();
-        // Two of each at most: the last two cells may meet in the middle.
+        // At most two entries per stack: the last two cells may meet in the middle.
         assert!((100..=200).contains(&all.len()), "{}", all.len());
         assert_eq!(all.iter().map(|entry| entry.samples).sum::<u64>(), 10_000);
     }
 
-    /// A longer cell would merge hardly any of them.
+    /// A longer cell would merge hardly any entries.
     #[test]
     fn where_most_stacks_are_distinct_times_stay() {
         let mut entries = MergedSamples::new(Some(100), false);
         for at in 0..20_000u32 {
-            // Every tenth is of one stack, the others are of one each.
+            // Every tenth sample has the same stack. The others have distinct stacks.
             entries.add(entry(u64::from(at) * 500, if at % 10 == 0 { 0 } else { at }, 1));
         }
         let (all, cell_us) = entries.finish();
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(all.iter().map(|entry| entry.samples).sum::<u64>(), 20_000);
     }
 
-    /// Few stacks are merged as far as it takes, however many samples there are of each.
+    /// Few stacks are merged as much as necessary, however many samples each has.
     #[test]
     fn entries_are_no_more_than_twice_the_stacks() {
         let mut entries = MergedSamples::new(Some(10), false);
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_goes_on_is_merged_without_loss() {
+    fn continuous_time_is_merged_without_loss() {
         let mut entries = MergedSamples::new(Some(3), true);
         for (time_us, call, weight) in [(100, 1, 100), (200, 1, 100), (400, 1, 100), (500, 2, 100)]
         {
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_go_back_are_held() {
+    fn times_never_go_backwards() {
         let mut entries = MergedSamples::new(None, false);
         for time_us in [5, 3, 9] {
             entries.add(entry(time_us, 1, 1));

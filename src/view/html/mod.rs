@@ -1,13 +1,13 @@
 //! One HTML page with all samples: flame graph, timeline, functions, spans.
 //!
 //! # Invariants
-//! - The page loads nothing: its policy forbids it. It holds its script and style, and no others
-//!   run.
-//! - No text of a trace is markup: all of it is in one block of base64, which the script reads as
+//! - The page loads nothing, because its content security policy forbids it. It contains its script
+//!   and style, and no others run.
+//! - No text of a trace is markup: all texts are in one block of base64, which the script reads as
 //!   data.
-//! - Weights add up to those of the trace, even where samples had to be merged.
-//! - Memory is that of [`ENTRIES_MAX`] samples of each mode, of the distinct stacks of each thread,
-//!   and of the names.
+//! - Weights add up to those of the trace, even if samples had to be merged.
+//! - Memory grows with [`ENTRIES_MAX`] samples of each mode, the distinct stacks of each thread,
+//!   and the names.
 
 mod byte_columns;
 mod merged_samples;
@@ -33,17 +33,17 @@ use crate::view::select::selection::{Selected, Selection};
 use byte_columns::ByteColumns;
 use page_samples::{ModeSamples, PageSamples};
 
-/// Most samples of a mode that are kept one by one; beyond that, neighbours of one stack are
-/// merged.
+/// Maximum number of separate samples of a mode. Beyond that, samples of one stack that are close
+/// in time are merged.
 ///
 /// If there are nearly as many stacks, there may be up to twice as many samples as stacks.
 pub const ENTRIES_MAX: u64 = 1_000_000;
-/// Most contexts that are kept, the heaviest.
+/// Maximum number of contexts. The heaviest are kept.
 pub const CONTEXTS_MAX: usize = 1 << 16;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// The script, in parts that each are about one thing.
+/// The script, one file per topic.
 const SCRIPT: [&str; 8] = [
     include_str!("trace.js"),
     include_str!("tree.js"),
@@ -55,7 +55,7 @@ const SCRIPT: [&str; 8] = [
     include_str!("page.js"),
 ];
 
-/// The modes of the page: the one that the user asked for, else the recorded ones.
+/// Returns the modes of the page: the mode that the user asked for, else the recorded ones.
 pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
     let recording = RecordingInfo::of(trace);
     let waits = !selection.states.is_empty() || !selection.calls.is_empty();
@@ -70,11 +70,11 @@ pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
 /// The options of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageOptions {
-    /// Leave out threads that only wait for work; they are folded otherwise.
+    /// Whether threads that only wait for work are left out. Otherwise they are collapsed.
     pub no_idle: bool,
-    /// Most samples of a mode that are kept one by one: [`ENTRIES_MAX`].
+    /// Maximum number of separate samples of a mode, see [`ENTRIES_MAX`].
     pub entries_max: u64,
-    /// Most contexts that are kept, the heaviest: [`CONTEXTS_MAX`].
+    /// Maximum number of contexts, see [`CONTEXTS_MAX`].
     pub contexts_max: usize,
 }
 
@@ -84,11 +84,11 @@ impl Default for PageOptions {
     }
 }
 
-/// Writes the page of what is selected, of each mode that it shows; each profile was loaded from
-/// that. Says what its reader should know of it.
+/// Writes the page of the selected samples of each shown mode. Each profile was loaded from its
+/// selection. Returns warnings for the user.
 ///
 /// # Errors
-/// Those of reading and of writing.
+/// Errors of reading and of writing.
 pub fn write(
     trace: &LazyTrace,
     sides: &[(&Selected, &Profile)],
@@ -116,7 +116,7 @@ pub fn write(
     Ok(excess.map(|excess| format!("the page has {excess}")).collect())
 }
 
-/// Writes the length of the head, the head and the columns: deflated, in base64.
+/// Writes the length of the header, the header and the columns, deflated and in base64.
 fn write_packed(
     head: &serde_json::Value,
     columns: &ByteColumns,
@@ -133,7 +133,8 @@ fn write_packed(
     Ok(())
 }
 
-/// Nothing is loaded or sent, and no script and style but those of the page itself apply.
+/// Returns the content security policy. The page loads and sends nothing, and only its own script
+/// and style apply.
 fn policy(script: &str) -> String {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
     let (script, style) = (hash(script), hash(STYLE));
@@ -152,9 +153,9 @@ enum PagePart<'a> {
     Trace,
 }
 
-/// The parts of the page in their order.
+/// Returns the parts of the page in order.
 fn parts(page: &str) -> impl Iterator<Item = PagePart<'_>> {
-    // A text between two marks begins with the name of the first.
+    // A text between two marks begins with the name of the first mark.
     page.split("<?")
         .flat_map(|text| match text.split_once("?>") {
             Some(("policy", rest)) => [Some(PagePart::Policy), Some(PagePart::Text(rest))],
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(text + marks, PAGE.len());
     }
 
-    /// An end tag ends a script or a style wherever it stands.
+    /// An end tag ends a script or a style wherever it is.
     #[test]
     fn script_and_style_do_not_end_themselves() {
         for text in SCRIPT.iter().chain([&STYLE]) {
@@ -194,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_has_the_hashes_of_what_is_there() {
+    fn the_policy_has_the_hashes_of_script_and_style() {
         let policy = policy("");
-        // The SHA-256 of nothing, a known vector.
+        // The SHA-256 of empty input, a known test vector.
         assert!(
             policy.contains("'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"),
             "{policy}"

@@ -1,4 +1,4 @@
-// The page: the choice, its sums, and the parts that show them.
+// The page: the selection, its sums, and the parts that show them.
 
 class Page {
   constructor(trace) {
@@ -13,7 +13,7 @@ class Page {
     this.showHead();
   }
 
-  /** Reads the choice from the address. */
+  /** Reads the selection from the address. */
   open() {
     this.choice.read(location.hash);
     at('search').value = this.choice.search;
@@ -21,9 +21,9 @@ class Page {
     this.refresh();
   }
 
-  /** Changes the choice. */
+  /** Changes the selection. */
   change(changes) {
-    // Another order of the rows has other paths.
+    // In another order of the rows the paths differ.
     if ('inverted' in changes && changes.inverted !== this.choice.inverted) this.choice.zoom = [];
     Object.assign(this.choice, changes);
     if ('search' in changes) at('search').value = this.choice.search;
@@ -34,7 +34,7 @@ class Page {
     this.waiting ||= requestAnimationFrame(() => this.refresh());
   }
 
-  /** Sums the chosen samples and shows them. */
+  /** Sums the selected samples and shows them. */
   refresh() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
@@ -60,7 +60,7 @@ class Page {
     this.remember();
   }
 
-  /** The weight of each node in a whole mode, so that callees keep their order in any window. */
+  /** The weight of each node in a complete mode, so that callees keep their order in any window. */
   ranksIn(mode) {
     if (!this.ranksOf.has(mode)) {
       const { fromUs: from, toUs: to } = this.trace;
@@ -73,14 +73,14 @@ class Page {
   }
 
   remember() {
-    // Browsers take an address a few times a second, and a pointer moves more often.
+    // Browsers accept a new address only a few times per second, and a pointer moves more often.
     if (this.isDragging) return;
     const fragment = this.choice.write();
     try {
       history.replaceState(null, '', fragment ? '#' + fragment
         : location.pathname + location.search);
     } catch {
-      // A page in a frame has no address of its own to link to.
+      // A page inside a frame has no address of its own to link to.
     }
   }
 
@@ -127,7 +127,7 @@ class Page {
     at('quality').textContent = texts.join('; ');
   }
 
-  /** Shows the weight of the choice, and its parts. */
+  /** Shows the weight of the selection, and its parts. */
   showTotals(isValid) {
     const { sum, mode, choice, trace } = this;
     this.showFacts();
@@ -170,7 +170,7 @@ class Page {
     matched.dataset.weight = weight;
   }
 
-  /** Shows the states, as the legend too. */
+  /** Shows the states, which are also the legend. */
   showStates() {
     const { sum, mode, colors } = this;
     at('states')?.remove();
@@ -206,7 +206,7 @@ class Page {
     if (choice.tab === 'spans') showSpans(this);
   }
 
-  /** Resets the choice. */
+  /** Resets the selection. */
   reset() {
     hideTooltip();
     const { mode, tab, inverted, flipped, sort, ascending } = this.choice;
@@ -268,7 +268,7 @@ class Page {
     }
   }
 
-  /** One step back, first of the focused part. Only the button resets everything at once. */
+  /** Goes one step back, in the focused part first. Only the button resets everything at once. */
   back(from) {
     hideTooltip();
     const { search, window, zoom, context, threads } = this.choice;
@@ -286,7 +286,7 @@ class Page {
     }
   }
 
-  /** Draws for paper in light colours, or for the screen again. */
+  /** Draws in light colours for printing, or for the screen again. */
   print(isPrinted) {
     if (isPrinted) document.documentElement.dataset.printed = 'yes';
     else delete document.documentElement.dataset.printed;

@@ -1,4 +1,4 @@
-//! The head of the page's data: the recording, and the texts that its numbers refer to.
+//! The header of the page's data: the recording, and the texts that its numbers refer to.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use crate::view::text::escape::escaped;
 /// The width of the labels of a summary.
 const LABEL: usize = 10;
 
-/// Everything but the columns, whose names and lengths it has.
+/// Returns everything except the columns, but with the names and lengths of the columns.
 pub(super) fn head(
     trace: &LazyTrace,
     sides: &[(&Selected, &Profile)],
@@ -48,7 +48,7 @@ pub(super) fn head(
     }))
 }
 
-/// The selected time, as far as the recording covers it.
+/// Returns the selected time, limited to the time of the recording.
 fn bounds(trace: &LazyTrace, sides: &[(&Selected, &Profile)]) -> (u64, u64) {
     let recording = crate::view::RecordingInfo::of(trace);
     let windows = || sides.iter().flat_map(|(selected, _)| &selected.windows);
@@ -58,7 +58,7 @@ fn bounds(trace: &LazyTrace, sides: &[(&Selected, &Profile)]) -> (u64, u64) {
     (from_ns.max(begin_ns), to_ns.min(recording.end_ns().unwrap_or(begin_ns)))
 }
 
-/// A sample may be later than what the recorder says that its end is.
+/// Returns the time of the last sample. It may be later than the recorder's end time.
 fn last_us(gathered: &PageSamples<'_>) -> u64 {
     let all = gathered.modes.iter().flat_map(ModeSamples::all);
     all.map(|entry| entry.time_us).max().unwrap_or(0)
@@ -92,7 +92,7 @@ fn mode(profile: &Profile, entries: &ModeSamples) -> Result<Value, ViewError> {
 }
 
 fn threads(gathered: &PageSamples<'_>) -> Vec<Value> {
-    // A kernel thread id may be used again, and must not be here.
+    // The kernel may reuse a thread id, but ids in the page must be unique.
     let mut lives: HashMap<u32, u32> = HashMap::new();
     let of = |shown: &super::page_samples::PageThread<'_>| {
         let thread = &shown.summary.thread;
@@ -108,7 +108,7 @@ fn threads(gathered: &PageSamples<'_>) -> Vec<Value> {
     gathered.threads.iter().map(of).collect()
 }
 
-/// The contexts by number, from 1 on, and the one that stands for all others.
+/// Returns the contexts by number, from 1 on, and the context that stands for all others.
 fn contexts(gathered: &PageSamples<'_>) -> Vec<Value> {
     let of = |number: usize| {
         let Some(context) = gathered.contexts.context_at(number) else {

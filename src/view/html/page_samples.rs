@@ -1,11 +1,11 @@
-//! All selected samples, thread after thread, with the tree of their stacks.
+//! All selected samples, thread by thread, with the tree of their stacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PageOptions;
 use super::byte_columns::ByteColumns;
 use super::merged_samples::{MergedSample, MergedSamples};
-use crate::trace::meter::{self, Unit};
+use crate::trace::meter::{self, PassUnit};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, TraceError, Window};
 use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
 use crate::view::profile::idle::idle_threads;
@@ -20,11 +20,11 @@ use crate::view::select::selection::Selected;
 
 /// The content of a page.
 pub(super) struct PageSamples<'a> {
-    /// The threads that have samples in it.
+    /// The threads that have samples on the page.
     pub(super) threads: Vec<PageThread<'a>>,
-    /// The labels of the processes, if there are several: then stacks start with a group for each.
+    /// The labels of the processes, if there are several. Then stacks start with a group for each.
     pub(super) processes: Vec<String>,
-    /// The stacks of all of them.
+    /// The stacks of all threads.
     pub(super) tree: CallTree<LocationId>,
     pub(super) waits: Waits,
     /// The contexts of the threads.
@@ -34,7 +34,7 @@ pub(super) struct PageSamples<'a> {
     pub(super) context_count: usize,
     /// The samples by mode.
     pub(super) modes: Vec<ModeSamples>,
-    /// When the time of entries begins.
+    /// The time from which the times of entries count.
     pub(super) begin_ns: u64,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct PageSamples<'a> {
 pub(super) struct PageThread<'a> {
     pub(super) summary: &'a ThreadSummary,
     /// The index in the profiles.
-    place: usize,
-    /// It only waits for work.
+    index: usize,
+    /// Whether the thread only waits for work.
     pub(super) idle: bool,
     /// The group of its process, if there are several.
     process: Option<GroupId>,
@@ -55,20 +55,20 @@ pub(super) struct ModeSamples {
     pub(super) mode: Mode,
     /// The entries by thread of the page.
     pub(super) threads: Vec<Vec<MergedSample>>,
-    /// The time within which samples were merged into one entry; 0 if none were.
+    /// The length in microseconds of the cells in which samples were merged, 0 if none were.
     pub(super) cell_us: u64,
     /// The wanted number of entries.
     most: u64,
 }
 
 impl ModeSamples {
-    /// A warning if there are far more entries than wanted, which makes browsers slow.
+    /// Returns a warning if there are far more entries than wanted, which makes browsers slow.
     pub(super) fn excess(&self) -> Option<String> {
         let (count, most) = (self.all().count() as u64, self.most);
         (count > most.saturating_mul(2)).then(|| {
             format!(
                 "{count} entries of {} time instead of {most}: stacks and threads differ too much \
-                 to be merged further; browsers are slow with so many, choose less with --from, \
+                 to be merged further; browsers are slow with this many, select less with --from, \
                  --to, --thread or --process",
                 self.mode.name()
             )
@@ -98,13 +98,14 @@ impl<'a> PageSamples<'a> {
         let recording = RecordingInfo::of(trace);
         let begin_ns = recording.begin_ns().unwrap_or(0);
         let mut threads = shown(trace, sides, options);
-        let processes = tell_apart(&mut threads, sides);
+        let processes = label_processes(&mut threads, sides);
         let by = Grouping::by_context().heaviest(options.contexts_max);
         let entries_max = options.entries_max;
-        let look = |contexts| look(trace, sides, (&threads, begin_ns, entries_max), contexts);
-        let mut seen = look(Grouper::new(&by))?;
+        let read =
+            |contexts| read_samples(trace, sides, (&threads, begin_ns, entries_max), contexts);
+        let mut seen = read(Grouper::new(&by))?;
         if seen.contexts.has_too_many() {
-            seen = look(seen.contexts.heaviest())?;
+            seen = read(seen.contexts.heaviest())?;
         }
         let SamplePass { growing, mut waits, contexts, modes } = seen;
         waits.resolve(trace)?;
@@ -132,28 +133,28 @@ impl<'a> PageSamples<'a> {
     }
 }
 
-/// The threads that have samples in any mode.
+/// Returns the threads that have samples in any mode.
 fn shown<'a>(
     trace: &'a LazyTrace,
     sides: &[(&Selected, &Profile)],
     options: &PageOptions,
 ) -> Vec<PageThread<'a>> {
     let idle: Vec<Vec<bool>> = sides.iter().map(|(_, profile)| idle_threads(profile)).collect();
-    // Profiles have the threads that their selections cover, which are the same in each.
+    // Profiles have the threads that their selections cover. These are the same in each profile.
     let covered = trace
         .threads()
         .iter()
         .filter(|thread| sides.first().is_some_and(|(selected, _)| selected.covers(thread)));
-    let has_samples = |place: usize| {
+    let has_samples = |index: usize| {
         sides.iter().any(|(_, profile)| {
-            profile.threads.get(place).is_some_and(|thread| thread.count.samples > 0)
+            profile.threads.get(index).is_some_and(|thread| thread.count.samples > 0)
         })
     };
-    let of = |(place, summary): (usize, &'a ThreadSummary)| {
-        let idle = idle.iter().any(|idle| idle.get(place).copied().unwrap_or(false));
-        (has_samples(place) && !(idle && options.no_idle)).then_some(PageThread {
+    let of = |(index, summary): (usize, &'a ThreadSummary)| {
+        let idle = idle.iter().any(|idle| idle.get(index).copied().unwrap_or(false));
+        (has_samples(index) && !(idle && options.no_idle)).then_some(PageThread {
             summary,
-            place,
+            index,
             idle,
             process: None,
         })
@@ -161,22 +162,23 @@ fn shown<'a>(
     covered.enumerate().filter_map(of).collect()
 }
 
-/// Gives each thread its process, if there are several, and says what these are called.
-fn tell_apart(threads: &mut [PageThread<'_>], sides: &[(&Selected, &Profile)]) -> Vec<String> {
+/// Sets the process of each thread if there are several processes, and returns the processes'
+/// labels.
+fn label_processes(threads: &mut [PageThread<'_>], sides: &[(&Selected, &Profile)]) -> Vec<String> {
     let pids: BTreeSet<u32> = threads.iter().map(|shown| shown.summary.thread.pid).collect();
     let Some((_, profile)) = sides.first().filter(|_| pids.len() > 1) else { return Vec::new() };
-    let places: BTreeMap<u32, GroupId> =
+    let indices: BTreeMap<u32, GroupId> =
         pids.iter().copied().zip((0..).map(GroupId::new)).collect();
     for shown in threads {
-        shown.process = places.get(&shown.summary.thread.pid).copied();
+        shown.process = indices.get(&shown.summary.thread.pid).copied();
     }
     let processes = Processes::of(profile);
     let label = |pid: &u32| processes.label(*pid).unwrap_or_else(|| format!("process/{pid}"));
     pids.iter().map(label).collect()
 }
 
-/// Looks at all samples once. If there are too many contexts, they are all that it knows.
-fn look<'a>(
+/// Reads all samples once. If there are too many contexts, only the contexts are collected.
+fn read_samples<'a>(
     trace: &LazyTrace,
     sides: &[(&Selected, &Profile)],
     (threads, begin_ns, entries_max): (&[PageThread<'_>], u64, u64),
@@ -185,13 +187,13 @@ fn look<'a>(
     let (mut growing, mut waits) = (CallTreeBuilder::default(), Waits::default());
     let mut modes = Vec::new();
     let samples = threads.iter().fold(0u64, |sum, it| sum.saturating_add(it.summary.samples));
-    meter::pass("drawing", Unit::Samples, samples.saturating_mul(sides.len() as u64));
+    meter::pass("drawing", PassUnit::Samples, samples.saturating_mul(sides.len() as u64));
     for (selected, profile) in sides.iter().copied() {
         let mode = selected.filter.mode;
         let mut of_mode = ModeSamples { mode, threads: Vec::new(), cell_us: 0, most: entries_max };
         let all = profile.count().samples;
         for thread in threads {
-            let own = profile.threads.get(thread.place);
+            let own = profile.threads.get(thread.index);
             let own = own.map_or(0, |own| own.count.samples);
             let most = (all > entries_max).then(|| share(own, all, entries_max));
             let mut entries = MergedSamples::new(most, mode == Mode::Wall);
@@ -211,7 +213,7 @@ fn look<'a>(
                 let call = growing.add(outermost.chain(frames).chain(wait), Count::default());
                 entries.add(MergedSample {
                     time_us: sample.time_ns.saturating_sub(begin_ns) / 1000,
-                    // A tree has no more calls than fit.
+                    // Memory limits a tree to fewer calls than this type can count.
                     call: u32::try_from(call).unwrap_or(0),
                     context,
                     weight: sample.weight.into(),
@@ -231,7 +233,7 @@ fn look<'a>(
     Ok(SamplePass { growing, waits, contexts, modes })
 }
 
-/// The entries of a thread: its share of all, but never none.
+/// Returns the number of entries of a thread: its share of all, but at least 16.
 fn share(own: u64, all: u64, most: u64) -> usize {
     let share = u128::from(most) * u128::from(own) / u128::from(all.max(1));
     usize::try_from(share).unwrap_or(usize::MAX).max(16)

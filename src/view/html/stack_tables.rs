@@ -14,7 +14,7 @@ use crate::view::recording::waits::Waits;
 use crate::view::select::groups::Groups;
 use crate::view::text::escape::escaped;
 
-/// The kind of a function in the page; a wait is `WAIT` and the number of its state.
+/// The kind of a function in the page. A wait is `WAIT` plus the number of its state.
 const CODE: u64 = 0;
 const MARK: u64 = 1;
 const WAIT: u64 = 2;
@@ -23,11 +23,11 @@ const WAIT: u64 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PageFunction {
     Code(NameId),
-    /// No function, but what stands for one.
+    /// A placeholder.
     Other(StackStep<()>),
 }
 
-/// The place of a call in a function: file by number, 0 for none, and line.
+/// A position in a function: the number of the file, 0 for none, and the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PageFrame {
     function: u32,
@@ -38,16 +38,16 @@ struct PageFrame {
 /// The tables of a tree.
 #[derive(Debug, Default)]
 pub(super) struct StackTables {
-    /// The names, each with the distinction between equal ones.
+    /// The names, each with the text that distinguishes equal names.
     names: Vec<(String, String)>,
     kinds: Vec<u64>,
     files: Vec<String>,
     frames: Vec<PageFrame>,
-    /// By call: the distance back to its caller, and its frame.
+    /// For each call, the distance back to its caller, and its frame.
     calls: Vec<(u64, u32)>,
 }
 
-/// Fills tables.
+/// Fills the tables.
 struct StackTableBuilder<'a> {
     profile: &'a Profile,
     names: StepNames,
@@ -60,7 +60,7 @@ struct StackTableBuilder<'a> {
 }
 
 impl StackTables {
-    /// The tables of all stacks; a profile of any mode has all names.
+    /// Builds the tables of all stacks. A profile of any mode has all names.
     pub(super) fn new(gathered: &PageSamples<'_>, profile: Option<&Profile>) -> Self {
         let Some(profile) = profile else { return Self::default() };
         let mut names = StepNames::of_functions(profile);
@@ -93,7 +93,7 @@ impl StackTables {
         columns.add("call.frame".to_owned(), self.calls.iter().map(|(_, frame)| (*frame).into()));
     }
 
-    /// The texts that the columns refer to.
+    /// Returns the texts that the columns refer to.
     pub(super) fn texts(&self) -> Value {
         let (names, modules): (Vec<_>, Vec<_>) =
             self.names.iter().map(|(name, module)| (name, module)).unzip();
@@ -152,7 +152,7 @@ impl StackTableBuilder<'_> {
                 (self.waits.name(id).to_owned(), String::new(), WAIT + u64::from(state))
             }
             PageFunction::Other(step) => {
-                // This step holds no frame, so any id will do.
+                // This step contains no frame, so the id is never used.
                 let step = step.map(|()| self.names.id(LocationId(u32::MAX)));
                 (self.names.text(step).to_owned(), String::new(), MARK)
             }
@@ -164,7 +164,7 @@ impl StackTableBuilder<'_> {
         id
     }
 
-    /// The number of a file, from 1 on.
+    /// Returns the number of a file, from 1 on.
     fn file(&mut self, file: &str) -> u32 {
         let all = &mut self.tables.files;
         let file = escaped(file);
@@ -178,7 +178,7 @@ impl StackTableBuilder<'_> {
     }
 }
 
-/// The index of the last row. More than four billion fit in no memory.
+/// Returns the index of the last row. Memory cannot hold more than four billion rows.
 fn last(length: usize) -> u32 {
     u32::try_from(length.saturating_sub(1)).unwrap_or(u32::MAX - 1)
 }

@@ -1,4 +1,4 @@
-// The user's choice. It is the fragment of the address, so that a link leads back to it.
+// The user's selection. It is the fragment of the address, so a link leads back to it.
 
 const TABS = ['flame', 'functions', 'spans'];
 
@@ -20,7 +20,7 @@ class Choice {
     return this.window || { from: this.trace.fromUs, to: this.trace.toUs };
   }
 
-  /** Reads the address; invalid parts are left out. */
+  /** Reads the address. Invalid parts are ignored. */
   read(hash) {
     this.clear();
     const { trace } = this;
@@ -51,7 +51,7 @@ class Choice {
     }
   }
 
-  /** The choice as the fragment of the address. */
+  /** Returns the selection as the fragment of the address. */
   write() {
     const { trace } = this;
     const fragment = new URLSearchParams();
@@ -75,7 +75,7 @@ class Choice {
     return fragment.toString();
   }
 
-  /** Whether a thread is shown. In wall clock time idle threads would hide all others. */
+  /** Returns whether a thread is shown. In wall clock time idle threads would hide all others. */
   has(thread) {
     if (this.threads) return this.threads.has(thread);
     return !this.leavesOut(thread);
@@ -86,7 +86,7 @@ class Choice {
       && this.trace.threads[thread].idle;
   }
 
-  /** Sets a window within the recorded time; the whole time counts as no window. */
+  /** Sets a window within the recorded time. A window of all the time counts as no window. */
   setWindow(from, to) {
     const { fromUs, toUs } = this.trace;
     const inside = us => Math.min(Math.max(Math.round(us), fromUs), toUs);
@@ -94,7 +94,7 @@ class Choice {
     this.window = high <= low || (low === fromUs && high === toUs) ? null : { from: low, to: high };
   }
 
-  /** Which contexts fit, by number; null if the user chose none. */
+  /** Returns which contexts match, by number, or null if the user selected none. */
   fitting() {
     if (!this.context) return null;
     const { kind, value } = this.context;
@@ -106,7 +106,7 @@ class Choice {
     return fits;
   }
 
-  /** The expression to search for, and whether it is valid; an invalid one is plain text. */
+  /** Returns the expression to search for and whether it is valid. An invalid one is plain text. */
   expression() {
     if (!this.search) return { expression: null, isValid: true };
     try {
@@ -124,7 +124,7 @@ function literally(text) {
   return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
 }
 
-/** The groupings of contexts in a trace: `span`, `root` and `tag:NAME`. */
+/** Returns the groupings of contexts in a trace: `span`, `root` and `tag:NAME`. */
 function kindsOfContexts(trace) {
   const kinds = new Set();
   for (const context of trace.contexts) {
@@ -143,7 +143,7 @@ function titleOfKind(kind) {
   return kind === 'root' ? 'Root spans' : kind === 'span' ? 'Spans' : kind.slice('tag:'.length);
 }
 
-/** The value of a context for a grouping; undefined if it has none. */
+/** Returns the value of a context for a grouping, or undefined if it has none. */
 function valueOf(context, kind) {
   if (context.others) return OTHERS;
   if (kind === 'root') return context.root ?? undefined;
@@ -152,7 +152,7 @@ function valueOf(context, kind) {
   return found && found[1];
 }
 
-/** A weight as text: as time if the length of a sampling period is known. */
+/** Returns a weight as text: as time if the length of a sampling period is known. */
 function weightText(mode, weight) {
   if (!mode.unitNs) return `${Math.round(weight).toLocaleString('en')} periods`;
   return timeText(weight * mode.unitNs / 1000);
@@ -169,7 +169,7 @@ function shareText(part, all) {
   return `${percent.toFixed(percent >= 9.95 ? 1 : 2)} %`;
 }
 
-/** An element with these properties and children; texts are never markup. */
+/** Creates an element with these properties and children. Texts are never markup. */
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {

@@ -1,4 +1,4 @@
-// The tables: functions by self and total weight; spans, their roots and tags.
+// The tables: functions by self and total weight; spans, root spans and tags.
 
 const ROWS_MAX = 500;
 
@@ -20,7 +20,7 @@ function numbersOf(mode, weight, all) {
   return texts.map(textContent => element('td', { textContent }));
 }
 
-/** Shows the functions of the chosen samples. */
+/** Shows the functions of the selected samples. */
 function showFunctions(page) {
   const { trace, tree, sum, mode, choice, matches } = page;
   const { own, total } = byFunction(trace, tree, sum);
@@ -65,7 +65,7 @@ function showFunctions(page) {
     element('tbody', {}, ...rows));
 }
 
-/** Shows the chosen threads and times by span, root or tag; a click chooses one. */
+/** Shows the selected threads and times by span, root or tag. A click selects one. */
 function showSpans(page) {
   const { trace, sum, mode, choice } = page;
   const kinds = kindsOfContexts(trace);

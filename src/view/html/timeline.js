@@ -1,22 +1,22 @@
-// The timeline: a row per thread or pool of threads. Dragging over it chooses a window.
+// The timeline: a row per thread or pool of threads. Dragging over it selects a window.
 
 const LANE = 20;
-/** Pixels of one cell of time. */
+/** Width in pixels of one cell of time. */
 const CELL = 2;
-/** Rows of a pool that are shown when it is unfolded; the others share one. */
+/** Maximum number of rows of an expanded pool. The other threads share one row. */
 const UNFOLDED_MAX = 100;
 
-/** The common name of the threads of a pool: without the number at its end. */
+/** Returns the common name of the threads of a pool, without the number at its end. */
 function stemOf(name) {
   return name.replace(/[-_:#/. ]*\d+$/, '') || name;
 }
 
-/** The pool of a thread: threads of one process whose names differ by a number. */
+/** Returns the pool of a thread: threads of one process whose names differ by a number. */
 function poolOf(thread) {
   return [thread.pid, Number.parseInt(thread.id, 10) === thread.pid, stemOf(thread.name)].join(' ');
 }
 
-/** The rows: pools, heaviest first, then idle threads. */
+/** Returns the rows: pools, heaviest first, then idle threads. */
 function lanesOf(trace, mode, unfolded) {
   const weights = trace.threads.map((_, thread) => {
     let sum = 0;
@@ -38,7 +38,7 @@ function lanesOf(trace, mode, unfolded) {
   });
   const lanes = [];
   const areSeveral = new Set(trace.threads.map(thread => thread.pid)).size > 1;
-  // Two processes have threads of the same names.
+  // Threads of two processes may have the same names.
   const inProcess = (text, thread, before) => areSeveral ? `${text}${before}${thread.pid}` : text;
   const single = (thread, inner) => ({
     key: 'thread ' + thread, threads: [thread], inner,
@@ -82,14 +82,14 @@ class Timeline {
     this.listen();
   }
 
-  /** Makes the rows of the current mode. */
+  /** Builds the rows of the current mode. */
   layout() {
     const { trace, mode } = this.page;
     this.lanes = lanesOf(trace, mode, this.unfolded);
     this.width = Math.max(at('strip').clientWidth, 40);
     at('labels').replaceChildren(...this.lanes.map(lane => this.label(lane)));
     at('strip').style.height = this.lanes.length * LANE + 'px';
-    // The bar of the rows takes room from them.
+    // The scroll bar reduces the width of the rows.
     this.width = Math.max(at('strip').clientWidth, 40);
     this.draw();
   }
@@ -129,7 +129,7 @@ class Timeline {
     this.page.change({ threads: chosen.size ? chosen : null });
   }
 
-  /** Marks the choice without drawing the rows again. */
+  /** Marks the selection without drawing the rows again. */
   mark() {
     const { choice } = this.page;
     for (const lane of this.lanes) {
@@ -192,7 +192,7 @@ class Timeline {
     }
   }
 
-  /** The time in each state by cell, of all threads of a row together. */
+  /** Returns the time in each state by cell, of all threads of a row together. */
   cellsOf(lane) {
     const { trace, mode, fits } = this.page;
     const cells = Math.ceil(this.width / CELL);
@@ -206,7 +206,7 @@ class Timeline {
           end = (mode.time[row] - trace.fromUs) / cellUs;
         const last = Math.min(Math.floor(end), cells - 1);
         if (end <= begin) {
-          // The length of a period is unknown: one sample fills its cell.
+          // The length of a period is unknown, so one sample fills its cell.
           used[last * STATES.length + state] += 1;
           continue;
         }
@@ -258,7 +258,7 @@ class Timeline {
     const end = event => {
       if (begun === null) return;
       const x = pixel(event);
-      // A click without dragging shows all again.
+      // A click without dragging shows everything again.
       if (Math.abs(x - begun) < 3) this.page.choice.window = null;
       else this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
       begun = null;
@@ -298,7 +298,7 @@ class Timeline {
   }
 }
 
-/** A step of 1, 2 or 5 and zeros that is not shorter. */
+/** Returns the next larger step of 1, 2 or 5 times a power of ten. */
 function niceStep(us) {
   const unit = 10 ** Math.floor(Math.log10(Math.max(us, 1)));
   return unit * [1, 2, 5, 10].find(factor => factor * unit >= us);

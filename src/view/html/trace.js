@@ -16,7 +16,7 @@ function fromBase64(text) {
   return bytes;
 }
 
-/** Numbers of seven bits a byte, the lowest first; the last byte of each is below 128. */
+/** Decodes numbers of seven bits per byte, the lowest first. The last byte of each is below 128. */
 function unpack(bytes, make) {
   let count = 0;
   for (let at = 0; at < bytes.length; at++) if (bytes[at] < 128) count++;
@@ -94,7 +94,7 @@ function readMode(mode, bytes, trace) {
     }
   }
   const context = unpack(bytes('context'), small);
-  // Other contexts have a number above all.
+  // The number of all other contexts is above the rest.
   const others = trace.contexts.length;
   for (let row = 0; row < context.length; row++) if (context[row] > others) context[row] = others;
   return {

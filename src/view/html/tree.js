@@ -1,4 +1,4 @@
-// The calls of the trace merged by function, and the sums of selected samples in them.
+// The calls of the trace, merged by function, and the sums of selected samples in them.
 
 /** All distinct paths of functions. Node 0 is the root, and a node comes after its caller. */
 class FunctionTree {
@@ -41,7 +41,7 @@ class FunctionTree {
     for (let node = 1; node < count; node++) this.callees[next[parent[node]]++] = node;
   }
 
-  /** Whether a node's function is none of its callers, so that recursion counts once. */
+  /** Whether a node's function is not one of its callers, so that recursion counts once. */
   findOutermost(functions) {
     const outermost = new Uint8Array(this.count), open = new Uint32Array(functions + 1);
     const pending = [0];
@@ -62,7 +62,7 @@ class FunctionTree {
   }
 }
 
-/** The first row from `low` on whose value is not below `limit`. */
+/** Returns the first row from `low` on whose value is not below `limit`. */
 function firstNotBelow(values, low, high, limit) {
   while (low < high) {
     const middle = (low + high) >>> 1;
@@ -74,7 +74,8 @@ function firstNotBelow(values, low, high, limit) {
 
 /**
  * Calls `use(row, weight)` for the samples of a thread in a window. A sample of wall clock time
- * counts with its part in the window, one of CPU time where it was taken. Adjacent windows add up.
+ * counts with its part in the window, and a sample of CPU time counts where it was taken.
+ * Adjacent windows add up.
  */
 function eachInWindow(trace, mode, thread, { from, to }, use) {
   const { first, time, since, weight, longest } = mode;
@@ -92,7 +93,7 @@ function eachInWindow(trace, mode, thread, { from, to }, use) {
   }
 }
 
-/** Sums the chosen samples by call, by node and by state. */
+/** Sums the selected samples by call, by node and by state. */
 function aggregate(trace, tree, mode, chosen) {
   const own = new Float64Array(trace.calls.caller.length);
   const states = new Float64Array(STATES.length);
@@ -122,7 +123,7 @@ function aggregate(trace, tree, mode, chosen) {
   return sum;
 }
 
-/** The total weights by call. */
+/** Returns the total weights by call. */
 function callTotals(trace, sum) {
   if (!sum.callTotal) {
     sum.callTotal = sum.own.slice();
@@ -134,7 +135,7 @@ function callTotals(trace, sum) {
   return sum.callTotal;
 }
 
-/** The self and total weights by function. */
+/** Returns the self and total weights by function. */
 function byFunction(trace, tree, sum) {
   const own = new Float64Array(trace.texts.functions.length), total = new Float64Array(own.length);
   for (let node = 1; node < tree.count; node++) {
@@ -144,7 +145,7 @@ function byFunction(trace, tree, sum) {
   return { own, total };
 }
 
-/** The weight of all stacks with a matching function. */
+/** Returns the weight of all stacks with a matching function. */
 function matchedWeight(tree, sum, matches) {
   const covered = new Uint8Array(tree.count);
   let weight = 0;
@@ -155,7 +156,7 @@ function matchedWeight(tree, sum, matches) {
   return weight;
 }
 
-/** The places of a node's calls in the source, heaviest first, with their weights. */
+/** Returns the source locations of a node's calls with their weights, heaviest first. */
 function placesOf(trace, tree, sum, inNodes) {
   const totals = callTotals(trace, sum);
   const places = new Map();

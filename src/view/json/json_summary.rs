@@ -9,24 +9,24 @@ use crate::view::profile::sample_totals::SampleTotals;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::rate_changes;
 use crate::view::recording::recording_info::RecordingInfo;
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::text::number::percent;
 
-/// Makes JSON objects of the selected samples.
+/// Builds JSON objects of the selected samples.
 pub(in crate::view) struct JsonSummary<'a> {
     recording: &'a RecordingInfo,
     totals: SampleTotals,
-    unit: Unit,
+    unit: WeightUnit,
 }
 
 impl<'a> JsonSummary<'a> {
-    /// The summary of the totals of a recording.
+    /// Creates the summary of a recording and its totals.
     pub(in crate::view) fn new(recording: &'a RecordingInfo, totals: SampleTotals) -> Self {
-        let unit = Unit::new(totals.mode, recording);
+        let unit = WeightUnit::new(totals.mode, recording);
         Self { recording, totals, unit }
     }
 
-    /// The whole object.
+    /// Returns the complete object.
     pub(in crate::view) fn object(&self) -> Map<String, Json> {
         let unit = if self.totals.mode == Mode::Cpu { "periods" } else { "microseconds" };
         let mut object = Map::new();
@@ -45,7 +45,7 @@ impl<'a> JsonSummary<'a> {
         object
     }
 
-    /// Some of the samples.
+    /// Returns a count as JSON.
     pub(in crate::view) fn count(&self, count: Count) -> Json {
         json!({
             "weight": count.weight,
@@ -57,12 +57,12 @@ impl<'a> JsonSummary<'a> {
 
     fn seconds(&self, weight: u64) -> Option<f64> {
         match self.unit {
-            Unit::Periods(period_ns) => Some(weight as f64 * period_ns? / 1e9),
-            Unit::Microseconds => Some(weight as f64 / 1e6),
+            WeightUnit::Periods(period_ns) => Some(weight as f64 * period_ns? / 1e9),
+            WeightUnit::Microseconds => Some(weight as f64 / 1e6),
         }
     }
 
-    /// The processes with samples, by their ids.
+    /// Returns the processes with samples, by their ids.
     fn processes(&self) -> Json {
         let sampled = self.totals.processes.iter().filter(|(_, it)| it.threads > 0);
         let listed = self.recording.processes();
@@ -87,7 +87,7 @@ impl<'a> JsonSummary<'a> {
             |reason| EndReason::from_number(reason).map_or("unknown reason", EndReason::name);
         let mut ends = Map::new();
         for (reason, samples) in &totals.ends {
-            // Two numbers that this version does not know have one name.
+            // Unknown numbers share one name.
             let entry = ends.entry(name(*reason).to_owned()).or_insert(json!(0));
             *entry = json!(entry.as_u64().unwrap_or(0) + samples);
         }
@@ -112,7 +112,7 @@ impl<'a> JsonSummary<'a> {
         })
     }
 
-    /// Times count from the start of the recording.
+    /// Returns the activity. Times count from the start of the recording.
     fn activity(&self) -> Json {
         let activity = &self.totals.activity;
         if activity.cells.is_empty() {
@@ -131,7 +131,7 @@ impl<'a> JsonSummary<'a> {
     }
 }
 
-/// The metadata of the recorder.
+/// Returns the recorder's metadata.
 fn recording(recording: &RecordingInfo) -> Json {
     let known = |key: &str| recording.metadata.get(key).map(value);
     let mut object = Map::new();

@@ -1,7 +1,7 @@
 //! A profile as one JSON object: the summary, and the trees or the heaviest rows.
 //!
-//! Percentages refer to all selected samples. Calls are a flat list, in which `caller` is the index
-//! of the caller: stacks may be deeper than any reader nests.
+//! Percentages refer to all selected samples. Calls are a flat list in which `caller` is the index
+//! of the caller, because stacks may be deeper than the nesting limit of any reader.
 
 mod json_summary;
 
@@ -27,7 +27,7 @@ pub enum JsonPart {
     Summary,
     /// The call trees.
     Trees,
-    /// The heaviest rows, no more than so many.
+    /// The heaviest rows, at most this many.
     Top(usize),
 }
 
@@ -53,18 +53,18 @@ pub fn write(
     writeln!(out, "{}", safe(&Json::Object(all)))
 }
 
-/// The JSON as text, safe to show.
+/// Returns the JSON as text, escaped for display.
 fn safe(json: &Json) -> String {
     json_escaped(&json.to_string()).into_owned()
 }
 
-/// Writes an object but for its closing brace: more of it follows.
+/// Writes an object without its closing brace, so that more can follow.
 fn write_open(object: Map<String, Json>, out: &mut dyn Write) -> io::Result<()> {
     let text = safe(&Json::Object(object));
     write!(out, "{}", text.strip_suffix('}').unwrap_or(&text))
 }
 
-/// Makes objects of the parts of a profile.
+/// Builds objects from the parts of a profile.
 struct ProfileWriter<'a> {
     head: JsonSummary<'a>,
     profile: &'a Profile,
@@ -75,7 +75,7 @@ impl ProfileWriter<'_> {
         self.head.count(count)
     }
 
-    /// The functions above the threshold, and the sum of the others.
+    /// Returns the functions above the threshold, and the sum of the others.
     fn functions(&self, options: &TreeOptions) -> Json {
         let table = FlatProfile::new(self.profile, RowType::Function);
         let least = options.limits.min_percent / 100.0 * table.all.weight as f64;
@@ -115,7 +115,7 @@ impl ProfileWriter<'_> {
         json!({ "number": rest.number, "self": self.count(rest.own) })
     }
 
-    /// Writes the object with its trees call by call, since a tree may have millions.
+    /// Writes the object with its trees call by call, because a tree may have millions of calls.
     fn with_trees(
         &self,
         mut all: Map<String, Json>,
@@ -133,8 +133,8 @@ impl ProfileWriter<'_> {
         all.insert("threads_without_sample".to_owned(), Json::Array(without));
         write_open(all, out)?;
         write!(out, ",\"trees\":[")?;
-        for (place, section) in forest.sections.iter().enumerate() {
-            write!(out, "{}", if place == 0 { "" } else { "," })?;
+        for (index, section) in forest.sections.iter().enumerate() {
+            write!(out, "{}", if index == 0 { "" } else { "," })?;
             self.tree(&forest, section, out)?;
         }
         writeln!(out, "]}}")
@@ -185,7 +185,7 @@ fn thread(profile: &ThreadProfile) -> Json {
     json!({ "pid": thread.pid, "tid": thread.tid, "name": thread.name })
 }
 
-/// The kind of a step.
+/// Returns the kind of a step.
 fn kind_of<Id>(step: StackStep<Id>) -> &'static str {
     match step {
         StackStep::Frame(_) => "call",

@@ -2,17 +2,17 @@
 
 use std::str::FromStr;
 
-use super::keys::Key;
+use super::keys::KeyPress;
 use super::row_weights::RowKind;
 use crate::view::recording::mode::Mode;
 
 /// The order of the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Time in a function alone.
+    /// By the time in a function itself.
     #[default]
     Own,
-    /// Time in it and in all that it called.
+    /// By the time in a function and its callees.
     Total,
 }
 
@@ -35,55 +35,55 @@ pub struct DisplayState {
     pub kind: RowKind,
     /// The order of the rows.
     pub order: Order,
-    /// Sorted by the time since the start, not by the last interval.
+    /// Whether rows are sorted by the time since the start instead of the last interval.
     pub since_start: bool,
-    /// CPU time, or all time.
+    /// The shown time: CPU time or wall clock time.
     pub mode: Mode,
-    /// Both are recorded.
+    /// Whether both modes are recorded.
     pub has_both_modes: bool,
-    /// Show idle threads too, in wall clock time.
+    /// Whether idle threads are shown too, in wall clock time.
     pub idle: bool,
-    /// Rows that are above the screen.
+    /// The number of rows above the screen.
     pub scroll: usize,
-    /// Nothing new is shown.
+    /// Whether the display is paused.
     pub paused: bool,
-    /// The keys are explained instead.
+    /// Whether the help is shown instead of the table.
     pub help: bool,
-    /// The user asked to quit.
+    /// Whether the user asked to quit.
     pub over: bool,
 }
 
 impl DisplayState {
-    /// Does what a key stands for; `page` is how many rows the screen has.
-    pub fn press(&mut self, key: Key, page: usize) {
+    /// Applies a key. `page` is the number of rows on the screen.
+    pub fn press(&mut self, key: KeyPress, page: usize) {
         let kind = |kind| Self { kind, scroll: 0, help: false, ..*self };
         *self = match key {
-            Key::Char('q') | Key::End => Self { over: true, ..*self },
+            KeyPress::Char('q') | KeyPress::End => Self { over: true, ..*self },
             // Any key leaves the help.
             _ if self.help => Self { help: false, ..*self },
-            Key::Char('?' | 'h') => Self { help: true, ..*self },
-            Key::Char('f') => kind(RowKind::Function),
-            Key::Char('t') => kind(RowKind::Thread),
-            Key::Char('m') => kind(RowKind::Module),
-            Key::Char('l') => kind(RowKind::Line),
-            Key::Char('s') => {
+            KeyPress::Char('?' | 'h') => Self { help: true, ..*self },
+            KeyPress::Char('f') => kind(RowKind::Function),
+            KeyPress::Char('t') => kind(RowKind::Thread),
+            KeyPress::Char('m') => kind(RowKind::Module),
+            KeyPress::Char('l') => kind(RowKind::Line),
+            KeyPress::Char('s') => {
                 let order = if self.order == Order::Own { Order::Total } else { Order::Own };
                 Self { order, scroll: 0, ..*self }
             }
-            Key::Char('c') => Self { since_start: !self.since_start, scroll: 0, ..*self },
-            Key::Char('w') if self.has_both_modes => {
+            KeyPress::Char('c') => Self { since_start: !self.since_start, scroll: 0, ..*self },
+            KeyPress::Char('w') if self.has_both_modes => {
                 let mode = if self.mode == Mode::Cpu { Mode::Wall } else { Mode::Cpu };
                 Self { mode, scroll: 0, ..*self }
             }
-            Key::Char('i') => Self { idle: !self.idle, scroll: 0, ..*self },
-            Key::Char('p' | ' ') => Self { paused: !self.paused, ..*self },
-            Key::Up => self.scrolled(|row| row.saturating_sub(1)),
-            Key::Down => self.scrolled(|row| row.saturating_add(1)),
-            Key::PageUp => self.scrolled(|row| row.saturating_sub(page)),
-            Key::PageDown => self.scrolled(|row| row.saturating_add(page)),
-            Key::First => self.scrolled(|_| 0),
-            // The terminal's affair.
-            Key::Suspend | Key::Char(_) => *self,
+            KeyPress::Char('i') => Self { idle: !self.idle, scroll: 0, ..*self },
+            KeyPress::Char('p' | ' ') => Self { paused: !self.paused, ..*self },
+            KeyPress::Up => self.scrolled(|row| row.saturating_sub(1)),
+            KeyPress::Down => self.scrolled(|row| row.saturating_add(1)),
+            KeyPress::PageUp => self.scrolled(|row| row.saturating_sub(page)),
+            KeyPress::PageDown => self.scrolled(|row| row.saturating_add(page)),
+            KeyPress::First => self.scrolled(|_| 0),
+            // The caller handles suspension.
+            KeyPress::Suspend | KeyPress::Char(_) => *self,
         };
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn the_mode_changes_only_where_both_are_recorded() {
         assert_eq!(pressed("w").mode, Mode::Cpu);
         let mut display = DisplayState { has_both_modes: true, ..DisplayState::default() };
-        display.press(Key::Char('w'), 1);
+        display.press(KeyPress::Char('w'), 1);
         assert_eq!(display.mode, Mode::Wall);
     }
 }

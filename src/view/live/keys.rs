@@ -1,36 +1,36 @@
-//! Keys, as terminals send them.
+//! Keys as terminals send them.
 
-/// A key.
+/// A key that the user pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     /// A character.
     Char(char),
-    /// A row up.
+    /// One row up.
     Up,
-    /// A row down.
+    /// One row down.
     Down,
-    /// A screen up.
+    /// One screen up.
     PageUp,
-    /// A screen down.
+    /// One screen down.
     PageDown,
     /// To the first row.
     First,
-    /// Ctrl-C, Ctrl-D: the end.
+    /// Ctrl-C or Ctrl-D: quit.
     End,
-    /// Ctrl-Z: the shell is wanted for a while.
+    /// Ctrl-Z: suspend.
     Suspend,
 }
 
-/// The known keys in the input; others are skipped.
-pub fn keys(bytes: &[u8]) -> Vec<Key> {
+/// Returns the known keys in the input and skips others.
+pub fn keys(bytes: &[u8]) -> Vec<KeyPress> {
     let mut keys = Vec::new();
     let mut rest = bytes;
     while let Some((first, after)) = rest.split_first() {
         let (key, left) = match first {
             0x1b => sequence(after),
-            0x03 | 0x04 => (Some(Key::End), after),
-            0x1a => (Some(Key::Suspend), after),
-            b' '..=b'~' => (Some(Key::Char(char::from(*first))), after),
+            0x03 | 0x04 => (Some(KeyPress::End), after),
+            0x1a => (Some(KeyPress::Suspend), after),
+            b' '..=b'~' => (Some(KeyPress::Char(char::from(*first))), after),
             _ => (None, after),
         };
         keys.extend(key);
@@ -39,23 +39,23 @@ pub fn keys(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// The key of an escape sequence, and the input after it.
-fn sequence(bytes: &[u8]) -> (Option<Key>, &[u8]) {
+/// Parses the key of an escape sequence. Returns it with the remaining input.
+fn sequence(bytes: &[u8]) -> (Option<KeyPress>, &[u8]) {
     let [b'[' | b'O', rest @ ..] = bytes else {
-        // The escape key itself, or Alt with another one, which is taken without it.
+        // This is the escape key itself, or Alt with another key, which is then read without Alt.
         return (None, bytes);
     };
-    // Parameters, then one final byte.
+    // A sequence has parameters, then one final byte.
     let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
     let Some((parameters, [last, left @ ..])) = end.map(|end| rest.split_at(end)) else {
         return (None, &[]);
     };
     let key = match (parameters, *last) {
-        (_, b'A') => Some(Key::Up),
-        (_, b'B') => Some(Key::Down),
-        (_, b'H') | (b"1" | b"7", b'~') => Some(Key::First),
-        (b"5", b'~') => Some(Key::PageUp),
-        (b"6", b'~') => Some(Key::PageDown),
+        (_, b'A') => Some(KeyPress::Up),
+        (_, b'B') => Some(KeyPress::Down),
+        (_, b'H') | (b"1" | b"7", b'~') => Some(KeyPress::First),
+        (b"5", b'~') => Some(KeyPress::PageUp),
+        (b"6", b'~') => Some(KeyPress::PageDown),
         _ => None,
     };
     (key, left)
@@ -66,19 +66,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sequences_are_told_from_characters() {
-        assert_eq!(keys(b"q"), [Key::Char('q')]);
-        assert_eq!(keys(b"\x1b[A\x1bOBs"), [Key::Up, Key::Down, Key::Char('s')]);
+    fn sequences_are_distinguished_from_characters() {
+        assert_eq!(keys(b"q"), [KeyPress::Char('q')]);
+        assert_eq!(keys(b"\x1b[A\x1bOBs"), [KeyPress::Up, KeyPress::Down, KeyPress::Char('s')]);
         assert_eq!(keys(b"\x1b[5~\x1b[6~\x1b[1~\x1b[H"), {
-            [Key::PageUp, Key::PageDown, Key::First, Key::First]
+            [KeyPress::PageUp, KeyPress::PageDown, KeyPress::First, KeyPress::First]
         });
-        // Function keys, a mouse, a key with a modifier: nothing that a letter in them would do.
-        assert_eq!(keys(b"\x1b[15~\x1b[<0;3;4M\x1b[1;5A"), [Key::Up]);
-        assert_eq!(keys(b"\x03\x1a"), [Key::End, Key::Suspend]);
+        // Function keys, a mouse, a key with a modifier: the letters in them have no effect.
+        assert_eq!(keys(b"\x1b[15~\x1b[<0;3;4M\x1b[1;5A"), [KeyPress::Up]);
+        assert_eq!(keys(b"\x03\x1a"), [KeyPress::End, KeyPress::Suspend]);
     }
 
     #[test]
-    fn what_is_cut_off_or_no_text_is_no_key() {
+    fn truncated_sequences_and_non_text_are_skipped() {
         assert_eq!(keys(b"\x1b"), []);
         assert_eq!(keys(b"\x1b[5"), []);
         assert_eq!(keys("é\0\n".as_bytes()), []);

@@ -1,8 +1,8 @@
 //! All counts of the live table: each kind of row, for the last interval and since the start.
 //!
 //! # Invariants
-//! - Idle threads are counted apart from the others, and both together are all samples. Each
-//!   interval decides anew which threads are idle.
+//! - Idle threads are counted separately from the others, and both together are all samples. Each
+//!   interval decides again which threads are idle.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
 use crate::view::text::number::{counted, percent};
 
-/// The last interval, and all since the start.
+/// Weights of the last interval and since the start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastAndAll {
     /// The last interval.
@@ -28,7 +28,7 @@ impl LastAndAll {
         self.all.add(tally);
     }
 
-    /// The weight of the time that rows are sorted by.
+    /// Returns the weight of the time that rows are sorted by.
     fn weight(&self, display: &DisplayState) -> u64 {
         if display.since_start { self.all.all } else { self.last.all }
     }
@@ -41,7 +41,7 @@ impl LastAndAll {
     }
 }
 
-/// The tallies of one mode, in the order of [`RowKind::ALL`].
+/// The counts of one mode, in the order of [`RowKind::ALL`].
 #[derive(Debug, Clone)]
 struct ModeCounts {
     mode: Mode,
@@ -50,7 +50,7 @@ struct ModeCounts {
     idle: [LastAndAll; RowKind::ALL.len()],
 }
 
-/// Everything that was counted.
+/// All counts.
 #[derive(Debug, Clone)]
 pub struct LiveCounts {
     sides: Vec<ModeCounts>,
@@ -61,11 +61,11 @@ pub struct LiveCounts {
 pub(super) struct ShownCounts<'a> {
     /// The rows.
     pub(super) times: Cow<'a, LastAndAll>,
-    /// The idle threads that are left out.
+    /// The hidden idle threads.
     pub(super) idle: Option<IdleShare>,
 }
 
-/// Threads that only wait for work, and are left out.
+/// The share of the hidden threads that only wait for work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct IdleShare {
     threads: u64,
@@ -74,7 +74,7 @@ pub(super) struct IdleShare {
 }
 
 impl IdleShare {
-    /// A line about them; `how` says how they are shown.
+    /// Returns a line about the hidden threads. `how` says how to show them.
     pub(super) fn line(self, how: &str) -> String {
         let Self { threads, last_percent, all_percent } = self;
         let number = counted(threads, "idle thread");
@@ -83,7 +83,7 @@ impl IdleShare {
 }
 
 impl LiveCounts {
-    /// Nothing yet, of these modes.
+    /// Creates empty counts of these modes.
     pub fn new(modes: &[Mode]) -> Self {
         let (kinds, idle) = Default::default();
         let side = ModeCounts { mode: Mode::Cpu, kinds, idle };
@@ -92,12 +92,12 @@ impl LiveCounts {
         }
     }
 
-    /// The modes that it has.
+    /// Returns the modes with counts.
     pub fn modes(&self) -> impl Iterator<Item = Mode> {
         self.sides.iter().map(|side| side.mode)
     }
 
-    /// Begins an interval.
+    /// Starts an interval.
     pub fn begin(&mut self) {
         for side in &mut self.sides {
             for times in side.kinds.iter_mut().chain(&mut side.idle) {
@@ -125,14 +125,14 @@ impl LiveCounts {
         }
     }
 
-    /// The visible part.
+    /// Returns the visible part.
     ///
-    /// Idle threads are shown if no other thread has samples in the time that sorts the rows: the
-    /// user may be looking at a process that hangs.
+    /// Idle threads are shown if no other thread has samples in the time that sorts the rows,
+    /// because the process may hang.
     pub(super) fn shown(&self, display: &DisplayState) -> Option<ShownCounts<'_>> {
         let side = self.sides.iter().find(|side| side.mode == display.mode)?;
-        let place = |kind| RowKind::ALL.iter().position(|it| *it == kind);
-        let at = place(display.kind)?;
+        let index = |kind| RowKind::ALL.iter().position(|it| *it == kind);
+        let at = index(display.kind)?;
         let (times, idle) = (side.kinds.get(at)?, side.idle.get(at)?);
         if idle.all.all == 0 {
             return Some(ShownCounts { times: Cow::Borrowed(times), idle: None });
@@ -141,9 +141,9 @@ impl LiveCounts {
             return Some(ShownCounts { times: Cow::Owned(times.with(idle)), idle: None });
         }
         let share = |part: u64, other: u64| percent(part, part.saturating_add(other));
-        let threads = place(RowKind::Thread)?;
+        let threads = index(RowKind::Thread)?;
         let (awake, asleep) = (side.kinds.get(threads)?, side.idle.get(threads)?);
-        // A sleeping thread has few samples, which may be longer than an interval.
+        // A sleeping thread has few samples, each of which may be longer than an interval.
         let asleep = asleep.all.rows.keys().filter(|label| !awake.last.rows.contains_key(label));
         let idle = IdleShare {
             threads: asleep.count() as u64,

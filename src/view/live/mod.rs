@@ -1,7 +1,7 @@
 //! The live table: where a process spends its time, in the last interval and since the start.
 //!
-//! Invariants: a row's share refers to all samples of its time, and a last row sums up the hidden
-//! ones. Memory grows with the distinct names, at most [`ROWS_MAX`].
+//! Invariants: a row's share refers to all samples of its time, and the last row sums up the hidden
+//! rows. Memory grows with the distinct names, at most [`ROWS_MAX`].
 
 mod display_state;
 mod keys;
@@ -13,7 +13,7 @@ mod table;
 mod unread_samples;
 
 pub use display_state::{DisplayState, Order};
-pub use keys::{Key, keys};
+pub use keys::{KeyPress, keys};
 pub use live_counts::LiveCounts;
 pub use row_weights::{ROWS_MAX, RowKind};
 pub use screen::{LineStyle, ScreenLine, ScreenSize, plain, screen};

@@ -6,9 +6,10 @@ use std::str::FromStr;
 use crate::view::profile::flat_profile::{FlatProfile, RowType, TableRow};
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
 
-/// Most rows. Generated code may have ever new names; all later ones share a row.
+/// Maximum number of rows. Generated code may keep producing new names; all later names share a
+/// row.
 pub const ROWS_MAX: usize = 50_000;
-/// The row of what came after them.
+/// The name of the row of all later names.
 const OTHERS: &str = "(others)";
 
 /// The kind of the rows.
@@ -29,7 +30,7 @@ impl RowKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Function, Self::Thread, Self::Module, Self::Line];
 
-    /// The name on the command line and over the column.
+    /// Returns the name on the command line and above the column.
     pub fn name(self) -> &'static str {
         match self {
             Self::Function => "function",
@@ -58,21 +59,21 @@ impl FromStr for RowKind {
     }
 }
 
-/// The name of a row, safe to show.
+/// The name of a row, escaped for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RowLabel {
     /// The name.
     pub(super) text: String,
-    /// The module of a function; may be empty.
-    pub(super) place: String,
+    /// The module of a function, possibly empty.
+    pub(super) qualifier: String,
 }
 
-/// The weight of a row: sampling periods, or of wall clock time microseconds.
+/// The weight of a row: sampling periods, or microseconds of wall clock time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RowWeight {
-    /// In itself alone.
+    /// The weight in the row itself.
     pub(super) own: u64,
-    /// In it and in all that it called; a recursive call counts once.
+    /// The weight in the row and its callees. A recursive call counts once.
     pub(super) total: u64,
 }
 
@@ -86,7 +87,7 @@ pub(super) struct RowWeights {
 }
 
 impl RowWeights {
-    /// Counts some threads of a profile.
+    /// Counts these threads of a profile.
     pub(super) fn of<'a>(
         profile: &'a Profile,
         threads: impl Iterator<Item = &'a ThreadProfile>,
@@ -96,12 +97,12 @@ impl RowWeights {
         let mut tally = Self { all: table.all.weight, ..Self::default() };
         for TableRow { name, qualifier, own, total, .. } in table.rows {
             let weight = RowWeight { own: own.weight, total: total.weight };
-            tally.put(RowLabel { text: name, place: qualifier }, weight);
+            tally.put(RowLabel { text: name, qualifier }, weight);
         }
         tally
     }
 
-    /// Adds the rows of another time.
+    /// Adds the weights of another interval.
     pub(super) fn add(&mut self, other: &Self) {
         for (label, weight) in &other.rows {
             self.put(label.clone(), *weight);
@@ -122,7 +123,7 @@ impl RowWeights {
 }
 
 fn others() -> RowLabel {
-    RowLabel { text: OTHERS.to_owned(), place: String::new() }
+    RowLabel { text: OTHERS.to_owned(), qualifier: String::new() }
 }
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     fn label(text: &str) -> RowLabel {
-        RowLabel { text: text.to_owned(), place: String::new() }
+        RowLabel { text: text.to_owned(), qualifier: String::new() }
     }
 
     fn both(weight: u64) -> RowWeight {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_one_row_and_nothing_is_lost() {
+    fn excess_rows_share_one_row_and_nothing_is_lost() {
         let mut tally = RowWeights::default();
         for number in 0..ROWS_MAX + 10 {
             tally.put(label(&format!("f{number}")), both(2));

@@ -1,4 +1,4 @@
-//! The live table as lines of a terminal, or as a whole for a pipe.
+//! The live table as lines of a terminal, or as a complete table for a pipe.
 
 use super::display_state::DisplayState;
 use super::live_counts::{LiveCounts, ShownCounts};
@@ -8,26 +8,26 @@ use super::table::{LiveColumns, LiveRow, LiveTable, heading};
 use crate::view::recording::mode::Mode;
 use crate::view::text::escape::escaped;
 
-/// Room for names in a table that goes to a pipe.
+/// Maximum width of names in a table that goes to a pipe.
 const NAMES_MAX: usize = 80;
-/// Most columns for the place of a row, such as its module.
-const PLACE_MAX: usize = 28;
-/// A name has so much of a line at least, or its place is left out.
+/// Maximum width of the location of a row, such as its module.
+const QUALIFIER_MAX: usize = 28;
+/// Minimum width of a name. If less is left, the location is omitted.
 const NAME_MIN: usize = 14;
-/// Lines around the rows: two above the headings, the headings, and the last one.
+/// Number of lines around the rows: two above the headings, the headings, and the last one.
 const AROUND: usize = 5;
 
-/// The characters and lines of a terminal.
+/// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScreenSize {
-    /// Characters of a line.
+    /// Characters per line.
     pub width: usize,
-    /// Lines.
+    /// Number of lines.
     pub height: usize,
 }
 
 impl ScreenSize {
-    /// Rows of the table that have room.
+    /// Returns the number of rows that fit.
     pub fn rows(self) -> usize {
         self.height.saturating_sub(AROUND).max(1)
     }
@@ -36,28 +36,28 @@ impl ScreenSize {
 /// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineStyle {
-    /// Not at all.
+    /// Plain text.
     Plain,
     /// The line about the target.
     Head,
-    /// Above a column.
+    /// A column heading.
     Heading,
     /// A row with a tenth of the time or more.
     Hot,
-    /// Beside the matter.
+    /// Secondary text.
     Dim,
 }
 
-/// A line of a terminal, without its end.
+/// A line of a terminal, without its line feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScreenLine {
-    /// The text; never longer than the terminal is wide.
+    /// The text, at most as long as the terminal is wide.
     pub text: String,
     /// The style.
     pub style: LineStyle,
 }
 
-/// All lines of a terminal of this size. Limits the scroll position to the existing rows.
+/// Returns all lines of a terminal of this size. Limits the scroll position to the existing rows.
 pub fn screen(
     counts: &LiveCounts,
     status: &LiveStatus,
@@ -87,7 +87,7 @@ pub fn screen(
     lines
 }
 
-/// A whole table of at most `top` rows; the others are summed up.
+/// Returns a complete table of at most `top` rows and the sum of the others.
 pub fn plain(
     counts: &LiveCounts,
     status: &LiveStatus,
@@ -105,8 +105,8 @@ pub fn plain(
     let title = titles(display, names);
     text.push_str(&format!("{above}\n{columns}  {}\n", title.trim_end()));
     for row in shown {
-        // No name is cut here: a script may look for the whole of it.
-        let label = format!("{:names$}  {}", row.label.text, row.label.place);
+        // Names are not truncated here: a script may search for the complete name.
+        let label = format!("{:names$}  {}", row.label.text, row.label.qualifier);
         text.push_str(&format!("{}  {}\n", table.numbers(row), label.trim_end()));
     }
     if shown.is_empty() {
@@ -129,18 +129,18 @@ fn table(
     let table = LiveTable::new(&times, display, pairs);
     let room = size.rows().saturating_sub(usize::from(idle.is_some())).max(1);
     display.scroll = display.scroll.min(table.rows.len().saturating_sub(room));
-    // If not all rows fit, the last line has the sum of the others.
+    // If not all rows fit, the last line shows the sum of the others.
     let from = table.rows.get(display.scroll..).unwrap_or_default();
     let number = if from.len() > room { room - 1 } else { from.len() };
     let shown = from.get(..number).unwrap_or_default();
-    let place = shown.iter().map(|row| row.label.place.chars().count()).max().unwrap_or(0);
-    let place = place.clamp(place_title(display).len(), PLACE_MAX);
+    let qualifiers = shown.iter().map(|row| row.label.qualifier.chars().count()).max().unwrap_or(0);
+    let qualifiers = qualifiers.clamp(qualifier_title(display).len(), QUALIFIER_MAX);
     let room = size.width.saturating_sub(pairs.width() + 2);
-    let place = if room < NAME_MIN + 2 + place { 0 } else { place };
-    let names = if place == 0 { room } else { room - 2 - place }.max(NAME_MIN);
+    let qualifiers = if room < NAME_MIN + 2 + qualifiers { 0 } else { qualifiers };
+    let names = if qualifiers == 0 { room } else { room - 2 - qualifiers }.max(NAME_MIN);
     let [above, columns] = heading(display, pairs, idle.is_some(), status.interval.as_secs_f64());
     lines.push(ScreenLine { text: above, style: LineStyle::Dim });
-    let title = match place {
+    let title = match qualifiers {
         0 => format!("{columns}  {}", display.kind.name()),
         _ => format!("{columns}  {}", titles(display, names)),
     };
@@ -155,8 +155,11 @@ fn table(
     };
     for row in shown {
         let name = cut_name(&row.label.text, names);
-        let text =
-            format!("{}  {name:names$}  {}", table.numbers(row), cut(&row.label.place, place));
+        let text = format!(
+            "{}  {name:names$}  {}",
+            table.numbers(row),
+            cut(&row.label.qualifier, qualifiers)
+        );
         let style = if hot(row) { LineStyle::Hot } else { LineStyle::Plain };
         lines.push(ScreenLine { text: text.trim_end().to_owned(), style });
     }
@@ -174,10 +177,10 @@ fn table(
 }
 
 fn titles(display: &DisplayState, names: usize) -> String {
-    format!("{:names$}  {}", display.kind.name(), place_title(display))
+    format!("{:names$}  {}", display.kind.name(), qualifier_title(display))
 }
 
-fn place_title(display: &DisplayState) -> &'static str {
+fn qualifier_title(display: &DisplayState) -> &'static str {
     match display.kind {
         RowKind::Function | RowKind::Line => "module",
         RowKind::Module => "path",
@@ -212,17 +215,17 @@ fn help(display: &DisplayState) -> Vec<String> {
     let mode = format!("  w          CPU time or all time{mode}");
     [
         "",
-        "  self %     time in the function itself, of all samples of that time",
-        "  total %    time in it and in all that it called",
+        "  self %     time in the function itself, as a share of all samples",
+        "  total %    time in the function and all its callees",
         "",
         "  f t m l    a row for each function, thread, module, line",
         "  s          sort by self or by total",
         "  c          sort by the last interval or by the time since the start",
         &mode,
-        "  i          of all time: show idle threads too, or leave them out",
-        "  p, space   stop the table, and let it go on",
+        "  i          with all time: show or hide idle threads",
+        "  p, space   pause or resume the table",
         "  arrows, PageUp, PageDown, Home    scroll",
-        "  q, Ctrl-C  end: the process is left as it was",
+        "  q, Ctrl-C  quit; the process goes on as before",
         "  Ctrl-Z     back to the shell, until fg",
         "",
         "  any key goes back",
@@ -231,8 +234,8 @@ fn help(display: &DisplayState) -> Vec<String> {
     .to_vec()
 }
 
-/// Cuts a name to `width`. A name with a place loses the start of the path, since its end has the
-/// line number.
+/// Truncates a name to `width`. A name with a source location loses the start of the path, because
+/// its end has the line number.
 fn cut_name(text: &str, width: usize) -> String {
     let Some((name, path)) = text.rsplit_once(" at ") else { return cut(text, width) };
     let length = text.chars().count();
@@ -246,7 +249,7 @@ fn cut_name(text: &str, width: usize) -> String {
     format!("{name} at …{end}")
 }
 
-/// At most so many characters; an ellipsis stands for the rest.
+/// Truncates a text to `width` characters. An ellipsis replaces the remainder.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -8,23 +8,23 @@ use crate::view::text::number::counted;
 /// The state of a recording and of its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveStatus {
-    /// The target.
+    /// The process id of the target.
     pub pid: i32,
     /// The command line from the system.
     pub command: String,
-    /// Since the start.
+    /// The time since the start.
     pub elapsed: Duration,
     /// The length of the last interval.
     pub interval: Duration,
-    /// Threads that are sampled.
+    /// The number of sampled threads.
     pub threads: usize,
-    /// CPU time that the target used in the interval, in percent of one processor.
+    /// The target's CPU time in the interval, in percent of one processor.
     pub cpu_percent: Option<f64>,
-    /// Samples of the interval.
+    /// The number of samples in the interval.
     pub samples: u64,
-    /// Samples that were lost since the start.
+    /// The number of samples lost since the start.
     pub lost: u64,
-    /// CPU time of this process in the interval, in percent of one processor.
+    /// This process's CPU time in the interval, in percent of one processor.
     pub own_percent: Option<f64>,
     /// The engine and its rate.
     pub engine: String,
@@ -33,14 +33,14 @@ pub struct LiveStatus {
 }
 
 impl LiveStatus {
-    /// The line about the target.
+    /// Returns the line about the target.
     pub(super) fn target(&self) -> String {
         let seconds = self.elapsed.as_secs_f64();
         let command = escaped(&self.command);
         format!("pid {} {command}  {seconds:.1} s  {}", self.pid, escaped(&self.engine))
     }
 
-    /// The line about its activity, and the cost of the profiler.
+    /// Returns the line about the target's activity and the cost of the profiler.
     pub(super) fn figures(&self) -> String {
         let mut parts = vec![counted(self.threads as u64, "thread")];
         parts.extend(self.cpu_percent.map(|percent| format!("{percent:.1} % CPU")));

@@ -6,14 +6,14 @@ use super::row_weights::{RowLabel, RowWeight};
 use crate::view::recording::mode::Mode;
 use crate::view::text::number::percent;
 
-/// A row of both times.
+/// A row with its weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LiveRow<'a> {
     /// The name.
     pub(super) label: &'a RowLabel,
-    /// In the last interval.
+    /// The weight in the last interval.
     pub(super) last: RowWeight,
-    /// Since the start.
+    /// The weight since the start.
     pub(super) all: RowWeight,
 }
 
@@ -28,7 +28,7 @@ impl LiveColumns {
     /// Both pairs.
     pub(super) const BOTH: Self = Self { last: true, all: true };
 
-    /// The pairs that fit on a line; a narrow terminal shows the pair that sorts the rows.
+    /// Returns the pairs that fit on a line. A narrow terminal shows the pair that sorts the rows.
     pub(super) fn fitting(width: usize, display: &DisplayState) -> Self {
         match width {
             WIDE.. => Self::BOTH,
@@ -36,24 +36,24 @@ impl LiveColumns {
         }
     }
 
-    /// Characters that they take.
+    /// Returns the number of characters of the columns.
     pub(super) fn width(self) -> usize {
         PAIR * (usize::from(self.last) + usize::from(self.all))
     }
 
-    /// The texts of the shown pairs, one after the other.
+    /// Returns the texts of the shown pairs, one after another.
     fn both(self, last: String, all: String) -> String {
         let pairs = [(self.last, last), (self.all, all)];
         pairs.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, text)| text).collect()
     }
 }
 
-/// From so many characters on, both pairs have room beside a name.
+/// Minimum width at which both pairs fit next to a name.
 const WIDE: usize = 60;
-/// Characters of a pair.
+/// Width of a pair in characters.
 const PAIR: usize = 16;
 
-/// Rows, heaviest first, and what their shares are of.
+/// The rows, heaviest first, and the totals that their shares refer to.
 #[derive(Debug)]
 pub(super) struct LiveTable<'a> {
     /// The rows.
@@ -64,9 +64,9 @@ pub(super) struct LiveTable<'a> {
 }
 
 impl<'a> LiveTable<'a> {
-    /// All visible rows, sorted.
+    /// Returns all visible rows, sorted.
     ///
-    /// Without `since_start` the rows of the last interval come first, then the others by their
+    /// Without `since_start` the rows of the last interval come first, then the other rows by their
     /// weight since the start.
     pub(super) fn new(times: &'a LastAndAll, display: &DisplayState, columns: LiveColumns) -> Self {
         let last = |label| times.last.rows.get(label).copied().unwrap_or_default();
@@ -85,13 +85,13 @@ impl<'a> LiveTable<'a> {
         Self { rows, last_all: times.last.all, all_all: times.all.all, columns }
     }
 
-    /// The columns of numbers.
+    /// Returns the columns of numbers.
     pub(super) fn numbers(&self, row: &LiveRow<'_>) -> String {
         let pair = |of: RowWeight, all| format!("{}{}", share(of.own, all), share(of.total, all));
         self.columns.both(pair(row.last, self.last_all), pair(row.all, self.all_all))
     }
 
-    /// The sum of all rows after the first `shown`.
+    /// Returns the sum of all rows after the first `shown`.
     ///
     /// Totals are left out, because common callers would count twice.
     pub(super) fn rest(&self, shown: usize) -> Option<String> {
@@ -104,7 +104,7 @@ impl<'a> LiveTable<'a> {
     }
 }
 
-/// A column of a share in percent.
+/// Returns a column with a share in percent.
 fn share(part: u64, whole: u64) -> String {
     match part {
         0 => format!("{:>8}", "-"),
@@ -112,8 +112,8 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// The two lines above the columns, with or without idle threads in them; an arrow marks what they
-/// are sorted by.
+/// Returns the two lines above the columns, with or without idle threads. An arrow marks the sort
+/// order.
 pub(super) fn heading(
     display: &DisplayState,
     columns: LiveColumns,

@@ -13,19 +13,19 @@ use crate::view::text::escape::escaped;
 use crate::view::text::number::percent;
 use name_advice::{UNKNOWN, missing, of_runtime};
 
-/// The source of names of code outside of all files that no runtime reported.
+/// The source of names of code that is outside all files and that no runtime reported.
 const NO_FILE: &str = "nowhere: this code is in no file";
 
 /// The share of a module.
 #[derive(Debug, Default)]
 struct ModuleShare {
-    /// Weight in the module itself.
+    /// The weight in the module itself.
     own: u64,
-    /// The part in functions without a name.
+    /// The part of the weight in functions without a name.
     nameless: u64,
 }
 
-/// Writes a block for each module, those with most samples first.
+/// Writes a block for each module, the modules with the most samples first.
 pub fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let total = profile.count().weight;
     let mut shares: Vec<(ModuleId, ModuleShare)> = shares(profile).into_iter().collect();
@@ -42,7 +42,7 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 fn shares(profile: &Profile) -> BTreeMap<ModuleId, ModuleShare> {
     let mut shares: BTreeMap<ModuleId, ModuleShare> = BTreeMap::new();
     for method in &profile.methods {
-        // A module that only calls others has no samples of its own, and is shown all the same.
+        // A module that only calls others has no samples of its own, but is shown.
         method.module.map(|module| shares.entry(module).or_default());
     }
     let calls = profile.threads.iter().flat_map(|thread| {
@@ -50,7 +50,7 @@ fn shares(profile: &Profile) -> BTreeMap<ModuleId, ModuleShare> {
         all.iter().map(move |call| (call, all.get(call.caller())))
     });
     for (call, caller) in calls {
-        // Time in which a thread waits is that of the function that it waits in.
+        // The waiting time of a thread belongs to the function that it waits in.
         let step = match (call.step, caller) {
             (StackStep::Wait(_), Some(caller)) => caller.step,
             (step, _) => step,
@@ -66,7 +66,7 @@ fn shares(profile: &Profile) -> BTreeMap<ModuleId, ModuleShare> {
     shares
 }
 
-/// The recorder knew only an address, which it wrote in brackets.
+/// Returns whether a method has no name. The recorder writes an unnamed address in brackets.
 fn is_nameless(method: &Method) -> bool {
     method.name == UNKNOWN || (method.name.starts_with('[') && method.name.contains("+0x"))
 }
@@ -78,7 +78,7 @@ fn write_module(
     total: u64,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    // An id without a module is of a damaged trace.
+    // An id without a module comes from a corrupt trace.
     let Some(module) = profile.modules.get(id.0 as usize) else { return Ok(()) };
     let source = match profile.recording.metadata.get(&format!("{SYMBOLS}{}", id.0)) {
         Some(Value::Text(source)) => Some(source.as_str()),

@@ -1,13 +1,14 @@
 //! Advice on how to get the missing names and lines of a module.
 //!
 //! # Does not
-//! - recommend the impossible: a debug package for a program that no package installed.
+//! - recommend the impossible, such as a debug package for a program that was not installed from a
+//!   package.
 
 use crate::view::text::escape::shell_quoted;
 
-/// Code outside of all files.
+/// The name of code outside all files.
 pub(super) const UNKNOWN: &str = "[unknown]";
-/// Runtimes by the beginnings of their files' names, and how each names its code.
+/// Prefixes of the file names of runtimes, and how each can name its code.
 const RUNTIMES: [(&[&str], &str); 5] = [
     (&["libjvm.so"], "record with --jvm-names; whole stacks need `java -XX:+PreserveFramePointer`"),
     (&["node", "nodejs"], "start it with `node --perf-basic-prof`"),
@@ -19,27 +20,28 @@ const ANY_RUNTIME: &str = "a runtime made this code: it names it when started wi
     --perf-basic-prof`, `python3 -X perf` or `erl +JPperf true`; Java is asked with \
     `traceprof record --jvm-names`";
 
-/// Sources that know no lines, and how those end that lack something.
+/// Sources without lines.
 const POOR: [&str; 3] =
     ["its symbol table", "its compressed symbol table", "its exported names only"];
+/// Ends of the sources that miss a part.
 const SPLIT: [&str; 2] = [" split file (.dwo)", " split files (.dwo)"];
 const PUT_ASIDE: &str = ", without what dwz put aside";
-/// Around the number of MiB that all debug files together may have.
+/// The texts around the number of MiB of memory for debug files.
 const CROWDED: [&str; 2] = [", without what did not fit in the ", " MiB for debug files"];
-const PUT_ASIDE_REMEDY: &str = "install the file that dwz made with its debug package: \
-    `readelf --string-dump=.gnu_debugaltlink` of the file with the debug information says where \
-    it is wanted";
+const PUT_ASIDE_REMEDY: &str = "install the debug package with the supplementary file of dwz: \
+    `readelf --string-dump=.gnu_debugaltlink` on the file with the debug information shows \
+    its path";
 
 const NOT_READ: &str = "nowhere: ";
-const NOT_READ_REMEDY: &str = "record as root, or as the user of the process, while the file is \
-    there; `traceprof record` says what it could not read, and why";
+const NOT_READ_REMEDY: &str = "record as root, or as the user of the process, while the file \
+    exists; `traceprof record` reports what it could not read, and why";
 
-/// Where packages put what has a debug package.
+/// Folders with installed packages, which have debug packages.
 const PACKAGED: [&str; 5] = ["/usr/", "/lib/", "/lib64/", "/bin/", "/sbin/"];
-/// Below them, where none does.
+/// A folder below them without packages.
 const UNPACKAGED: &str = "/usr/local/";
 
-/// For code outside of all files, in a process with these modules.
+/// Returns advice for code outside all files, in a process with these modules.
 pub(super) fn of_runtime<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> String {
     let is_there = |starts: &[&str]| {
         let mut names = paths.clone().filter_map(|path| path.rsplit('/').next());
@@ -50,15 +52,15 @@ pub(super) fn of_runtime<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> St
     if found.is_empty() { ANY_RUNTIME.to_owned() } else { found.join("; ") }
 }
 
-/// A file is this program or library, of any version.
+/// Returns whether a file name is that of this program or library, in any version.
 fn is_program(name: &str, start: &str) -> bool {
     let rest = name.strip_prefix(start);
     rest.is_some_and(|rest| !rest.starts_with(|first: char| first.is_alphabetic() || first == '_'))
 }
 
-/// For a module with a file, whose names come from this source.
+/// Returns advice for a module with a file, whose names come from this source.
 pub(super) fn missing(path: &str, build_id: &str, source: Option<&str>) -> Option<String> {
-    // Mappings of the kernel have no debug file.
+    // The kernel's mappings have no debug file.
     let source = source.filter(|_| !path.starts_with('['))?;
     if SPLIT.iter().any(|lack| source.ends_with(lack)) {
         let path = shell_quoted(path);
@@ -73,18 +75,18 @@ pub(super) fn missing(path: &str, build_id: &str, source: Option<&str>) -> Optio
     if let Some(what) = crowded(source) {
         let file = shell_quoted(what.strip_prefix("debug file ").unwrap_or(path));
         return Some(format!(
-            "`objcopy --decompress-debug-sections {file}`, which takes less memory then, or record \
-             where there is more of it"
+            "`objcopy --decompress-debug-sections {file}`, which then needs less memory, or record \
+             on a machine with more memory"
         ));
     }
     if source.starts_with(NOT_READ) {
         return Some(NOT_READ_REMEDY.to_owned());
     }
-    // The path of a debug file may be any text.
+    // The path of a debug file may be any text, so sources must be equal.
     POOR.contains(&source).then(|| of_poor(path, build_id))
 }
 
-/// For a module without lines, or even names.
+/// Returns advice for a module without lines, or even without names.
 fn of_poor(path: &str, build_id: &str) -> String {
     const BUILD: &str = "build it with -g, or do not strip it";
     if build_id.is_empty() {
@@ -97,7 +99,7 @@ fn of_poor(path: &str, build_id: &str) -> String {
     format!("{own}, or `debuginfod-find debuginfo {id}`, or record with --debuginfod")
 }
 
-/// The source of names that left a part out to save memory.
+/// Returns the source of names that left out a part to save memory.
 fn crowded(source: &str) -> Option<&str> {
     let (source, mib) = source.strip_suffix(CROWDED[1])?.rsplit_once(CROWDED[0])?;
     mib.parse::<u64>().ok()?;
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remedy_is_that_of_what_is_missing() {
+    fn advice_fits_the_missing_part() {
         let of = |source: &str| missing("/opt/a b", "abcd", Some(source)).unwrap_or_default();
         for source in POOR {
             assert!(of(source).contains("debuginfod-find debuginfo abcd"), "{source}");
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_packages_are_of_what_packages_have_installed() {
+    fn only_packaged_files_get_debug_packages() {
         let of = |path| missing(path, "abcd", Some("its exported names only")).unwrap();
         for path in ["/usr/bin/perl", "/lib/x86_64-linux-gnu/libz.so.1", "/usr/libexec/a"] {
             assert!(
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn remedy_is_that_of_the_runtime_that_is_there() {
+    fn advice_fits_the_runtime_of_the_process() {
         let of = |paths: &[&str]| of_runtime(paths.iter().copied());
         for (path, part) in [
             ("/usr/lib/jvm/java-17/lib/server/libjvm.so", "--jvm-names"),

@@ -1,25 +1,26 @@
-//! The inverted call tree: the functions in which samples were taken, and below each its callers.
+//! The inverted call tree: the functions in which samples were taken, and below each function its
+//! callers.
 //!
 //! # Invariants
 //! - The weights of the first level are self weights, and add up to the tree's.
-//! - Calls that get no line need no memory: callers of a light or deep call are not searched. The
-//!   callers of all stack ends together may be far more than the calls of the tree.
+//! - Calls without a line need no memory: callers of a light or deep call are not searched. All
+//!   stack ends together may have far more callers than the tree has calls.
 
 use std::collections::BTreeMap;
 
-use crate::view::print::options::Limits;
+use crate::view::print::options::PrintLimits;
 use crate::view::profile::call_tree::{CallTree, Count, StackStep};
 use crate::view::profile::step_names::NameId;
 
-/// An end of a stack, and how far up its callers have been followed.
+/// An end of a stack: the call up to which its callers have been followed, and its count.
 type StackEnd = (usize, Count);
 
-/// The tree of callers.
-pub(in crate::view) fn inverted(tree: &CallTree<NameId>, limits: &Limits) -> CallTree<NameId> {
+/// Returns the tree of callers.
+pub(in crate::view) fn inverted(tree: &CallTree<NameId>, limits: &PrintLimits) -> CallTree<NameId> {
     let calls = tree.calls();
     let mut own: Vec<Count> = calls.iter().map(|call| call.own).collect();
     for (index, call) in calls.iter().enumerate() {
-        // A context is no place in the code.
+        // A context is not a position in the code.
         if matches!(call.step, StackStep::ContextText(_)) {
             let moved = std::mem::take(&mut own[index]);
             own[call.caller()] += moved;
@@ -35,7 +36,8 @@ pub(in crate::view) fn inverted(tree: &CallTree<NameId>, limits: &Limits) -> Cal
         for (at, count) in ends {
             callers.entry(calls[at].step).or_default().push((at, count));
         }
-        // Where some stacks have no further caller, the thread is one, so that callers add up.
+        // If some stacks have no further caller, the thread becomes their caller, so that callers
+        // add up.
         for (step, ends) in callers {
             let mut count = Count::default();
             ends.iter().for_each(|(_, more)| count += *more);

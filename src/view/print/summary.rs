@@ -1,7 +1,7 @@
-//! The head of a printed trace: the recorded program, the method and the quality.
+//! The header of a printed trace: the recorded program, the method and the quality.
 //!
-//! Every line comes from the trace. A line is missing if the recorder did not write its key;
-//! nothing is guessed.
+//! Every line comes from the trace. If the recorder did not write the key of a line, the line is
+//! left out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,20 +14,20 @@ use crate::view::profile::sample_totals::SampleTotals;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::rate_changes;
 use crate::view::recording::recording_info::{ExecutedProgram, RecordingInfo};
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::text::date::utc;
 use crate::view::text::escape::{escaped, shell_quoted};
 use crate::view::text::number::{counted, percent, wall_seconds};
 use crate::view::text::text_style::{Ink, TextStyle};
 
-/// Columns of a label and the space after it.
+/// Width of a label and the space after it.
 const LABEL: usize = 10;
-/// The label of the strip.
+/// The label of the activity line.
 const ACTIVITY: &str = "activity";
-/// Lines that a command takes on a terminal.
+/// Maximum number of lines of a command on a terminal.
 const COMMAND_LINES: usize = 2;
 
-/// Writes the head without the strip, for who shows the time otherwise.
+/// Writes the header without the activity line, for views that show the time in another way.
 pub(in crate::view) fn write(
     recording: &RecordingInfo,
     totals: &SampleTotals,
@@ -36,20 +36,20 @@ pub(in crate::view) fn write(
     write_lines(&lines(recording, totals), &TextStyle::default(), out).map(|_| ())
 }
 
-/// Writes the head with the strip, and says how many lines it has on the terminal.
+/// Writes the header with the activity line. Returns the number of lines on the terminal.
 pub(in crate::view) fn write_with_activity(
     recording: &RecordingInfo,
     totals: &SampleTotals,
     (style, out): (&TextStyle, &mut dyn Write),
 ) -> io::Result<usize> {
     let mut lines = lines(recording, totals);
-    let unit = Unit::new(totals.mode, recording);
+    let unit = WeightUnit::new(totals.mode, recording);
     let base_ns = recording.begin_ns().unwrap_or(0);
     lines.extend(totals.activity.line(unit, base_ns, style).map(|line| (ACTIVITY, line)));
     write_lines(&lines, style, out)
 }
 
-/// The lines of the head, each a label and a text.
+/// Returns the lines of the header, each a label and a text.
 fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
@@ -72,7 +72,7 @@ fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str,
     lines.into_iter().filter_map(|(label, text)| text.map(|text| (label, text))).collect()
 }
 
-/// Writes such lines, and says how many they are on the terminal.
+/// Writes lines with labels. Returns their number on the terminal.
 fn write_lines(
     lines: &[(&str, String)],
     style: &TextStyle,
@@ -81,11 +81,11 @@ fn write_lines(
     let mut count = 0;
     for (label, text) in lines {
         let mut texts = match *label {
-            // Spaces in it are times without a sample, not ends of words.
+            // Spaces in this line are times without a sample, not ends of words.
             ACTIVITY => vec![text.clone()],
             _ => style.wrapped(&escaped(text), LABEL),
         };
-        // A command line may be as long as a book; figures are never cut.
+        // A command line may be arbitrarily long. Numbers are never truncated.
         if *label == "command" && texts.len() > COMMAND_LINES {
             let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
             texts.push(style.fit(&rest, LABEL).into_owned());
@@ -112,7 +112,7 @@ fn command(recording: &RecordingInfo) -> Option<String> {
             _ => None,
         })
         .collect();
-    // The command line belongs to one process; the next line names the others.
+    // The command line belongs to one process. The next line names the others.
     let others = process_count(recording).saturating_sub(1);
     let others = match others {
         0 => String::new(),
@@ -126,9 +126,9 @@ fn command(recording: &RecordingInfo) -> Option<String> {
     }
 }
 
-/// How many processes were recorded together; 0 if it was one alone.
+/// Returns the number of processes that were recorded together, 0 for a single process.
 fn process_count(recording: &RecordingInfo) -> u64 {
-    // The recorder does not list any number of them.
+    // The recorder lists only a limited number of them.
     recording.number("processes").unwrap_or(0).max(recording.processes().len() as u64)
 }
 
@@ -150,10 +150,10 @@ fn recorded(recording: &RecordingInfo) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// The processes that were recorded together, with their shares of the selected samples.
+/// Returns the processes that were recorded together, with their shares of the selected samples.
 fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
     const NAMED: usize = 4;
-    // Two processes may have had one id, one after the other; the totals have it once.
+    // Two processes may have had the same id, one after the other. The totals contain the id once.
     let mut names: BTreeMap<u64, &str> =
         totals.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
     names.extend(recording.processes().into_iter().map(|it| (it.pid, it.name)));
@@ -187,8 +187,8 @@ fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String>
         number.map_or_else(String::new, |number| format!("; {number} {what}"))
     };
     let refused = others("processes_refused", "could not be recorded");
-    let missed = others("processes_missed", "ended before they could be recorded");
-    // Time on the processor and time of threads that wait are shared out otherwise.
+    let missed = others("processes_missed", "exited before they could be recorded");
+    // Shares of CPU time differ from shares of the time of all threads.
     let of = match (all, totals.mode) {
         (0, _) => "",
         (_, Mode::Cpu) => " of CPU time",
@@ -197,7 +197,8 @@ fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String>
     (count > 0).then(|| format!("{count}: {}{more}{of}{refused}{missed}", named.join(", ")))
 }
 
-/// The programs that the target executed meanwhile, each with its process if there are several.
+/// Returns the programs that the target executed during the recording, each with its process if
+/// there are several.
 fn executed(recording: &RecordingInfo) -> Option<String> {
     const NAMED: usize = 4;
     let programs = recording.executed();
@@ -210,7 +211,7 @@ fn executed(recording: &RecordingInfo) -> Option<String> {
         format!("{}{by}{after}{why}", shell_quoted(it.name))
     };
     let named: Vec<String> = programs.iter().take(NAMED).map(one).collect();
-    // The recorder does not list any number of them.
+    // The recorder lists only a limited number of them.
     let count = recording.number("executions").unwrap_or(0).max(programs.len() as u64);
     let more = match count.saturating_sub(named.len() as u64) {
         0 => String::new(),
@@ -219,7 +220,7 @@ fn executed(recording: &RecordingInfo) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
-/// From the recorder, or from the first to the last sample.
+/// Returns the duration from the recorder, or from the first to the last sample.
 fn duration_ns(recording: &RecordingInfo) -> Option<u64> {
     recording.end_ns()?.checked_sub(recording.begin_ns()?)
 }
@@ -256,7 +257,7 @@ fn sampling(recording: &RecordingInfo) -> Option<String> {
 fn samples(recording: &RecordingInfo, totals: &SampleTotals) -> String {
     let (samples, threads) = (totals.count.samples, counted(totals.threads, "thread"));
     if samples == 0 && recording.closed && recording.window.is_none() && !recording.has_wall() {
-        return "none; what threads wait for is recorded with --mode wall".to_owned();
+        return "none; --mode wall records what threads wait for".to_owned();
     }
     match totals.states() {
         Some(states) => format!("{samples} for {} s in {threads}", wall_seconds(states.total())),
@@ -299,7 +300,7 @@ fn lost(recording: &RecordingInfo) -> Option<String> {
     }
 }
 
-/// The CPU time of the whole recording; that of a part is unknown.
+/// Returns the CPU time of the complete recording. The CPU time of a part is unknown.
 fn cpu_time(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
     if recording.window.is_some() {
         return None;
@@ -342,7 +343,7 @@ fn milliseconds(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-/// The unreadable part of the file.
+/// Returns a description of the unreadable part of the file.
 fn damage(recording: &RecordingInfo) -> Option<String> {
     let losses = &recording.losses;
     if losses.is_empty() {
@@ -358,10 +359,10 @@ fn damage(recording: &RecordingInfo) -> Option<String> {
     };
     let places = counted(losses.len() as u64, "place");
     let threads = counted(threads.len() as u64, "thread");
-    Some(format!("{samples} cannot be read any more, at {places} of {threads}"))
+    Some(format!("{samples} can no longer be read, at {places} of {threads}"))
 }
 
-/// Where the trace comes from, if not from a recorder.
+/// Returns the origin of a trace that does not come directly from a recorder.
 fn origin(recording: &RecordingInfo) -> Option<String> {
     let file = recording.text("recovered_from")?;
     let lost = recording.number("recovered_lost_samples").unwrap_or(0);
@@ -383,7 +384,7 @@ fn origin(recording: &RecordingInfo) -> Option<String> {
 fn unfinished(recording: &RecordingInfo) -> Option<String> {
     let text = match recording.running {
         true => "the recording is still running: this is what was written so far",
-        false => "the recording did not end properly: this is all that was written until then",
+        false => "the recording did not end properly: this is all that it had written",
     };
     (!recording.closed).then(|| text.to_owned())
 }

@@ -1,12 +1,12 @@
-//! A summary that fits on one screen: the head, and the heaviest functions by self and by total
+//! A summary that fits on one screen: the header, and the heaviest functions by self and by total
 //! weight.
 //!
-//! Functions that only lead to one other get no line for their total: they would be the first ten
-//! of every program.
+//! Functions that do little but call one other function get no line for their total. They would be
+//! the first ten of every program.
 //!
 //! # Invariants
-//! - A terminal of 80 columns and 24 lines shows all of it, with the prompt below. Lines that few
-//!   recordings have take the place of functions.
+//! - A terminal of 80 columns and 24 lines shows the complete summary, with the prompt below. Lines
+//!   that few recordings have replace lines of functions.
 
 use std::io::{self, Write};
 
@@ -19,15 +19,16 @@ use crate::view::profile::thread_profile::Profile;
 use crate::view::text::number::percent;
 use crate::view::text::text_style::{Ink, TextStyle, padded};
 
-/// Lines of a screen that the summary may take.
+/// Maximum number of lines of the summary.
 const LINES_MAX: usize = 22;
-/// Functions that are named of each kind, if there is room and if there is little.
+/// Maximum number of functions per list if there is enough space.
 const NAMED_MAX: usize = 8;
+/// Maximum number of functions per list if there is little space.
 const NAMED_MIN: usize = 5;
-/// Columns of a share and the spaces beside it.
+/// Width of a share and the spaces around it.
 const SHARE: usize = 10;
 
-/// Writes the summary; without the functions where the heaviest of something follow anyway.
+/// Writes the summary. It omits the functions if the caller prints the heaviest rows anyway.
 pub fn write(
     profile: &Profile,
     with_functions: bool,
@@ -44,7 +45,7 @@ pub fn write(
     }
 }
 
-/// The functions of the threads that do something.
+/// The functions of the threads that are not idle.
 struct TopFunctions {
     table: FlatProfile,
     idle: u64,
@@ -55,17 +56,17 @@ struct TopFunctions {
 impl TopFunctions {
     fn new(profile: &Profile, options: &TreeOptions) -> Self {
         let idle = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
-        let is_idle = |place: &usize| idle.get(*place).copied().unwrap_or(false);
+        let is_idle = |index: &usize| idle.get(*index).copied().unwrap_or(false);
         let threads = profile.threads.iter().enumerate();
-        let busy = threads.filter(|(place, _)| !is_idle(place)).map(|(_, thread)| thread);
+        let busy = threads.filter(|(index, _)| !is_idle(index)).map(|(_, thread)| thread);
         let table = FlatProfile::of_threads(profile, busy, RowType::Function);
         let idle = idle.iter().filter(|idle| **idle).count() as u64;
         Self { table, idle, min_percent: options.rows_min_percent }
     }
 
-    /// Writes them below so many lines.
+    /// Writes the functions below `used` lines.
     fn write(&self, used: usize, style: &TextStyle, out: &mut dyn Write) -> io::Result<()> {
-        // An empty line, and the heads; one below the other there are two of those.
+        // There are an empty line and the headings: one above both columns, or one for each list.
         let (heads, lists) = if style.width.is_some() { (2, 1) } else { (3, 2) };
         let room = LINES_MAX.saturating_sub(used + heads) / lists;
         let most = room.clamp(NAMED_MIN, NAMED_MAX);
@@ -99,7 +100,7 @@ impl TopFunctions {
         }
     }
 
-    /// The hidden threads and functions, in as few columns as possible.
+    /// Returns texts about the hidden threads and functions, in as few columns as possible.
     fn aside(&self) -> [Option<String>; 2] {
         let rows = self.table.rows.iter();
         let light = rows.filter(|row| self.share(row.total.weight) < self.min_percent).count();
@@ -107,7 +108,7 @@ impl TopFunctions {
         [idle, (light > 0).then(|| format!("{light} < {} %", self.min_percent))]
     }
 
-    /// Both lists in the columns of a terminal.
+    /// Writes both lists in the columns of a terminal.
     fn beside(
         &self,
         width: usize,
@@ -120,7 +121,7 @@ impl TopFunctions {
             Some(aside) => format!(" ({aside} left out)"),
             None => String::new(),
         });
-        // Above the column that has room; there is seldom more than one.
+        // The texts go above the column with space. There is seldom more than one.
         let [left, right] = if light.is_empty() { [light, idle] } else { [idle, light] };
         let left = padded(&style.cut(&format!(" self %  function{left}"), half), half);
         let right = format!("total %  function{right}");
@@ -133,10 +134,10 @@ impl TopFunctions {
             let number = style.paint(Ink::of_share(share), &number).into_owned();
             (format!("{number}  "), style.cut(&row.name, room).into_owned())
         };
-        for place in 0..own.len().max(total.len()) {
-            let (share, name) = cell(own.get(place), |row| row.own.weight);
+        for index in 0..own.len().max(total.len()) {
+            let (share, name) = cell(own.get(index), |row| row.own.weight);
             let name = padded(&name, half.saturating_sub(SHARE - 1));
-            let (other_share, other) = cell(total.get(place), |row| row.total.weight);
+            let (other_share, other) = cell(total.get(index), |row| row.total.weight);
             writeln!(out, "{}", format!("{share}{name}{other_share}{other}").trim_end())?;
         }
         Ok(())
@@ -147,7 +148,7 @@ impl TopFunctions {
     }
 }
 
-/// A function and its module.
+/// Returns the text of a function and its module.
 fn named(row: &TableRow) -> String {
     match row.qualifier.is_empty() {
         true => row.name.clone(),

@@ -13,14 +13,14 @@ use crate::view::profile::idle;
 use crate::view::profile::thread_labels::LabelBy;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
 use crate::view::recording::unit::Scale;
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::text::number::{counted, percent};
 use crate::view::text::text_style::{Ink, TextStyle};
 
-/// From this width on a terminal has room for weights beside the times.
+/// Minimum width of a terminal that has space for weights next to the times.
 const WIDE: usize = 110;
 
-/// The rows, and what is not in them.
+/// The rows, and the threads that are not in them.
 pub(in crate::view) struct TopTable<'a> {
     pub(in crate::view) table: FlatProfile,
     pub(in crate::view) idle: Vec<&'a ThreadProfile>,
@@ -29,12 +29,12 @@ pub(in crate::view) struct TopTable<'a> {
 }
 
 impl<'a> TopTable<'a> {
-    /// The table of the shown threads.
+    /// Creates the table of the shown threads.
     pub(in crate::view) fn new(profile: &'a Profile, options: &TreeOptions) -> Self {
         let loops = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
-        let is_idle = |place: usize| loops.get(place).copied().unwrap_or(false);
+        let is_idle = |index: usize| loops.get(index).copied().unwrap_or(false);
         let all = profile.threads.iter().enumerate();
-        let (idle, busy): (Vec<_>, Vec<_>) = all.partition(|(place, _)| is_idle(*place));
+        let (idle, busy): (Vec<_>, Vec<_>) = all.partition(|(index, _)| is_idle(*index));
         let of = match &profile.groups {
             Some(_) => RowType::Group,
             None => options.steps,
@@ -42,25 +42,25 @@ impl<'a> TopTable<'a> {
         let busy = busy.into_iter().map(|(_, thread)| thread);
         let scale = Scale {
             all: profile.count().weight,
-            unit: Unit::new(profile.mode, &profile.recording),
+            unit: WeightUnit::new(profile.mode, &profile.recording),
         };
         let idle = idle.into_iter().map(|(_, thread)| thread).collect();
         Self { table: FlatProfile::of_threads(profile, busy, of), idle, of, scale }
     }
 
-    /// The at most `most` heaviest rows, and the sum of all others.
+    /// Returns the heaviest rows, at most `most`, and the sum of all others.
     pub(in crate::view) fn heaviest(
         &self,
         most: usize,
         options: &TreeOptions,
     ) -> (Vec<&TableRow>, OtherRows) {
-        // Compares printed shares: a weight computed from the limit is a little more than one just
-        // at it.
+        // Compares printed shares: a weight computed from the limit is slightly more than a weight
+        // exactly at the limit.
         let share = |weight| percent(weight, self.scale.all);
         self.table.heaviest(most, |weight| share(weight) >= options.rows_min_percent)
     }
 
-    /// The sum of the idle threads.
+    /// Returns the sum of the idle threads.
     pub(in crate::view) fn idle_count(&self) -> Count {
         let mut count = Count::default();
         self.idle.iter().for_each(|thread| count += thread.count);
@@ -68,7 +68,7 @@ impl<'a> TopTable<'a> {
     }
 }
 
-/// The noun for one row, and for several.
+/// Returns the noun for one row, and for several.
 pub(in crate::view) fn nouns(profile: &Profile, of: RowType) -> [String; 2] {
     let named = |one: &str| [one.to_owned(), format!("{one}s")];
     match (of, &profile.groups) {
@@ -82,7 +82,7 @@ pub(in crate::view) fn nouns(profile: &Profile, of: RowType) -> [String; 2] {
     }
 }
 
-/// Writes the heaviest rows, no more than `most`.
+/// Writes the heaviest rows, at most `most`.
 pub fn write(
     profile: &Profile,
     most: usize,
@@ -129,7 +129,7 @@ fn is_wide(style: &TextStyle) -> bool {
     style.width.is_none_or(|width| width >= WIDE)
 }
 
-/// A row's name, with its module where there is room for it.
+/// Returns a row's name, with its module if there is space for it.
 fn named(row: &TableRow, width: Option<usize>) -> String {
     match row.qualifier.is_empty() || width.is_some_and(|width| width < WIDE) {
         true => row.name.clone(),
@@ -140,7 +140,7 @@ fn named(row: &TableRow, width: Option<usize>) -> String {
 /// The numbers before a name.
 struct TopColumns {
     scale: Scale,
-    /// In themselves, and with all that they called.
+    /// Whether there are both self and total columns.
     both: bool,
     wide: bool,
 }
@@ -167,17 +167,17 @@ impl TopColumns {
 
     fn has_weights(&self) -> bool {
         match self.scale.unit {
-            Unit::Periods(None) => true,
-            Unit::Periods(_) => self.wide,
-            Unit::Microseconds => false,
+            WeightUnit::Periods(None) => true,
+            WeightUnit::Periods(_) => self.wide,
+            WeightUnit::Microseconds => false,
         }
     }
 
     fn has_times(&self) -> bool {
-        self.scale.unit != Unit::Periods(None)
+        self.scale.unit != WeightUnit::Periods(None)
     }
 
-    /// The numbers of a row; `None` for a total that is unknown.
+    /// Returns the numbers of a row. `None` is an unknown total.
     fn row(&self, own: Count, total: Option<Count>) -> String {
         let of = |count: Option<Count>, text: &dyn Fn(u64) -> String, width: usize| {
             let text = count.map_or_else(|| "-".to_owned(), |it| dash(it.weight, text(it.weight)));
@@ -222,7 +222,7 @@ mod tests {
             table: FlatProfile { rows, all },
             idle: Vec::new(),
             of: RowType::Function,
-            scale: Scale { all: 50, unit: Unit::Periods(None) },
+            scale: Scale { all: 50, unit: WeightUnit::Periods(None) },
         };
         // 14 / 100 of 50 is more than 7 in floating point.
         for (rows_min_percent, shown) in [(14.0, 2), (14.1, 1), (12.0, 3), (0.0, 4)] {

@@ -1,5 +1,5 @@
-//! The printed trace: call trees, heaviest first, of pools of threads or of each, or of all
-//! together.
+//! The printed trace: call trees, heaviest first, one per pool of threads, per thread, or for all
+//! threads.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -70,7 +70,7 @@ fn write_section(
     TreeRows::new(&tree, &forest.names, options, *scale).write(options, out)
 }
 
-/// The thread of a tree that is of one only.
+/// Returns the thread of a tree with only one thread.
 fn alone<'a>(section: &TreeSection<'a>) -> Option<&'a ThreadProfile> {
     match section.threads[..] {
         [thread] => Some(thread),
@@ -78,7 +78,7 @@ fn alone<'a>(section: &TreeSection<'a>) -> Option<&'a ThreadProfile> {
     }
 }
 
-/// Threads that there is nothing else to say of.
+/// Lists threads without a sample.
 pub(in crate::view) fn idle_threads<'a>(
     out: &mut dyn Write,
     threads: impl ExactSizeIterator<Item = &'a Thread>,

@@ -1,17 +1,17 @@
 //! The columns of numbers before a call.
 //!
-//! Piped, all of them are there. On a narrow terminal those are left out that can be worked out
-//! from others, so that there is room for the call.
+//! A pipe gets all columns. A narrow terminal omits the columns that can be computed from others,
+//! so that there is space for the call.
 
 use crate::view::profile::call_tree::Count;
 use crate::view::recording::unit::Scale;
-use crate::view::recording::unit::Unit;
+use crate::view::recording::unit::WeightUnit;
 use crate::view::text::number::{percent, wall_seconds};
 use crate::view::text::text_style::{Ink, TextStyle};
 
-/// From this width on a terminal has room for all columns.
+/// Minimum width of a terminal that has space for all columns.
 const WIDE: usize = 120;
-/// Columns of a bar.
+/// Width of a bar in columns.
 const BAR: usize = 8;
 
 /// Which columns are shown, and the scale of their shares.
@@ -19,25 +19,25 @@ const BAR: usize = 8;
 pub(in crate::view) struct TreeColumns {
     style: TextStyle,
     scale: Scale,
-    /// Weight of the tree.
+    /// The weight of the tree.
     whole: u64,
-    /// Whether there is a column for self time; callers of a function have none.
+    /// Whether there is a column for self time. Trees of callers have none.
     own: bool,
     wide: bool,
 }
 
 impl TreeColumns {
-    /// The columns of a tree.
+    /// Creates the columns of a tree.
     pub(in crate::view) fn new(style: TextStyle, scale: Scale, whole: u64, own: bool) -> Self {
         Self { style, scale, whole, own, wide: style.width.is_none_or(|width| width >= WIDE) }
     }
 
-    /// Whether weights have a column beside the times.
+    /// Returns whether weights have a column next to the times.
     fn has_weights(&self) -> bool {
-        self.wide || self.scale.unit == Unit::Periods(None)
+        self.wide || self.scale.unit == WeightUnit::Periods(None)
     }
 
-    /// Their heads.
+    /// Returns the headings of the columns.
     pub(in crate::view) fn head(&self) -> String {
         let mut head = " total %".to_owned();
         if self.own {
@@ -48,13 +48,13 @@ impl TreeColumns {
         }
         head.push(' ');
         match self.scale.unit {
-            Unit::Microseconds => {
+            WeightUnit::Microseconds => {
                 head.push_str(" total (s)");
                 if self.own && self.wide {
                     head.push_str("   self (s)");
                 }
             }
-            Unit::Periods(period) => {
+            WeightUnit::Periods(period) => {
                 if self.has_weights() {
                     head.push_str("    total");
                 }
@@ -75,7 +75,7 @@ impl TreeColumns {
         head
     }
 
-    /// The numbers of a line, without their colours as wide as the heads.
+    /// Returns the numbers of a line. Without colours they are as wide as the headings.
     pub(in crate::view) fn row(&self, total: Count, own: Count) -> String {
         let share = percent(total.weight, self.whole);
         let number = format!("{share:8.1}");
@@ -100,7 +100,7 @@ impl TreeColumns {
     }
 
     fn weights(&self, row: &mut String, total: u64, own: u64) {
-        if self.scale.unit == Unit::Microseconds {
+        if self.scale.unit == WeightUnit::Microseconds {
             row.push_str(&format!("{:>10}", wall_seconds(total)));
             if self.own && self.wide {
                 row.push_str(&format!(" {:>10}", dash(own, wall_seconds(own))));
@@ -120,7 +120,7 @@ impl TreeColumns {
     }
 }
 
-/// A number that is often nothing.
+/// Returns the text of a number, or a dash for 0.
 pub(in crate::view) fn dash(number: u64, text: String) -> String {
     if number == 0 { "-".to_owned() } else { text }
 }
@@ -131,8 +131,9 @@ mod tests {
     use unicode_width::UnicodeWidthStr;
 
     #[test]
-    fn heads_and_rows_are_equally_wide() {
-        let units = [Unit::Periods(None), Unit::Periods(Some(1e6)), Unit::Microseconds];
+    fn headings_and_rows_are_equally_wide() {
+        let units =
+            [WeightUnit::Periods(None), WeightUnit::Periods(Some(1e6)), WeightUnit::Microseconds];
         let counts = [Count::default(), Count { samples: 3, weight: 700 }];
         for unit in units {
             for width in [None, Some(80), Some(140)] {

@@ -1,12 +1,12 @@
 //! A call tree as lines of text: columns of numbers, then the call.
 //!
-//! Only forks indent. A line calls the next line at the same column, so a chain of sixty callers is
-//! sixty lines at one column. The callees of a fork each start with a branch. Hidden calls always
-//! have a line with their numbers.
+//! Only forks are indented. A line calls the next line at the same column, so a chain of sixty
+//! callers is sixty lines at one column. The callees of a fork each start with a branch. Hidden
+//! calls always have a line with their numbers.
 
 use std::io::{self, Write};
 
-use crate::view::print::options::{Limits, TreeOptions};
+use crate::view::print::options::{PrintLimits, TreeOptions};
 use crate::view::print::tree_columns::TreeColumns;
 use crate::view::profile::call_tree::{CallTree, Count, StackStep};
 use crate::view::profile::step_names::{NameId, StepNames};
@@ -14,15 +14,15 @@ use crate::view::recording::unit::Scale;
 use crate::view::text::number::counted;
 use crate::view::text::text_style::Ink;
 
-/// The heaviest groups get a line however light they are: of a thousand requests none may be heavy,
-/// and the user still looks for the heaviest.
+/// Number of the heaviest groups that always get a line: of a thousand requests none may be heavy,
+/// but users want the heaviest.
 const GROUPS_MIN: usize = 10;
 
 /// Writes the lines of a tree.
 pub(in crate::view) struct TreeRows<'a> {
     tree: &'a CallTree<NameId>,
     names: &'a StepNames,
-    limits: Limits,
+    limits: PrintLimits,
     /// The noun for the calls below a line.
     noun: &'static str,
     scale: Scale,
@@ -34,7 +34,7 @@ pub(in crate::view) struct TreeRows<'a> {
 
 /// A line of a tree.
 pub(in crate::view) struct TreeLine<'t> {
-    /// The number of its caller's line, counted from 0; none if that is the thread.
+    /// The number of the caller's line, counted from 0, or `None` if the caller is the thread.
     pub(in crate::view) caller: Option<usize>,
     /// The branches before the call.
     pub(in crate::view) lead: &'t str,
@@ -42,9 +42,9 @@ pub(in crate::view) struct TreeLine<'t> {
     pub(in crate::view) text: &'t str,
     /// The step, or the number of calls in a line that sums up several.
     pub(in crate::view) what: Result<StackStep<NameId>, u64>,
-    /// With all that it called.
+    /// The total weight, callees included.
     pub(in crate::view) total: Count,
-    /// In itself.
+    /// The self weight.
     pub(in crate::view) own: Count,
 }
 
@@ -62,7 +62,7 @@ struct FoldedCalls {
 }
 
 impl<'a> TreeRows<'a> {
-    /// The lines of `tree`.
+    /// Creates the lines of `tree`.
     pub(in crate::view) fn new(
         tree: &'a CallTree<NameId>,
         names: &'a StepNames,
@@ -86,7 +86,7 @@ impl<'a> TreeRows<'a> {
         Self { tree, names, limits, noun, scale, totals, own, callees }
     }
 
-    /// Writes the head of the columns and all lines.
+    /// Writes the headings and all lines.
     pub(in crate::view) fn write(
         &self,
         options: &TreeOptions,
@@ -113,7 +113,7 @@ impl<'a> TreeRows<'a> {
         &self,
         visit: &mut dyn FnMut(TreeLine<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        // A stack of its own: the depth of the tree is the target's choice.
+        // An explicit stack replaces recursion: the target decides the depth of the tree.
         let mut pending = Vec::new();
         self.push_callees(&mut pending, 0, 0, ("", None));
         let mut number = 0;
@@ -137,7 +137,7 @@ impl<'a> TreeRows<'a> {
         Ok(())
     }
 
-    /// Pushes what `caller` called, the last line first.
+    /// Pushes the callees of `caller`, the last line first.
     fn push_callees(
         &self,
         pending: &mut Vec<(Option<usize>, TreeRow)>,
@@ -164,12 +164,12 @@ impl<'a> TreeRows<'a> {
             pending.push((line, TreeRow::Call { index, depth: depth + 1, lead, below, text }));
         }
         if linear && pending.len() - first == 2 {
-            // The folded side branch comes first, so that the chain goes on below it.
+            // The folded side branch comes first, so that the chain continues below it.
             pending.swap(first, first + 1);
         }
     }
 
-    /// The callees to show, and the sum of the others.
+    /// Returns the callees to show, and the sum of the others.
     fn split(&self, caller: usize, depth: usize) -> (&[usize], Option<FoldedCalls>) {
         let callees = &self.callees[caller];
         let too_deep = self.limits.depth.is_some_and(|limit| depth >= limit);
@@ -177,7 +177,7 @@ impl<'a> TreeRows<'a> {
         let step = |index: &usize| &self.tree.calls()[*index].step;
         let enough =
             |index: &usize| self.totals[*index].weight as f64 >= least && !step(index).is_others();
-        // Heaviest first, so those that are enough come first.
+        // Callees are sorted by weight, so those above the limit come first.
         let groups = self.names.groups().filter(|_| caller == 0);
         let kept_groups = || callees.partition_point(|index| !step(index).is_others());
         let always = groups.map_or(0, |_| GROUPS_MIN.min(kept_groups()));
@@ -206,7 +206,7 @@ impl<'a> TreeRows<'a> {
         (shown, Some(FoldedCalls { number, count, text }))
     }
 
-    /// The texts of siblings, with a qualifier where two are equal.
+    /// Returns the texts of siblings, with a qualifier if two are equal.
     fn texts(&self, siblings: &[usize]) -> Vec<(usize, String)> {
         let step = |index: usize| self.tree.calls()[index].step;
         let mut seen = std::collections::HashMap::new();

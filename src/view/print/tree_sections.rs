@@ -1,8 +1,8 @@
 //! The trees of a profile, and the threads in each.
 //!
 //! # Invariants
-//! - Every shown thread is in one section, among the light or the idle ones, or without a sample.
-//!   The weights of all add up to the profile's.
+//! - Every shown thread is in one section, among the light or the idle threads, or without a
+//!   sample. The weights of all add up to the profile's.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::view::profile::idle;
 use crate::view::profile::step_names::{NameId, StepNames};
 use crate::view::profile::thread_labels::ThreadLabels;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
-use crate::view::recording::unit::{Scale, Unit};
+use crate::view::recording::unit::{Scale, WeightUnit};
 use crate::view::select::groups::{GroupId, Groups};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
-/// Threads with one tree.
+/// Threads that share one tree.
 pub(in crate::view) struct TreeSection<'a> {
     pub(in crate::view) title: String,
     pub(in crate::view) threads: Vec<&'a ThreadProfile>,
@@ -44,7 +44,7 @@ pub(in crate::view) struct TreeSections<'a> {
     pub(in crate::view) options: &'a TreeOptions,
     pub(in crate::view) names: StepNames,
     pub(in crate::view) scale: Scale,
-    /// The heaviest first; the light ones last, together.
+    /// The sections, the heaviest first. The light threads share the last one.
     pub(in crate::view) sections: Vec<TreeSection<'a>>,
     /// Threads that only wait for work.
     pub(in crate::view) idle: Vec<&'a ThreadProfile>,
@@ -55,19 +55,19 @@ pub(in crate::view) struct TreeSections<'a> {
 }
 
 impl<'a> TreeSections<'a> {
-    /// The trees of a profile.
+    /// Creates the trees of a profile.
     pub(in crate::view) fn new(profile: &'a Profile, options: &'a TreeOptions) -> Self {
         let mut names = match (options.steps, options.verbose) {
             (RowType::Module, _) => StepNames::of_modules(profile),
             (RowType::Line, _) => StepNames::of_lines(profile),
-            (_, true) => StepNames::of_places(profile),
+            (_, true) => StepNames::of_locations(profile),
             (_, false) => StepNames::of_functions(profile),
         };
         let loops = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
-        let is_loop = |place: usize| loops.get(place).copied().unwrap_or(false);
+        let is_loop = |index: usize| loops.get(index).copied().unwrap_or(false);
         let (mut busy, mut idle) = (Vec::new(), Vec::new());
-        for (place, thread) in profile.threads.iter().enumerate() {
-            if is_loop(place) { idle.push(thread) } else { busy.push(thread) }
+        for (index, thread) in profile.threads.iter().enumerate() {
+            if is_loop(index) { idle.push(thread) } else { busy.push(thread) }
         }
         busy.sort_by_key(heaviest);
         let sampled = busy.partition_point(|thread| thread.count.samples > 0);
@@ -80,25 +80,25 @@ impl<'a> TreeSections<'a> {
         let mut of_threads = Vec::new();
         if let Some(part) = options.split.part() {
             let mut parts = ThreadLabels::new(profile, part);
-            // Threads are fewer than the 32 bits of their ids.
-            let mut place = |thread| u32::try_from(parts.add(thread)).unwrap_or(u32::MAX);
-            of_threads = busy.iter().map(|thread| GroupId::new(place(*thread))).collect();
+            // Thread ids have 32 bits, so there are fewer threads.
+            let mut index = |thread| u32::try_from(parts.add(thread)).unwrap_or(u32::MAX);
+            of_threads = busy.iter().map(|thread| GroupId::new(index(*thread))).collect();
             names.group_by(Arc::new(Groups::named(part.nouns(), parts.labels())));
         }
         let scale = Scale {
             all: profile.count().weight,
-            unit: Unit::new(profile.mode, &profile.recording),
+            unit: WeightUnit::new(profile.mode, &profile.recording),
         };
         Self { profile, options, names, scale, sections, idle, without, parts: of_threads }
     }
 
-    /// The tree of a section.
+    /// Returns the tree of a section.
     pub(in crate::view) fn tree(&self, section: &TreeSection<'_>) -> CallTree<NameId> {
         let mut grower = CallTreeBuilder::<NameId>::default();
         let merges = self.options.steps == RowType::Module;
-        for (place, thread) in section.threads.iter().enumerate() {
-            let group = self.parts.get(place).copied().map(StackStep::Group);
-            grower.graft_below(group, &thread.tree, (merges, |place| self.names.id(place)));
+        for (index, thread) in section.threads.iter().enumerate() {
+            let group = self.parts.get(index).copied().map(StackStep::Group);
+            grower.graft_below(group, &thread.tree, (merges, |location| self.names.id(location)));
         }
         let tree = grower.finish();
         match self.options.inverted {
@@ -107,13 +107,13 @@ impl<'a> TreeSections<'a> {
         }
     }
 
-    /// Whether all threads are in one tree.
+    /// Returns whether all threads are in one tree.
     pub(in crate::view) fn is_one(&self) -> bool {
         self.names.groups().is_some() || self.options.split == Split::Together
     }
 }
 
-/// The threads of each tree, from those that have samples.
+/// Returns the threads of each tree. `busy` are those that have samples.
 fn sections<'a>(
     busy: &[&'a ThreadProfile],
     options: &TreeOptions,
@@ -134,9 +134,9 @@ fn sections<'a>(
     };
     let mut all: Vec<TreeSection<'a>> =
         split.into_iter().map(|(title, threads)| TreeSection::new(title, threads)).collect();
-    // Sections of one weight stay in the order of their heaviest threads.
+    // Sections of equal weight stay in the order of their heaviest threads.
     all.sort_by_key(|section| Reverse(section.count.weight));
-    // Idle threads are no measure: beside a thousand of them every other one would be light.
+    // Idle threads do not count here: next to a thousand of them every other thread would be light.
     let shown: u64 = all.iter().map(|section| section.count.weight).sum();
     let least = options.limits.min_percent / 100.0 * shown as f64;
     let heavy = all.partition_point(|section| section.count.weight as f64 >= least);
@@ -150,7 +150,7 @@ fn sections<'a>(
     all
 }
 
-/// Groups threads by the stems of their names. The main thread stays alone: it does something else,
+/// Groups threads by the stems of their names. The main thread stays separate: it does other work,
 /// whatever its name.
 fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfile>)> {
     let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
@@ -176,12 +176,12 @@ fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfil
     pools.into_iter().map(titled).collect()
 }
 
-/// The common part of the names of a pool's threads: all but the trailing digits.
+/// Returns the common part of the names of a pool's threads: all but the trailing digits.
 pub(in crate::view) fn stem(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The order of threads: the heaviest first.
+/// Returns the sort key of threads: the heaviest first.
 fn heaviest(profile: &&ThreadProfile) -> (Reverse<u64>, u32, u32) {
     (Reverse(profile.count.weight), profile.thread.pid, profile.thread.tid)
 }

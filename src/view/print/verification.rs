@@ -1,4 +1,4 @@
-//! The soundness of a trace file, as text or as JSON.
+//! The verification of a trace file, as text or as JSON.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::trace::{BadRange, FileState, IndexState, Loss, Value, Verification};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
-/// Writes a line per finding; the last one is the verdict.
+/// Writes one line per finding. The last line is the verdict.
 pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut line = |label: &str, text: &str| writeln!(out, "{label:9} {}", escaped(text));
     line("file", file)?;
@@ -31,7 +31,7 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
     let (_, text) = verdict(found.state());
     match (found.state(), &found.index) {
         (FileState::Clean, IndexState::Broken(_)) => {
-            line("verdict", "clean: every byte is sound, but for the index, which can be made anew")
+            line("verdict", "clean: every byte is sound except the index, which can be rebuilt")
         }
         _ => line("verdict", text),
     }
@@ -68,7 +68,7 @@ pub fn write_json(found: &Verification, file: &str, out: &mut dyn Write) -> io::
     writeln!(out)
 }
 
-/// A loss in words; times are since `begin_ns`.
+/// Returns a description of a loss. Times count from `begin_ns`.
 pub fn loss_text(loss: &Loss, begin_ns: Option<u64>) -> String {
     let what = match loss.samples {
         Some(samples) => counted(samples, "sample"),
@@ -92,7 +92,7 @@ pub fn loss_text(loss: &Loss, begin_ns: Option<u64>) -> String {
     format!("{what} {whose}, {when}")
 }
 
-/// The start of the recording, if the recorder wrote it.
+/// Returns the start of the recording, if the recorder wrote it.
 fn begin_ns(found: &Verification) -> Option<u64> {
     match found.metadata.get("start_monotonic_ns") {
         Some(Value::Unsigned(ns)) => Some(*ns),
@@ -120,12 +120,12 @@ fn index_text(index: &IndexState) -> String {
     match index {
         IndexState::Missing => "missing; `traceprof reindex` writes one".to_owned(),
         IndexState::Sound => "sound".to_owned(),
-        IndexState::Journal => "sound, of a recording that was not closed".to_owned(),
+        IndexState::Journal => "sound, from a recording that was not closed".to_owned(),
         IndexState::Broken(why) => format!("broken: {why}; `traceprof reindex` writes another"),
     }
 }
 
-/// A word for scripts and a sentence for people.
+/// Returns a word for scripts and a sentence for users.
 fn verdict(state: FileState) -> (&'static str, &'static str) {
     match state {
         FileState::Clean => ("clean", "clean: every byte is sound"),
@@ -146,7 +146,7 @@ mod tests {
     use crate::trace::ThreadId;
 
     #[test]
-    fn a_time_without_a_begin_says_what_it_is_measured_by() {
+    fn a_time_without_a_begin_names_its_clock() {
         let loss = Loss { thread: None, from_ns: 0, to_ns: 2_000_000_000, samples: Some(1) };
         assert_eq!(
             loss_text(&loss, None),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_says_what_is_known_of_it() {
+    fn a_loss_is_described_as_far_as_known() {
         let text = |thread: Option<u32>, from_ns, to_ns, samples| {
             let thread = thread.map(ThreadId);
             loss_text(&Loss { thread, from_ns, to_ns, samples }, Some(1_000_000_000))

@@ -1,8 +1,8 @@
 //! The call tree of a thread: every distinct stack once, as a path from the root.
 //!
 //! # Invariants
-//! - Call 0 is the thread itself; every other call comes after its caller, so one pass forwards or
-//!   backwards serves where others would recurse. Stacks may be thousands of frames deep.
+//! - Call 0 is the thread itself. Every other call comes after its caller, so one pass forwards or
+//!   backwards replaces recursion. Stacks may be thousands of frames deep.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -30,26 +30,26 @@ impl AddAssign for Count {
 /// One step of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StackStep<Id> {
-    /// The thread itself, below every stack.
+    /// The thread itself, the root of every stack.
     Thread,
-    /// A group of samples, below the stacks of all of them.
+    /// A group of samples, next to the root of all its stacks.
     Group(GroupId),
-    /// Stands for the callers that the unwinding did not reach.
+    /// A placeholder for the callers that the unwinding did not reach.
     Truncated,
-    /// Stands for a stack that found no room and was dropped.
+    /// A placeholder for a stack that was dropped because the storage was full.
     Dropped,
-    /// Stands for a stack without any frame.
+    /// A placeholder for a stack without any frame.
     Empty,
-    /// A function or a place in one.
+    /// A function or a position in one.
     Frame(Id),
-    /// The context of a thread, above a wait only.
+    /// The context of a thread. Only a wait follows it.
     ContextText(GroupId),
-    /// Time in which the thread did not run, innermost.
+    /// Time in which the thread did not run. It is the innermost step.
     Wait(WaitId),
 }
 
 impl<Id> StackStep<Id> {
-    /// The group that the step is, if it is one.
+    /// Returns the group, if the step is a group.
     pub(in crate::view) fn group(&self) -> Option<GroupId> {
         match self {
             Self::Group(group) => Some(*group),
@@ -57,7 +57,7 @@ impl<Id> StackStep<Id> {
         }
     }
 
-    /// Whether the step stands for all groups without a line of their own.
+    /// Returns whether the step stands for all groups without a line of their own.
     pub(in crate::view) fn is_others(&self) -> bool {
         self.group() == Some(OTHERS)
     }
@@ -83,12 +83,12 @@ pub struct CallNode<Id> {
     caller: u32,
     /// The called step.
     pub step: StackStep<Id>,
-    /// Samples in which nothing further was called.
+    /// The samples in which this step is the innermost.
     pub own: Count,
 }
 
 impl<Id> CallNode<Id> {
-    /// Index of the caller.
+    /// Returns the index of the caller.
     pub fn caller(&self) -> usize {
         self.caller as usize
     }
@@ -101,7 +101,7 @@ pub struct CallTree<Id> {
 }
 
 impl<Id> Default for CallTree<Id> {
-    /// The thread alone.
+    /// Returns a tree with only the thread.
     fn default() -> Self {
         let thread = CallNode { caller: 0, step: StackStep::Thread, own: Count::default() };
         Self { calls: vec![thread] }
@@ -109,25 +109,26 @@ impl<Id> Default for CallTree<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> CallTree<Id> {
-    /// Adds a call of one that is there, and says where it is.
+    /// Adds a call below an existing one and returns its index.
     pub(in crate::view) fn push(
         &mut self,
         caller: usize,
         step: StackStep<Id>,
         own: Count,
     ) -> usize {
-        // Four billion calls do not fit in memory; were they to, the rest goes to the thread.
+        // Four billion calls do not fit in memory. If they did, the remaining ones would go to the
+        // thread.
         let caller = u32::try_from(caller).unwrap_or(0);
         self.calls.push(CallNode { caller, step, own });
         self.calls.len() - 1
     }
 
-    /// All calls, callers first; call 0 is the thread.
+    /// Returns all calls, callers first. Call 0 is the thread.
     pub fn calls(&self) -> &[CallNode<Id>] {
         &self.calls
     }
 
-    /// For each call the samples in it and in all that it called.
+    /// Returns the samples in each call and its callees.
     pub fn totals(&self) -> Vec<Count> {
         let mut totals: Vec<Count> = self.calls.iter().map(|call| call.own).collect();
         for index in (1..self.calls.len()).rev() {
@@ -137,7 +138,7 @@ impl<Id: Copy + Eq + Hash> CallTree<Id> {
         totals
     }
 
-    /// For each call the indices of the calls that it made.
+    /// Returns for each call the indices of its callees.
     pub fn callees(&self) -> Vec<Vec<usize>> {
         let mut callees = vec![Vec::new(); self.calls.len()];
         for (index, call) in self.calls.iter().enumerate().skip(1) {
@@ -147,12 +148,12 @@ impl<Id: Copy + Eq + Hash> CallTree<Id> {
     }
 }
 
-/// Grows a tree from stacks.
+/// Builds a tree from stacks.
 #[derive(Debug)]
 pub struct CallTreeBuilder<Id> {
     tree: CallTree<Id>,
     known: HashMap<(u32, StackStep<Id>), u32>,
-    /// The last stack and its calls: the next one mostly begins with the same.
+    /// The last stack and its calls: the next stack mostly begins the same way.
     last: Vec<(StackStep<Id>, u32)>,
 }
 
@@ -163,7 +164,7 @@ impl<Id: Copy + Eq + Hash> Default for CallTreeBuilder<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> CallTreeBuilder<Id> {
-    /// Adds the samples of one stack, given root first; the index of its innermost call.
+    /// Adds the samples of one stack, given root first. Returns the index of its innermost call.
     pub fn add(&mut self, stack: impl Iterator<Item = StackStep<Id>>, count: Count) -> usize {
         let mut depth = 0;
         let mut caller = 0;
@@ -183,7 +184,7 @@ impl<Id: Copy + Eq + Hash> CallTreeBuilder<Id> {
         caller as usize
     }
 
-    /// Adds all stacks of another tree, in other terms.
+    /// Adds all stacks of another tree, and maps their frames.
     pub fn graft<Other>(&mut self, tree: &CallTree<Other>, map: impl Fn(Other) -> Id)
     where
         Other: Copy + Eq + Hash,
@@ -193,7 +194,7 @@ impl<Id: Copy + Eq + Hash> CallTreeBuilder<Id> {
 
     /// Adds all stacks of another tree below a step.
     ///
-    /// With `merges`, a frame that calls itself is one call with its caller.
+    /// With `merges`, a frame that calls itself is merged with its caller.
     pub(in crate::view) fn graft_below<Other>(
         &mut self,
         below: Option<StackStep<Id>>,
@@ -218,7 +219,7 @@ impl<Id: Copy + Eq + Hash> CallTreeBuilder<Id> {
         }
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn finish(self) -> CallTree<Id> {
         self.tree
     }
@@ -226,7 +227,8 @@ impl<Id: Copy + Eq + Hash> CallTreeBuilder<Id> {
     fn callee(&mut self, caller: u32, step: StackStep<Id>) -> u32 {
         let calls = &mut self.tree.calls;
         *self.known.entry((caller, step)).or_insert_with(|| {
-            // Four billion calls do not fit in memory; were they to, the rest goes to the caller.
+            // Four billion calls do not fit in memory. If they did, the remaining ones would go to
+            // the caller.
             let Ok(call) = u32::try_from(calls.len()) else { return caller };
             calls.push(CallNode { caller, step, own: Count::default() });
             call

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //! - The self weights of all rows add up to the selected samples.
-//! - A recursive function counts once per stack in a total, so no total exceeds the whole.
+//! - A recursive function counts once per stack in a total, so no total exceeds the weight of all
+//!   samples.
 //! - No recursion: stacks may be thousands of calls deep.
 
 use std::cmp::Reverse;
@@ -24,53 +25,54 @@ pub enum RowType {
     Function,
     /// A module.
     Module,
-    /// A line of a function's source; the function where its lines are not known.
+    /// A line of a function's source, or the function if its lines are unknown.
     Line,
     /// A thread.
     Thread,
     /// A process.
     Process,
-    /// A group of samples; without groups all samples are one row.
+    /// A group of samples. Without groups all samples are one row.
     Group,
 }
 
 /// A row of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRow {
-    /// The name, safe to show.
+    /// The name, escaped for display.
     pub name: String,
-    /// The module of a function, or another distinction between rows of one name; may be empty.
+    /// The module of a function, or another distinction between rows with the same name. May be
+    /// empty.
     pub qualifier: String,
-    /// In itself.
+    /// The self weight.
     pub own: Count,
-    /// With all that it called.
+    /// The total weight, callees included.
     pub total: Count,
-    /// Stacks fork or end in this function.
+    /// Whether stacks fork or end in this function.
     ///
     /// False for waits, and for a function that does little but call one other, such as `_start`.
     pub forks: bool,
-    /// How many groups the row stands for; 1 for all other rows.
+    /// The number of groups that the row stands for, 1 for all other rows.
     pub number: u64,
-    /// The row sums up the groups without a row of their own.
+    /// Whether the row sums up the groups without a row of their own.
     pub is_others: bool,
 }
 
 /// All rows of a flat profile.
 #[derive(Debug, Clone, Default)]
 pub struct FlatProfile {
-    /// The heaviest in itself first.
+    /// The rows, the heaviest self weight first.
     pub rows: Vec<TableRow>,
-    /// The self weights of all rows, added up.
+    /// The sum of the self weights of all rows.
     pub all: Count,
 }
 
 impl FlatProfile {
-    /// The table of all threads.
+    /// Creates the table of all threads.
     pub fn new(profile: &Profile, of: RowType) -> Self {
         Self::of_threads(profile, profile.threads.iter(), of)
     }
 
-    /// The table of some threads.
+    /// Creates the table of some threads.
     pub fn of_threads<'a>(
         profile: &'a Profile,
         threads: impl Iterator<Item = &'a ThreadProfile>,
@@ -88,9 +90,9 @@ impl FlatProfile {
         let mut all = Count::default();
         let mut sums = RowSums::default();
         for thread in threads.filter(|thread| thread.count.samples > 0) {
-            let place = parts.add(thread);
+            let part = parts.add(thread);
             all += thread.count;
-            sums.add(&thread.tree, |step| RowKey::new(of, place, step, &names));
+            sums.add(&thread.tree, |step| RowKey::new(of, part, step, &names));
         }
         let parts = parts.labels();
         let named = |sum: RowSum<RowKey>| {
@@ -98,7 +100,7 @@ impl FlatProfile {
             let RowSum { key, own, total, .. } = sum;
             let is_others = matches!(&key, RowKey::StackStep(step) if step.is_others());
             let (name, qualifier, number) = match key {
-                RowKey::Part(place) => (parts[place].clone(), String::new(), 1),
+                RowKey::Part(part) => (parts[part].clone(), String::new(), 1),
                 RowKey::StackStep(step) => {
                     let number = names.groups().map_or(1, |groups| groups.number(step.group()));
                     (names.text(step).to_owned(), names.qualifier(step).to_owned(), number)
@@ -106,7 +108,7 @@ impl FlatProfile {
             };
             TableRow { name, qualifier, own, total, forks, number, is_others }
         };
-        let mut rows: Vec<TableRow> = sums.heard().map(named).collect();
+        let mut rows: Vec<TableRow> = sums.rows().map(named).collect();
         rows.sort_by(|a, b| {
             let weights = |row: &TableRow| Reverse((row.own.weight, row.total.weight));
             let names = |row: &TableRow| (row.name.clone(), row.qualifier.clone());
@@ -115,8 +117,8 @@ impl FlatProfile {
         Self { rows, all }
     }
 
-    /// The at most `most` heaviest rows by self weight that pass `is_enough`, and the sum of the
-    /// others.
+    /// Returns the heaviest rows by self weight, at most `most`, that pass `is_enough`, and the sum
+    /// of the others.
     pub(in crate::view) fn heaviest(
         &self,
         most: usize,
@@ -134,21 +136,21 @@ impl FlatProfile {
         (shown, rest)
     }
 
-    /// The rows, the heaviest with all that it called first.
+    /// Returns the rows by total weight, the heaviest first.
     pub fn by_total(&self) -> Vec<&TableRow> {
         let mut rows: Vec<&TableRow> = self.rows.iter().collect();
-        // Rows of one total stay in the order of their self weights.
+        // Rows with equal totals stay in the order of their self weights.
         rows.sort_by_key(|row| Reverse(row.total.weight));
         rows
     }
 }
 
-/// The sum of hidden rows. It has no total, since totals of several rows do not add up.
+/// The sum of hidden rows. It has no total, because totals of several rows do not add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::view) struct OtherRows {
     /// The number of rows.
     pub(in crate::view) number: u64,
-    /// In themselves.
+    /// The sum of their self weights.
     pub(in crate::view) own: Count,
 }
 
@@ -169,15 +171,15 @@ enum RowKey {
 }
 
 impl RowKey {
-    /// The row of a step; `None` if the step counts for its caller.
+    /// Returns the row of a step, or `None` if the step counts for its caller.
     fn new(
         of: RowType,
-        place: usize,
+        part: usize,
         step: StackStep<LocationId>,
         names: &StepNames,
     ) -> Option<Self> {
         match (of, step) {
-            (RowType::Thread | RowType::Process, StackStep::Thread) => Some(Self::Part(place)),
+            (RowType::Thread | RowType::Process, StackStep::Thread) => Some(Self::Part(part)),
             (RowType::Group, StackStep::Thread | StackStep::Group(_)) => {
                 Some(Self::StackStep(step.map(|location| names.id(location))))
             }
@@ -194,11 +196,12 @@ struct RowSum<K> {
     key: K,
     own: Count,
     total: Count,
-    /// The weight outside of the heaviest callee, over all calls.
+    /// The weight outside the heaviest callee, over all calls.
     aside: u64,
 }
 
-/// One that has less than this share of its total aside, in percent, only leads to another.
+/// A function with less than this percentage of its total outside its heaviest callee does little
+/// but call that.
 const ASIDE_MIN: f64 = 5.0;
 
 impl RowSum<RowKey> {
@@ -211,13 +214,13 @@ impl RowSum<RowKey> {
 /// Sums by key.
 #[derive(Debug)]
 struct RowSums<K> {
-    places: HashMap<K, usize>,
+    indices: HashMap<K, usize>,
     sums: Vec<RowSum<K>>,
 }
 
 impl<K> Default for RowSums<K> {
     fn default() -> Self {
-        Self { places: HashMap::new(), sums: Vec::new() }
+        Self { indices: HashMap::new(), sums: Vec::new() }
     }
 }
 
@@ -231,7 +234,7 @@ impl<K: Copy + Eq + Hash> RowSums<K> {
         let calls = tree.calls();
         let totals = tree.totals();
         let keyed: Vec<Option<usize>> =
-            calls.iter().map(|call| key(call.step).map(|key| self.place(key))).collect();
+            calls.iter().map(|call| key(call.step).map(|key| self.index_of(key))).collect();
         let mut homes = keyed.clone();
         let mut heaviest = vec![0u64; calls.len()];
         for (index, call) in calls.iter().enumerate().skip(1) {
@@ -239,7 +242,7 @@ impl<K: Copy + Eq + Hash> RowSums<K> {
             *known = totals[index].weight.max(*known);
         }
         for (index, call) in calls.iter().enumerate() {
-            // Callers come first, so the caller's is known.
+            // Callers come first, so the caller's row is known.
             homes[index] = homes[index].or(homes[call.caller()]);
             if let Some(sum) = homes[index].and_then(|home| self.sums.get_mut(home)) {
                 sum.own += call.own;
@@ -249,21 +252,21 @@ impl<K: Copy + Eq + Hash> RowSums<K> {
         }
         let mut open = vec![0u32; self.sums.len()];
         walk(tree, |index, enters| {
-            let Some(place) = keyed[index] else { return };
+            let Some(sum) = keyed[index] else { return };
             if !enters {
-                open[place] -= 1;
+                open[sum] -= 1;
                 return;
             }
-            if open[place] == 0 {
-                self.sums[place].total += totals[index];
+            if open[sum] == 0 {
+                self.sums[sum].total += totals[index];
             }
-            open[place] += 1;
+            open[sum] += 1;
         });
     }
 
-    fn place(&mut self, key: K) -> usize {
+    fn index_of(&mut self, key: K) -> usize {
         let sums = &mut self.sums;
-        *self.places.entry(key).or_insert_with(|| {
+        *self.indices.entry(key).or_insert_with(|| {
             let (own, total) = Default::default();
             sums.push(RowSum { key, own, total, aside: 0 });
             sums.len() - 1
@@ -272,8 +275,9 @@ impl<K: Copy + Eq + Hash> RowSums<K> {
 }
 
 impl RowSums<RowKey> {
-    /// The sums that are rows: a thread itself is one only of samples that no step is known of.
-    fn heard(self) -> impl Iterator<Item = RowSum<RowKey>> {
+    /// Returns the sums that are rows. The thread itself is a row only if it has samples without
+    /// any known step.
+    fn rows(self) -> impl Iterator<Item = RowSum<RowKey>> {
         let is_row = |sum: &RowSum<RowKey>| {
             sum.key != RowKey::StackStep(StackStep::Thread) || sum.own.samples > 0
         };
@@ -285,7 +289,7 @@ impl RowSums<RowKey> {
 fn walk<Id: Copy + Eq + Hash>(tree: &CallTree<Id>, mut visit: impl FnMut(usize, bool)) {
     const NONE: usize = usize::MAX;
     let calls = tree.calls();
-    // Two lists for all calls instead of one for each.
+    // Two lists for all calls replace one list per call.
     let (mut first, mut next) = (vec![NONE; calls.len()], vec![NONE; calls.len()]);
     for (index, call) in calls.iter().enumerate().skip(1).rev() {
         next[index] = first[call.caller()];
@@ -345,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_no_row_counts_for_its_caller() {
+    fn a_step_without_a_row_counts_for_its_caller() {
         let tree = grow(&[("mf.", 3), ("mf", 4), ("m.f", 1), ("m..", 2)]);
         let sums_of_rows = sums(&tree, |name| (name != '.').then_some(name));
         assert_eq!(sums_of_rows, [('f', 8, 8), ('m', 2, 10)]);
     }
 
     #[test]
-    fn what_rows_used_in_themselves_adds_up() {
+    fn self_weights_of_rows_add_up() {
         let tree = grow(&[("abab", 7), ("b", 11), ("abc", 13), ("cab", 17)]);
         let own: u64 = sums(&tree, Some).iter().map(|(_, own, _)| own).sum();
         assert_eq!(own, tree.totals()[0].weight);

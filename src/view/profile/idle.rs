@@ -1,7 +1,7 @@
-//! Idle threads: they only wait for work, and a server has hundreds of them.
+//! Idle threads: threads that only wait for work. A server has hundreds of them.
 //!
 //! # Invariants
-//! - A thread that may wait for another thread is never idle here, since its tree shows the cause.
+//! - A thread that may wait for another thread is never idle, because its tree shows the cause.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,26 +15,25 @@ use crate::view::recording::waits::{Wait, call_name};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::{counted, percent, wall_seconds};
 
-/// A thread that ran or could run for less than this share of its time, in percent, may be idle.
+/// Maximum percentage of its time that an idle thread runs or is runnable.
 const BUSY_PERCENT: f64 = 1.0;
-/// An idle thread sleeps at one stack for at least this share.
+/// Minimum percentage of its time that an idle thread sleeps at one stack.
 const ASLEEP_PERCENT: f64 = 99.0;
 /// The number of innermost functions that are searched for a lock.
 const INNERMOST: usize = 8;
-/// Groups of idle threads that are listed.
+/// Maximum number of groups of idle threads that are listed.
 const LISTED_MAX: usize = 12;
 
-/// Idle threads that wait alike.
+/// Idle threads that wait at the same location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct IdleGroup {
     threads: u64,
     us: u64,
 }
 
-/// Whether each thread is idle, by its index in the profile.
+/// Returns whether each thread is idle, by its index in the profile.
 ///
-/// If all threads of a process would be idle, none is: the user may be looking at a process that
-/// hangs.
+/// If all threads of a process would be idle, none is: the process may hang.
 pub(in crate::view) fn idle_threads(profile: &Profile) -> Vec<bool> {
     if profile.mode != Mode::Wall || profile.narrow {
         return vec![false; profile.threads.len()];
@@ -47,13 +46,13 @@ pub(in crate::view) fn idle_threads(profile: &Profile) -> Vec<bool> {
     threads.map(|(thread, idle)| idle && alive.contains(&thread.thread.pid)).collect()
 }
 
-/// Whether each thread only waits for work, by its place, whatever the others do.
+/// Returns whether each thread only waits for work, by its index, whatever the other threads do.
 pub(in crate::view) fn asleep_threads(profile: &Profile) -> Vec<bool> {
     let threads = profile.threads.iter();
     threads.map(|thread| asleep_at(profile, thread).is_some()).collect()
 }
 
-/// Writes the sum of the idle threads: `all` is the weight of all threads.
+/// Writes the sum of the idle threads. `all` is the weight of all threads.
 pub(in crate::view) fn write(
     profile: &Profile,
     threads: &[&ThreadProfile],
@@ -91,7 +90,7 @@ pub(in crate::view) fn write(
     Ok(())
 }
 
-/// The call in which an idle thread sleeps; `None` if it is not idle.
+/// Returns the call in which an idle thread sleeps, or `None` if it is not idle.
 fn asleep_at(profile: &Profile, thread: &ThreadProfile) -> Option<usize> {
     let states = &thread.states;
     let all = states.total();
@@ -108,7 +107,7 @@ fn asleep_at(profile: &Profile, thread: &ThreadProfile) -> Option<usize> {
     (asleep && enough && !waits_for_lock(profile, thread, at)).then_some(at)
 }
 
-/// Whether one of the innermost functions, or the system call, takes a lock.
+/// Returns whether one of the innermost functions, or the system call, takes a lock.
 fn waits_for_lock(profile: &Profile, thread: &ThreadProfile, at: usize) -> bool {
     let of_file = wait_at(profile, thread, at)
         .and_then(|wait| wait.syscall)
@@ -117,7 +116,7 @@ fn waits_for_lock(profile: &Profile, thread: &ThreadProfile, at: usize) -> bool 
     of_file || innermost.flatten().any(|method| takes_lock(&method.name))
 }
 
-/// Whether a function is one that waits for a lock, in one of the usual libraries.
+/// Returns whether a function waits for a lock, in one of the common libraries.
 fn takes_lock(name: &str) -> bool {
     const BEGINS: [&str; 7] = [
         "lll_lock_wait",
@@ -147,7 +146,7 @@ fn takes_lock(name: &str) -> bool {
         || of_class
 }
 
-/// The functions of the stack that ends in a call, innermost first; `None` for what is none.
+/// Returns the functions of the stack that ends in a call, innermost first. Other steps are `None`.
 fn functions<'a>(
     profile: &'a Profile,
     thread: &'a ThreadProfile,
@@ -175,7 +174,8 @@ fn wait_at(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<Wait>
     }
 }
 
-/// The system call that a thread waits in, and the function that called the C library for it.
+/// Returns the system call that a thread waits in, and the function that called the C library for
+/// it.
 fn describe(profile: &Profile, thread: &ThreadProfile, at: usize) -> String {
     let call = wait_at(profile, thread, at).and_then(|wait| wait.syscall).map(call_name);
     let call = call.map_or_else(|| "asleep".to_owned(), |name| format!("in {name}"));
@@ -187,7 +187,7 @@ fn describe(profile: &Profile, thread: &ThreadProfile, at: usize) -> String {
     }
 }
 
-/// Whether a module is the C library or a part of it.
+/// Returns whether a module is the C library or a part of it.
 fn is_c_library(name: &str) -> bool {
     const BEGINS: [&str; 8] =
         ["libc.so", "libc-", "libpthread", "librt", "ld-linux", "ld-musl", "libc.musl", "[vdso]"];

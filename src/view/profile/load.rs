@@ -1,13 +1,13 @@
-//! From a trace to a profile.
+//! Aggregates a trace into a profile.
 //!
-//! Invariant: memory is that of the distinct stacks, of each group if samples are grouped, and of
-//! the names, not of the samples.
+//! Invariant: memory grows with the distinct stacks (of each group if samples are grouped) and with
+//! the names, not with the samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
-use crate::view::profile::activity::Activity;
+use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile, ThreadProfileBuilder};
 use crate::view::recording::context::has_context;
 use crate::view::recording::recording_info::RecordingInfo;
@@ -16,13 +16,14 @@ use crate::view::select::error::ViewError;
 use crate::view::select::groups::{Grouper, Grouping};
 use crate::view::select::selection::Selected;
 
-/// Contexts that are steps of stacks.
+/// Maximum number of contexts that are steps of stacks.
 const CONTEXTS_MAX: usize = 1 << 16;
 
 /// Aggregates the selected samples.
 ///
 /// # Errors
-/// Those of reading; [`ViewError::NoContext`] if the user asks for contexts and there are none.
+/// Errors of reading, and [`ViewError::NoContext`] if the user asks for contexts and there are
+/// none.
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
     load_with(trace, selected, None)
 }
@@ -32,7 +33,7 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError
 /// Memory grows with the distinct pairs of a context and a stack.
 ///
 /// # Errors
-/// As [`load`].
+/// The errors of [`load`].
 pub fn load_with_contexts(trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
     load_with(trace, selected, Some(&Grouping::by_context().heaviest(CONTEXTS_MAX)))
 }
@@ -82,22 +83,22 @@ fn load_with(
 struct LoadedSamples<'a> {
     growers: BTreeMap<ThreadId, ThreadProfileBuilder>,
     waits: Waits,
-    /// The grouping of the user, and the one by contexts.
+    /// The user's grouping, and the grouping by context.
     groupers: [Option<Grouper<'a>>; 2],
-    /// Some have a context.
+    /// Whether a sample has a context.
     has_contexts: bool,
     times_ns: Option<(u64, u64)>,
-    activity: Activity,
+    activity: ActivityProfile,
 }
 
-/// Looks at all samples once. If there are too many groups, they are all that it knows.
+/// Reads all samples once. If there are too many groups, only the groups are collected.
 fn gather<'a>(
     trace: &LazyTrace,
     selected: &Selected,
     groupers: [Option<Grouper<'a>>; 2],
 ) -> Result<LoadedSamples<'a>, TraceError> {
     let filter = &selected.filter;
-    let activity = Activity::new(&RecordingInfo::of(trace), selected);
+    let activity = ActivityProfile::new(&RecordingInfo::of(trace), selected);
     let mut gathered = LoadedSamples { groupers, activity, ..LoadedSamples::default() };
     let LoadedSamples { growers, waits, groupers, has_contexts, times_ns, activity } =
         &mut gathered;
@@ -122,7 +123,8 @@ fn gather<'a>(
                 growers.entry(thread).or_insert_with(|| ThreadProfileBuilder::new(filter.mode));
             grower.add_in((group, context), sample, stack, waits.id(sample));
         };
-        // A window is read through the index; a whole trace in file order decodes each frame once.
+        // A window is read through the index. A complete trace in file order decodes each frame
+        // once.
         if *window == Window::default() {
             trace.for_each_sample_as_written(window, &mut add)?;
         } else {

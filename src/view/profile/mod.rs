@@ -1,4 +1,4 @@
-//! Samples added up: trees, tables, threads and states.
+//! Aggregated samples: trees, tables, threads and states.
 
 pub(super) mod activity;
 pub mod call_tree;

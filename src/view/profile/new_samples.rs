@@ -1,4 +1,4 @@
-//! The new samples of a trace that is still being written.
+//! Finds the new samples of a trace that is still being written.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::trace::{LazyTrace, ThreadId, TraceError, Window};
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::selection::{Selected, Selection};
 
-/// Remembers what was shown.
+/// Keeps track of the samples that were already shown.
 #[derive(Debug, Default)]
 pub struct NewSamples {
     selection: Selection,
-    /// The wanted times; percentages refer to the recording as it was at the first call.
+    /// The selected times. Percentages refer to the recording as it was at the first call.
     times: Option<(u64, u64)>,
     shown: BTreeMap<ThreadId, ShownThread>,
-    /// Samples that came since; 0 if not all times are wanted.
+    /// The number of samples since then, 0 if the selection is limited in time.
     came: u64,
 }
 
@@ -30,12 +30,12 @@ impl NewSamples {
         Self { selection, ..Self::default() }
     }
 
-    /// The samples that came since this was called last, a window per thread, and a heading;
-    /// `None` if there are none.
+    /// Returns the samples that arrived since the last call, with a window per thread and a
+    /// heading, or `None` if there are none.
     ///
     /// # Errors
-    /// A sentence for the user, as [`Selection::resolve`] says it; threads that are not there yet
-    /// may still come.
+    /// A message for the user, as from [`Selection::resolve`]. Missing threads are no error,
+    /// because they may still appear.
     pub fn next(&mut self, trace: &LazyTrace) -> Result<Option<Selected>, String> {
         let recording = RecordingInfo::of(trace);
         let (from_ns, to_ns) = match self.times {
@@ -54,7 +54,7 @@ impl NewSamples {
             let shown = self.shown.get(&thread.id).copied();
             let is_chosen = chosen.as_ref().is_none_or(|chosen| chosen.contains(&thread.id));
             let is_known = shown.is_some_and(|shown| shown.samples == thread.samples);
-            // Up to where the thread was shown, so that another one's lateness costs nothing.
+            // Each thread has its own limit, so that a late thread does not cost samples of others.
             let new_ns = shown.map_or(first_ns, |shown| shown.last_ns.saturating_add(1));
             self.shown.insert(thread.id, ShownThread { samples: thread.samples, last_ns });
             if is_chosen && (from_ns, to_ns) == (0, u64::MAX) {
@@ -72,17 +72,18 @@ impl NewSamples {
         let base_ns = recording.begin_ns().unwrap_or(0);
         let since = |time_ns: u64| time_ns.saturating_sub(base_ns) as f64 / 1e9;
         let text = Some(format!("{:.3} s to {:.3} s", since(span_ns.0), since(span_ns.1)));
-        let (filter, by) = self.selection.looked_at(trace)?;
+        let (filter, by) = self.selection.resolve_filter(trace)?;
         Ok((!windows.is_empty()).then_some(Selected { windows, filter, by, text }))
     }
 
-    /// Nothing, of a trace that nothing is in yet.
+    /// Returns an empty selection, for a trace without samples.
     pub fn none_yet(&self, trace: &LazyTrace) -> Result<Selected, String> {
-        let (filter, by) = self.selection.looked_at(trace)?;
+        let (filter, by) = self.selection.resolve_filter(trace)?;
         Ok(Selected { windows: Vec::new(), filter, by, text: None })
     }
 
-    /// How many new samples [`Self::next`] left out because they are older than shown ones.
+    /// Returns the number of new samples that [`Self::next`] left out because they are older than
+    /// shown ones.
     ///
     /// A recorder may write samples with incomplete stacks later than others.
     pub fn late(&self, trace: &LazyTrace, selected: Option<&Selected>) -> Result<u64, TraceError> {
@@ -93,7 +94,7 @@ impl NewSamples {
         Ok(self.came.saturating_sub(count))
     }
 
-    /// True if samples after those that were shown are wanted.
+    /// Returns whether later samples than the shown ones are selected.
     pub fn wants_more(&self) -> bool {
         let (last_ns, to_ns) = (self.shown.values().map(|shown| shown.last_ns).max(), self.times);
         last_ns.zip(to_ns).is_none_or(|(last_ns, (_, to_ns))| last_ns <= to_ns)

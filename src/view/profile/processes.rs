@@ -1,4 +1,4 @@
-//! The processes that samples are of, where a recording has several.
+//! The processes of samples, if a recording has several.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::text::escape::escaped;
 
-/// Most processes in a title.
+/// Maximum number of processes in a title.
 const NAMED_MAX: usize = 4;
 
-/// The name of each process by its id, not escaped: from the recorder's list, else from its first
-/// thread.
+/// Returns the name of each process by its id, not escaped: from the recorder's list, else from its
+/// first thread.
 pub(in crate::view) fn names<'a>(
     threads: impl Iterator<Item = &'a Thread>,
     recording: &'a RecordingInfo,
@@ -30,21 +30,21 @@ pub(in crate::view) fn names<'a>(
     names
 }
 
-/// The names of the processes of a profile. All its texts are safe to show.
+/// The names of the processes of a profile, escaped for display.
 #[derive(Debug, Default)]
 pub(in crate::view) struct Processes {
     /// The names by process id.
     names: BTreeMap<u64, String>,
     /// The processes with threads in the profile, the heaviest first.
     shown: Vec<u64>,
-    /// How many of these have samples.
+    /// The number of shown processes that have samples.
     sampled: usize,
-    /// The recorded program, if it is one.
+    /// The recorded program, if only one process was recorded.
     program: Option<String>,
 }
 
 impl Processes {
-    /// Collects the processes of the recorder's list, which is bounded, and of all threads.
+    /// Collects the processes from the recorder's list, which is bounded, and from all threads.
     pub(in crate::view) fn of(profile: &Profile) -> Self {
         let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
         for profile in &profile.threads {
@@ -61,17 +61,17 @@ impl Processes {
         Self { names, shown, sampled, program: profile.recording.program() }
     }
 
-    /// Whether there are several, so that a thread's name says too little.
+    /// Returns whether there are several processes, so that a thread's name alone is ambiguous.
     pub(in crate::view) fn are_several(&self) -> bool {
         self.names.len() > 1
     }
 
-    /// Whether the profile has samples of several: then stacks alone do not say whose they are.
+    /// Returns whether several processes have samples, so that stacks alone are ambiguous.
     pub(in crate::view) fn are_several_shown(&self) -> bool {
         self.sampled > 1
     }
 
-    /// The name of a process; of a single one the name of its program.
+    /// Returns the name of a process. If there is only one, returns the name of its program.
     pub(in crate::view) fn name(&self, pid: u32) -> Option<&str> {
         if !self.are_several() {
             return self.program.as_deref();
@@ -79,7 +79,7 @@ impl Processes {
         self.names.get(&pid.into()).map(String::as_str).filter(|name| !name.is_empty())
     }
 
-    /// The process of a thread, `name/pid`, if there are several.
+    /// Returns the label `name/pid` of a process, if there are several.
     pub(in crate::view) fn label(&self, pid: u32) -> Option<String> {
         self.are_several().then(|| match self.name(pid) {
             Some(name) => format!("{name}/{pid}"),
@@ -87,7 +87,7 @@ impl Processes {
         })
     }
 
-    /// A process in one phrase.
+    /// Returns the title of a process.
     pub(in crate::view) fn title(&self, pid: u64) -> String {
         match self.names.get(&pid) {
             Some(name) if !name.is_empty() => format!("{name} ({pid})"),
@@ -95,7 +95,7 @@ impl Processes {
         }
     }
 
-    /// The subject of the profile for a title; `None` if the trace does not name it.
+    /// Returns the subject of the profile for a title, or `None` if the trace does not name it.
     pub(in crate::view) fn subject(&self) -> Option<String> {
         if !self.are_several() {
             return self.program.clone();
@@ -118,7 +118,7 @@ mod tests {
     use crate::trace::{Sample, Thread};
     use crate::view::ThreadProfileBuilder;
 
-    /// Threads of these processes, each as heavy as it says.
+    /// Returns the processes of threads given as pid, tid, name and weight.
     fn processes(threads: &[(u32, u32, &str, u32)]) -> Processes {
         let thread = |&(pid, tid, name, weight): &(u32, u32, &str, u32)| {
             let mut grower = ThreadProfileBuilder::default();
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_the_trace_does_not_name_is_called_as_its_first_thread() {
+    fn a_process_without_a_recorded_name_has_the_name_of_its_first_thread() {
         let two = processes(&[(1, 2, "worker", 5), (1, 1, "se\u{1b}rver", 1), (7, 8, "x", 9)]);
         assert_eq!(two.label(1).as_deref(), Some("se\\u{1b}rver/1"));
-        // The first thread of this one is missing.
+        // The first thread of this process is missing.
         assert_eq!(two.label(7).as_deref(), Some("process/7"));
         assert_eq!(two.subject().as_deref(), Some("2 processes: process 7, se\\u{1b}rver (1)"));
         let one = processes(&[(1, 1, "server", 1)]);
-        assert_eq!((one.label(1), one.subject()), (None, None), "of one there is nothing to tell");
+        assert_eq!((one.label(1), one.subject()), (None, None), "one process needs no label");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use traceprof_abi::unwind::EndReason;
 
 use crate::trace::{LazyTrace, Sample, Thread, ThreadId, TraceError, Window};
-use crate::view::profile::activity::Activity;
+use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::call_tree::Count;
 use crate::view::profile::states::StateTimes;
 use crate::view::profile::thread_profile::Profile;
@@ -23,26 +23,26 @@ use crate::view::select::selection::Selected;
 pub(in crate::view) struct SampleTotals {
     pub(in crate::view) mode: Mode,
     pub(in crate::view) count: Count,
-    /// Time by state, of wall clock time.
+    /// The time by state, for wall clock time only.
     states: StateTimes,
     /// The number of threads with samples.
     pub(in crate::view) threads: u64,
-    /// The samples by the number of the [`EndReason`] of their unwinding.
+    /// The number of samples by the number of the [`EndReason`] of their unwinding.
     pub(in crate::view) ends: BTreeMap<u16, u64>,
     /// The activity over time.
-    pub(in crate::view) activity: Activity,
-    /// The processes of the selected threads by their ids.
+    pub(in crate::view) activity: ActivityProfile,
+    /// The processes of the selected threads, by their ids.
     pub(in crate::view) processes: BTreeMap<u32, ProcessTotals>,
-    /// Some sample has a context, whether or not the filter keeps it.
+    /// Whether a sample has a context, kept by the filter or not.
     pub(in crate::view) has_contexts: bool,
-    /// Some kept sample weighs other than one period; unset for a profile.
+    /// Whether a kept sample has another weight than one period. Unset for a profile.
     pub(in crate::view) uneven: bool,
 }
 
 /// The totals of a process.
 #[derive(Debug, Default)]
 pub(in crate::view) struct ProcessTotals {
-    /// The name of the first thread; empty if that is missing.
+    /// The name of the first thread, empty if that thread is missing.
     pub(in crate::view) name: String,
     /// The number of its threads with samples.
     pub(in crate::view) threads: u64,
@@ -50,7 +50,7 @@ pub(in crate::view) struct ProcessTotals {
 }
 
 impl SampleTotals {
-    /// The totals of a profile.
+    /// Returns the totals of a profile.
     pub(in crate::view) fn in_profile(profile: &Profile) -> Self {
         let (mode, activity, has_contexts) =
             (profile.mode, profile.activity.clone(), profile.has_contexts);
@@ -73,7 +73,7 @@ impl SampleTotals {
         selected: &Selected,
     ) -> Result<(Self, BTreeSet<ThreadId>), TraceError> {
         let mode = selected.filter.mode;
-        let activity = Activity::new(&RecordingInfo::of(trace), selected);
+        let activity = ActivityProfile::new(&RecordingInfo::of(trace), selected);
         let mut totals = Self { mode, activity, ..Self::default() };
         let mut counts: HashMap<ThreadId, Count> = HashMap::new();
         selected.meter(trace);
@@ -89,7 +89,7 @@ impl SampleTotals {
                     totals.activity.add(mode, sample);
                 }
             };
-            // A window is read through the index; a whole trace in file order decodes each frame
+            // A window is read through the index. A complete trace in file order decodes each frame
             // once.
             if *window == Window::default() {
                 trace.for_each_sample_as_written(window, &mut add)?;
@@ -106,7 +106,7 @@ impl SampleTotals {
 
     fn add_thread(&mut self, thread: &Thread, count: Count) {
         let process = self.processes.entry(thread.pid).or_default();
-        // A process is called as its first thread.
+        // A process has the name of its first thread.
         if thread.tid == thread.pid {
             process.name.clone_from(&thread.name);
         }
@@ -117,17 +117,17 @@ impl SampleTotals {
         self.count += count;
     }
 
-    /// Sampling periods, of CPU time.
+    /// Returns the number of sampling periods, for CPU time only.
     pub(in crate::view) fn periods(&self) -> Option<u64> {
         (self.mode == Mode::Cpu).then_some(self.count.weight)
     }
 
-    /// Time by state, of wall clock time.
+    /// Returns the time by state, for wall clock time only.
     pub(in crate::view) fn states(&self) -> Option<&StateTimes> {
         (self.mode == Mode::Wall).then_some(&self.states)
     }
 
-    /// Samples whose stack reaches the root, and all.
+    /// Returns the number of samples whose stack reaches the root, and of all samples.
     pub(in crate::view) fn rooted(&self) -> (u64, u64) {
         let rooted = self.ends.get(&(EndReason::Root as u16)).copied().unwrap_or(0);
         (rooted, self.ends.values().sum())

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use crate::trace::RunState;
 use crate::view::text::number::{percent, wall_seconds};
 
-/// Microseconds by state.
+/// Times by state, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateTimes {
     known: [u64; RunState::ALL.len()],
@@ -20,24 +20,24 @@ impl StateTimes {
         *time = time.saturating_add(us);
     }
 
-    /// Time in a state.
+    /// Returns the time in a state.
     pub fn of(&self, state: RunState) -> u64 {
         self.known.get(state as usize).copied().unwrap_or(0)
     }
 
-    /// Time in all states.
+    /// Returns the time in all states.
     pub fn total(&self) -> u64 {
         self.known.iter().fold(self.other, |sum, us| sum.saturating_add(*us))
     }
 
-    /// Every state with its time.
+    /// Returns every state with its time.
     pub(in crate::view) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let known = RunState::ALL.map(|state| (state.name(), self.of(state)));
         let other = (self.other > 0).then_some(("other", self.other));
         known.into_iter().chain(other)
     }
 
-    /// Every state with its time, for all threads together.
+    /// Returns a text with every state and its time, for all threads together.
     pub(in crate::view) fn summary(&self) -> String {
         let all = self.total();
         let one = |(name, us): (&str, u64)| match us {
@@ -48,7 +48,8 @@ impl StateTimes {
         format!("{} s of threads: {}", wall_seconds(all), states.join(", "))
     }
 
-    /// The states of one thread, to the microsecond: they add up to its time.
+    /// Returns a text with the states of one thread in microseconds. They add up to the thread's
+    /// time.
     pub(in crate::view) fn of_thread(&self) -> String {
         let some = self.all().filter(|(_, us)| *us > 0);
         let states: Vec<String> = some

@@ -1,4 +1,4 @@
-//! The name of each step of a stack: by function, place, module or line.
+//! The name of each step of a stack: by function, source location, module or line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::view::recording::waits::Waits;
 use crate::view::select::groups::Groups;
 use crate::view::text::escape::escaped;
 
-/// Index of a name. Two locations with the same name are one line of a tree.
+/// The index of a name. Two locations with the same name are one line of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::view) struct NameId(u32);
 
-/// A name, safe to show.
+/// A name, escaped for display.
 #[derive(Debug)]
 struct StepName {
     text: String,
-    /// Distinguishes names of the same text.
+    /// Distinguishes names with the same text.
     qualifier: String,
 }
 
@@ -39,10 +39,10 @@ pub(in crate::view) struct StepNames {
 const UNKNOWN: NameId = NameId(0);
 
 impl StepNames {
-    /// Names by function.
+    /// Returns names by function.
     ///
-    /// Functions of one name in one module are distinguished by their start addresses if several
-    /// are known. An inlined copy has no start and counts as the function itself.
+    /// Functions with one name in one module are distinguished by their start addresses if several
+    /// are known. An inlined copy has no start address and counts as the function itself.
     pub(in crate::view) fn of_functions(profile: &Profile) -> Self {
         let mut starts: HashMap<_, BTreeSet<u64>> = HashMap::new();
         for method in profile.methods.iter().filter(|method| method.start_svma != 0) {
@@ -63,16 +63,16 @@ impl StepNames {
             by_method.push(*id);
         }
         let of = |method: MethodId| by_method.get(method.0 as usize).copied().unwrap_or(UNKNOWN);
-        names.by_location = profile.locations.iter().map(|place| of(place.method)).collect();
+        names.by_location = profile.locations.iter().map(|location| of(location.method)).collect();
         names
     }
 
-    /// Names by place: every name says where it is.
-    pub(in crate::view) fn of_places(profile: &Profile) -> Self {
+    /// Returns names by location: every name includes its location.
+    pub(in crate::view) fn of_locations(profile: &Profile) -> Self {
         let mut names = Self::empty(profile);
         let mut ids = HashMap::new();
         for location in &profile.locations {
-            let text = place(profile, location);
+            let text = location_text(profile, location);
             let id = match ids.get(&text) {
                 Some(id) => *id,
                 None => {
@@ -86,26 +86,27 @@ impl StepNames {
         names
     }
 
-    /// Names by module: the last part of its path.
+    /// Returns names by module: the last part of the module's path.
     pub(in crate::view) fn of_modules(profile: &Profile) -> Self {
         let mut names = Self::empty(profile);
         let mut ids = HashMap::new();
         let mut known = Vec::with_capacity(profile.modules.len());
         for Module { path, .. } in &profile.modules {
             let name = path.rsplit('/').next().unwrap_or(path);
-            // One that was mapped anew is the same to a reader.
+            // A module that was mapped again is the same for a reader.
             known.push(*ids.entry(path).or_insert_with(|| names.add(name, path)));
         }
-        // Code that was made at run time, and what is in no module that is known.
+        // This is the name of code generated at run time, and of code outside known modules.
         let none = names.add("[no module]", "");
-        let module = |place: &Location| profile.method(place.method).and_then(|it| it.module);
-        let id = |place| module(place).and_then(|id| known.get(id.0 as usize)).copied();
+        let module = |location: &Location| profile.method(location.method).and_then(|it| it.module);
+        let id = |location| module(location).and_then(|id| known.get(id.0 as usize)).copied();
         names.by_location =
-            profile.locations.iter().map(|place| id(place).unwrap_or(none)).collect();
+            profile.locations.iter().map(|location| id(location).unwrap_or(none)).collect();
         names
     }
 
-    /// Names by source line, with the function; by function where the line is unknown.
+    /// Returns names by source line, with the function. If the line is unknown, the name is that of
+    /// the function.
     pub(in crate::view) fn of_lines(profile: &Profile) -> Self {
         let mut names = Self::of_functions(profile);
         let mut ids = HashMap::new();
@@ -132,12 +133,12 @@ impl StepNames {
         names
     }
 
-    /// The name of a location.
+    /// Returns the name of a location.
     pub(in crate::view) fn id(&self, location: LocationId) -> NameId {
         self.by_location.get(location.0 as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    /// The text of a step.
+    /// Returns the text of a step.
     pub(in crate::view) fn text(&self, step: StackStep<NameId>) -> &str {
         match step {
             StackStep::Thread => "[thread]",
@@ -153,7 +154,7 @@ impl StepNames {
         }
     }
 
-    /// The distinction between steps of the same text; may be empty.
+    /// Returns the text that distinguishes steps with the same text. May be empty.
     pub(in crate::view) fn qualifier(&self, step: StackStep<NameId>) -> &str {
         match step {
             StackStep::Frame(id) => &self.names[id.0 as usize].qualifier,
@@ -161,12 +162,12 @@ impl StepNames {
         }
     }
 
-    /// The groups that samples are in.
+    /// Returns the groups of the samples.
     pub(in crate::view) fn groups(&self) -> Option<&Groups> {
         self.groups.as_deref()
     }
 
-    /// Groups of threads, where the samples have none.
+    /// Sets groups of threads, if the samples have no groups.
     pub(in crate::view) fn group_by(&mut self, groups: Arc<Groups>) {
         self.groups = Some(groups);
     }
@@ -182,12 +183,13 @@ impl StepNames {
         let text =
             if text.is_empty() { "[unnamed]".to_owned() } else { escaped(text).into_owned() };
         self.names.push(StepName { text, qualifier: escaped(qualifier).into_owned() });
-        // Names are no more than locations or methods, whose ids have 32 bits, and `[unknown]`.
+        // There are at most as many names as locations or methods, whose ids have 32 bits, plus
+        // `[unknown]`.
         NameId(u32::try_from(self.names.len() - 1).unwrap_or(0))
     }
 }
 
-fn place(profile: &Profile, location: &Location) -> String {
+fn location_text(profile: &Profile, location: &Location) -> String {
     let Some(method) = profile.method(location.method) else {
         return format!("[unknown] at {:#x}", location.svma);
     };

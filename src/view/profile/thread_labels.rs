@@ -18,19 +18,19 @@ pub(in crate::view) struct ThreadLabels {
     of: LabelBy,
     processes: Processes,
     /// The indices of labels by process id.
-    places: HashMap<u32, usize>,
-    /// The labels, safe to show.
+    indices: HashMap<u32, usize>,
+    /// The labels, escaped for display.
     labels: Vec<String>,
 }
 
 impl ThreadLabels {
-    /// No labels yet.
+    /// Creates an empty set of labels.
     pub(in crate::view) fn new(profile: &Profile, of: LabelBy) -> Self {
-        let (places, labels) = Default::default();
-        Self { of, processes: Processes::of(profile), places, labels }
+        let (indices, labels) = Default::default();
+        Self { of, processes: Processes::of(profile), indices, labels }
     }
 
-    /// Adds a thread, and says what its place is, or that of its process.
+    /// Adds a thread and returns the index of its label, or of its process's label.
     pub(in crate::view) fn add(&mut self, thread: &ThreadProfile) -> usize {
         if self.of == LabelBy::Threads {
             self.labels.push(thread.title());
@@ -38,20 +38,20 @@ impl ThreadLabels {
         }
         let Self { labels, processes, .. } = self;
         let pid = thread.thread.pid;
-        *self.places.entry(pid).or_insert_with(|| {
+        *self.indices.entry(pid).or_insert_with(|| {
             labels.push(processes.title(pid.into()));
             labels.len() - 1
         })
     }
 
-    /// All labels.
+    /// Returns all labels.
     pub(in crate::view) fn labels(self) -> Vec<String> {
         self.labels
     }
 }
 
 impl LabelBy {
-    /// The noun for one, and for several.
+    /// Returns the noun for one, and for several.
     pub(in crate::view) fn nouns(self) -> [&'static str; 2] {
         match self {
             Self::Threads => ["thread", "threads"],

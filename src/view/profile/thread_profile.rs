@@ -1,4 +1,4 @@
-//! A trace aggregated: per thread the tree of its stacks, and the tables of names.
+//! An aggregated trace: the stack tree of each thread, and the tables of names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use traceprof_abi::unwind::EndReason;
 
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
-use crate::view::profile::activity::Activity;
+use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
 use crate::view::profile::states::StateTimes;
 use crate::view::recording::mode::Mode;
@@ -15,7 +15,7 @@ use crate::view::recording::waits::{WaitId, Waits};
 use crate::view::select::groups::{GroupId, Groups};
 use crate::view::text::escape::escaped;
 
-/// The id of a call trace that found no room in the storage.
+/// The id of a call trace that was dropped because the storage was full.
 const DROPPED_TRACE_ID: u64 = 1;
 
 /// All samples of one thread.
@@ -27,16 +27,16 @@ pub struct ThreadProfile {
     pub tree: CallTree<LocationId>,
     /// The sum of the samples.
     pub count: Count,
-    /// Samples by the [`EndReason`] number of their unwinding.
+    /// The number of samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
     /// The time by state, for wall clock time only.
     pub states: StateTimes,
-    /// The ids of its process and its own as the target sees them, where these are others.
+    /// The ids of the process and the thread as the target sees them, if they differ.
     pub inner_ids: Option<(u64, u64)>,
 }
 
 impl ThreadProfile {
-    /// The thread in one phrase, safe to show.
+    /// Returns the title of the thread, escaped for display.
     pub(in crate::view) fn title(&self) -> String {
         let thread = &self.thread;
         let name = escaped(&thread.name);
@@ -56,14 +56,14 @@ pub struct Profile {
     pub recording: RecordingInfo,
     /// The measured time.
     pub mode: Mode,
-    /// Only samples of some states, system calls or contexts are in it.
+    /// Whether the profile has only samples of some states, system calls or contexts.
     pub narrow: bool,
-    /// Some sample has a context, whether or not the filter keeps it.
+    /// Whether a sample has a context, kept by the filter or not.
     pub has_contexts: bool,
-    /// Time of the first and of the last sample that is in it.
+    /// The times of the first and the last sample of the profile.
     pub times_ns: Option<(u64, u64)>,
     /// The activity over time.
-    pub activity: Activity,
+    pub activity: ActivityProfile,
     /// The groups of the samples, if they are grouped.
     pub groups: Option<Arc<Groups>>,
     /// The contexts, if they are steps of the stacks.
@@ -81,7 +81,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The time of all threads by state.
+    /// Returns the time of all threads by state.
     pub fn states(&self) -> StateTimes {
         let mut states = StateTimes::default();
         for thread in &self.threads {
@@ -90,7 +90,7 @@ impl Profile {
         states
     }
 
-    /// The sum of all samples.
+    /// Returns the sum of all samples.
     pub fn count(&self) -> Count {
         let mut count = Count::default();
         for thread in &self.threads {
@@ -99,24 +99,24 @@ impl Profile {
         count
     }
 
-    /// The method that a location lies in.
+    /// Returns the method of a location.
     pub fn method_of(&self, location: LocationId) -> Option<MethodId> {
         self.locations.get(location.0 as usize).map(|location| location.method)
     }
 
-    /// A method, unless the trace is damaged.
+    /// Returns a method, or `None` if the trace is corrupt.
     pub fn method(&self, id: MethodId) -> Option<&Method> {
         self.methods.get(id.0 as usize)
     }
 
-    /// The last part of the path of a method's module.
+    /// Returns the last part of the path of a method's module.
     pub fn module_name(&self, method: &Method) -> Option<&str> {
         let path = &self.modules.get(method.module?.0 as usize)?.path;
         Some(path.rsplit('/').next().unwrap_or(path))
     }
 }
 
-/// The step that replaces unknown callers of a stack.
+/// Returns the placeholder for the unknown callers of a stack.
 pub(in crate::view) fn mark_of(
     sample: &Sample,
     stack: &[LocationId],
@@ -132,7 +132,7 @@ pub(in crate::view) fn mark_of(
     }
 }
 
-/// Gathers the samples of one thread.
+/// Collects the samples of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadProfileBuilder {
     mode: Mode,
@@ -143,13 +143,12 @@ pub struct ThreadProfileBuilder {
 }
 
 impl ThreadProfileBuilder {
-    /// For samples of this mode.
+    /// Creates a builder for samples of this mode.
     pub fn new(mode: Mode) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// Adds a sample with its own stack, root first, and what its thread waits for if it did not
-    /// run.
+    /// Adds a sample with its own stack, root first, and the thread's wait if it did not run.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
         self.add_in((None, None), sample, stack, wait);
     }
@@ -175,7 +174,7 @@ impl ThreadProfileBuilder {
         *self.ends.entry(sample.end_reason).or_default() += 1;
     }
 
-    /// The thread with its samples.
+    /// Returns the thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
         let Self { tree, count, ends, states, .. } = self;
         let tree = tree.finish();

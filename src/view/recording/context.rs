@@ -9,16 +9,16 @@ use crate::trace::{LazyTrace, Sample, TagKey, TagKind, TextId, TraceError};
 use crate::view::text::escape::escaped;
 use crate::view::text::span_id::{RootId, SpanId};
 
-/// Texts in the cache.
+/// Maximum number of texts in the cache.
 const REMEMBERED: usize = 1 << 12;
 const TAGS: usize = traceprof_abi::context::TAGS;
 
-/// Whether a sample has any context.
+/// Returns whether a sample has a context.
 pub(in crate::view) fn has_context(sample: &Sample) -> bool {
     sample.span != 0 || RootId::of(sample).is_some() || sample.tags != [0; TAGS]
 }
 
-/// The context of a sample as the trace has it.
+/// The context of a sample as in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(in crate::view) struct ContextKey {
     pub(in crate::view) span: u64,
@@ -32,10 +32,10 @@ impl ContextKey {
         Self { span: sample.span, root, tags: sample.tags }
     }
 
-    /// The context as text.
+    /// Returns the context as text.
     pub(in crate::view) fn in_words(
         &self,
-        texts: &TagTexts<'_>,
+        texts: &ContextTags<'_>,
     ) -> Result<ContextText, TraceError> {
         let span = (self.span != 0).then_some(SpanId(self.span));
         let root = (self.root != 0).then_some(RootId(self.root));
@@ -43,12 +43,12 @@ impl ContextKey {
     }
 }
 
-/// The context of samples in words, all of them safe to show.
+/// The context of samples as text, escaped for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::view) struct ContextText {
     pub(in crate::view) span: Option<SpanId>,
     pub(in crate::view) root: Option<RootId>,
-    /// Names and values of the tags that it has.
+    /// The names and values of the tags.
     pub(in crate::view) tags: Vec<(Arc<str>, TagText)>,
 }
 
@@ -58,8 +58,8 @@ impl fmt::Display for ContextText {
     }
 }
 
-/// The context of a thread as text: `span 00f067aa0ba902b7, root span 4bf92f3577b34da6, route =
-/// /cart`.
+/// Returns the context of a thread as text: `span 00f067aa0ba902b7, root span 4bf92f3577b34da6,
+/// route = /cart`.
 pub fn context_text<N: fmt::Display, V: fmt::Display>(
     span: Option<SpanId>,
     root: Option<RootId>,
@@ -87,23 +87,23 @@ impl fmt::Display for TagText {
     }
 }
 
-/// Says tags by their names and their values as texts, which it reads when it needs them.
-pub(in crate::view) struct TagTexts<'a> {
+/// The names of tags and the texts of their values. The texts are read on demand.
+pub(in crate::view) struct ContextTags<'a> {
     trace: &'a LazyTrace,
-    /// The names by place, safe to show.
+    /// The names by index, escaped for display.
     names: [Arc<str>; TAGS],
     is_text: [bool; TAGS],
     known: RefCell<HashMap<u32, Arc<str>>>,
 }
 
-impl<'a> TagTexts<'a> {
+impl<'a> ContextTags<'a> {
     pub(in crate::view) fn new(trace: &'a LazyTrace, keys: &[TagKey]) -> Self {
-        let key = |place: usize| keys.get(place);
-        let name = |place: usize| match key(place) {
+        let key = |index: usize| keys.get(index);
+        let name = |index: usize| match key(index) {
             Some(key) => escaped(&key.name).into(),
-            None => format!("tag {place}").into(),
+            None => format!("tag {index}").into(),
         };
-        let is_text = |place: usize| key(place).is_some_and(|key| key.kind == TagKind::Text);
+        let is_text = |index: usize| key(index).is_some_and(|key| key.kind == TagKind::Text);
         Self {
             trace,
             names: std::array::from_fn(name),
@@ -112,20 +112,20 @@ impl<'a> TagTexts<'a> {
         }
     }
 
-    /// Names and values of the tags that are there.
+    /// Returns the names and values of the tags that are set.
     pub(in crate::view) fn of(
         &self,
         tags: &[u32; TAGS],
     ) -> Result<Vec<(Arc<str>, TagText)>, TraceError> {
         let there = self.names.iter().zip(tags).enumerate().filter(|(_, (_, value))| **value != 0);
         there
-            .map(|(place, (name, value))| Ok((Arc::clone(name), self.value(place, *value)?)))
+            .map(|(index, (name, value))| Ok((Arc::clone(name), self.value(index, *value)?)))
             .collect()
     }
 
-    /// A value of the tag at a place, not 0.
-    pub(in crate::view) fn value(&self, place: usize, value: u32) -> Result<TagText, TraceError> {
-        if !self.is_text.get(place).copied().unwrap_or(false) {
+    /// Returns the text of a value of the tag at this index. The value is not 0.
+    pub(in crate::view) fn value(&self, index: usize, value: u32) -> Result<TagText, TraceError> {
+        if !self.is_text.get(index).copied().unwrap_or(false) {
             return Ok(TagText::Number(value));
         }
         if let Some(known) = self.known.borrow().get(&value) {

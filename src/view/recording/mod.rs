@@ -1,4 +1,4 @@
-//! What a trace says of its recording, its modes and its waits.
+//! The facts of a trace about its recording, its modes and its waits.
 
 pub(super) mod context;
 pub(super) mod mode;

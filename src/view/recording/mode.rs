@@ -6,7 +6,7 @@ use traceprof_abi::storage::log::flags::WALL;
 
 use crate::trace::Sample;
 
-/// The measured time. Each mode has samples of its own, and the two are never added up.
+/// The measured time. Each mode has its own samples, and the two are never added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// CPU time, in sampling periods.
@@ -20,7 +20,7 @@ impl Mode {
     /// Both modes.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Wall];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -38,7 +38,7 @@ impl FromStr for Mode {
     }
 }
 
-/// A sample of time that was measured, not counted in periods.
+/// Returns whether a sample measures wall clock time instead of counting CPU periods.
 pub(in crate::view) fn is_wall(sample: &Sample) -> bool {
     sample.flags & WALL != 0
 }

@@ -2,7 +2,7 @@
 
 use crate::trace::{Metadata, Value};
 
-/// The text about a changed rate; `None` if the rate never changed.
+/// Returns a text about a changed rate, or `None` if the rate never changed.
 pub(in crate::view) fn changes(metadata: &Metadata) -> Option<String> {
     let divisors = divisors(metadata).into_iter().map(|(_, divisor)| divisor);
     let slowest = divisors.max().filter(|it| *it > 1)?;
@@ -12,8 +12,8 @@ pub(in crate::view) fn changes(metadata: &Metadata) -> Option<String> {
     Some(format!("lowered to {hz:.digits$} Hz for --max-overhead"))
 }
 
-/// The times of the changes in nanoseconds on the clock of the samples, each with the divisor of
-/// the requested rate from then on.
+/// Returns the times of the changes in nanoseconds on the clock of the samples, each with the
+/// divisor of the requested rate from then on.
 pub(in crate::view) fn divisors(metadata: &Metadata) -> Vec<(u64, u64)> {
     let Some(Value::List(changes)) = metadata.get("rate_changes") else { return Vec::new() };
     let pair = |change: &Value| match change {
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rate_is_reported_and_nothing_that_is_not_there() {
+    fn only_the_slowest_rate_is_reported() {
         let number = Value::Unsigned;
         let list = |divisors: &[u64]| {
             let pair = |divisor: &u64| Value::List(vec![number(7), number(*divisor)]);

@@ -1,4 +1,4 @@
-//! The facts of a trace about its recording, apart from the samples.
+//! The facts of a trace about its recording, without the samples.
 
 use crate::trace::{self, LazyTrace, Loss, Metadata, TagKey, ThreadId, Value};
 
@@ -9,15 +9,15 @@ use crate::view::text::escape::escaped;
 pub struct RecordingInfo {
     /// The metadata of the recorder.
     pub metadata: Metadata,
-    /// The recorder came to its end and closed the file.
+    /// Whether the recorder finished and closed the file.
     pub closed: bool,
-    /// The recorder is still writing.
+    /// Whether the recorder is still writing.
     pub running: bool,
     /// The unreadable parts.
     pub losses: Vec<Loss>,
-    /// Time of the first and of the last sample of all.
+    /// The times of the first and the last of all samples.
     pub span_ns: Option<(u64, u64)>,
-    /// The selection as text; `None` if all is shown.
+    /// The selection as text, or `None` if everything is shown.
     pub window: Option<String>,
 }
 
@@ -26,13 +26,14 @@ pub struct RecordingInfo {
 pub struct RecordedProcess<'a> {
     /// The process id.
     pub pid: u64,
-    /// The start in clock ticks since boot; unique together with the id.
+    /// The start in clock ticks since boot. It is unique together with the id.
     pub started: Option<u64>,
     /// The name.
     pub name: &'a str,
-    /// The words of its command line, as far as they were kept.
+    /// The words of its command line, as far as the recorder kept them.
     pub command_line: Vec<&'a str>,
-    /// CPU time that it used while it was recorded, in nanoseconds; `None` until it is over.
+    /// CPU time in nanoseconds that the process used while it was recorded, or `None` until its
+    /// recording ends.
     pub cpu_time_ns: Option<u64>,
 }
 
@@ -41,16 +42,16 @@ pub struct RecordedProcess<'a> {
 pub struct ExecutedProgram<'a> {
     /// The name of the program.
     pub name: &'a str,
-    /// When that was seen, in CLOCK_MONOTONIC nanoseconds.
+    /// When the recorder noticed it, in CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
-    /// Why it was not sampled, if it was not.
+    /// The reason why the program was not sampled, if it was not.
     pub not_sampled: Option<&'a str>,
-    /// The process, of several that were recorded together.
+    /// The process, if several were recorded together.
     pub pid: Option<u64>,
 }
 
 impl<'a> ExecutedProgram<'a> {
-    /// From the recorder's list of what is known of it.
+    /// Parses the recorder's list about an executed program.
     fn of(value: &'a Value, pid: Option<u64>) -> Option<Self> {
         let Value::List(fields) = value else { return None };
         let [Value::Text(name), Value::Unsigned(time_ns), rest @ ..] = &fields[..] else {
@@ -65,7 +66,7 @@ impl<'a> ExecutedProgram<'a> {
     }
 }
 
-/// The numbers of a key such as `process.3.executed.1`: 3, if a process is named, and 1.
+/// Parses the numbers of a key such as `process.3.executed.1`: 3, if there is a process, and 1.
 fn execution_number(key: &str) -> Option<(Option<u64>, u64)> {
     let Some(of_process) = key.strip_prefix("process.") else {
         return Some((None, key.strip_prefix("executed.")?.parse().ok()?));
@@ -77,9 +78,9 @@ fn execution_number(key: &str) -> Option<(Option<u64>, u64)> {
 impl<'a> RecordedProcess<'a> {
     /// Reads a process from its list in the metadata.
     ///
-    /// The list holds id, start, name, words of the command line, and the start of sampling. After
-    /// the end of the process it also holds that end, its cause, samples, CPU time, the CPU time of
-    /// signals, and the recorder's time that was charged to the process.
+    /// The list contains id, start, name, words of the command line, and the start of sampling.
+    /// After the exit of the process it also contains the end of sampling, its cause, samples, CPU
+    /// time, the CPU time of signals, and the recorder's time that was charged to the process.
     fn of(value: &'a Value) -> Option<Self> {
         let Value::List(fields) = value else { return None };
         let [Value::Unsigned(pid), started, Value::Text(name), rest @ ..] = &fields[..] else {
@@ -98,7 +99,7 @@ impl<'a> RecordedProcess<'a> {
     }
 }
 
-/// The texts of a list.
+/// Returns the texts of a list.
 pub(in crate::view) fn words(value: &Value) -> Vec<&str> {
     let Value::List(words) = value else { return Vec::new() };
     let texts = words.iter().filter_map(|word| match word {
@@ -109,7 +110,7 @@ pub(in crate::view) fn words(value: &Value) -> Vec<&str> {
 }
 
 impl RecordingInfo {
-    /// The recording of a trace, with nothing selected.
+    /// Returns the recording of a trace, with nothing selected.
     pub fn of(trace: &LazyTrace) -> Self {
         let first = trace.threads().iter().filter_map(|thread| thread.first_ns).min();
         let last = trace.threads().iter().filter_map(|thread| thread.last_ns).max();
@@ -123,12 +124,12 @@ impl RecordingInfo {
         }
     }
 
-    /// The same recording, with the selection as text.
+    /// Returns the same recording, with the selection as text.
     pub fn showing(self, window: Option<String>) -> Self {
         Self { window, ..self }
     }
 
-    /// The ids of a thread and its process inside the target's pid namespace.
+    /// Returns the ids of a thread's process and of the thread inside the target's pid namespace.
     pub fn inner_ids(&self, thread: ThreadId) -> Option<(u64, u64)> {
         match self.metadata.get(&format!("inner_ids.{}", thread.0))? {
             Value::List(ids) => match ids[..] {
@@ -139,7 +140,7 @@ impl RecordingInfo {
         }
     }
 
-    /// The processes of a recording of several, in the order of their numbers.
+    /// Returns the processes of a recording of several, in the order of their numbers.
     pub fn processes(&self) -> Vec<RecordedProcess<'_>> {
         let listed = self.metadata.iter().filter_map(|(key, value)| {
             let number: u64 = key.strip_prefix("process.")?.parse().ok()?;
@@ -150,13 +151,13 @@ impl RecordingInfo {
         listed.into_iter().map(|(_, process)| process).collect()
     }
 
-    /// The tags that samples have, by place.
+    /// Returns the tags of samples, by index.
     pub fn tags(&self) -> Vec<TagKey> {
         TagKey::of(&self.metadata)
     }
 
-    /// The programs that the target executed during the recording, by time; programs of one process
-    /// keep their order.
+    /// Returns the programs that the target executed during the recording, by time. Programs of one
+    /// process keep their order.
     pub fn executed(&self) -> Vec<ExecutedProgram<'_>> {
         let listed = self.metadata.iter().filter_map(|(key, value)| {
             let (process, number) = execution_number(key)?;
@@ -169,7 +170,7 @@ impl RecordingInfo {
         listed.into_iter().map(|(_, program)| program).collect()
     }
 
-    /// A number of the metadata.
+    /// Returns a number of the metadata.
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.metadata.get(key)? {
             Value::Unsigned(number) => Some(*number),
@@ -177,7 +178,7 @@ impl RecordingInfo {
         }
     }
 
-    /// A text of the metadata.
+    /// Returns a text of the metadata.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.metadata.get(key)? {
             Value::Text(text) => Some(text),
@@ -185,14 +186,14 @@ impl RecordingInfo {
         }
     }
 
-    /// The recorded program in one word that is safe to show, if the trace names it.
+    /// Returns the recorded program as one word, escaped for display, if the trace names it.
     pub(in crate::view) fn program(&self) -> Option<String> {
         let Some(Value::List(words)) = self.metadata.get("command_line") else { return None };
         let Some(Value::Text(path)) = words.first() else { return None };
         Some(escaped(path.rsplit('/').next().unwrap_or(path)).into_owned())
     }
 
-    /// The length of a sampling period, if the trace has it.
+    /// Returns the length of a sampling period, if the trace has it.
     pub fn period_ns(&self) -> Option<f64> {
         let from_rate = |hz: u64| (hz > 0).then(|| 1e9 / hz as f64);
         match self.number("period_ns") {
@@ -201,17 +202,17 @@ impl RecordingInfo {
         }
     }
 
-    /// Whether time is in it in which threads did not run.
+    /// Returns whether the recording includes wall clock time.
     pub fn has_wall(&self) -> bool {
         self.text("mode").is_some_and(|mode| mode.split(',').any(|part| part == "wall"))
     }
 
-    /// When it began: from the recorder, or the first sample.
+    /// Returns the start of the recording: from the recorder, or from the first sample.
     pub fn begin_ns(&self) -> Option<u64> {
         self.number("start_monotonic_ns").or(self.span_ns.map(|span| span.0))
     }
 
-    /// When it ended: from the recorder, or the last sample.
+    /// Returns the end of the recording: from the recorder, or from the last sample.
     pub fn end_ns(&self) -> Option<u64> {
         self.number("end_monotonic_ns").or(self.span_ns.map(|span| span.1))
     }

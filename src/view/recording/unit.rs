@@ -4,17 +4,17 @@ use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::text::number::{seconds, wall_seconds};
 
-/// Weights as text.
+/// The unit of weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::view) enum Unit {
-    /// Sampling periods of this length, if that is known.
+pub(in crate::view) enum WeightUnit {
+    /// Sampling periods of this length in nanoseconds, if known.
     Periods(Option<f64>),
     /// Microseconds.
     Microseconds,
 }
 
-impl Unit {
-    /// The unit of a recording's weights.
+impl WeightUnit {
+    /// Returns the unit of a recording's weights.
     pub(in crate::view) fn new(mode: Mode, recording: &RecordingInfo) -> Self {
         match mode {
             Mode::Cpu => Self::Periods(recording.period_ns()),
@@ -22,7 +22,7 @@ impl Unit {
         }
     }
 
-    /// A weight in seconds, with the digits that it means.
+    /// Returns a weight in seconds, with as many digits as are significant.
     pub(in crate::view) fn seconds(self, weight: u64) -> Option<String> {
         match self {
             Self::Periods(period_ns) => Some(seconds(weight, period_ns?)),
@@ -31,11 +31,11 @@ impl Unit {
     }
 }
 
-/// The whole that shares refer to, and the unit of weights.
+/// The total weight that shares refer to, and the unit of weights.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::view) struct Scale {
-    /// Weight of all samples of the trace.
+    /// The weight of all samples of the trace.
     pub(in crate::view) all: u64,
     /// The unit of a weight.
-    pub(in crate::view) unit: Unit,
+    pub(in crate::view) unit: WeightUnit,
 }

@@ -11,23 +11,23 @@ use crate::view::text::escape::escaped;
 /// Time in which a thread did not run: its state, its system call and the object of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wait {
-    /// The number of its [`RunState`].
+    /// The number of the [`RunState`].
     pub state: u8,
-    /// The number of its system call, if that is known.
+    /// The number of the system call, if known.
     pub syscall: Option<u32>,
-    /// The object that the call waits on, if that is known.
+    /// The object that the call waits on, if known.
     pub on: Option<TextId>,
 }
 
 impl Wait {
-    /// The wait of a sample of wall clock time; `None` if the thread ran.
+    /// Returns the wait of a sample of wall clock time, or `None` if the thread ran.
     pub fn of(sample: &Sample) -> Option<Self> {
         if !is_wall(sample) || sample.state == RunState::Running as u8 {
             return None;
         }
         let Sample { state, syscall, waits_on: on, .. } = *sample;
         match RunState::from_number(state) {
-            // A thread that could run waits for nothing that a system call names.
+            // A runnable or stopped thread does not wait for its system call.
             Some(RunState::Runnable | RunState::Stopped) => {
                 Some(Self { state, syscall: None, on: None })
             }
@@ -35,14 +35,14 @@ impl Wait {
         }
     }
 
-    /// The name in a tree: `[sleeping in epoll_wait on eventpoll]`. `text` is the object of the
-    /// wait.
+    /// Returns the name in a tree, such as `[sleeping in epoll_wait on eventpoll]`. `text` is the
+    /// object of the wait.
     pub fn label(&self, text: Option<&str>) -> String {
         format!("[{}]", doing(self.state, self.syscall, text))
     }
 }
 
-/// Index of a [`Wait`]: steps of stacks are many, and differ in little.
+/// The index of a [`Wait`]. It keeps the many steps of stacks small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitId(u32);
 
@@ -55,25 +55,25 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// The id of what the thread of a sample waits for; `None` if it ran.
+    /// Returns the id of a sample's wait and adds it if necessary, or `None` if the thread ran.
     pub fn id(&mut self, sample: &Sample) -> Option<WaitId> {
         let wait = Wait::of(sample)?;
         if let Some(id) = self.ids.get(&wait) {
             return Some(*id);
         }
-        // Four billion of them do not fit in a trace.
+        // A trace cannot hold four billion waits.
         let id = WaitId(u32::try_from(self.all.len()).ok()?);
         self.ids.insert(wait, id);
         self.all.push((wait, wait.label(None)));
         Some(id)
     }
 
-    /// The id of a sample's wait, if it is known here.
+    /// Returns the id of a sample's wait, if it is already known.
     pub(in crate::view) fn find(&self, sample: &Sample) -> Option<WaitId> {
         self.ids.get(&Wait::of(sample)?).copied()
     }
 
-    /// Says in the names what system calls wait on.
+    /// Adds the objects of system calls to the names.
     pub(in crate::view) fn resolve(&mut self, trace: &LazyTrace) -> Result<(), TraceError> {
         for (wait, label) in &mut self.all {
             if let Some(on) = wait.on {
@@ -83,23 +83,23 @@ impl Waits {
         Ok(())
     }
 
-    /// All waits, each with its name.
+    /// Returns all waits, each with its name.
     pub(in crate::view) fn iter(&self) -> impl Iterator<Item = (Wait, &str)> {
         self.all.iter().map(|(wait, label)| (*wait, label.as_str()))
     }
 
-    /// The wait of an id.
+    /// Returns the wait with this id.
     pub(in crate::view) fn get(&self, id: WaitId) -> Option<Wait> {
         self.all.get(id.0 as usize).map(|(wait, _)| *wait)
     }
 
-    /// The name of it.
+    /// Returns the name of the wait with this id.
     pub(in crate::view) fn name(&self, id: WaitId) -> &str {
         self.all.get(id.0 as usize).map_or("[waiting]", |(_, label)| label)
     }
 }
 
-/// State, system call and what that waits on, in words that are safe to show.
+/// Returns a text with the state, the system call and its object, escaped for display.
 pub(in crate::view) fn doing(state: u8, syscall: Option<u32>, on: Option<&str>) -> String {
     let mut words = state_name(state);
     if let Some(number) = syscall {
@@ -113,7 +113,7 @@ pub(in crate::view) fn doing(state: u8, syscall: Option<u32>, on: Option<&str>) 
     words
 }
 
-/// The name of a state, as far as this version knows it.
+/// Returns the name of a state, or its number if it is unknown.
 pub(in crate::view) fn state_name(state: u8) -> String {
     match RunState::from_number(state) {
         Some(state) => state.name().to_owned(),
@@ -121,7 +121,7 @@ pub(in crate::view) fn state_name(state: u8) -> String {
     }
 }
 
-/// The name of a system call, as far as this version knows it.
+/// Returns the name of a system call, or its number if it is unknown.
 pub(in crate::view) fn call_name(number: u32) -> String {
     match proc::call_name(number.into()) {
         Some(name) => name.to_owned(),

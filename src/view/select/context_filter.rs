@@ -1,6 +1,6 @@
 //! Keeps samples by their context: spans, root spans and tags, as users write them.
 //!
-//! Invariant: texts are looked up once; samples are compared by numbers.
+//! Invariant: texts are looked up once. Samples are compared by numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,17 @@ use crate::trace::{Sample, TagKey, TagKind, TextId};
 use crate::view::text::number::counted;
 use crate::view::text::span_id::{RootId, SpanId};
 
-/// Most tags that a message names; no more can be in a trace that we write.
+/// Maximum number of tags in a message. Traces that traceprof writes have no more.
 const NAMED_MAX: usize = 10;
 
-/// A tag and the value that it must have, as a user writes them: `NAME=VALUE`.
+/// A tag and its required value, as a user writes them: `NAME=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagValue(String);
 
 impl TagValue {
     /// Splits the text into the name of a known tag and its value.
     ///
-    /// A name may hold `=`, so the longest name that fits wins.
+    /// A name may contain `=`, so the longest matching name wins.
     fn parts(&self, keys: &[TagKey]) -> (&str, &str) {
         let fits = |key: &TagKey| self.0.strip_prefix(&key.name)?.strip_prefix('=');
         let fitting = keys.iter().filter_map(fits).min_by_key(|value| value.len());
@@ -32,7 +32,7 @@ impl TagValue {
         (&self.0[..name_len], self.0.get(name_len + 1..).unwrap_or_default())
     }
 
-    /// Refuses the name of a tag that is not there.
+    /// Returns an error if the trace does not have this tag.
     pub(in crate::view) fn check(&self, keys: &[TagKey]) -> Result<(), String> {
         check_name(self.parts(keys).0, keys)
     }
@@ -42,7 +42,7 @@ impl FromStr for TagValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The name is not empty.
+        // The name must not be empty.
         match text.rfind('=') {
             None | Some(0) => Err("expected NAME=VALUE".to_owned()),
             Some(_) => Ok(Self(text.to_owned())),
@@ -59,36 +59,36 @@ impl fmt::Display for TagValue {
 /// The contexts that a view keeps. The default keeps every sample.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContextFilter {
-    /// Any of these spans; none for all.
+    /// Keeps samples of any of these spans. Empty keeps all.
     spans: BTreeSet<SpanId>,
-    /// Any of these roots; none for all.
+    /// Keeps samples of any of these roots. Empty keeps all.
     roots: BTreeSet<RootId>,
-    /// The tags that a sample must all have.
+    /// The tags that a sample must have. All of them must match.
     tags: Vec<TagFilter>,
 }
 
-/// The values that a view keeps of one tag.
+/// The kept values of one tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct TagFilter {
     text: String,
-    /// The places of the tag, each with the wanted values.
+    /// The indices of the tag, each with the wanted values.
     ///
-    /// Empty if the trace has no such tag. There are two if it holds numbers in one program or
+    /// Empty if the trace has no such tag. There are two if it has numbers in one program or
     /// library and texts in another. A value is never 0, which means no value.
-    places: Vec<(usize, BTreeSet<u32>)>,
+    indices: Vec<(usize, BTreeSet<u32>)>,
 }
 
-/// Finds the ids of a text, or says why it cannot.
+/// Finds the ids of a text, or returns why it cannot.
 pub(in crate::view) type FindText<'a> = &'a dyn Fn(&str) -> Result<BTreeSet<TextId>, String>;
 
 impl ContextFilter {
-    /// Any of these spans, any of these roots; none for all.
+    /// Creates a filter for any of these spans and any of these roots. Empty keeps all.
     pub(in crate::view) fn new(spans: &[SpanId], roots: &[RootId]) -> Self {
         let (spans, roots) = (spans.iter().copied(), roots.iter().copied());
         Self { spans: spans.collect(), roots: roots.collect(), tags: Vec::new() }
     }
 
-    /// Adds the tags that are wanted, of those that there are. One that is not there has no value.
+    /// Adds the wanted tags. A tag that the trace does not have matches no sample.
     pub(in crate::view) fn with_tags(
         mut self,
         wanted: &[TagValue],
@@ -105,8 +105,8 @@ impl ContextFilter {
             let text = text.join(" or ");
             let named = || keys.iter().enumerate().filter(|(_, key)| key.name == name);
             let has_texts = named().any(|(_, key)| key.kind == TagKind::Text);
-            let mut places = Vec::new();
-            for (place, key) in named() {
+            let mut indices = Vec::new();
+            for (index, key) in named() {
                 let mut values = BTreeSet::new();
                 for (_, value) in &wanted {
                     match key.kind {
@@ -122,14 +122,14 @@ impl ContextFilter {
                     }
                 }
                 values.remove(&0);
-                places.push((place, values));
+                indices.push((index, values));
             }
-            self.tags.push(TagFilter { text, places });
+            self.tags.push(TagFilter { text, indices });
         }
         Ok(self)
     }
 
-    /// Whether the filter keeps a sample.
+    /// Returns whether the filter keeps a sample.
     pub fn has(&self, sample: &Sample) -> bool {
         let in_span = || SpanId::of(sample).is_some_and(|id| self.spans.contains(&id));
         let in_root = || RootId::of(sample).is_some_and(|id| self.roots.contains(&id));
@@ -138,12 +138,12 @@ impl ContextFilter {
             && self.tags.iter().all(|tag| tag.has(sample))
     }
 
-    /// Whether the filter keeps all samples.
+    /// Returns whether the filter keeps all samples.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.roots.is_empty() && self.tags.is_empty()
     }
 
-    /// The filter as text.
+    /// Returns the filter as text.
     pub(in crate::view) fn texts(&self) -> impl Iterator<Item = String> {
         let spans = any_of("span", &self.spans);
         let roots = any_of("root span", &self.roots);
@@ -154,10 +154,10 @@ impl ContextFilter {
 
 impl TagFilter {
     fn has(&self, sample: &Sample) -> bool {
-        let has = |(place, values): &(usize, BTreeSet<u32>)| {
-            sample.tags.get(*place).is_some_and(|value| values.contains(value))
+        let has = |(index, values): &(usize, BTreeSet<u32>)| {
+            sample.tags.get(*index).is_some_and(|value| values.contains(value))
         };
-        self.places.iter().any(has)
+        self.indices.iter().any(has)
     }
 }
 
@@ -176,7 +176,7 @@ fn number(name: &str, value: &str) -> Result<u32, String> {
     }
 }
 
-/// Refuses the name of a tag that is not there.
+/// Returns an error if the trace does not have this tag.
 pub(in crate::view) fn check_name(name: &str, keys: &[TagKey]) -> Result<(), String> {
     if keys.iter().any(|key| key.name == name) {
         return Ok(());
@@ -192,7 +192,7 @@ pub(in crate::view) fn check_name(name: &str, keys: &[TagKey]) -> Result<(), Str
     }
 }
 
-/// How contexts get into a trace, for messages.
+/// The explanation in messages of how contexts get into a trace.
 pub(super) const HOW: &str = "Applications publish spans and tags while they are recorded, with \
     the traceprof-context library or the thread context of OpenTelemetry";
 
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_numbers_and_of_texts_is_looked_for_as_both() {
+    fn a_tag_with_numbers_and_texts_is_searched_as_both() {
         let key = |kind| TagKey { name: "code".to_owned(), kind };
         let keys = [key(TagKind::Number), key(TagKind::Text)];
         let find =
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_answered_with_those_that_are() {
+    fn an_unknown_name_is_answered_with_the_known_ones() {
         assert_eq!(check_name("route", &keys()), Ok(()));
         let error = check_name("rout", &keys()).unwrap_err();
         assert_eq!(error, "no tag is called \"rout\"; the trace has 2 tags: \"count\", \"route\"");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_and_roots_are_any_of_those_named() {
+    fn spans_and_roots_match_any_of_the_named_ids() {
         let in_span =
             |span, root_span, root_high| Sample { span, root_span, root_high, ..Sample::default() };
         let samples = [in_span(0, 0, 0), in_span(1, 7, 0), in_span(2, 7, 1), in_span(3, 0, 0)];

@@ -1,14 +1,14 @@
-//! Why a view could not be made.
+//! The errors of views.
 
 use std::io;
 
 use crate::trace::TraceError;
 use crate::view::select::context_filter::HOW;
 
-/// Why a view ended early; its output up to there is written.
+/// The reason why a view ended early. Its output up to that point is written.
 #[derive(Debug)]
 pub enum ViewError {
-    /// The trace cannot be read on.
+    /// The rest of the trace cannot be read.
     Trace(TraceError),
     /// The user asked for contexts, and no sample has one.
     NoContext,
@@ -20,8 +20,8 @@ pub enum ViewError {
 
 impl ViewError {
     /// The message for stacks in a view of calls.
-    pub const NO_STACKS: &str = "--include and --exclude choose whole stacks, and --timeline lists \
-        calls: leave out --timeline, or choose with --thread, --from and --to";
+    pub const NO_STACKS: &str = "--include and --exclude select complete stacks, but --timeline \
+        lists calls: leave out --timeline, or select with --thread, --from and --to";
 
     /// The message for contexts in a trace without any.
     pub fn no_context() -> String {

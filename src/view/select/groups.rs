@@ -1,7 +1,7 @@
 //! Groups the samples of a view by span, root span or tag.
 //!
 //! # Invariants
-//! - Memory grows with the distinct groups, some 200 bytes each. A view takes more for each
+//! - Memory grows with the distinct groups, about 200 bytes each. A view needs more for each
 //!   distinct pair of a kept group and a stack.
 
 use std::cmp::Reverse;
@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
 use crate::trace::{LazyTrace, Sample, TagKey, TraceError};
-use crate::view::recording::context::{ContextKey, ContextText, TagTexts};
+use crate::view::recording::context::{ContextKey, ContextTags, ContextText};
 use crate::view::select::context_filter::check_name;
 use crate::view::text::escape::escaped;
 use crate::view::text::span_id::{RootId, SpanId};
@@ -42,19 +42,19 @@ impl FromStr for GroupBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grouping {
     kind: GroupingKind,
-    /// How many groups are kept, the heaviest; `None` for all.
+    /// The maximum number of kept groups, the heaviest. `None` keeps all.
     kept_max: Option<usize>,
 }
 
-/// A [`GroupBy`] in a trace, or what no user asks for.
+/// A [`GroupBy`] in a trace, or the grouping by context, which users cannot choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum GroupingKind {
     Span,
     RootSpan,
-    /// The name and the places of a tag.
+    /// The name and the indices of a tag.
     ///
-    /// Empty places if the trace has no such tag. There are two if it holds numbers in one program
-    /// and texts in another.
+    /// There are no indices if the trace has no such tag. There are two if it has numbers in one
+    /// program and texts in another.
     Tag(String, Vec<usize>),
     ContextText,
 }
@@ -67,28 +67,29 @@ impl Grouping {
             GroupBy::RootSpan => GroupingKind::RootSpan,
             GroupBy::Tag(name) => {
                 let named = keys.iter().enumerate().filter(|(_, key)| key.name == *name);
-                GroupingKind::Tag(name.clone(), named.map(|(place, _)| place).collect())
+                GroupingKind::Tag(name.clone(), named.map(|(index, _)| index).collect())
             }
         };
         Self { kind, kept_max: None }
     }
 
-    /// The same grouping, but keeps at most `kept_max` groups, the heaviest.
+    /// Returns the same grouping with at most `kept_max` groups, the heaviest.
     pub(in crate::view) fn heaviest(&self, kept_max: usize) -> Self {
         Self { kept_max: Some(kept_max), ..self.clone() }
     }
 
-    /// Groups by the whole context, for formats that keep contexts beside the stacks.
+    /// Returns a grouping by the complete context, for formats that keep contexts next to the
+    /// stacks.
     pub fn by_context() -> Self {
         Self { kind: GroupingKind::ContextText, kept_max: None }
     }
 
-    /// Whether the user asked for this grouping.
+    /// Returns whether the user asked for this grouping.
     pub(in crate::view) fn is_asked_for(&self) -> bool {
         self.kind != GroupingKind::ContextText
     }
 
-    /// Refuses a tag that is not there.
+    /// Returns an error if the trace does not have the tag.
     pub(in crate::view) fn check(by: &GroupBy, keys: &[TagKey]) -> Result<(), String> {
         match by {
             GroupBy::Tag(name) => check_name(name, keys),
@@ -96,7 +97,7 @@ impl Grouping {
         }
     }
 
-    /// The noun for one group, and for several.
+    /// Returns the noun for one group, and for several.
     fn nouns(&self) -> [String; 2] {
         match &self.kind {
             GroupingKind::Span => ["span", "spans"].map(str::to_owned),
@@ -109,17 +110,17 @@ impl Grouping {
         }
     }
 
-    /// The part of a sample's context that decides its group.
+    /// Returns the part of a sample's context that decides its group.
     fn key(&self, sample: &Sample) -> ContextKey {
         let ContextKey { span, root, tags } = ContextKey::of(sample);
         match &self.kind {
             GroupingKind::Span => ContextKey { span, ..ContextKey::default() },
             GroupingKind::RootSpan => ContextKey { root, ..ContextKey::default() },
-            GroupingKind::Tag(_, places) => {
+            GroupingKind::Tag(_, indices) => {
                 let mut key = ContextKey::default();
-                // One of them at most is set: a process, or library, knows a name once.
-                if let Some((place, value)) = the_set(places, &tags) {
-                    key.tags[place] = value;
+                // At most one of them is set: a process or library defines a name only once.
+                if let Some((index, value)) = the_set(indices, &tags) {
+                    key.tags[index] = value;
                 }
                 key
             }
@@ -127,43 +128,43 @@ impl Grouping {
         }
     }
 
-    /// The name of a group, in the form of its filter option.
-    fn label(&self, key: &ContextKey, texts: &TagTexts<'_>) -> Result<String, TraceError> {
+    /// Returns the name of a group, in the form of its filter option.
+    fn label(&self, key: &ContextKey, texts: &ContextTags<'_>) -> Result<String, TraceError> {
         Ok(match &self.kind {
             _ if *key == ContextKey::default() => NONE.to_owned(),
             GroupingKind::Span => format!("span={}", SpanId(key.span)),
             GroupingKind::RootSpan => format!("root-span={}", RootId(key.root)),
-            GroupingKind::Tag(name, places) => {
-                let (place, value) = the_set(places, &key.tags).unwrap_or((usize::MAX, 0));
-                format!("{}={}", escaped(name), texts.value(place, value)?)
+            GroupingKind::Tag(name, indices) => {
+                let (index, value) = the_set(indices, &key.tags).unwrap_or((usize::MAX, 0));
+                format!("{}={}", escaped(name), texts.value(index, value)?)
             }
-            // `Grouper::finish` names these groups by the whole context.
+            // `Grouper::finish` names these groups by the complete context.
             GroupingKind::ContextText => String::new(),
         })
     }
 }
 
-/// The first of these places at which there is a value, and that.
-fn the_set(places: &[usize], tags: &[u32]) -> Option<(usize, u32)> {
-    let value = |place: &usize| tags.get(*place).map(|value| (*place, *value));
-    places.iter().filter_map(value).find(|(_, value)| *value != 0)
+/// Returns the first of these indices that has a value, and the value.
+fn the_set(indices: &[usize], tags: &[u32]) -> Option<(usize, u32)> {
+    let value = |index: &usize| tags.get(*index).map(|value| (*index, *value));
+    indices.iter().filter_map(value).find(|(_, value)| *value != 0)
 }
 
 /// The group of samples without a value.
 const NONE: &str = "(none)";
 
-/// Index of a group.
+/// The index of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u32);
 
 impl GroupId {
-    /// The group with this place among those of [`Groups::named`].
-    pub(in crate::view) fn new(place: u32) -> Self {
-        Self(place)
+    /// Creates the id of the group with this index in [`Groups::named`].
+    pub(in crate::view) fn new(index: u32) -> Self {
+        Self(index)
     }
 
-    /// The index among those of [`Groups::named`].
-    pub(in crate::view) fn place(self) -> usize {
+    /// Returns the index in [`Groups::named`].
+    pub(in crate::view) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -178,9 +179,9 @@ pub(in crate::view) struct Grouper<'a> {
     ids: HashMap<ContextKey, GroupId>,
     /// The groups by [`GroupId`], each with its weight.
     all: Vec<(ContextKey, u64)>,
-    /// The group of the last sample: the next one is mostly in the same.
+    /// The group of the last sample: the next sample is mostly in the same group.
     last: Option<(ContextKey, GroupId)>,
-    /// The kept groups, if not all are kept, and the number of the others.
+    /// The kept groups and the number of the others, if not all are kept.
     kept: Option<(HashSet<ContextKey>, usize)>,
 }
 
@@ -189,7 +190,7 @@ impl<'a> Grouper<'a> {
         Self { by, ids: HashMap::new(), all: Vec::new(), last: None, kept: None }
     }
 
-    /// The group of a sample.
+    /// Returns the group of a sample.
     pub(in crate::view) fn of(&mut self, sample: &Sample) -> GroupId {
         let key = self.by.key(sample);
         let id = match self.last {
@@ -203,7 +204,8 @@ impl<'a> Grouper<'a> {
         id
     }
 
-    /// The number of a sample's group, from 1 on; [`OTHERS`] has a number above all others.
+    /// Returns the number of a sample's group, from 1 on. The number of [`OTHERS`] is above all
+    /// others.
     pub(in crate::view) fn number_of(&mut self, sample: &Sample) -> u32 {
         match self.of(sample) {
             OTHERS => OTHERS.0,
@@ -211,7 +213,7 @@ impl<'a> Grouper<'a> {
         }
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub(in crate::view) fn len(&self) -> usize {
         self.all.len()
     }
@@ -228,7 +230,7 @@ impl<'a> Grouper<'a> {
         })
     }
 
-    /// Whether there are more groups than may be kept.
+    /// Returns whether there are more groups than the maximum.
     ///
     /// The caller then reads the samples again, with [`Self::heaviest`].
     pub(in crate::view) fn has_too_many(&self) -> bool {
@@ -236,24 +238,24 @@ impl<'a> Grouper<'a> {
         self.kept.is_none() && self.by.kept_max.is_some_and(too_many)
     }
 
-    /// Keeps the heaviest groups, now that all are known.
+    /// Returns a grouper that keeps the heaviest groups, now that all are known.
     pub(in crate::view) fn heaviest(self) -> Self {
         let Self { by, mut all, .. } = self;
         let max = by.kept_max.unwrap_or(usize::MAX).min(all.len());
         let others = all.len() - max;
-        // Groups of one weight are always kept in the same order.
+        // Groups of equal weight are always kept in the same order.
         all.sort_unstable_by_key(|(key, weight)| (Reverse(*weight), *key));
         let kept = all.into_iter().take(max).map(|(key, _)| key).collect();
         Self { kept: Some((kept, others)), ..Self::new(by) }
     }
 
-    /// Their names.
+    /// Returns the groups with their names.
     pub(in crate::view) fn finish(
         self,
         trace: &LazyTrace,
         tags: &[TagKey],
     ) -> Result<Groups, TraceError> {
-        let texts = TagTexts::new(trace, tags);
+        let texts = ContextTags::new(trace, tags);
         let others = self.kept.map_or(0, |(_, others)| others as u64);
         let mut groups = Groups { nouns: self.by.nouns(), others, ..Groups::default() };
         for (key, _) in &self.all {
@@ -276,53 +278,53 @@ impl<'a> Grouper<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Groups {
     nouns: [String; 2],
-    /// How many groups [`OTHERS`] stands for.
+    /// The number of groups that [`OTHERS`] stands for.
     others: u64,
-    /// The names by [`GroupId`], safe to show.
+    /// The names by [`GroupId`], escaped for display.
     labels: Vec<String>,
     /// The contexts by [`GroupId`], for a grouping by context.
     contexts: Vec<ContextText>,
 }
 
 impl Groups {
-    /// Groups that are not made of samples, with the noun for one and for several.
+    /// Creates groups that do not come from samples, with the noun for one and for several.
     pub(in crate::view) fn named(nouns: [&str; 2], labels: Vec<String>) -> Self {
         Self { nouns: nouns.map(str::to_owned), labels, ..Self::default() }
     }
 
-    /// The noun for one group: `span`.
+    /// Returns the noun for one group, such as `span`.
     pub(in crate::view) fn noun(&self) -> &str {
         &self.nouns[0]
     }
 
-    /// The noun for one group, and for several.
+    /// Returns the noun for one group, and for several.
     pub(in crate::view) fn nouns(&self) -> &[String; 2] {
         &self.nouns
     }
 
-    /// How many groups an id stands for; 1 for a step that is no group.
+    /// Returns the number of groups that an id stands for, 1 for a step that is not a group.
     pub(in crate::view) fn number(&self, group: Option<GroupId>) -> u64 {
         if group == Some(OTHERS) { self.others } else { 1 }
     }
 
-    /// The text for `number` groups without a line of their own.
+    /// Returns the text for `number` groups without a line of their own.
     pub(in crate::view) fn others(&self, number: u64) -> String {
         format!("{number} other {}", self.nouns[usize::from(number != 1)])
     }
 
-    /// The name of a group.
+    /// Returns the name of a group.
     pub(in crate::view) fn label(&self, id: GroupId) -> &str {
         self.labels.get(id.0 as usize).map_or("(other)", String::as_str)
     }
 
-    /// The context of a group, for a grouping by context.
+    /// Returns the context of a group, for a grouping by context.
     pub(in crate::view) fn context(&self, id: GroupId) -> Option<&ContextText> {
         self.context_at(id.0 as usize)
     }
 
-    /// The context of the group at an index.
-    pub(in crate::view) fn context_at(&self, place: usize) -> Option<&ContextText> {
-        self.contexts.get(place)
+    /// Returns the context of the group at an index.
+    pub(in crate::view) fn context_at(&self, index: usize) -> Option<&ContextText> {
+        self.contexts.get(index)
     }
 }
 
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_equal_ids_are_of_one_group() {
+    fn samples_with_equal_ids_share_a_group() {
         let by = Grouping::new(&GroupBy::RootSpan, &[]);
         let mut grouper = Grouper::new(&by);
         let sample = |root_high, root_span| Sample { root_high, root_span, ..Sample::default() };
@@ -358,7 +360,7 @@ mod tests {
             .map(|(high, low)| grouper.of(&sample(high, low)).0)
             .into();
         assert_eq!(of, [0, 1, 2, 1, 2, 0]);
-        // A tag that the trace lacks.
+        // A tag that is missing in the trace.
         let by = Grouping::new(&GroupBy::Tag("x".to_owned()), &[]);
         let mut grouper = Grouper::new(&by);
         let tagged = Sample { tags: [1; 10], ..Sample::default() };
@@ -380,7 +382,7 @@ mod tests {
             grouper.of(sample);
         }
         assert!(grouper.has_too_many());
-        // 2 weighs 5; 1 and 4 weigh 4 each, and 1 is the smaller.
+        // 2 has the weight 5. 1 and 4 have the weight 4 each, and 1 is smaller.
         let mut grouper = grouper.heaviest();
         let of: Vec<GroupId> = samples.iter().map(|sample| grouper.of(sample)).collect();
         let [one, two] = [0, 1].map(GroupId);

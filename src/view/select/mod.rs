@@ -1,4 +1,4 @@
-//! Which samples a view shows, and how they are grouped.
+//! Selection and grouping of the samples of a view.
 
 pub(super) mod context_filter;
 pub(super) mod error;

@@ -10,7 +10,7 @@ use crate::view::recording::waits::call_name;
 use crate::view::select::context_filter::ContextFilter;
 use crate::view::select::stack_filter::StackFilter;
 
-/// Names that a message proposes.
+/// Maximum number of names that a message proposes.
 const PROPOSED: usize = 3;
 
 /// A system call by its number.
@@ -56,9 +56,9 @@ impl FromStr for StateName {
 pub struct SampleFilter {
     /// The measured time.
     pub mode: Mode,
-    /// The wanted states; empty for all.
+    /// The wanted states. Empty keeps all.
     pub states: BTreeSet<RunState>,
-    /// The numbers of the wanted system calls; empty for all samples.
+    /// The numbers of the wanted system calls. Empty keeps all samples.
     pub calls: BTreeSet<u32>,
     /// The wanted contexts.
     pub context: ContextFilter,
@@ -67,14 +67,14 @@ pub struct SampleFilter {
 }
 
 impl SampleFilter {
-    /// Whether the filter keeps a sample with this stack.
+    /// Returns whether the filter keeps a sample with this stack.
     pub fn keeps(&self, sample: &Sample, stack: &[LocationId]) -> bool {
         self.has(sample) && self.stacks.has(stack)
     }
 
-    /// Whether the filter keeps a sample, whatever its stack.
+    /// Returns whether the filter keeps a sample, whatever its stack.
     pub fn has(&self, sample: &Sample) -> bool {
-        // Each mode has samples of its own, which are weighed otherwise.
+        // Each mode has its own samples, with weights in another unit.
         if is_wall(sample) != (self.mode == Mode::Wall) {
             return false;
         }
@@ -86,17 +86,17 @@ impl SampleFilter {
             && self.context.has(sample)
     }
 
-    /// Whether the filter keeps only a part of the measured time.
+    /// Returns whether the filter keeps only a part of the measured time.
     pub fn is_narrow(&self) -> bool {
         self.is_of_waits() || !self.context.is_empty() || !self.stacks.is_empty()
     }
 
-    /// Whether it asks for what wall clock time alone has.
+    /// Returns whether the filter needs wall clock time.
     pub(in crate::view) fn is_of_waits(&self) -> bool {
         !self.states.is_empty() || !self.calls.is_empty()
     }
 
-    /// The filter as text.
+    /// Returns the filter as text.
     pub(in crate::view) fn texts(&self) -> impl Iterator<Item = String> {
         let states: Vec<&str> = self.states.iter().map(|state| state.name()).collect();
         let calls: Vec<String> = self.calls.iter().map(|number| call_name(*number)).collect();
@@ -107,7 +107,7 @@ impl SampleFilter {
     }
 }
 
-/// The names that are most like `text`, nearest first.
+/// Returns the names most similar to `text`, nearest first.
 fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<(usize, &str)> =
         names.map(|name| (distance(text.as_bytes(), name.as_bytes()), name)).collect();
@@ -115,7 +115,7 @@ fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str>
     names.into_iter().take(PROPOSED).map(|(_, name)| name).collect()
 }
 
-/// The edit distance of two texts, in bytes.
+/// Returns the edit distance of two texts, in bytes.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (line, byte) in one.iter().enumerate() {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_keeps_what_matches_all_that_it_says() {
+    fn a_filter_keeps_samples_that_match_all_conditions() {
         let sample = |flags, state, syscall| Sample { flags, state, syscall, ..Sample::default() };
         let samples = [
             sample(0, 0, None),

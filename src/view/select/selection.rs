@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::trace::meter::{self, Unit};
+use crate::trace::meter::{self, PassUnit};
 use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
@@ -15,40 +15,42 @@ use crate::view::select::time_point::TimePoint;
 use crate::view::text::number::counted;
 use crate::view::text::span_id::{RootId, SpanId};
 
-/// Most threads that a text names.
+/// Maximum number of threads that a text names.
 const NAMED_MAX: usize = 8;
-/// Groups that are kept for a tree.
+/// Maximum number of groups that a tree keeps.
 ///
-/// At most half of them can weigh `KEPT_PERCENT` of all, so the others are light even without idle
-/// threads.
+/// At most half of them can have `KEPT_PERCENT` of the total weight, so the other groups are light
+/// even without idle threads.
 const GROUPS_KEPT: usize = 10_000;
+/// Minimum limit in percent for which a tree keeps only [`GROUPS_KEPT`] groups.
 const KEPT_PERCENT: f64 = 0.02;
+
 /// The user's choice of a part of a trace. The default is all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
-    /// Kernel thread ids or names, in which `*` stands for any text; none for all threads.
+    /// Kernel thread ids or names, in which `*` stands for any text. Empty selects all threads.
     pub threads: Vec<String>,
-    /// Process ids or the names of first threads, in the same way; none for all processes.
+    /// Process ids or the names of first threads, with `*` as above. Empty selects all processes.
     pub processes: Vec<String>,
-    /// From when on.
+    /// The start of the selected time.
     pub from: Option<TimePoint>,
-    /// Up to when.
+    /// The end of the selected time.
     pub to: Option<TimePoint>,
-    /// The measured time; the mode of the trace if unset.
+    /// The measured time. If unset, the mode of the trace.
     pub mode: Option<Mode>,
-    /// The states that threads are in; none for all.
+    /// The selected states of threads. Empty selects all.
     pub states: Vec<RunState>,
-    /// The numbers of the system calls that they are in; none for all and for none.
+    /// The numbers of the selected system calls. Empty selects all samples.
     pub calls: Vec<u32>,
-    /// The spans that they work on; none for all and for none.
+    /// The selected spans. Empty selects all samples.
     pub spans: Vec<SpanId>,
-    /// The roots of these; none for all and for none.
+    /// The selected root spans. Empty selects all samples.
     pub roots: Vec<RootId>,
-    /// The tags that they have: any of those of one name, all of different names.
+    /// The selected tags. Samples need one of the values of each name.
     pub tags: Vec<TagValue>,
-    /// The functions that stacks have, any of them; none for all stacks.
+    /// Stacks need at least one of these functions. Empty selects all stacks.
     pub include: Vec<FunctionPattern>,
-    /// The functions that stacks must not have.
+    /// Stacks must not have any of these functions.
     pub exclude: Vec<FunctionPattern>,
     /// The grouping of the samples.
     pub by: Option<GroupBy>,
@@ -57,13 +59,13 @@ pub struct Selection {
 /// A selection, resolved for one trace.
 #[derive(Debug, Clone)]
 pub struct Selected {
-    /// The windows to read; no two hold the same sample.
+    /// The windows to read. No two contain the same sample.
     pub windows: Vec<Window>,
     /// The samples to keep in these windows.
     pub filter: SampleFilter,
     /// The grouping of the samples.
     pub by: Option<Grouping>,
-    /// The selection as text, `None` if it is everything.
+    /// The selection as text, or `None` if it is everything.
     pub text: Option<String>,
 }
 
@@ -75,13 +77,13 @@ impl Default for Selected {
 }
 
 impl Selected {
-    /// True if samples of this thread may be in it.
+    /// Returns whether the selection may have samples of this thread.
     pub fn covers(&self, thread: &ThreadSummary) -> bool {
         let covers = |threads: &BTreeSet<_>| threads.contains(&thread.id);
         self.windows.iter().any(|window| window.threads.as_ref().is_none_or(covers))
     }
 
-    /// A pass over all of its samples begins.
+    /// Starts the progress meter for a pass over all selected samples.
     pub(in crate::view) fn meter(&self, trace: &LazyTrace) {
         let is_whole = |window: &Window| (window.from_ns, window.to_ns) == (0, u64::MAX);
         let whole = match self.windows.iter().all(is_whole) {
@@ -92,13 +94,13 @@ impl Selected {
                 };
                 threads.fold(0u64, |sum, it| sum.saturating_add(it.samples * times(it)))
             }
-            // The index leads to these samples; their number is known only at the end.
+            // The index finds these samples; their number is known only at the end.
             false => 0,
         };
-        meter::pass("reading", Unit::Samples, whole);
+        meter::pass("reading", PassUnit::Samples, whole);
     }
 
-    /// The selection for a tree that shows shares from `min_percent` on.
+    /// Returns the selection for a tree that shows shares of at least `min_percent`.
     ///
     /// Lighter groups are summed up and need no memory.
     pub fn for_tree(&self, min_percent: f64) -> Self {
@@ -108,22 +110,22 @@ impl Selected {
         Self { by: heaviest.or_else(|| by.cloned()), ..self.clone() }
     }
 
-    /// The selection for a table of `rows` rows.
+    /// Returns the selection for a table of `rows` rows.
     pub fn for_table(&self, rows: usize) -> Self {
         let by = self.by.as_ref().map(|by| by.heaviest(GROUPS_KEPT.max(rows)));
         Self { by, ..self.clone() }
     }
 
-    /// Whether the user asks for contexts.
+    /// Returns whether the user asks for contexts.
     pub fn asks_for_contexts(&self) -> bool {
         let by = self.by.as_ref().is_some_and(Grouping::is_asked_for);
         by || !self.filter.context.is_empty()
     }
 
-    /// Refuses a trace without contexts if the user asks for them: an empty view would look as if
-    /// nothing matched.
+    /// Returns an error for a trace without contexts if the user asks for them. An empty view would
+    /// look as if nothing matched.
     ///
-    /// A running recording may still get some.
+    /// A running recording is accepted, because contexts may still arrive.
     pub(in crate::view) fn check_contexts(
         &self,
         recording: &RecordingInfo,
@@ -140,7 +142,7 @@ impl Selection {
     /// Resolves the selection for a trace.
     ///
     /// # Errors
-    /// A sentence for the user: no thread or tag has this name, or the times are empty.
+    /// A message for the user: no thread or tag has this name, or the time range is empty.
     pub fn resolve(&self, trace: &LazyTrace) -> Result<Selected, String> {
         let recording = RecordingInfo::of(trace);
         let filter = self.filter_in(trace, &recording)?;
@@ -188,8 +190,12 @@ impl Selection {
         Ok(Selected { windows, filter, by: self.grouping(recording), text })
     }
 
-    /// The filter and the grouping; tags that are not there yet may still come.
-    pub fn looked_at(&self, trace: &LazyTrace) -> Result<(SampleFilter, Option<Grouping>), String> {
+    /// Resolves the filter and the grouping. Missing tags are no error, because they may still
+    /// appear.
+    pub fn resolve_filter(
+        &self,
+        trace: &LazyTrace,
+    ) -> Result<(SampleFilter, Option<Grouping>), String> {
         let recording = RecordingInfo::of(trace);
         let filter = self.filter_in(trace, &recording)?;
         Ok((filter, self.grouping(&recording)))
@@ -235,7 +241,7 @@ impl Selection {
         }
     }
 
-    /// The threads that are meant, `None` for all.
+    /// Returns the selected threads, or `None` for all.
     pub fn choose(&self, threads: &[ThreadSummary]) -> Option<BTreeSet<crate::trace::ThreadId>> {
         let meant = |summary: &&ThreadSummary| {
             let thread = &summary.thread;
@@ -247,7 +253,7 @@ impl Selection {
         (!self.threads.is_empty() || !self.processes.is_empty()).then(chosen)
     }
 
-    /// The times that are meant, on the clock of the samples, both inclusive.
+    /// Returns the selected times on the clock of the samples, both inclusive.
     pub fn times(&self, recording: &RecordingInfo) -> Result<(u64, u64), String> {
         let begin_ns = recording.begin_ns().unwrap_or(0);
         let end_ns = recording.end_ns().unwrap_or(begin_ns);
@@ -257,11 +263,11 @@ impl Selection {
         let from_ns = self.from.map_or(Ok(0), |from| from.of(recording, 0))?;
         let to_ns = self.to.map_or(Ok(u64::MAX), |to| to.of(recording, from_ns))?;
         if from_ns > to_ns {
-            return Err("nothing lies between --from and --to: the first is later".to_owned());
+            return Err("nothing is between --from and --to: the first is later".to_owned());
         }
         if self.from.is_some() && from_ns > end_ns && recording.closed {
             let length = seconds(end_ns.saturating_sub(begin_ns));
-            return Err(format!("the recording is over before --from: it took {length}"));
+            return Err(format!("the recording ends before --from: it lasts {length}"));
         }
         Ok((from_ns, to_ns))
     }
@@ -278,7 +284,7 @@ impl Selection {
     }
 }
 
-/// The texts of a trace, to be found by what they are.
+/// Returns a function that finds the ids of texts of a trace.
 fn texts_of(trace: &LazyTrace) -> impl Fn(&str) -> Result<BTreeSet<TextId>, String> {
     |text| trace.find_text(text).map_err(|error| format!("the texts of the trace: {error}"))
 }
@@ -291,15 +297,16 @@ fn is_called(thread: &Thread, pattern: &str) -> bool {
     pattern.parse() == Ok(thread.tid) || matches(pattern, &thread.name)
 }
 
-/// Whether a thread belongs to a process with this id, or with this name of its first thread.
+/// Returns whether a thread belongs to a process with this id, or with this name of its first
+/// thread.
 fn is_of(thread: &Thread, pattern: &str, threads: &[ThreadSummary]) -> bool {
     let is_first = |it: &&ThreadSummary| it.thread.pid == thread.pid && it.thread.tid == thread.pid;
     pattern.parse() == Ok(thread.pid)
         || threads.iter().filter(is_first).any(|first| matches(pattern, &first.thread.name))
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text. Goes back to the last `*` only,
-/// so that no pattern takes long.
+/// Returns whether `name` matches `pattern`, in which `*` stands for any text. Backtracks only to
+/// the last `*`, so that no pattern takes long.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);
@@ -322,7 +329,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Threads in a sentence, not more than one wants to read.
+/// Lists threads in a message, at most [`NAMED_MAX`].
 fn named<'a>(threads: impl Iterator<Item = &'a Thread>) -> String {
     let all: Vec<&Thread> = threads.collect();
     let some = all.iter().take(NAMED_MAX).map(|thread| format!("{} {:?}", thread.tid, thread.name));
@@ -386,7 +393,7 @@ mod tests {
         assert_eq!(times("50%", ""), Ok((12_000_000_000, u64::MAX)));
         assert_eq!(times("", "25%"), Ok((0, 11_000_000_000)));
         assert!(times("3s", "2s").unwrap_err().contains("--from"));
-        assert!(times("5s", "").unwrap_err().contains("took 4.000 s"));
+        assert!(times("5s", "").unwrap_err().contains("lasts 4.000 s"));
         assert!(times("", "1h").is_ok());
         assert_eq!(times("-3s", "+1s"), Ok((11_000_000_000, 12_000_000_000)));
         assert!(times("+1s", "").unwrap_err().contains("for --to"));
@@ -442,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_said() {
+    fn the_selection_is_described() {
         let text = |selection: Selection| {
             resolve(&selection, &threads(2)).unwrap().text.unwrap_or_default()
         };

@@ -9,7 +9,7 @@ use regex_lite::Regex;
 use crate::trace::{LazyTrace, LocationId, Objects, TraceError};
 use crate::view::text::escape::escaped;
 
-/// Names of functions, by a regular expression that matches a part of them.
+/// A regular expression that matches a part of a function's name.
 #[derive(Debug, Clone)]
 pub struct FunctionPattern(Regex);
 
@@ -56,11 +56,11 @@ const WANTED: u8 = 1;
 const UNWANTED: u8 = 2;
 
 impl StackFilter {
-    /// Keeps stacks of a trace with a function of `include`, if that is not empty, and without any
-    /// of `exclude`.
+    /// Creates a filter that keeps stacks with a function of `include`, if that is not empty, and
+    /// without any function of `exclude`.
     ///
     /// # Errors
-    /// Those of reading the names.
+    /// Errors of reading the names.
     pub(in crate::view) fn new(
         include: &[FunctionPattern],
         exclude: &[FunctionPattern],
@@ -82,26 +82,28 @@ impl StackFilter {
         };
         let by_method: Vec<u8> = objects.methods.iter().map(|it| found_in(&it.name)).collect();
         let of = |method: usize| by_method.get(method).copied().unwrap_or(0);
-        let found = objects.locations.iter().map(|place| of(place.method.0 as usize)).collect();
+        let found =
+            objects.locations.iter().map(|location| of(location.method.0 as usize)).collect();
         Self { include: include.to_vec(), exclude: exclude.to_vec(), found }
     }
 
-    /// Whether any stack will do.
+    /// Returns whether the filter keeps every stack.
     pub fn is_empty(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// Whether the filter keeps a stack.
+    /// Returns whether the filter keeps a stack.
     pub(in crate::view) fn has(&self, stack: &[LocationId]) -> bool {
         if self.is_empty() {
             return true;
         }
-        let found = |place: &LocationId| self.found.get(place.0 as usize).copied().unwrap_or(0);
-        let all = stack.iter().fold(0, |all, place| all | found(place));
+        let found =
+            |location: &LocationId| self.found.get(location.0 as usize).copied().unwrap_or(0);
+        let all = stack.iter().fold(0, |all, location| all | found(location));
         all & UNWANTED == 0 && (self.include.is_empty() || all & WANTED != 0)
     }
 
-    /// The filter as text.
+    /// Returns the filter as text.
     pub(in crate::view) fn texts(&self) -> impl Iterator<Item = String> {
         let list = |patterns: &[FunctionPattern], word: &str| {
             let all: Vec<String> = patterns.iter().map(ToString::to_string).collect();
@@ -123,7 +125,7 @@ mod tests {
     fn filter(include: &[&str], exclude: &[&str]) -> StackFilter {
         let names = ["main", "serve", "std::vec::Vec<T>::push", "[lost]"];
         let method = |name: &&str| Method { module: None, name: (*name).to_owned(), start_svma: 0 };
-        let place = |number| Location {
+        let location = |number| Location {
             method: MethodId(number),
             svma: 0,
             file: None,
@@ -131,13 +133,13 @@ mod tests {
             inline_parent: None,
         };
         let methods = names.iter().map(method).collect();
-        let locations = (0..4).map(place).collect();
+        let locations = (0..4).map(location).collect();
         let objects = Objects { modules: Vec::new(), methods, locations };
         StackFilter::of(&patterns(include), &patterns(exclude), &objects)
     }
 
     #[test]
-    fn a_stack_has_one_of_what_is_included_and_none_of_what_is_not() {
+    fn a_stack_needs_an_included_function_and_no_excluded_one() {
         let kept = |include: &[&str], exclude: &[&str]| {
             let filter = filter(include, exclude);
             let stacks: [&[u32]; 5] = [&[0], &[0, 1], &[0, 1, 2], &[], &[9]];
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_at_is_said_and_safe_to_show() {
+    fn the_filter_is_described_and_escaped() {
         let texts: Vec<_> = filter(&["a", "b\u{1b}"], &["c"]).texts().collect();
         assert_eq!(texts, ["stacks with /a/ or /b\\u{1b}/", "stacks without /c/"]);
     }

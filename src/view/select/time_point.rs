@@ -1,4 +1,4 @@
-//! A moment of a recording, as users name it.
+//! A point in time of a recording, as users write it.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::text::date;
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
-/// Times are before this, in nanoseconds, whatever a file says: sums of three stay in range.
+/// Upper limit of times in nanoseconds, whatever a file says: sums of three stay in range.
 const LATEST_NS: u64 = u64::MAX / 4;
 const EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m (after the start), \
     -30s (before the end), +10s (after --from), 50%, 14:03 or 2026-11-21T14:03:05 (UTC)";
 
-/// A moment of a recording.
+/// A point in time of a recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TimePoint {
-    /// Time after the start of the recording.
+    /// This long after the start of the recording.
     After(Duration),
-    /// So long before its end.
+    /// This long before the end of the recording.
     BeforeEnd(Duration),
-    /// Time after `--from`.
+    /// This long after `--from`.
     Later(Duration),
-    /// When this share of it, in percent, was over.
+    /// After this percentage of the recording.
     Percent(f64),
     /// At this time of day, in nanoseconds since midnight UTC.
     TimeOfDay(u64),
@@ -53,7 +53,7 @@ impl FromStr for TimePoint {
     }
 }
 
-/// From one moment to another: `5s-10s`, `5s..10s` or `1s+9s`.
+/// A time range: `5s-10s`, `5s..10s` or `1s+9s`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeRange(pub TimePoint, pub TimePoint);
 
@@ -62,7 +62,8 @@ impl FromStr for TimeRange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once("..").or_else(|| {
-            // The first sign behind the first moment's digits; dates have signs of their own.
+            // This is the first sign after the digits of the first time; dates have signs
+            // themselves.
             let sign = text.char_indices().skip(1).find(|(_, c)| matches!(c, '-' | '+'))?.0;
             let end = if text[sign..].starts_with('-') { sign + 1 } else { sign };
             (!text.contains('T')).then(|| (&text[..sign], &text[end..]))
@@ -74,10 +75,10 @@ impl FromStr for TimeRange {
 }
 
 impl TimePoint {
-    /// The time on the clock of the samples; `from_ns` is the start of the selection.
+    /// Returns the time on the clock of the samples. `from_ns` is the start of the selection.
     ///
     /// # Errors
-    /// A sentence for the user, if the trace lacks the date.
+    /// A message for the user, if the date is missing in the trace.
     pub(in crate::view) fn of(
         self,
         recording: &RecordingInfo,
@@ -96,7 +97,7 @@ impl TimePoint {
             Self::TimeOfDay(time_ns) => {
                 let began_ns = realtime(recording)?;
                 let of_first_day = began_ns - began_ns % DAY_NS + time_ns;
-                // A time before the start is on the next day, if the recording went on until then.
+                // A time before the start is on the next day, if the recording lasted that long.
                 let is_next =
                     of_first_day < began_ns && of_first_day + DAY_NS <= began_ns + length_ns;
                 // An end before its start is on the next day, too.
@@ -127,14 +128,13 @@ fn nanoseconds(time: Duration) -> u64 {
 
 fn time(text: &str) -> Result<Duration, String> {
     quantity::time(text).map_err(|error| match error == quantity::TIME_EXPECTED {
-        // There is more that a moment may be.
+        // A point in time has more forms than a duration.
         true => EXPECTED.to_owned(),
         false => error,
     })
 }
 
-/// `14:03`, `14:03:05.5`, or the same behind a date; `Z` and ` UTC` at the end say what holds
-/// anyway.
+/// Parses `14:03`, `14:03:05.5`, or the same after a date. A final `Z` or ` UTC` is redundant.
 fn clock(text: &str) -> Option<TimePoint> {
     let text = text.strip_suffix('Z').or_else(|| text.strip_suffix(" UTC")).unwrap_or(text);
     let Some((day, time)) = text.split_once(['T', ' ']) else {
@@ -146,7 +146,7 @@ fn clock(text: &str) -> Option<TimePoint> {
         return None;
     }
     let days = date::days(year, month, day)?;
-    // Dates beyond 2554 are no number of nanoseconds.
+    // Dates after 2554 do not fit in nanoseconds.
     let date_ns = days.checked_mul(DAY_NS)?.checked_add(time_of_day(time)?)?;
     (date_ns < LATEST_NS).then_some(TimePoint::Date(date_ns))
 }
@@ -165,7 +165,7 @@ fn time_of_day(text: &str) -> Option<u64> {
     Some((hour * 3600 + minute * 60 + second) * 1_000_000_000 + fraction_ns)
 }
 
-/// A number of so many digits at most.
+/// Parses a number of at most `most` digits.
 fn digits(text: &str, most: usize) -> Option<u64> {
     let is_number = (1..=most).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::trace::Value;
 
-    /// A recording of 4 s, from 2026-11-21 23:59:58 on.
+    /// Returns a recording of 4 s, from 2026-11-21 23:59:58 on.
     fn recording() -> RecordingInfo {
         let mut recording = RecordingInfo { closed: true, ..RecordingInfo::default() };
         for (key, ns) in [
@@ -250,7 +250,7 @@ mod tests {
             ("25%", 11.0),
             ("23:59:59", 11.0),
             ("00:00:01", 13.0),
-            // Before it, and after it: not of another day.
+            // Before the recording, and after it: not on another day.
             ("23:59:57", 9.0),
             ("00:00:05", 0.0),
             ("2026-11-22T00:00:00.5", 12.5),

@@ -1,6 +1,6 @@
-//! A date from a count of nanoseconds.
+//! Conversion between dates and nanoseconds since 1970.
 
-/// `2026-11-21 11:22:33 UTC` for nanoseconds since 1970.
+/// Returns a text such as `2026-11-21 11:22:33 UTC` for nanoseconds since 1970.
 pub(in crate::view) fn utc(since_epoch_ns: u64) -> String {
     let seconds = since_epoch_ns / 1_000_000_000;
     let (year, month, day) = civil(seconds / 86_400);
@@ -8,10 +8,10 @@ pub(in crate::view) fn utc(since_epoch_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Year, month and day of a day since 1970.
+/// Returns the year, month and day of a number of days since 1970.
 ///
-/// It counts in years that start in March, so that the leap day is the last one, and in eras of 400
-/// years, after which the calendar repeats.
+/// The function counts in years that start in March, so that the leap day is the last one, and in
+/// eras of 400 years, after which the calendar repeats.
 fn civil(days_since_epoch: u64) -> (u64, u64, u64) {
     const DAYS_TO_EPOCH: u64 = 719_468; // from 0000-03-01
     const DAYS_OF_ERA: u64 = 146_097;
@@ -26,7 +26,7 @@ fn civil(days_since_epoch: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// The days from 1970 to a date; `None` if the calendar has none like it, or it was before.
+/// Returns the days from 1970 to a date, or `None` for an invalid or earlier date.
 pub(in crate::view) fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     const DAYS_TO_EPOCH: u64 = 719_468; // from 0000-03-01
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
@@ -37,7 +37,7 @@ pub(in crate::view) fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let leap_days = year_from_march / 4 - year_from_march / 100 + year_from_march / 400;
     let days = 365 * year_from_march + leap_days + (153 * march_month + 2) / 5 + day - 1;
     let days = days.checked_sub(DAYS_TO_EPOCH)?;
-    // The 30th of February is another day.
+    // The 30th of February converts to another date.
     (civil(days) == (year, month, day)).then_some(days)
 }
 

@@ -1,9 +1,9 @@
-//! Text of a stranger made safe to show: names in a trace are whatever the target said.
+//! Makes untrusted text safe to display: the target decides the names in a trace.
 
 use std::borrow::Cow;
 
-/// `text` without characters that could move a cursor, break a line or reorder what is read.
-/// Nothing else is changed: a backslash stays one, since C++ and Rust names never hold any.
+/// Escapes characters that could move a cursor, break a line or reorder text. Nothing else changes:
+/// backslashes stay as they are, because C++ and Rust names never contain any.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
@@ -19,7 +19,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON text that says the same without such characters: JSON itself asks it of the first 32 only.
+/// Escapes these characters in JSON text. JSON itself requires it only for the first 32 characters.
 pub fn json_escaped(json: &str) -> Cow<'_, str> {
     if !json.chars().any(is_unsafe) {
         return Cow::Borrowed(json);
@@ -27,7 +27,7 @@ pub fn json_escaped(json: &str) -> Cow<'_, str> {
     let mut safe = String::with_capacity(json.len() + 16);
     for character in json.chars() {
         if is_unsafe(character) {
-            // They are all of 16 bits, and stand in strings only.
+            // All these characters have 16 bits, and occur only in strings.
             safe.push_str(&format!("\\u{:04x}", u32::from(character)));
         } else {
             safe.push(character);
@@ -36,7 +36,7 @@ pub fn json_escaped(json: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// A word as a shell would need it.
+/// Quotes a word for a shell, if necessary.
 pub fn shell_quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -48,7 +48,7 @@ pub fn shell_quoted(word: &str) -> String {
 
 fn is_unsafe(character: char) -> bool {
     character.is_control()
-        // Line and paragraph separators, and the marks that turn the reading direction.
+        // These are line and paragraph separators, and marks that change the reading direction.
         || matches!(
             character,
             '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}'
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_what_it_is() {
+    fn json_keeps_its_meaning() {
         let name = "a\u{1b}\u{7f}\u{9b}\u{85}\u{202e}\u{2028}\\\"\u{1f600}";
         let json = serde_json::to_string(name).unwrap();
         let escaped = json_escaped(&json);

@@ -1,16 +1,16 @@
 //! Numbers as text: counts with their noun, percentages and seconds.
 
-/// `part` of `whole` in percent; 0 of nothing.
+/// Returns `part` as a percentage of `whole`, 0 if `whole` is 0.
 pub(in crate::view) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// `1 call`, `2 calls`.
+/// Returns a number with its noun: `1 call`, `2 calls`.
 pub(in crate::view) fn counted(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The time of some periods, with the digits that a period of this length means.
+/// Returns the time of some periods, with as many digits as this period length makes significant.
 pub(in crate::view) fn seconds(periods: u64, period_ns: f64) -> String {
     let digits = match period_ns {
         ..1e5 => 5,
@@ -20,9 +20,9 @@ pub(in crate::view) fn seconds(periods: u64, period_ns: f64) -> String {
     format!("{:.digits$}", periods as f64 * period_ns / 1e9)
 }
 
-/// Microseconds in seconds.
+/// Returns microseconds as seconds.
 pub(in crate::view) fn wall_seconds(us: u64) -> String {
-    // Not by way of a float, so that times of one precision add up.
+    // Integers instead of floats make times of equal precision add up.
     let ms = us.saturating_add(500) / 1000;
     format!("{}.{:03}", ms / 1000, ms % 1000)
 }

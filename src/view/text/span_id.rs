@@ -1,36 +1,36 @@
-//! The ids of spans and of their roots, as users write them and as samples have them.
+//! The ids of spans and root spans, as users write them and as samples have them.
 //!
-//! Invariant: an id is printed as it can be given: hexadecimal, 16 digits, or the 32 of a W3C trace
-//! id.
+//! Invariant: an id is printed in a form that options accept: hexadecimal, with 16 digits, or the
+//! 32 digits of a W3C trace id.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::trace::Sample;
 
-/// The id of a span; never 0.
+/// The id of a span. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub u64);
 
-/// The id of the root of a trace: a span of this process, or a trace id of 128 bits; never 0.
+/// The id of the root of a trace: a span of this process, or a trace id of 128 bits. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RootId(pub u128);
 
 impl SpanId {
-    /// The span of a sample.
+    /// Returns the span of a sample.
     pub fn of(sample: &Sample) -> Option<Self> {
         (sample.span != 0).then_some(Self(sample.span))
     }
 }
 
 impl RootId {
-    /// The root span of a sample.
+    /// Returns the root span of a sample.
     pub fn of(sample: &Sample) -> Option<Self> {
         let id = u128::from(sample.root_high) << 64 | u128::from(sample.root_span);
         (id != 0).then_some(Self(id))
     }
 
-    /// Whether it is a trace id of 128 bits.
+    /// Returns whether this is a trace id of 128 bits.
     pub(in crate::view) fn is_trace_id(self) -> bool {
         self.0 >> 64 != 0
     }
@@ -66,7 +66,7 @@ impl fmt::Display for RootId {
     }
 }
 
-/// An id of at most so many hexadecimal digits, or a decimal one behind `dec:`.
+/// Parses an id of at most `digits_max` hexadecimal digits, or a decimal id after `dec:`.
 fn parse_id(text: &str, digits_max: usize) -> Result<u128, String> {
     let (digits, radix, max) = match text.strip_prefix("dec:") {
         Some(decimal) => (decimal, 10, 39),

@@ -1,31 +1,32 @@
 //! The style of printed text: plain, or with the colours and bars of a terminal.
 //!
 //! Invariant: the default is plain. Output to a pipe or a file never depends on the user's
-//! terminal, and no name in it is cut.
+//! terminal, and no name in it is truncated.
 
 use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// No text is cut to less than this, however narrow the terminal is.
+/// Minimum width that a text is truncated to, however narrow the terminal is.
 const ROOM_MIN: usize = 12;
-/// From these shares of a whole on, in percent, a line is hot, or warm.
+/// Minimum share in percent of a hot line.
 const HOT_PERCENT: f64 = 20.0;
+/// Minimum share in percent of a warm line.
 const WARM_PERCENT: f64 = 5.0;
-/// Eighths of a cell, the empty one first.
+/// The eighths of a cell, the empty one first.
 const EIGHTHS: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
 
-/// The abilities of the output. The default is plain text.
+/// The features of the output. The default is plain text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextStyle {
-    /// In colours.
+    /// Whether to use colours.
     pub color: bool,
-    /// With a bar beside each percentage.
+    /// Whether to print a bar next to each percentage.
     pub bars: bool,
-    /// Without block characters, for those who could not read them.
+    /// Whether to avoid block characters, which some terminals cannot show.
     pub ascii: bool,
-    /// Columns of the terminal; long lines are cut or wrapped to it. `None` leaves them as they
-    /// are.
+    /// The width of the terminal in columns. Long lines are truncated or wrapped to it. `None`
+    /// leaves them as they are.
     pub width: Option<usize>,
 }
 
@@ -34,16 +35,16 @@ pub struct TextStyle {
 pub(in crate::view) enum Ink {
     /// A heading.
     Heading,
-    /// Much of the whole.
+    /// A large share.
     Hot,
-    /// Some of it.
+    /// A medium share.
     Warm,
     /// A placeholder.
     Faint,
 }
 
 impl Ink {
-    /// The ink of a share in percent, if it has one.
+    /// Returns the ink of a share in percent, if it has one.
     pub(in crate::view) fn of_share(percent: f64) -> Option<Self> {
         match percent {
             HOT_PERCENT.. => Some(Self::Hot),
@@ -52,7 +53,8 @@ impl Ink {
         }
     }
 
-    /// The parameters of its control sequence; colours that are read on dark and on light.
+    /// Returns the parameters of its control sequence. The colours are readable on dark and light
+    /// backgrounds.
     fn code(self) -> &'static str {
         match self {
             Self::Heading => "1",
@@ -64,7 +66,7 @@ impl Ink {
 }
 
 impl TextStyle {
-    /// `text` in its colour. Measure the text before: control sequences have no width.
+    /// Returns `text` in its colour. Measure the text before: control sequences have no width.
     pub(in crate::view) fn paint<'a>(&self, ink: Option<Ink>, text: &'a str) -> Cow<'a, str> {
         match ink.filter(|_| self.color && !text.is_empty()) {
             Some(ink) => Cow::Owned(format!("\u{1b}[{}m{text}\u{1b}[0m", ink.code())),
@@ -72,8 +74,8 @@ impl TextStyle {
         }
     }
 
-    /// `text` beside `used` columns, cut in the middle if it does not fit: names mostly differ at
-    /// their ends.
+    /// Returns `text` next to `used` columns, truncated in the middle if it does not fit: names
+    /// mostly differ at their ends.
     pub(in crate::view) fn fit<'a>(&self, text: &'a str, used: usize) -> Cow<'a, str> {
         match self.width {
             Some(width) => self.cut(text, width.saturating_sub(used).max(ROOM_MIN)),
@@ -81,7 +83,7 @@ impl TextStyle {
         }
     }
 
-    /// `text` in no more than so many columns.
+    /// Returns `text` truncated to `room` columns.
     pub(in crate::view) fn cut<'a>(&self, text: &'a str, room: usize) -> Cow<'a, str> {
         if text.width() <= room {
             return Cow::Borrowed(text);
@@ -94,7 +96,7 @@ impl TextStyle {
         Cow::Owned(format!("{head}{mark}{tail}"))
     }
 
-    /// A bar that is full at 100 %, of so many columns.
+    /// Returns a bar of `columns` columns that is full at 100 %.
     pub(in crate::view) fn bar(&self, percent: f64, columns: usize) -> String {
         let most = columns * 8;
         let eighths = (percent.clamp(0.0, 100.0) / 100.0 * most as f64).round() as usize;
@@ -106,8 +108,8 @@ impl TextStyle {
         bar
     }
 
-    /// The lines of a text that begins after `indent` columns: broken between words where it is too
-    /// long for the terminal.
+    /// Returns the lines of a text that begins after `indent` columns, broken between words if it
+    /// is too long for the terminal.
     pub(in crate::view) fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let Some(width) = self.width else { return vec![text.to_owned()] };
         let room = width.saturating_sub(indent).max(ROOM_MIN);
@@ -115,7 +117,7 @@ impl TextStyle {
         for word in text.split(' ') {
             let word = self.cut(word, room);
             match words.last_mut() {
-                // A number keeps its unit.
+                // A number stays together with its unit.
                 Some(number) if is_unit(&word) => number.push_str(&format!(" {word}")),
                 _ => words.push(word.into_owned()),
             }
@@ -133,18 +135,18 @@ impl TextStyle {
     }
 }
 
-/// Whether a word is the unit of the number before it.
+/// Returns whether a word is the unit of the number before it.
 fn is_unit(word: &str) -> bool {
     matches!(word.trim_end_matches([',', ';', ')', ':']), "%" | "s" | "ms" | "Hz")
 }
 
-/// `text` on the left of so many columns.
+/// Returns `text` padded on the right to `columns` columns.
 pub(in crate::view) fn padded(text: &str, columns: usize) -> String {
     let spaces = columns.saturating_sub(text.width());
     format!("{text}{:spaces$}", "")
 }
 
-/// The characters that fit into `columns` columns.
+/// Returns the characters that fit into `columns` columns.
 fn taken(text: impl Iterator<Item = char>, columns: usize) -> String {
     let mut used = 0;
     let fits = |character: &char| {
@@ -171,14 +173,14 @@ mod tests {
         check(PLAIN, 43, "core::iter::traits::i…rator::Iterator::fold");
         check(PLAIN, 12, "core:…::fold");
         check(TextStyle { ascii: true, ..PLAIN }, 12, "core...:fold");
-        // Each of these takes two columns.
+        // Each of these characters takes two columns.
         assert_eq!(PLAIN.cut("関数の名前はとても長い", 9), "関数…長い");
         assert_eq!(PLAIN.fit(name, 70), name, "no terminal, no cut");
         assert_eq!(TextStyle { width: Some(80), ..PLAIN }.fit(name, 79).width(), 12);
     }
 
     #[test]
-    fn bars_are_of_one_width_and_grow_by_eighths() {
+    fn bars_have_one_width_and_grow_by_eighths() {
         for (percent, bar) in [
             (0.0, "    "),
             (1.5, "    "),
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_there_only_if_they_are_wanted() {
+    fn colours_are_used_only_on_request() {
         let colored = TextStyle { color: true, ..PLAIN };
         assert_eq!(colored.paint(Ink::of_share(30.0), "x"), "\u{1b}[1;31mx\u{1b}[0m");
         assert_eq!(colored.paint(Ink::of_share(5.0), "x"), "\u{1b}[33mx\u{1b}[0m");

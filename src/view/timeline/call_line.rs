@@ -1,7 +1,7 @@
 //! The line of a call, and the indentation of a timeline.
 //!
-//! Invariant: on a terminal a name has about half of a line, however deep its call is, since deep
-//! calls differ by their names alone.
+//! Invariant: on a terminal a name gets about half of a line, however deep its call is, because
+//! deep calls differ only by their names.
 
 use std::io::Write;
 
@@ -15,13 +15,12 @@ use crate::view::recording::mode::Mode;
 use crate::view::text::number::counted;
 use crate::view::text::text_style::TextStyle;
 
-/// Deeper than this, lines are not indented further: the depth is the target's choice, and a line
-/// of thousands of spaces is of no use. The depth is written instead.
+/// Maximum indented depth. The target decides the depth, and lines of thousands of spaces are
+/// useless. Deeper lines show the depth as a number.
 const INDENT_MAX: usize = 128;
-/// On a terminal, the columns for each level that is indented: a fifth of its width is all that
-/// they take.
+/// Columns of a terminal per indented level. Indentation takes at most a fifth of the width.
 const COLUMNS_A_LEVEL: usize = 10;
-/// Before what does not fit beside a name.
+/// Indentation of a continuation line.
 const HANGING: &str = "    ";
 
 /// The parts of a call's line.
@@ -32,11 +31,11 @@ struct CallLine<'a> {
     /// The name without the module.
     bare: &'a str,
     numbers: String,
-    /// The place, empty without `--verbose`.
-    place: &'a str,
+    /// The source location, empty without `--verbose`.
+    location: &'a str,
 }
 
-/// Writes the lines of calls and of what has no children.
+/// Writes the lines of calls and leaves.
 pub(super) struct LineWriter<'a> {
     pub(super) shared: &'a TimelineContext<'a>,
 }
@@ -58,8 +57,10 @@ impl LineWriter<'_> {
         let known = call.location().map(|location| self.shared.names.of(location)).transpose()?;
         let (name, bare) =
             known.as_ref().map_or(("[unknown]", "[unknown]"), |it| (&it.name, &it.bare));
-        let place =
-            known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
+        let location = known
+            .as_ref()
+            .filter(|_| self.shared.options.verbose)
+            .map_or("", |known| &known.location_text);
         let mut numbers = format!("{}, {observed}", counted(share.samples, "sample"));
         for (is_so, mark) in [
             (call.begin_lost(), " <start lost>"),
@@ -68,7 +69,7 @@ impl LineWriter<'_> {
         ] {
             numbers.push_str(if is_so { mark } else { "" });
         }
-        let line = CallLine { lead: self.indent(depth), name, bare, numbers, place };
+        let line = CallLine { lead: self.indent(depth), name, bare, numbers, location };
         for line in line.lines(&self.shared.options.style) {
             writeln!(out, "{line}")?;
         }
@@ -89,11 +90,11 @@ impl LineWriter<'_> {
 }
 
 impl CallLine<'_> {
-    /// The call in as many lines as it takes.
+    /// Returns the lines of the call.
     fn lines(&self, style: &TextStyle) -> Vec<String> {
-        let Self { lead, name, bare, numbers, place } = self;
+        let Self { lead, name, bare, numbers, location } = self;
         let Some(width) = style.width else {
-            return vec![format!("{lead}{name}: {numbers}{place}")];
+            return vec![format!("{lead}{name}: {numbers}{location}")];
         };
         let room = width.saturating_sub(lead.len() + 2 + numbers.width());
         let beside = match (name.width() <= room, bare.width() <= room || room >= width / 2) {
@@ -109,13 +110,13 @@ impl CallLine<'_> {
                 vec![format!("{lead}{name}:"), format!("{hanging}{numbers}")]
             }
         };
-        // The place starts with a space.
-        let fits = lines.last().is_some_and(|last| last.width() + place.width() <= width);
+        // The location starts with a space.
+        let fits = lines.last().is_some_and(|last| last.width() + location.width() <= width);
         match lines.last_mut() {
-            Some(last) if fits => last.push_str(place),
+            Some(last) if fits => last.push_str(location),
             _ => {
-                let place = style.fit(place.trim_start(), hanging.len());
-                lines.push(format!("{hanging}{place}"));
+                let location = style.fit(location.trim_start(), hanging.len());
+                lines.push(format!("{hanging}{location}"));
             }
         }
         lines

@@ -1,4 +1,4 @@
-//! Calls, places and lengths of time in words.
+//! Calls, locations and durations as text.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,30 +7,30 @@ use std::rc::Rc;
 use crate::trace::{LazyTrace, Location, LocationId, Method, TraceError};
 use crate::view::text::escape::escaped;
 
-/// Names in the cache.
+/// Maximum number of names in the cache.
 const REMEMBERED: usize = 1 << 14;
 
-/// A function without a name.
+/// The text for a function without a name.
 const UNNAMED: &str = "[unnamed]";
 
-/// The name of a call, and its place.
+/// The name of a call, and its location.
 #[derive(Debug)]
 pub(super) struct CallName {
-    /// `module.function()`; a placeholder such as `[truncated]` stays as it is.
+    /// `module.function()`. A placeholder such as `[truncated]` stays as it is.
     pub(super) name: String,
     /// The name without the module.
     pub(super) bare: String,
     /// ` at file:line`, or ` at module+offset`.
-    pub(super) place: String,
-    /// The function as the trace has it.
+    pub(super) location_text: String,
+    /// The name of the function in the trace.
     pub(super) function: String,
-    /// The last part of the path of its module.
+    /// The last part of the path of the module.
     pub(super) module: Option<String>,
-    /// The place in the function and the module.
+    /// The location in the function and the module.
     pub(super) location: Location,
 }
 
-/// The names of calls; the last ones are cached.
+/// The names of calls, with a cache of recent ones.
 pub(super) struct CallNames<'a> {
     trace: &'a LazyTrace,
     known: RefCell<HashMap<LocationId, Rc<CallName>>>,
@@ -41,7 +41,7 @@ impl<'a> CallNames<'a> {
         Self { trace, known: RefCell::default() }
     }
 
-    /// The name of a call at a location.
+    /// Returns the name of a call at a location.
     pub(super) fn of(&self, id: LocationId) -> Result<Rc<CallName>, TraceError> {
         if let Some(known) = self.known.borrow().get(&id) {
             return Ok(Rc::clone(known));
@@ -51,9 +51,9 @@ impl<'a> CallNames<'a> {
         let module = module_name(self.trace, &method)?;
         let [name, bare] = [module.as_deref(), None]
             .map(|module| escaped(&self::name(&method, module)).into_owned());
-        let place = escaped(&place(&location, module.as_deref())).into_owned();
+        let location_text = escaped(&describe_location(&location, module.as_deref())).into_owned();
         let function = if method.name.is_empty() { UNNAMED.to_owned() } else { method.name };
-        let name = Rc::new(CallName { name, bare, place, function, module, location });
+        let name = Rc::new(CallName { name, bare, location_text, function, module, location });
         let mut known = self.known.borrow_mut();
         if known.len() >= REMEMBERED {
             known.clear();
@@ -76,13 +76,13 @@ fn name(method: &Method, module: Option<&str>) -> String {
     format!("{module}{name}{}", if ended { "" } else { "()" })
 }
 
-fn place(location: &Location, module: Option<&str>) -> String {
+fn describe_location(location: &Location, module: Option<&str>) -> String {
     let inlined = if location.inline_parent.is_some() { " (inlined)" } else { "" };
     match (&location.file, module) {
         (Some(file), _) if location.line == 0 => format!(" at {file}{inlined}"),
         (Some(file), _) => format!(" at {file}:{}{inlined}", location.line),
         (None, Some(module)) => format!(" at {module}+{:#x}{inlined}", location.svma),
-        // The calls that stand for something have no place.
+        // Placeholders have no location.
         (None, None) if location.svma == 0 => String::new(),
         (None, None) => format!(" at {:#x}{inlined}", location.svma),
     }
@@ -94,7 +94,7 @@ fn module_name(trace: &LazyTrace, method: &Method) -> Result<Option<String>, Tra
     Ok(Some(path.rsplit('/').next().unwrap_or(&path).to_owned()))
 }
 
-/// A length of time with three digits that count.
+/// Returns a duration with three significant digits.
 pub fn duration(ns: u64) -> String {
     let (number, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),

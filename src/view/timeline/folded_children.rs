@@ -1,4 +1,4 @@
-//! The text for nodes that are left out between two lines of a timeline.
+//! The text for the nodes that are left out between two lines of a timeline.
 
 use std::io::{self, Write};
 
@@ -10,19 +10,19 @@ use crate::view::recording::mode::Mode;
 use crate::view::text::number::{counted, percent};
 use crate::view::text::text_style::{Ink, TextStyle};
 
-/// A run of children without a line of their own.
+/// Consecutive children without a line of their own.
 #[derive(Debug, Default)]
 pub(super) struct FoldedChildren {
-    /// The kinds of nodes, in the order of their first ones.
+    /// The kinds of nodes, in the order of their first occurrence.
     kinds: Vec<FoldedKind>,
-    /// Samples that are children themselves.
+    /// The number of samples that are direct children.
     own: u64,
     /// The weight of these samples.
     own_weight: u64,
-    /// Microseconds of these, of wall clock time.
+    /// Wall clock time of these samples in microseconds.
     own_us: u64,
     children: u64,
-    /// Samples in these.
+    /// The number of samples in these children.
     samples: u64,
     /// The weight of the samples in these children.
     weight: u64,
@@ -38,7 +38,7 @@ enum FoldedKind {
 }
 
 impl FoldedChildren {
-    /// A sample of this weight, of so many microseconds of wall clock time.
+    /// Adds a sample with this weight and this wall clock time in microseconds.
     pub(super) fn sample(&mut self, weight: u32, us: u64) {
         self.note(FoldedKind::Own);
         self.own += 1;
@@ -46,7 +46,7 @@ impl FoldedChildren {
         self.own_us = self.own_us.saturating_add(us);
     }
 
-    /// Children that are not shown, with these samples.
+    /// Adds hidden children with these samples.
     pub(super) fn children(&mut self, children: u32, share: SampleShare) {
         self.note(FoldedKind::Children);
         self.children += u64::from(children);
@@ -54,7 +54,7 @@ impl FoldedChildren {
         self.weight = self.weight.saturating_add(share.weight);
     }
 
-    /// A gap.
+    /// Adds a gap.
     pub(super) fn gap(&mut self, length_ns: u64) {
         self.note(FoldedKind::Gaps);
         self.gaps += 1;
@@ -67,7 +67,7 @@ impl FoldedChildren {
         }
     }
 
-    /// Writes what there is, and forgets it. `whole` is what shares are of.
+    /// Writes the folded nodes and clears them. `whole` is the weight that shares refer to.
     pub(super) fn write(
         &mut self,
         whole: u64,
@@ -97,8 +97,8 @@ impl FoldedChildren {
 
     /// Takes the folded nodes as objects, each with its kind and its numbers.
     ///
-    /// Gaps have objects of their own, so they are left out. `whole` is the
-    /// weight that percentages refer to.
+    /// Gaps have their own objects, so they are left out. `whole` is the weight that percentages
+    /// refer to.
     pub(super) fn take_objects(&mut self, whole: u64, mode: Mode) -> Vec<Map<String, Json>> {
         let folded = std::mem::take(self);
         let us = |weight: u64| (mode == Mode::Wall).then_some(weight);

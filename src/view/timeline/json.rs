@@ -1,4 +1,4 @@
-//! The timeline as JSON Lines, one object a line.
+//! The timeline as JSON Lines, one object per line.
 //!
 //! Times are nanoseconds since the start of the recording.
 
@@ -36,7 +36,7 @@ pub(super) fn recording(
     line(object, out)
 }
 
-/// Writes the times of the next objects.
+/// Writes the time range of the objects that follow.
 pub(super) fn window(
     recording: &RecordingInfo,
     selected: &Selected,
@@ -55,7 +55,7 @@ pub(super) fn window(
     line(object, out)
 }
 
-/// A thread with its selected samples.
+/// Returns the object of a thread with its selected samples.
 pub(super) fn thread(summary: &ThreadSummary, all: SampleShare) -> Map<String, Json> {
     let mut object = of_thread("thread", summary);
     object.insert("name".to_owned(), json!(summary.thread.name));
@@ -64,7 +64,7 @@ pub(super) fn thread(summary: &ThreadSummary, all: SampleShare) -> Map<String, J
     object
 }
 
-/// An object of a thread. The number distinguishes threads that had the same id.
+/// Returns an object of a thread. The number distinguishes threads that had the same id.
 fn of_thread(kind: &str, summary: &ThreadSummary) -> Map<String, Json> {
     let number = u64::from(summary.id.0) + 1;
     let (pid, tid) = (json!(summary.thread.pid), json!(summary.thread.tid));
@@ -84,7 +84,7 @@ fn put<const N: usize>(object: &mut Map<String, Json>, fields: [(&str, Json); N]
 pub(super) struct ObjectWriter<'a> {
     pub(super) shared: &'a TimelineContext<'a>,
     pub(super) thread: &'a ThreadSummary,
-    /// The begin of the window.
+    /// The start of the window.
     pub(super) from_ns: u64,
 }
 
@@ -131,7 +131,7 @@ impl ObjectWriter<'_> {
         Ok(line(object, out)?)
     }
 
-    /// Writes what has no children.
+    /// Writes a leaf.
     pub(super) fn leaf(
         &self,
         leaf: &LazyNode,
@@ -141,7 +141,7 @@ impl ObjectWriter<'_> {
         let since = |time_ns: &u64| json!(self.since(*time_ns));
         let mut object = self.object(kind(leaf), depth);
         match leaf {
-            // The walk takes calls itself.
+            // The walk handles calls itself.
             LazyNode::Call(_) => return Ok(()),
             LazyNode::Sample(sample) => self.put_sample(&mut object, sample)?,
             LazyNode::Gap { from_ns, to_ns } => {
@@ -160,7 +160,7 @@ impl ObjectWriter<'_> {
         Ok(line(object, out)?)
     }
 
-    /// Writes what has no objects of its own; `whole` is what shares are of.
+    /// Writes the nodes without objects of their own. `whole` is the weight that shares refer to.
     pub(super) fn folded(
         &self,
         folded: &mut FoldedChildren,

@@ -1,4 +1,4 @@
-//! The line of what has no children: a sample, a gap, the end of a thread.
+//! The line of a leaf: a sample, a gap, the exit of a thread.
 
 use std::io::Write;
 
@@ -27,11 +27,11 @@ impl LineWriter<'_> {
             format!("{:.6} s", time_ns.saturating_sub(self.shared.base_ns) as f64 / 1e9)
         };
         let text = match leaf {
-            // The walk takes calls itself.
+            // The walk handles calls itself.
             LazyNode::Call(_) => return Ok(()),
             LazyNode::Sample(sample) => {
                 let text = format!("sample at {}: {}", at(sample.time_ns), self.describe(sample)?);
-                // Numbers and names of states must not be cut.
+                // Numbers and names of states must not be truncated.
                 let mut lead = lead;
                 for line in self.shared.options.style.wrapped(&text, lead.len()) {
                     writeln!(out, "{lead}{line}")?;
@@ -42,15 +42,15 @@ impl LineWriter<'_> {
             LazyNode::Gap { from_ns, to_ns } => {
                 format!("gap {}", duration(to_ns.saturating_sub(*from_ns)))
             }
-            LazyNode::ThreadStart { time_ns } => format!("thread began at {}", at(*time_ns)),
-            LazyNode::ThreadExit { time_ns } => format!("thread ended at {}", at(*time_ns)),
+            LazyNode::ThreadStart { time_ns } => format!("thread started at {}", at(*time_ns)),
+            LazyNode::ThreadExit { time_ns } => format!("thread exited at {}", at(*time_ns)),
             LazyNode::Lost { from_ns, to_ns, samples } => lost(*from_ns, *to_ns, *samples),
         };
         let text = format!("... <{text}>");
         Ok(writeln!(out, "{lead}{}", self.shared.options.style.paint(Some(Ink::Faint), &text))?)
     }
 
-    /// The facts of a sample, apart from its time.
+    /// Returns a description of a sample, without its time.
     fn describe(&self, sample: &Sample) -> Result<String, ViewError> {
         let on = sample.waits_on.map(|id| self.shared.trace.text(id)).transpose()?;
         let state = doing(sample.state, sample.syscall, on.as_deref());
@@ -71,7 +71,7 @@ impl LineWriter<'_> {
     }
 }
 
-/// Returns the microseconds that a sample stands for, in a view of wall clock time.
+/// Returns the microseconds that a sample stands for, or 0 for CPU time.
 pub(super) fn time_us(sample: &Sample) -> u64 {
     if is_wall(sample) { u64::from(sample.weight) } else { 0 }
 }

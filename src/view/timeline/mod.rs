@@ -1,14 +1,14 @@
-//! The timeline: the calls of each thread in the order of their times, as a tree.
+//! The timeline: the calls of each thread in time order, as a tree.
 //!
 //! # Invariants
 //! - Memory holds a limited number of nodes, and some for each open level of the tree, whatever the
-//!   size of the trace. If only the samples tell the selection or the weights, it also holds some
-//!   bytes for each selected sample of a thread.
+//!   size of the trace. If the selection or the weights can only be read from the samples, it also
+//!   holds some bytes for each selected sample of a thread.
 //! - Every child of a shown call has a line or is counted in one, unless it has no selected sample.
-//! - The self weights of calls and the hidden weights add up to the weights of the calls, and these
-//!   to the weights of their threads, in any window.
+//! - In any window, the self weights of calls and the hidden weights add up to the weights of the
+//!   calls, and these to the weights of their threads.
 //! - The summary comes from one pass over all samples before the first call. It lists no functions,
-//!   which would take memory for all of them.
+//!   which would need memory for all of them.
 
 mod call_line;
 mod call_names;
@@ -20,10 +20,10 @@ mod thread_samples;
 use std::io::{self, Write};
 
 use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
-use crate::view::print::options::Limits;
+use crate::view::print::options::PrintLimits;
 use crate::view::print::summary;
 use crate::view::profile::sample_totals::SampleTotals;
-use crate::view::recording::context::TagTexts;
+use crate::view::recording::context::ContextTags;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::error::ViewError;
@@ -37,27 +37,29 @@ pub use call_names::duration;
 use folded_children::FoldedChildren;
 use json::ObjectWriter;
 use leaf_line::time_us;
-use thread_samples::{SampleShare, ThreadSamples};
+use thread_samples::{SampleShare, TimelineSamples};
 
-/// Children of a call that are loaded at once.
+/// Maximum number of children of a call that are loaded at once.
 const AT_ONCE: u32 = 1000;
-/// About how many nodes below them are loaded with them, at the outermost level.
+/// Approximate number of nodes below the children that are loaded with them, at the outermost
+/// level.
 ///
-/// Each level that has to be loaded on its own gets half of the level outside it, so that all of
-/// them together stay below twice this number.
+/// Each level that is loaded separately gets half the number of the level outside it, so that all
+/// levels together stay below twice this number.
 const DEEP_NODES: usize = 32 << 10;
-/// Calls of more samples than this are rarely found whole in one block: where only these are shown,
-/// nothing is loaded ahead.
+/// Maximum number of samples of calls that are loaded ahead. Larger calls are rarely complete in
+/// one block.
 const SMALL: f64 = 2000.0;
+
 /// The options of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelineOptions {
-    /// Every sample, and where each call is.
+    /// Whether to show every sample and the location of each call.
     pub verbose: bool,
-    /// Write JSON Lines, in which gaps and state changes always have objects of their own.
+    /// Whether to write JSON Lines, in which gaps and state changes always have their own objects.
     pub json: bool,
-    /// The limits; shares refer to the selected samples of the thread.
-    pub limits: Limits,
+    /// The limits. Shares refer to the selected samples of the thread.
+    pub limits: PrintLimits,
     /// The style of the text.
     pub style: TextStyle,
 }
@@ -98,8 +100,8 @@ pub fn write(
 
 /// Writes the timelines of new samples without a summary.
 ///
-/// As JSON Lines they follow an object with their times.
-pub fn write_news(
+/// As JSON Lines, an object with their time range comes first.
+pub fn write_new_samples(
     trace: &LazyTrace,
     selected: &Selected,
     options: &TimelineOptions,
@@ -108,11 +110,11 @@ pub fn write_news(
     if options.json {
         json::window(&RecordingInfo::of(trace), selected, out)?;
     }
-    // The new samples were not examined yet.
+    // The new samples have not been examined yet.
     write_threads(trace, selected, (options, false), out)
 }
 
-/// Writes the timelines; `is_even` says that every sample weighs one period.
+/// Writes the timelines. `is_even` says that every sample has the weight of one period.
 fn write_threads(
     trace: &LazyTrace,
     selected: &Selected,
@@ -127,7 +129,7 @@ fn write_threads(
         filter,
         options,
         names_processes: are_of_several(trace.threads()),
-        tags: TagTexts::new(trace, &recording.tags()),
+        tags: ContextTags::new(trace, &recording.tags()),
         base_ns: recording.begin_ns().unwrap_or(0),
         period_ns: recording.period_ns().unwrap_or(0.0) as u64,
     };
@@ -139,18 +141,18 @@ fn write_threads(
             if !chosen || later || earlier {
                 continue;
             }
-            // Else what the trace has of its calls is all there is to know.
-            let looks_closer = recording.has_wall()
+            // Otherwise the sample counts of the calls are sufficient.
+            let needs_samples = recording.has_wall()
                 || selected.filter.is_narrow()
                 || !is_even
                 || !is_whole(window, thread);
-            let tally = match looks_closer {
-                true => Some(ThreadSamples::new(trace, (thread.id, window), filter)?),
+            let tally = match needs_samples {
+                true => Some(TimelineSamples::new(trace, (thread.id, window), filter)?),
                 false => None,
             };
             let all = tally
                 .as_ref()
-                .map_or_else(|| SampleShare::even(thread.samples), ThreadSamples::all);
+                .map_or_else(|| SampleShare::even(thread.samples), TimelineSamples::all);
             if all.samples > 0 || tally.is_none() {
                 ThreadWalk { shared: &shared, window, thread, tally, all }.write(out)?;
             }
@@ -165,24 +167,25 @@ fn are_of_several(threads: &[ThreadSummary]) -> bool {
     pids.any(|pid| Some(pid) != first)
 }
 
-/// Whether all samples of a thread lie in a window.
+/// Returns whether all samples of a thread are in a window.
 fn is_whole(window: &Window, thread: &ThreadSummary) -> bool {
     thread.first_ns.is_some_and(|first_ns| window.from_ns <= first_ns)
         && thread.last_ns.is_some_and(|last_ns| last_ns <= window.to_ns)
 }
 
-/// The common data of the timelines of all threads.
+/// The data that the timelines of all threads share.
 struct TimelineContext<'a> {
     trace: &'a LazyTrace,
     names: CallNames<'a>,
     filter: &'a SampleFilter,
-    tags: TagTexts<'a>,
+    tags: ContextTags<'a>,
     options: &'a TimelineOptions,
-    /// Threads of several processes are in it.
+    /// Whether there are threads of several processes.
     names_processes: bool,
     /// The time that printed times count from.
     base_ns: u64,
-    /// Added to the time between the first and the last sample of a call: either stands for one.
+    /// The time that the first or last sample of a call stands for. It is added to the time between
+    /// them.
     period_ns: u64,
 }
 
@@ -191,8 +194,9 @@ struct ThreadWalk<'a> {
     shared: &'a TimelineContext<'a>,
     window: &'a Window,
     thread: &'a ThreadSummary,
-    /// The selected samples and their weights; `None` if they are all samples, of one period each.
-    tally: Option<ThreadSamples>,
+    /// The selected samples and their weights, or `None` if all samples are selected and have the
+    /// weight of one period.
+    tally: Option<TimelineSamples>,
     /// The sum of the thread's samples in the window.
     all: SampleShare,
 }
@@ -201,7 +205,7 @@ struct ThreadWalk<'a> {
 struct WalkLevel {
     call: LazyCall,
     next: u32,
-    /// Nodes that may be loaded ahead.
+    /// The number of nodes that may be loaded ahead.
     deep_nodes: usize,
     folded: FoldedChildren,
 }
@@ -211,7 +215,7 @@ impl WalkLevel {
         Self { call, next: 0, deep_nodes, folded: FoldedChildren::default() }
     }
 
-    /// The next child, taken out of the tree.
+    /// Takes the next child out of the tree.
     fn next_child(&mut self, walk: &ThreadWalk) -> Result<Option<LazyNode>, ViewError> {
         let mut child = self.call.take(self.next);
         let ended = self.call.child_count().is_some_and(|count| self.next >= count);
@@ -307,7 +311,7 @@ impl ThreadWalk<'_> {
         Ok(())
     }
 
-    /// Folds all children of a call that is as deep as is shown.
+    /// Folds all children of a call at the depth limit.
     fn end_at_limit(
         &self,
         levels: &mut Vec<WalkLevel>,
@@ -325,7 +329,7 @@ impl ThreadWalk<'_> {
         Ok(())
     }
 
-    /// Loads the next children, those of them that are shown with what is in them.
+    /// Loads the next children, and for the shown ones also their descendants.
     fn load_ahead(&self, level: &mut WalkLevel) -> Result<(), ViewError> {
         let WalkLevel { call, next, deep_nodes, .. } = level;
         let children = *next..next.saturating_add(AT_ONCE);
@@ -336,7 +340,7 @@ impl ThreadWalk<'_> {
         Ok(self.shared.trace.load_small(call, children, *deep_nodes)?)
     }
 
-    /// Leaves of a call that reaches beyond the window what lies in it.
+    /// Drops the nodes outside the window from a call that extends beyond it.
     fn narrow(&self, call: &mut LazyCall) {
         let Window { from_ns, to_ns, .. } = *self.window;
         if call.first_ns() < from_ns || call.last_ns() > to_ns {
@@ -351,20 +355,20 @@ impl ThreadWalk<'_> {
         (share.samples > 0 || self.tally.is_none()) && share.weight as f64 >= least * all
     }
 
-    /// The selected samples in a call.
+    /// Returns the selected samples in a call.
     fn share(&self, call: &LazyCall) -> SampleShare {
         let span_ns = call.last_ns().saturating_sub(call.first_ns());
         let all = || SampleShare { span_ns, ..SampleShare::even(call.samples()) };
         self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
     }
 
-    /// Whether a leaf is a sample that the filter drops.
+    /// Returns whether a leaf is a sample that the filter drops.
     fn is_left_out(&self, leaf: &LazyNode) -> bool {
         let LazyNode::Sample(sample) = leaf else { return false };
         self.tally.is_some() && !self.shared.filter.has(sample)
     }
 
-    /// Whether a leaf is only counted.
+    /// Counts a leaf that gets no line. Returns whether it did.
     fn fold(&self, leaf: &LazyNode, folded: &mut FoldedChildren) -> bool {
         let TimelineOptions { verbose, json, .. } = *self.shared.options;
         match leaf {

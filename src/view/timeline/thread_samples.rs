@@ -1,6 +1,6 @@
 //! The selected samples of a thread, and their sums by call.
 //!
-//! The calls of a trace hold samples of all kinds, and only the samples tell which ones a view
+//! The calls of a trace contain samples of all kinds, and only the samples show which ones a view
 //! selects.
 
 use std::ops::Range;
@@ -11,42 +11,42 @@ use crate::view::select::sample_filter::SampleFilter;
 
 /// The selected samples of a thread: some bytes for each.
 #[derive(Debug, Default)]
-pub(super) struct ThreadSamples {
+pub(super) struct TimelineSamples {
     main: Vec<SampleRow>,
     side: Vec<SampleRow>,
-    /// Their time by state, of wall clock time.
+    /// The time by state, for wall clock time only.
     pub(super) states: StateTimes,
 }
 
 /// A selected sample.
 #[derive(Debug, Clone, Copy)]
 struct SampleRow {
-    /// The number in its stream.
+    /// The number of the sample in its stream.
     number: u64,
     time_ns: u64,
     /// The weight of this and all earlier samples of the stream.
     sum: u64,
 }
 
-/// Some of the samples.
+/// A sum of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SampleShare {
     pub(super) samples: u64,
-    /// Periods, or microseconds of wall clock time.
+    /// Sampling periods, or microseconds of wall clock time.
     pub(super) weight: u64,
-    /// From the first to the last sample.
+    /// The time from the first to the last sample.
     pub(super) span_ns: u64,
 }
 
 impl SampleShare {
-    /// A number of samples that weigh one period each.
+    /// Returns the sum of samples that have the weight of one period each.
     pub(super) fn even(samples: u64) -> Self {
         Self { samples, weight: samples, span_ns: 0 }
     }
 }
 
-impl ThreadSamples {
-    /// The samples of a thread in a window that the filter keeps.
+impl TimelineSamples {
+    /// Reads the samples of a thread in a window that the filter keeps.
     pub(super) fn new(
         trace: &LazyTrace,
         (thread, window): (ThreadId, &Window),
@@ -56,7 +56,7 @@ impl ThreadSamples {
         let times = window.from_ns..=window.to_ns;
         trace.for_each_sample_of(thread, times, &mut |side, number, sample: &Sample| {
             if filter.has(sample) {
-                let ThreadSamples { main, side: of_side, states } = &mut tally;
+                let TimelineSamples { main, side: of_side, states } = &mut tally;
                 let rows = if side { of_side } else { main };
                 let before = rows.last().map_or(0, |row| row.sum);
                 let weight = u64::from(sample.weight);
@@ -68,14 +68,14 @@ impl ThreadSamples {
         Ok(tally)
     }
 
-    /// The sum of all of them.
+    /// Returns the sum of all samples.
     pub(super) fn all(&self) -> SampleShare {
         let [main, side] = [&self.main, &self.side].map(|rows| share(rows, 0..u64::MAX));
         let samples = main.samples + side.samples;
         SampleShare { samples, weight: main.weight.saturating_add(side.weight), span_ns: 0 }
     }
 
-    /// The sum of those in a call.
+    /// Returns the sum of the samples in a call.
     pub(super) fn of(&self, call: &LazyCall) -> SampleShare {
         let Some(numbers) = call.sample_numbers() else { return self.all() };
         share(if call.is_side() { &self.side } else { &self.main }, numbers)
@@ -85,7 +85,7 @@ impl ThreadSamples {
 fn share(rows: &[SampleRow], numbers: Range<u64>) -> SampleShare {
     let begin = rows.partition_point(|row| row.number < numbers.start);
     let end = rows.partition_point(|row| row.number < numbers.end);
-    let before = begin.checked_sub(1).and_then(|place| rows.get(place)).map_or(0, |row| row.sum);
+    let before = begin.checked_sub(1).and_then(|index| rows.get(index)).map_or(0, |row| row.sum);
     let some = rows.get(begin..end).unwrap_or_default();
     let (Some(first), Some(last)) = (some.first(), some.last()) else {
         return SampleShare::default();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_what_lies_in_a_range_of_numbers() {
+    fn a_share_is_the_sum_of_a_range_of_numbers() {
         let row = |(number, time_ns, sum)| SampleRow { number, time_ns, sum };
         let rows = [(2, 10, 5), (3, 20, 6), (7, 50, 106)].map(row);
         for (numbers, samples, weight, span_ns) in [

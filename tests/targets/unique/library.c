@@ -1,4 +1,5 @@
-/* The library of stacks.c: each call goes through a procedure linkage table, also those within it. */
+/* The library of stacks.c: each call goes through a procedure linkage table, calls within the
+ * library included. */
 #define KEEP(x) __asm__ volatile("" : "+r"(x)::"memory")
 
 unsigned middle_library(unsigned (*leaf)(unsigned), unsigned x);

@@ -1,21 +1,21 @@
-/* What a stack of compiled code can look like. Every function has one caller: leaf_K is called by
- * parent_K, that by root_K, and that by main, unless the test says otherwise.
+/* The forms that a stack of compiled code can have. Every function has one caller: leaf_K is
+ * called by parent_K, that by root_K, and that by main, unless the test says otherwise.
  *
- * Leaves are short and are called often, so that most samples fall into prologues and epilogues.
+ * Leaves are short and are called often, so that most samples are in prologues and epilogues.
  */
 #include "../target.h"
 #include <setjmp.h>
 #include <sys/time.h>
 #include <ucontext.h>
-/* A part of names here, and in some C libraries a macro. */
+/* Used in names here, and a macro in some C libraries. */
 #undef alloca
 
-/* One copy of each function, and no knowledge about it in its caller. */
+/* One copy of each function, about which its caller knows nothing. */
 #define ALONE __attribute__((noipa, noinline))
 #define KEEP(x) __asm__ volatile("" : "+r"(x)::"memory")
 #define ROUNDS 400
 
-/* A root that calls its parent, again and again: so often that all kinds take a part of the time. */
+/* A root that calls its parent so often that each kind takes a part of the time. */
 #define ROOT(k) ROOT_OF(k, 4 * ROUNDS)
 #define ROOT_OF(k, rounds)                                                                         \
     ALONE static unsigned root_##k(unsigned x) {                                                   \
@@ -43,7 +43,7 @@ FRAMES(small, 8)
 FRAMES(medium, 300)
 FRAMES(large, 100000)
 
-/* Keeps much in registers, which it has to save. */
+/* Keeps many values in registers, which it must save. */
 ALONE static unsigned leaf_saved(unsigned x) {
     unsigned a = x * 3, b = x + 5, c = x ^ 7, d = x - 9, e = x | 11, f = x & 13;
     __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c)::"rbx", "r12", "r13", "r14", "r15", "memory");
@@ -123,7 +123,7 @@ ALONE static unsigned parent_aligned(unsigned x) {
 }
 ROOT(aligned)
 
-/* The parent is left before its leaf begins, where the compiler makes that a jump. */
+/* The parent exits before its leaf begins, where the compiler makes that call a jump. */
 LEAF(tail)
 ALONE static unsigned parent_tail(unsigned x) {
     KEEP(x);
@@ -147,7 +147,7 @@ ALONE static unsigned root_noreturn(unsigned x) {
     return x + 1;
 }
 
-/* The call lies in the part of the parent that is thought to be seldom run. */
+/* The call is in the part of the parent that the compiler expects to run rarely. */
 __attribute__((noipa, noinline, cold)) static unsigned leaf_cold(unsigned x) {
     KEEP(x);
     return x * 3;
@@ -166,7 +166,7 @@ ALONE static unsigned parent_cold(unsigned x) {
 }
 ROOT(cold)
 
-/* Between the leaf and its parent is the C library. */
+/* The C library is between the leaf and its parent. */
 ALONE static int leaf_sorted(const void *a, const void *b) {
     unsigned x = *(const unsigned *)a, y = *(const unsigned *)b;
     KEEP(x);
@@ -231,7 +231,7 @@ ALONE static void root_interrupt(int number) {
 }
 
 #ifndef NO_FIBERS
-/* A fiber with a stack of its own, and a way there and back. */
+/* A fiber with its own stack, and a switch there and back. */
 static ucontext_t outside, inside;
 static char fiber_stack[64 << 10];
 static volatile unsigned carried;
@@ -263,7 +263,7 @@ static void fiber_prepare(void) {
 #endif
 
 #ifdef LIBRARY
-/* Through the procedure linkage table, out and back in. */
+/* Calls out and back in through the procedure linkage table. */
 extern unsigned parent_library(unsigned (*leaf)(unsigned), unsigned x);
 ALONE static unsigned leaf_library(unsigned x) { KEEP(x); return x + 7; }
 ALONE static unsigned root_library(unsigned x) {

@@ -38,7 +38,7 @@ ALONE static unsigned root_thrown(unsigned x) {
     return x + count;
 }
 
-// Called from the destructor while an exception is on its way.
+// Called from the destructor while an exception propagates.
 ALONE static unsigned leaf_landed(unsigned x) { KEEP(x); return x * 3; }
 struct Works {
     unsigned x;
@@ -65,7 +65,7 @@ ALONE static unsigned root_landing(unsigned x) {
     return x;
 }
 
-// Through a table of virtual functions.
+// Through a virtual function table.
 struct Base {
     virtual unsigned leaf_virtual(unsigned x) = 0;
     virtual ~Base() = default;
@@ -89,7 +89,7 @@ int main() {
     volatile unsigned x = 1;
     object = new Derived;
     signal(SIGTERM, [](int) { stop = 1; });
-    // Where yama lets only parents trace, the recorder of a test is a sibling.
+    // Where yama lets only parents trace, a test's recorder is only a sibling.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     puts("ready");
     fflush(stdout);

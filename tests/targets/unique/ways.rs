@@ -107,7 +107,7 @@ fn main() {
 fn begin() {
     unsafe {
         signal(15, on_sigterm);
-        // Where yama lets only parents trace, the recorder of a test is a sibling.
+        // Where yama lets only parents trace, a test's recorder is only a sibling.
         prctl(0x59616d61, u64::MAX, 0, 0, 0);
     }
     println!("ready");

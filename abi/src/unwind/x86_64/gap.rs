@@ -1,20 +1,21 @@
 //! A step out of x86_64 code without unwind information.
 //!
 //! # Invariants
-//! - Where the code is not known to keep frame pointers, nothing is believed but a return address
-//!   whose call leads to the function that runs: the stack also holds those of calls that are long
-//!   over.
+//! - Where code is not known to keep frame pointers, the unwinder accepts only a return address
+//!   whose call leads to the running function. The stack also contains return addresses of calls
+//!   that ended long ago.
 
 use super::super::EndReason;
 use super::super::walk::{Climb, Lookup, Memory, word};
 use super::{CODE_MIN, Frame, Registers};
 
-/// Largest frame that is believed where there is no unwind information.
+/// Largest plausible frame in code without unwind information, in bytes.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
-/// What may stand in front of the jump of a linkage table's entry: `endbr64`, `bnd`, and the jump.
+/// Maximum number of instructions of a linkage table's entry, the jump included: `endbr64`, `bnd`
+/// and the jump.
 const STUB_PREFIXES: usize = 3;
 
-/// Leaves code without unwind information, where the result is plausible.
+/// Leaves code without unwind information, if the result is plausible.
 #[cold]
 pub(super) fn cross_gap(
     frame: &mut Frame,
@@ -28,9 +29,10 @@ pub(super) fn cross_gap(
         return frame.enter_caller(cfa, fp, pc);
     }
     let Registers { sp, fp, .. } = frame.registers;
-    if fp == 0 && frame.of_record && !guess {
-        // The ABI marks the outermost frame with a frame pointer of zero. In code that uses the
-        // register for other things it may be zero as well, so it has to come from a frame record.
+    if fp == 0 && frame.from_record && !guess {
+        // The ABI marks the outermost frame with a frame pointer of zero. Code that uses the
+        // register for other things may have a zero there, too. So the zero has to come from a
+        // frame record.
         return Err(EndReason::Root);
     }
     if !is_above(fp, sp) {
@@ -56,21 +58,21 @@ pub(super) fn cross_gap(
     leave_record(frame, caller_fp, pc)
 }
 
-/// A frame record is believed here, by the address of what lies below it.
+/// Whether a frame record at fp is plausible for a frame at sp.
 fn is_above(fp: u64, sp: u64) -> bool {
     fp & 7 == 0 && fp >= sp && fp.wrapping_sub(sp) <= GUESSED_FRAME_MAX
 }
 
-/// Goes on behind the frame record that fp leads to.
+/// Moves to the caller of the frame whose record fp points to.
 fn leave_record(frame: &mut Frame, caller_fp: u64, pc: u64) -> Result<(), EndReason> {
     frame.enter_caller(frame.registers.fp.wrapping_add(16), caller_fp, pc)?;
-    frame.of_record = true;
+    frame.from_record = true;
     Ok(())
 }
 
-/// Generated code that keeps its frames on a stack of its own, and calls C on the thread's: fp
-/// leads there. The register may hold anything where the code keeps no frames, so all that a frame
-/// record there has is looked at.
+/// Leaves generated code that keeps its frames on a stack of its own and calls C on the thread's
+/// stack: fp points to its own stack. The register may have any value where the code keeps no
+/// frames, so the complete frame record there is checked.
 fn switch_stack(
     frame: &mut Frame,
     lookup: &Lookup,
@@ -78,7 +80,7 @@ fn switch_stack(
 ) -> Result<(), EndReason> {
     let fp = frame.registers.fp;
     frame.count_switch()?;
-    // What is under sp on the same stack is what was there once.
+    // What is below sp on the same stack is stale.
     let (lo, hi) = memory.bounds();
     let is_here = lo <= fp && fp < hi;
     if is_here || fp < CODE_MIN || fp & 7 != 0 || !memory.rebound(fp) {
@@ -94,10 +96,10 @@ fn switch_stack(
     leave_record(frame, caller_fp, pc)
 }
 
-/// The instruction in front of an address is a call.
+/// Whether the instruction before an address is a call.
 fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
     let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
-    // call *register; call *(register); with 8 and with 32 bits of displacement
+    // call *register; call *(register); both with 8 and with 32 bits of displacement
     let is_indirect = |modrm: u8| modrm >> 3 & 7 == 2;
     match bytes.to_le_bytes() {
         [_, _, _, 0xE8, ..] => true,
@@ -108,9 +110,9 @@ fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
     }
 }
 
-/// The caller's (cfa, fp, pc) of a leaf that has not yet, or no longer, a frame of its own: told by
-/// the instruction that it is about to run or, in hand-written code, by a return address at sp. The
-/// first instruction of a signal's handler is told by the trampoline that it returns to.
+/// Returns the caller's (cfa, fp, pc) of a leaf that does not have a frame yet, or no longer has
+/// one. The next instruction shows that. In hand-written code, a return address at sp shows it. For
+/// the first instruction of a signal handler, the trampoline at the return address shows it.
 fn leaf_return(
     frame: &Frame,
     guess: bool,
@@ -152,8 +154,8 @@ fn leaf_return(
     called.then_some((sp.wrapping_add(8), fp, first))
 }
 
-/// The call that returns to `ret` is one of the function that holds `pc`: what lies on the stack
-/// below a frame, and in parts of it that were never written, are the return addresses of other
+/// Whether the call that returns to `ret` calls the function that contains `pc`. The stack below a
+/// frame, and parts of the frame that were never written, contain the return addresses of other
 /// calls.
 fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> bool {
     if !lookup.is_code(ret.wrapping_sub(1)) {
@@ -164,7 +166,7 @@ fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> b
     holds(target) || stub_target(target, memory).is_some_and(holds)
 }
 
-/// Where the call that returns to `ret` goes, if its operand says so.
+/// Returns the target of the call that returns to `ret`, if its operand names the target.
 pub(super) fn call_target(ret: u64, memory: &mut impl Memory) -> Option<u64> {
     let (opcode, operand) = relative(memory.load_code(ret.wrapping_sub(8))?);
     let target = ret.wrapping_add_signed(operand);
@@ -176,7 +178,7 @@ pub(super) fn call_target(ret: u64, memory: &mut impl Memory) -> Option<u64> {
     }
 }
 
-/// Where an entry of a linkage table jumps to.
+/// Returns the address to which an entry of a linkage table jumps.
 fn stub_target(stub: u64, memory: &mut impl Memory) -> Option<u64> {
     let mut at = stub;
     for _ in 0..STUB_PREFIXES {
@@ -196,7 +198,8 @@ fn stub_target(stub: u64, memory: &mut impl Memory) -> Option<u64> {
     None
 }
 
-/// The last four of the eight bytes as an operand, and the two bytes of the opcode before it.
+/// Returns the two bytes of the opcode, and the last four of the eight bytes as the operand after
+/// it.
 fn relative(bytes: u64) -> ([u8; 2], i64) {
     let [_, _, first, second, operand @ ..] = bytes.to_le_bytes();
     ([first, second], i64::from(i32::from_le_bytes(operand)))
@@ -206,7 +209,7 @@ fn relative(bytes: u64) -> ([u8; 2], i64) {
 mod tests {
     use super::*;
 
-    /// Code at an address, and a word that a slot holds.
+    /// Code at an address, and the address and value of a slot.
     struct Code<'c>(u64, &'c [u8], (u64, u64));
 
     impl Memory for Code<'_> {
@@ -234,7 +237,8 @@ mod tests {
         }
     }
 
-    /// The target of the call that these bytes at 0x1000 end with, where 0x5000 holds 0x7777.
+    /// Checks the target of the call at the end of `code`. The memory starts at 0x1000, and 0x5000
+    /// contains 0x7777.
     fn check(code: &[u8], stub: &[u8], expected: Option<u64>) {
         let mut all = [0x90; 0x40];
         all[8..8 + code.len()].copy_from_slice(code);
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_calls_are_told_by_their_operands() {
+    fn operands_give_the_targets_of_calls() {
         // call 0x1020
         let direct = [0xE8, 0x13, 0, 0, 0];
         check(&direct, &[0x55], Some(0x1020));

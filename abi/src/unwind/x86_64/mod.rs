@@ -1,11 +1,11 @@
-//! One step up an x86_64 stack.
+//! A step up an x86_64 stack.
 //!
 //! # Invariants
-//! - Within one stack the CFA grows with every step, so a walk ends at the upper bound; it changes
-//!   stacks a bounded number of times.
-//! - Below `sp` only an exact frame is read, and only its red zone.
-//! - Registers other than sp and fp are known in the leaf, and in a frame that a signal
-//!   interrupted. Only rbx is followed further, through modules that say where it is.
+//! - Within one stack the CFA grows with every step, so a walk ends at the upper bound. A walk
+//!   switches stacks a bounded number of times.
+//! - Below `sp`, only an exact frame is read, and only in its red zone.
+//! - Registers other than sp and fp are known only in the leaf and in a frame that a signal
+//!   interrupted. Only rbx is followed further, through modules that say where it is saved.
 
 mod gap;
 mod switch;
@@ -16,15 +16,16 @@ use super::tables::RBX_LOST;
 use super::walk::{Climb, Lookup, Machine, Memory, word};
 use gap::cross_gap;
 
-/// Bytes below sp that belong to the running function.
+/// Number of bytes below sp that belong to the running function.
 const RED_ZONE: u64 = 128;
-/// Stack switches followed in one walk: rustc and other deep recursions move to new stacks.
+/// Maximum number of stack switches followed in one walk. rustc and other deep recursions move to
+/// new stacks.
 const SWITCHES_MAX: u32 = 64;
 /// Lowest address that can hold code: the first page is never mapped.
 const CODE_MIN: u64 = 4096;
 /// One past the highest user address with five-level page tables.
 const USER_END: u64 = 1 << 56;
-/// From sp in the trampoline, which is at the `ucontext`, to the first saved register.
+/// Distance from sp in the trampoline, which points to the `ucontext`, to the first saved register.
 const UCONTEXT_GREGS: u64 = 40;
 /// DWARF numbers of the registers in the order of a `ucontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx,
 /// rax, rcx, rsp.
@@ -36,7 +37,7 @@ pub const RBP: usize = 6;
 /// DWARF number of the stack pointer.
 pub const RSP: usize = 7;
 
-/// The registers to unwind from.
+/// The registers from which the unwinding starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Registers {
     /// rip.
@@ -45,23 +46,23 @@ pub struct Registers {
     pub sp: u64,
     /// rbp.
     pub fp: u64,
-    /// All sixteen, in DWARF order: rax rdx rcx rbx rsi rdi rbp rsp r8 ... r15.
+    /// All sixteen general registers, in DWARF order: rax rdx rcx rbx rsi rdi rbp rsp r8 ... r15.
     pub gpr: [u64; 16],
 }
 
-/// A frame on the way up.
+/// A frame of the walk.
 #[derive(Debug)]
 pub struct Frame {
     registers: Registers,
     exact: bool,
-    /// All general registers are known.
-    is_whole: bool,
+    /// Whether all general registers are known.
+    has_all_registers: bool,
     /// rbx in a frame that is not exact, if it is known.
     rbx: Option<u64>,
-    /// sp and fp are those that lay behind a frame record in code without unwind information.
-    of_record: bool,
-    /// No stack is known at sp.
-    lost: bool,
+    /// Whether sp and fp come from a frame record in code without unwind information.
+    from_record: bool,
+    /// Whether no stack is known at sp.
+    stack_unknown: bool,
     switches: u32,
 }
 
@@ -69,8 +70,16 @@ impl Machine for Registers {
     type Frame = Frame;
 
     fn leaf(&self) -> Frame {
-        let (rbx, of_record, lost, switches) = (None, false, false, SWITCHES_MAX);
-        Frame { registers: *self, exact: true, is_whole: true, rbx, of_record, lost, switches }
+        let (rbx, from_record, stack_unknown, switches) = (None, false, false, SWITCHES_MAX);
+        Frame {
+            registers: *self,
+            exact: true,
+            has_all_registers: true,
+            rbx,
+            from_record,
+            stack_unknown,
+            switches,
+        }
     }
 }
 
@@ -92,7 +101,7 @@ impl Climb for Frame {
 impl Frame {
     fn register(&self, number: u8) -> Result<u64, EndReason> {
         let value = match number as usize {
-            any if self.is_whole => self.registers.gpr.get(any).copied(),
+            any if self.has_all_registers => self.registers.gpr.get(any).copied(),
             RSP if self.exact => Some(self.registers.sp),
             RBP if self.exact => Some(self.registers.fp),
             RBX => self.rbx,
@@ -101,13 +110,13 @@ impl Frame {
         value.ok_or(EndReason::BadRule)
     }
 
-    /// Counts a change of stacks.
+    /// Counts a stack switch, and fails after the maximum.
     fn count_switch(&mut self) -> Result<(), EndReason> {
         self.switches = self.switches.checked_sub(1).ok_or(EndReason::Range)?;
         Ok(())
     }
 
-    /// Lowest address that the frame may read.
+    /// Returns the lowest address that the frame may read.
     fn floor(&self, memory: &impl Memory) -> u64 {
         let sp = self.registers.sp;
         let floor = if self.exact { red_zone(sp) } else { sp };
@@ -117,8 +126,8 @@ impl Frame {
     #[inline]
     fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         if pc == 0 {
-            // What starts a thread or a fiber clears both. Elsewhere a zero is no return address
-            // but whatever lies in the place that wrong unwind information names.
+            // Code that starts a thread or a fiber clears both. Elsewhere a zero is not a return
+            // address, but the contents of a location that wrong unwind information names.
             return Err(if fp == 0 { EndReason::Root } else { EndReason::Range });
         }
         if !(CODE_MIN..USER_END).contains(&pc) {
@@ -127,13 +136,13 @@ impl Frame {
         self.registers.sp = cfa;
         self.registers.fp = fp;
         self.registers.pc = pc;
-        (self.exact, self.is_whole) = (false, false);
-        (self.rbx, self.of_record) = (None, false);
+        (self.exact, self.has_all_registers) = (false, false);
+        (self.rbx, self.from_record) = (None, false);
         Ok(())
     }
 }
 
-/// Where the running function's memory below sp begins.
+/// Returns the start of the running function's memory below sp.
 fn red_zone(sp: u64) -> u64 {
     sp.saturating_sub(RED_ZONE)
 }
@@ -141,16 +150,16 @@ fn red_zone(sp: u64) -> u64 {
 /// Moves `frame` to its caller.
 #[inline]
 fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
-    let look = frame.pc().wrapping_sub(u64::from(!frame.exact));
-    let (rule, rbx) = lookup.rule(look)?;
+    let lookup_pc = frame.pc().wrapping_sub(u64::from(!frame.exact));
+    let (rule, rbx) = lookup.rule(lookup_pc)?;
     let (lo, hi) = memory.bounds();
     let Registers { sp, fp, .. } = frame.registers;
-    if frame.lost || sp < lo || sp > hi {
+    if frame.stack_unknown || sp < lo || sp > hi {
         return Err(if rule.op == op::STOP { EndReason::Root } else { EndReason::Range });
     }
     let add = |base: u64| base.wrapping_add_signed(i64::from(rule.cfa_off));
     let floor = frame.floor(memory);
-    let plt = |threshold: u64| add(sp).wrapping_add(u64::from(look & 15 >= threshold) << 3);
+    let plt = |threshold: u64| add(sp).wrapping_add(u64::from(lookup_pc & 15 >= threshold) << 3);
     let cfa = match rule.op {
         op::SP => add(sp),
         op::FP | op::FP_STD | op::FP_SWITCH => add(fp),
@@ -191,7 +200,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
     leave(frame, rule, rbx, cfa, memory)
 }
 
-/// Returns to the caller whose CFA is known; its pc is under the CFA.
+/// Moves to the caller, whose CFA is known. The return address is just below the CFA.
 #[inline]
 fn leave(
     frame: &mut Frame,
@@ -204,8 +213,8 @@ fn leave(
     let mut floor = frame.floor(memory);
     let offset = i64::from(rule.fp_off).wrapping_mul(8);
     let saved_fp = fp.wrapping_add_signed(offset);
-    // On the stack that is left, where it is another one.
-    let beside = match rule.fp_op {
+    // A value from the stack that the step leaves, if the caller is on another stack.
+    let on_left_stack = match rule.fp_op {
         fp_op::AT_SP => Some(word(memory, floor, sp.wrapping_add_signed(offset))?),
         fp_op::AT_FP if frame.exact && (saved_fp < floor || saved_fp >= cfa) => Some(fp),
         fp_op::AT_FP => Some(word(memory, floor, saved_fp)?),
@@ -217,8 +226,9 @@ fn leave(
         floor = memory.bounds().0;
     }
     let at_cfa = cfa.wrapping_add_signed(offset);
-    let fp = match (rule.fp_op, beside) {
-        // Popped already, and nobody knows what lies below sp: the register has the value again.
+    let fp = match (rule.fp_op, on_left_stack) {
+        // The frame pointer is popped already, and its slot is below the readable bounds. The
+        // register has the caller's value again.
         (fp_op::AT_CFA, _)
             if frame.exact && at_cfa < memory.bounds().0 && at_cfa >= red_zone(sp) =>
         {
@@ -240,7 +250,8 @@ fn leave(
     Ok(())
 }
 
-/// Returns to where the caller was interrupted. Of its registers only sp and fp are known.
+/// Moves to the instruction at which the caller was interrupted. Of its registers only sp and fp
+/// are known.
 #[cold]
 fn leave_injected(
     frame: &mut Frame,
@@ -253,7 +264,7 @@ fn leave_injected(
     Ok(())
 }
 
-/// Returns from a function without a frame on the stack that fp leads to.
+/// Moves to the caller of a function without a frame, on the stack to which fp points.
 #[cold]
 fn leave_to_caller(
     frame: &mut Frame,
@@ -262,7 +273,7 @@ fn leave_to_caller(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let fp = frame.registers.fp;
-    // It takes hundreds of loads, whether anything is found or not.
+    // The search takes hundreds of loads, successful or not, so it counts as a switch.
     frame.count_switch()?;
     match switch::find_caller(frame, rule, lookup, memory) {
         Some((slot, pc)) => frame.enter_caller(slot.wrapping_add(8), fp, pc),
@@ -270,8 +281,8 @@ fn leave_to_caller(
     }
 }
 
-/// Moves to the stack that the CFA lies on, where the rule can lead to another one: a function that
-/// changed sp keeps its frame through fp or through a saved sp.
+/// Moves to the stack that contains the CFA, if the rule can lead to another stack. A function that
+/// changed sp finds its frame through fp or a saved sp.
 #[cold]
 fn switch_stack(
     frame: &mut Frame,
@@ -280,7 +291,7 @@ fn switch_stack(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let (lo, hi) = memory.bounds();
-    // Go's stacks lie side by side in its heap, which is one range.
+    // Go's stacks are side by side in its heap, which is one range.
     let elsewhere = cfa <= lo || cfa > hi || op == op::FP_SWITCH;
     let can_switch = matches!(
         op,
@@ -294,7 +305,7 @@ fn switch_stack(
     }
 }
 
-/// Returns to a caller whose address is still, or again, in a register.
+/// Moves to a caller whose return address is in a register, still or again.
 fn leave_through_register(
     frame: &mut Frame,
     rule: Rule,
@@ -306,20 +317,20 @@ fn leave_through_register(
         fp_op::SAME => frame.registers.fp,
         _ => return Err(EndReason::BadRule),
     };
-    // The address may have been popped: then the CFA is sp itself. No second step is like this
-    // one, which only an exact frame can take.
+    // If the address was popped, the CFA is sp itself. That step cannot repeat, because only an
+    // exact frame can take it.
     if cfa < frame.registers.sp || cfa > memory.bounds().1 {
         return Err(EndReason::Range);
     }
     frame.enter_caller(cfa, fp, pc)
 }
 
-/// Goes on where the frame is about to jump to, whichever stack that is on.
+/// Moves to the code to which the frame is about to jump, on whichever stack that runs.
 #[cold]
 fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(), EndReason> {
-    let [base, places @ ..] = rule.cfa_off.to_le_bytes();
+    let [base, locations @ ..] = rule.cfa_off.to_le_bytes();
     let [sp, fp, pc] = if rule.op == op::FROM_REGISTERS {
-        let [sp, fp, pc] = places;
+        let [sp, fp, pc] = locations;
         [frame.register(sp)?, frame.register(fp)?, frame.register(pc)?]
     } else {
         let context = frame.register(base)?;
@@ -327,7 +338,7 @@ fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(),
             return Err(EndReason::Unreadable);
         }
         let mut load = |slot| word(memory, context, context.wrapping_add(u64::from(slot) << 3));
-        let [sp, fp, pc] = places;
+        let [sp, fp, pc] = locations;
         [load(sp)?, load(fp)?, load(pc)?]
     };
     frame.count_switch()?;
@@ -337,7 +348,7 @@ fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(),
     frame.enter_caller(sp, fp, pc)
 }
 
-/// Takes all registers from the `ucontext` at sp.
+/// Loads all registers from the `ucontext` at sp.
 #[cold]
 fn return_from_signal(frame: &mut Frame, memory: &mut impl Memory) -> Result<(), EndReason> {
     let sp = frame.registers.sp;
@@ -360,9 +371,9 @@ fn return_from_signal(frame: &mut Frame, memory: &mut impl Memory) -> Result<(),
     if registers.sp <= sp || registers.sp > hi {
         frame.count_switch()?;
     }
-    frame.lost = !memory.rebound(registers.sp);
+    frame.stack_unknown = !memory.rebound(registers.sp);
     frame.registers = registers;
-    (frame.exact, frame.is_whole) = (true, true);
+    (frame.exact, frame.has_all_registers) = (true, true);
     Ok(())
 }
 
@@ -371,13 +382,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_frame_that_was_not_interrupted_the_pointers_alone_are_known() {
+    fn only_interrupted_frames_know_more_than_sp_and_fp() {
         let gpr = core::array::from_fn(|number| number as u64 * 16);
         let mut frame = Registers { pc: 0x5000, sp: 7 * 16, fp: 6 * 16, gpr }.leaf();
         assert_eq!([0, 3, 6, 7].map(|it| frame.register(it)), [Ok(0), Ok(48), Ok(96), Ok(112)]);
         frame.enter_caller(0x7000, 0x7010, 0x6000).unwrap();
         assert!((0..16).all(|number| frame.register(number) == Err(EndReason::BadRule)));
-        // As one that a call was injected into.
+        // Like a frame into which a call was injected.
         frame.exact = true;
         let known = [Err(EndReason::BadRule), Ok(0x7010), Ok(0x7000), Err(EndReason::BadRule)];
         assert_eq!([0, 6, 7, 15].map(|it| frame.register(it)), known);
@@ -391,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_changed_a_bounded_number_of_times() {
+    fn stack_switches_are_bounded() {
         let mut frame = Registers::default().leaf();
         assert!((0..SWITCHES_MAX).all(|_| frame.count_switch().is_ok()));
         assert_eq!(frame.count_switch(), Err(EndReason::Range));

@@ -1,20 +1,21 @@
-//! A step out of code that has moved sp to another stack and has no frame of its own there.
+//! A step out of code that has moved sp to another stack and has no frame there.
 //!
 //! # Invariants
-//! - The return address that is looked for is on the stack that was left, so it is always among
-//!   what is found; a second one, of a call that is over, says that neither is known.
+//! - The return address is on the stack that the code left, so the search always finds it. If the
+//!   search also finds the address of a call that is over, it cannot distinguish the two and
+//!   returns neither.
 
 use super::super::rule::{Rule, fp_op, op};
 use super::super::walk::{Climb, Lookup, Memory};
 use super::Frame;
 use super::gap::call_target;
 
-/// Words that are looked at: recorders state no larger frames.
+/// Maximum number of words searched. The recorder's rules name no larger frames.
 const WORDS_MAX: u64 = 512;
 
-/// Where on the stack of the caller, whose frame fp leads to, the return address to it is, and
-/// which. The rule has the size of a frame that is as large as any caller's, and up to how many
-/// bytes in front of the pc the function starts.
+/// Returns the return address to the caller and its address on the caller's stack. fp points to the
+/// caller's frame. The rule has the size of the largest caller's frame, and the maximum distance
+/// from the function's start to the pc.
 #[cold]
 pub(super) fn find_caller(
     frame: &mut Frame,
@@ -46,15 +47,15 @@ pub(super) fn find_caller(
     found
 }
 
-/// The frame of the function that this returns to keeps its caller's frame pointer where fp leads.
+/// Whether the function to which `ret` returns has saved its caller's frame pointer at fp.
 fn ends_at(fp: u64, slot: u64, ret: u64, lookup: &Lookup) -> bool {
-    let Some(rule) = lookup.rule_beside(ret.wrapping_sub(1)) else { return false };
+    let Some(rule) = lookup.rule_in_range(ret.wrapping_sub(1)) else { return false };
     let cfa = slot.wrapping_add(8).wrapping_add_signed(i64::from(rule.cfa_off));
     let keeps_fp = (rule.fp_op, rule.fp_off) == (fp_op::AT_CFA, -2);
     rule.op == op::SP && keeps_fp && cfa == fp.wrapping_add(16)
 }
 
-/// The call that returns to `ret` is one of the function that runs.
+/// Whether the call that returns to `ret` calls the running function.
 fn leads_here(frame: &Frame, rule: Rule, ret: u64, memory: &mut impl Memory) -> bool {
     let pc = frame.pc();
     let behind = |target: u64| pc.checked_sub(target);

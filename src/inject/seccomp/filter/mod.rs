@@ -1,20 +1,21 @@
 //! An interpreter of seccomp filters (classic BPF) for system calls with partly unknown arguments.
 //!
-//! If a filter tests an unknown value, both branches are followed. So the answer is every value
-//! that the filter can return.
+//! If a filter tests an unknown value, the interpreter follows both branches. So the answer is the
+//! set of all values that the filter can return.
 //!
 //! # Invariants
-//! - Jumps lead forwards only, as the kernel demands, so a program ends. Each state is visited once
-//!   at each place, and the number of visits is limited.
+//! - Jumps only go forwards, as the kernel demands, so every program ends. Each state is visited
+//!   once, and the number of visits is limited.
 //! - A program that the kernel would not accept has no answer.
 
 use std::collections::{BTreeSet, HashSet};
 
 use crate::inject::ptrace::FilterInstruction;
 
-/// States that are visited before the interpreter gives up.
+/// The number of visited states after which the interpreter gives up.
 const STATES_MAX: usize = 100_000;
-/// Bytes of `struct seccomp_data`: number, architecture, instruction pointer, six arguments.
+/// The size of `struct seccomp_data` in bytes: number, architecture, instruction pointer, six
+/// arguments.
 const INPUT_LEN: u32 = 64;
 const MEMORY_WORDS: usize = 16;
 
@@ -33,7 +34,7 @@ pub(in crate::inject::seccomp) struct Question {
 }
 
 impl Question {
-    /// The word at an offset of `struct seccomp_data`.
+    /// Returns the word at an offset of `struct seccomp_data`.
     fn word(&self, offset: u32) -> Option<Word> {
         if !offset.is_multiple_of(4) || offset >= INPUT_LEN {
             return None;
@@ -69,13 +70,13 @@ impl MachineState {
 }
 
 /// The effect of an instruction.
-enum Next {
+enum StepResult {
     Return(Word),
     One(MachineState),
     Either(MachineState, MachineState),
 }
 
-/// Every value that a filter can return; `None` if that is unknown.
+/// Returns every value that a filter can return, or `None` if that is unknown.
 pub(in crate::inject::seccomp) fn answers(
     program: &[FilterInstruction],
     question: &Question,
@@ -92,23 +93,27 @@ pub(in crate::inject::seccomp) fn answers(
             return None;
         }
         match step(program.get(state.pc)?, state, question)? {
-            Next::Return(value) => drop(answers.insert(value?)),
-            Next::One(next) => open.push(next),
-            Next::Either(one, other) => open.extend([one, other]),
+            StepResult::Return(value) => drop(answers.insert(value?)),
+            StepResult::One(next) => open.push(next),
+            StepResult::Either(one, other) => open.extend([one, other]),
         }
     }
     Some(answers)
 }
 
-/// Executes one instruction. The opcodes are those that seccomp accepts: the class in the low three
-/// bits, and above it what depends on the class.
-fn step(instruction: &FilterInstruction, state: MachineState, question: &Question) -> Option<Next> {
+/// Executes one instruction. The opcodes are those that seccomp accepts: the class is in the low
+/// three bits, and the bits above depend on the class.
+fn step(
+    instruction: &FilterInstruction,
+    state: MachineState,
+    question: &Question,
+) -> Option<StepResult> {
     let FilterInstruction { code, jump_true, jump_false, operand } = *instruction;
     let next = MachineState { pc: state.pc + 1, ..state };
     let slot = operand as usize;
     let operand = Some(operand);
     let source = if code & 0x08 == 0 { operand } else { state.index };
-    Some(Next::One(match code {
+    Some(StepResult::One(match code {
         // Loads and stores.
         0x20 => MachineState { accumulator: question.word(operand?)?, ..next },
         0x80 => MachineState { accumulator: Some(INPUT_LEN), ..next },
@@ -122,25 +127,25 @@ fn step(instruction: &FilterInstruction, state: MachineState, question: &Questio
         0x07 => MachineState { index: state.accumulator, ..next },
         0x87 => MachineState { accumulator: state.index, ..next },
         // Returns.
-        0x06 => return Some(Next::Return(operand)),
-        0x16 => return Some(Next::Return(state.accumulator)),
+        0x06 => return Some(StepResult::Return(operand)),
+        0x16 => return Some(StepResult::Return(state.accumulator)),
         // Jumps.
         0x05 => MachineState { pc: next.pc + slot, ..next },
         0x15 | 0x1d | 0x25 | 0x2d | 0x35 | 0x3d | 0x45 | 0x4d => {
             let to = |distance: u8| next.at(next.pc + usize::from(distance));
             let holds = state.accumulator.zip(source).map(|(a, b)| compare(code, a, b));
             return Some(match holds {
-                Some(true) => Next::One(to(jump_true)),
-                Some(false) => Next::One(to(jump_false)),
-                None => Next::Either(to(jump_true), to(jump_false)),
+                Some(true) => StepResult::One(to(jump_true)),
+                Some(false) => StepResult::One(to(jump_false)),
+                None => StepResult::Either(to(jump_true), to(jump_false)),
             });
         }
         // Division by zero returns 0 from the program.
-        0x3c if source == Some(0) => return Some(Next::Return(Some(0))),
+        0x3c if source == Some(0) => return Some(StepResult::Return(Some(0))),
         0x3c if source.is_none() => return None,
         0x84 => MachineState { accumulator: state.accumulator.map(u32::wrapping_neg), ..next },
         _ => {
-            // Only to see whether the instruction exists.
+            // Only checks whether the instruction exists.
             calculate(code, 1, 1)?;
             let is_masked = matches!(code, 0x54 | 0x5c);
             let accumulator = match (state.accumulator, source) {

@@ -1,4 +1,4 @@
-//! Every instruction that seccomp accepts, and the kernel's own answers for comparison.
+//! Tests of every instruction that seccomp accepts, with the kernel's own answers for comparison.
 //!
 //! # Safety
 //! A forked child installs a filter, makes one call that touches no memory, and leaves by `_exit`.
@@ -27,7 +27,7 @@ fn all(program: &[FilterInstruction]) -> Option<Vec<u32>> {
     answers(program, &question(args)).map(|all| all.into_iter().collect())
 }
 
-/// Expects this accumulator after the instructions.
+/// Checks the accumulator after the instructions.
 fn check(program: &[FilterInstruction], expected: u32) {
     let whole = [program, &[RETURN_ACCUMULATOR]].concat();
     assert_eq!(all(&whole), Some(vec![expected]), "{program:?}");
@@ -94,25 +94,25 @@ fn jumps_both_ways() {
 }
 
 #[test]
-fn what_is_not_known_goes_both_ways() {
+fn unknown_values_take_both_branches() {
     let unknown = op(0x20, 24);
     let either = [unknown, jump(0x15, 1, 0, 1), op(0x06, 1), op(0x06, 2)];
     assert_eq!(all(&either), Some(vec![1, 2]));
-    // An upper half that no value of the argument can have set, and masks of nothing.
+    // An upper half that no value of the argument can have set, and masks without bits.
     check(&[unknown, op(0x54, 0)], 0);
     assert_eq!(all(&[unknown, RETURN_ACCUMULATOR]), None);
     assert_eq!(
         all(&[op(0x20, 8), jump(0x35, 9, 0, 1), op(0x06, 1), op(0x06, 2)]),
         Some(vec![1, 2])
     );
-    // Arithmetic keeps it unknown.
+    // Arithmetic on an unknown value is unknown.
     let moved = [unknown, op(0x04, 1), op(0x02, 0), op(0x61, 0), jump(0x1d, 0, 0, 1)];
     let ends = [op(0x06, 1), op(0x06, 2)];
     assert_eq!(all(&[&moved, &ends[..]].concat()), Some(vec![1, 2]));
 }
 
 #[test]
-fn what_the_kernel_does_not_accept_has_no_answer() {
+fn programs_that_the_kernel_rejects_have_no_answer() {
     for program in [
         &[][..],
         &[op(0x00, 1)],
@@ -129,7 +129,7 @@ fn what_the_kernel_does_not_accept_has_no_answer() {
 
 /// Thirty branches on unknown values have a thousand million paths, and few states.
 #[test]
-fn ways_that_meet_again_are_followed_once() {
+fn paths_that_join_again_are_followed_once() {
     let mut program = Vec::new();
     for bit in 0..30 {
         program.extend([op(0x20, 24), jump(0x45, 1 << bit, 0, 0)]);
@@ -138,7 +138,7 @@ fn ways_that_meet_again_are_followed_once() {
     assert_eq!(all(&program), Some(vec![3]));
 }
 
-/// Installs the filter in a child, which makes the call; `getpid` stands for any call.
+/// Installs the filter in a child, which makes the call. `getpid` stands for any call.
 fn kernel_errno(program: &[FilterInstruction], args: [u64; 6]) -> i32 {
     // SAFETY: the child makes system calls only, and leaves by `_exit`.
     match unsafe { nix::unistd::fork() }.unwrap() {
@@ -175,7 +175,7 @@ fn kernel_errno(program: &[FilterInstruction], args: [u64; 6]) -> i32 {
     }
 }
 
-/// Random arithmetic on the arguments, whose result the kernel and the interpreter return as an
+/// Random arithmetic on the arguments. The kernel and the interpreter return its result as an
 /// errno.
 #[test]
 fn kernel_gives_the_same_answers() {
@@ -193,7 +193,7 @@ fn kernel_gives_the_same_answers() {
     };
     for round in 0..60 {
         let args: [u64; 6] = std::array::from_fn(|_| next(1 << 33));
-        // Every other call passes: the child has more to do than this one.
+        // All other calls pass: the child makes more calls than this one.
         let getpid = libc::SYS_getpid as u32;
         let mut program = vec![op(0x20, 0), jump(0x15, getpid, 1, 0), op(0x06, 0x7fff_0000)];
         program.push(op(0x01, next(1 << 32) as u32));
@@ -209,7 +209,7 @@ fn kernel_gives_the_same_answers() {
                 _ => op(CALCULATIONS[next(18) as usize], 1 + next(31) as u32),
             });
         }
-        // A last jump may lead over one.
+        // A last jump may skip one instruction.
         program.extend([
             op(0x04, 0),
             op(0x04, 0),

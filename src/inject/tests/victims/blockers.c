@@ -1,5 +1,5 @@
-// One thread in each of many blocking calls. A call that returns is counted and named. SIGTERM
-// ends it with the number of calls that returned.
+// One thread in each of many blocking calls. A call that returns is counted and named. SIGTERM ends
+// the program; the exit code is the number of calls that returned.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>

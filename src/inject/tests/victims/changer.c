@@ -1,5 +1,6 @@
-// Four threads spin. SIGUSR1: another than the first executes the program anew; SIGUSR2: the first
-// forks a child that spins too, and writes the child's pid. SIGTERM ends it: 7.
+// Four threads spin. On SIGUSR1, a thread other than the first executes the program again. On
+// SIGUSR2, the first thread forks a child that spins too, and prints the child's pid. SIGTERM ends
+// the program with 7.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // Sleeps in nanosleep, in "pause" or in "epoll", and counts the SIGUSR1 that it takes. SIGTERM ends
-// it with their number, with 100 if SIGTRAP was taken, with 101 if a call ended with EINTR that
-// none of these did, with 102 if one did not end with a SIGUSR1 that came in it.
+// it with that number. Other exit codes: 100 if SIGTRAP was taken, 101 if a call returned EINTR
+// without one of these signals, 102 if a SIGUSR1 did not end the call that it came in.
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-// Spins on a small stack cut out of ordinary memory, with other "stacks" full of a pattern close
-// below it. With -DTICKING an alarm interrupts it all the time. SIGTERM ends it: 7 if the pattern
-// was never touched, 1 if it was.
+// Spins on a small stack inside ordinary memory, with other "stacks" full of a pattern close below
+// it. With -DTICKING an alarm interrupts it all the time. SIGTERM ends it: 7 if the pattern was
+// never touched, 1 if it was.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-// In strict seccomp mode, or under a filter. "strict": the former. "kill", "refuse": every number
-// that is no system call's kills, or fails, as container filters do; it sleeps in a call with a
-// restart block, and ends with 1 if that ends early. Without an argument all is permitted.
-// "beside": that, and another thread, under no filter, sleeps in a call with a restart block;
-// "beside without": neither is under any. "later": another thread sleeps, and with SIGUSR1 the
-// first one puts itself under a filter that kills for what a cure does, and runs. SIGTERM ends it:
-// 7.
+// A program in strict seccomp mode, or under a filter. SIGTERM ends it with 7. "strict": strict
+// mode. "kill", "refuse": as in container filters, every number that is no system call's kills, or
+// fails. The program sleeps in a call with a restart block, and exits with 1 if that returns early.
+// Without an argument the filter permits all calls. "beside": the same, and another thread, under
+// no filter, sleeps in a call with a restart block. "beside without": neither thread is under a
+// filter. "later": another thread sleeps. On SIGUSR1 the first thread puts itself under a filter
+// that kills for the calls of a restore, and runs.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

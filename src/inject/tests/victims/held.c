@@ -1,4 +1,4 @@
-// Says that it runs, and ends with the code that its argument names.
+// Prints that it runs, and exits with the code that its argument names.
 #include <stdlib.h>
 #include <unistd.h>
 int main(int argc, char **argv) {

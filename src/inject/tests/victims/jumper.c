@@ -1,5 +1,5 @@
-// Faults all the time and leaves the handler by a jump, so that nothing a signal interrupts is ever
-// come back to; an alarm interrupts it on another stack. SIGTERM ends it: 7 if all was well.
+// Faults all the time and leaves the handler by a jump, so that the program never returns to the
+// interrupted code. An alarm interrupts it on another stack. SIGTERM ends it: 7 if all was well.
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Waits for nothing in epoll_wait, in an address space that has no room for an agent. SIGTERM ends
-// it with 7, or with 1 if the wait ended before.
+// Waits for ever in epoll_wait, in an address space that has no room for an agent. SIGTERM ends it
+// with 7, or with 1 if the wait ended before.
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// Has a handler of its own for the signal that its first argument names, and writes "o" from it.
-// With a second argument it has the signal blocked until SIGUSR1. SIGTERM ends it: 7.
+// Has its own handler for the signal that its first argument names; the handler prints "o". With a
+// second argument, the signal is blocked until SIGUSR1. SIGTERM ends it with 7.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Single-threaded; sleeps once for 1.5 s. Ends with 0 if the sleep was neither cut short nor drawn
-// out.
+// Has one thread, which sleeps once for 1.5 s. Exits with 0 if the sleep was neither too short nor
+// too long.
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-// Forty threads that spin on stacks too small to be borrowed, and a main thread that waits. SIGTERM
-// ends it with 7, or with 1 if the wait was interrupted by anything else.
+// Forty threads spin on stacks too small for a chain, and the main thread waits. SIGTERM ends it
+// with 7, or with 1 if the wait was interrupted by anything else.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// A hundred threads: some spin, some sleep, some come and go. SIGTERM ends it with 7, or with 1 if
-// a sleep was interrupted.
+// A hundred threads: some spin, some sleep, some start and exit repeatedly. SIGTERM ends it with 7,
+// or with 1 if a sleep was interrupted.
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>

@@ -1,16 +1,15 @@
-//! Attributes of thread context records, as stored by handlers, as lasting numbers, and as names
-//! and values.
+//! Parses the attribute sets of thread context records, and numbers them.
 //!
 //! # Invariants
-//! - A number stands for the same bytes as long as it is valid.
+//! - A number stands for the same bytes while it is valid.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The largest number of remembered sets; beyond it all are forgotten and numbers continue.
+/// The largest number of remembered sets. Beyond it, all sets are dropped and the numbers continue.
 const SETS_MAX: usize = 1 << 16;
 
-/// Returns the entries of a set (key number and value), up to the first incomplete one.
+/// Returns the entries of a set (key number and value), up to the first incomplete entry.
 pub(super) fn entries(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let ([key, len], rest) = bytes.split_first_chunk()?;
@@ -20,19 +19,19 @@ pub(super) fn entries(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Sets of attributes by their numbers, starting at 1.
+/// Sets of attributes by their numbers, which start at 1.
 #[derive(Debug, Default)]
-pub(super) struct AttributeSets(Mutex<Inner>);
+pub(super) struct AttributeSets(Mutex<NumberedSets>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct NumberedSets {
     numbers: HashMap<Arc<[u8]>, u32>,
     sets: HashMap<u32, Arc<[u8]>>,
     last: u32,
 }
 
 impl AttributeSets {
-    /// Returns the number of a set; 0 for an empty one, or if numbers have run out.
+    /// Returns the number of a set; 0 if the set is empty, or if numbers have run out.
     pub(super) fn number(&self, bytes: &[u8]) -> u32 {
         if bytes.is_empty() {
             return 0;
@@ -103,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_lie_one_behind_the_other(bytes: Vec<u8>) {
+        fn entries_are_adjacent(bytes: Vec<u8>) {
             let len: usize = entries(&bytes).map(|(_, value)| value.len() + 2).sum();
             prop_assert!(len <= bytes.len());
             prop_assert!(bytes.len() - len < 2 + 255);

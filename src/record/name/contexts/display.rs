@@ -1,4 +1,4 @@
-//! Contexts as text for people, of a process without an agent.
+//! Contexts of a process without an agent, as text for the user.
 
 use traceprof_abi::context::{ContextSources, origin};
 
@@ -8,14 +8,14 @@ use crate::record::name::contexts::{ContextReader, Contexts, Otel};
 use crate::record::target::modules::AddressMap;
 use crate::trace::TagKind;
 
-/// The work of a thread.
+/// The span and tags that a thread works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadWork {
     /// The id of its span, or 0.
     pub span: u64,
     /// The id of that span's root, or 0.
     pub root_span: u128,
-    /// Names and values of tags.
+    /// The names and values of its tags.
     pub tags: Vec<(String, String)>,
 }
 
@@ -25,7 +25,7 @@ impl Contexts {
         let inner_pid = proc::status(pid).map_or(0, |status| status.inner_tgid as u32);
         let outside = ContextReader { pid, inner_pid, ..ContextReader::default() };
         let mut contexts = Self { outside, otel: Otel::of(pid), ..Self::default() };
-        // Only the caller needs the sources.
+        // No handler reads these sources.
         contexts.refresh(mappings, addresses, &ContextSources::default());
         contexts
     }
@@ -52,8 +52,8 @@ impl Contexts {
         let pid = self.outside.pid;
         let Some(table) = self.tables.get_mut(table) else { return Vec::new() };
         let there = tags.into_iter().enumerate().filter(|(_, value)| *value != 0);
-        let word = |(place, value)| {
-            let key = table.key(pid, place)?;
+        let word = |(index, value)| {
+            let key = table.key(pid, index)?;
             let value = match key.kind {
                 TagKind::Number => u32::to_string(&value),
                 TagKind::Text => table.text(pid, value)?.to_string(),

@@ -1,40 +1,42 @@
-//! Contexts of kernel samples, which no handler takes.
+//! Infers the contexts of kernel samples, which no handler takes.
 //!
-//! A thread's context is known at the samples that handlers took, and at readings from outside some
-//! milliseconds after each kernel sample. The same context before and after says little about the
-//! time between: a tracer that opens a span around each system call has closed it whenever the
-//! thread is sampled in its own code. So a kernel sample gets a context that its thread has had for
-//! long, in everything seen of it. Many readings must be among that, which come at any moment, and
-//! the thread must have the context afterwards. All other kernel samples have none, and are
-//! counted. (Timers expire as a thread leaves the kernel, so nothing is inferred for them.)
+//! The context of a thread is known at the samples that handlers took, and at readings from the
+//! recorder, some milliseconds after each kernel sample. The same context before and after says
+//! little about the time between. For example, a tracer that opens a span around each system call
+//! has closed the span whenever a handler samples the thread. So a kernel sample gets a context
+//! only if all samples and readings of its thread have shown this context for long, and the next
+//! one still does. Many readings must be among them, since these come at any moment. All other
+//! kernel samples have no context, and are counted. (A timer expires as a thread leaves the kernel,
+//! so nothing is inferred for its samples.)
 
 use std::collections::HashMap;
 
 use traceprof_abi::storage::log::{Sample, flags};
 
 use crate::record::batch::contexts::ThreadContext;
-use crate::record::batch::threads::Key;
+use crate::record::batch::threads::ThreadKey;
 
-/// A context lasts if its thread had no other for this time.
+/// How long a thread must have had no other context for the context to count as lasting, in
+/// nanoseconds.
 const LASTING_NS: u64 = 500_000_000;
-/// The number of readings from outside that must agree.
+/// The number of the recorder's readings that must agree.
 ///
-/// For a thread that spends a tenth of its time in short spans, that many readings miss them one
+/// If a thread spends a tenth of its time in short spans, this many readings miss the spans one
 /// time in eight.
 const READINGS_MIN: u32 = 20;
 
-/// The context that a thread was seen with.
+/// The last context of a thread, and how well it is confirmed.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastingContext {
     context: ThreadContext,
-    /// The time since which no other was seen.
+    /// The time since which no other context was seen, in CLOCK_MONOTONIC nanoseconds.
     since_ns: u64,
-    /// The number of readings from outside since then.
+    /// The number of readings since then.
     readings: u32,
 }
 
 impl LastingContext {
-    /// Notes a context that was seen at a time.
+    /// Notes a context that a sample or a reading showed at a time.
     fn note(&mut self, time_ns: u64, context: ThreadContext, is_reading: bool) {
         if self.context != context || self.since_ns == 0 {
             *self = Self { context, since_ns: time_ns, readings: 0 };
@@ -47,12 +49,12 @@ impl LastingContext {
     }
 }
 
-/// The contexts that threads were seen with.
+/// The contexts of threads, for their kernel samples.
 #[derive(Debug, Default)]
 pub(super) struct KernelContexts {
-    /// At the end of the last batch.
-    seen: HashMap<Key, LastingContext>,
-    /// Readings from outside since then by outer thread id, in order of time.
+    /// The contexts at the end of the last batch.
+    seen: HashMap<ThreadKey, LastingContext>,
+    /// The readings since then by outer thread id, in order of time.
     observed: HashMap<u32, Vec<(u64, ThreadContext)>>,
 }
 
@@ -62,15 +64,15 @@ impl KernelContexts {
         self.observed.entry(tid).or_default().push((time_ns, context));
     }
 
-    /// Drops a thread that is gone.
-    pub(super) fn forget(&mut self, key: Key) {
+    /// Drops a thread that has exited.
+    pub(super) fn forget(&mut self, key: ThreadKey) {
         self.seen.remove(&key);
     }
 
     /// Gives the kernel samples of a batch their contexts.
     ///
-    /// Returns how many got none although they may have had one. The samples are sorted by thread
-    /// and time.
+    /// Returns the number of samples whose context stays unknown. The samples must be sorted by
+    /// thread and time.
     pub(super) fn carry(&mut self, samples: &mut [Sample]) -> u64 {
         let mut unknown = 0;
         for thread in samples.chunk_by_mut(|one, other| key(one) == key(other)) {
@@ -84,7 +86,7 @@ impl KernelContexts {
     }
 }
 
-fn key(sample: &Sample) -> Key {
+fn key(sample: &Sample) -> ThreadKey {
     (sample.slot, sample.generation)
 }
 
@@ -92,7 +94,10 @@ fn is_kernel(sample: &&Sample) -> bool {
     sample.flags & flags::KERNEL != 0
 }
 
-/// Handles the samples of one thread; `seen` is its context before them, and then after them.
+/// Gives the kernel samples of one thread their contexts, and returns the number of samples whose
+/// context stays unknown.
+///
+/// `seen` is the thread's context before the samples, and is updated to the one after them.
 fn settle(
     samples: &mut [Sample],
     observed: &[(u64, ThreadContext)],
@@ -102,25 +107,26 @@ fn settle(
     let mut observed = observed.iter().copied().peekable();
     // The kernel samples since the last known context.
     let mut first = 0;
-    for place in 0..=samples.len() {
-        let until_ns = samples.get(place).map_or(u64::MAX, |sample| sample.time);
+    for index in 0..=samples.len() {
+        let until_ns = samples.get(index).map_or(u64::MAX, |sample| sample.time);
         while let Some((time_ns, now)) = observed.next_if(|(time_ns, _)| *time_ns < until_ns) {
-            unknown += give(&mut samples[first..place], seen, now);
+            unknown += give(&mut samples[first..index], seen, now);
             seen.note(time_ns, now, true);
-            first = place;
+            first = index;
         }
-        let handled = samples.get(place).filter(|sample| !is_kernel(sample));
+        let handled = samples.get(index).filter(|sample| !is_kernel(sample));
         if let Some(now) = handled.map(ThreadContext::of) {
-            unknown += give(&mut samples[first..place], seen, now);
+            unknown += give(&mut samples[first..index], seen, now);
             seen.note(until_ns, now, false);
-            first = place + 1;
+            first = index + 1;
         }
     }
-    // Nothing is known about the time after.
+    // For the last samples, the context after them is unknown.
     unknown + give(&mut samples[first..], &LastingContext::default(), seen.context)
 }
 
-/// Gives the samples a context that lasted before and is there after; returns how many got none.
+/// Gives the samples a context that lasted before them and is still the same after them, and
+/// returns the number of samples that got none.
 fn give(samples: &mut [Sample], before: &LastingContext, after: ThreadContext) -> u64 {
     let nothing = ThreadContext::default();
     if before.context == nothing && after == nothing {
@@ -168,7 +174,7 @@ mod tests {
         let mut kernel_contexts = KernelContexts::default();
         observe_at(&mut kernel_contexts, (1..=30).map(|n| n * 20), 7);
         let mut samples = [300, 505, 540, 595].map(|ms| sample(ms, KERNEL, 0));
-        assert_eq!(kernel_contexts.carry(&mut samples), 2, "it is not known to last yet");
+        assert_eq!(kernel_contexts.carry(&mut samples), 2, "the context does not last yet");
         assert_eq!(samples.map(|it| it.span), [0, 0, 7, 7]);
         assert_eq!(samples[3].flags, KERNEL | flags::CARRIED);
     }
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_work_on_nothing_lack_nothing() {
+    fn samples_of_threads_without_contexts_are_not_counted_as_unknown() {
         let mut kernel_contexts = KernelContexts::default();
         observe_at(&mut kernel_contexts, (1..=80).map(|n| n * 20), 0);
         let mut samples = [100, 900].map(|ms| sample(ms, KERNEL, 0));

@@ -1,14 +1,16 @@
-//! The spans that the target's threads work on: where their contexts are found, and what they mean.
+//! Finds and interprets the contexts of the target's threads: the spans that they work on, and
+//! tags.
 //!
-//! The handlers read the context of their own thread from tables that are found here ([`table`]),
-//! or else from its OpenTelemetry record ([`otel`]). Samples that no handler takes get contexts in
-//! other ways. A sleeping thread's context is read from outside ([`ContextReader`]), and a kernel
-//! sample gets that of the samples around it ([`kernel_samples`]). Tags keep the application's own
-//! numbers up to the end of a batch, where they become the trace's ([`tags`]).
+//! A handler reads the context of its own thread from the tables that this module finds
+//! ([`table`]), or else from the thread's OpenTelemetry record ([`otel`]). Samples that no handler
+//! takes get their contexts in other ways. The recorder reads the context of a sleeping thread from
+//! outside ([`ContextReader`]), and gives a kernel sample the context of the samples around it
+//! ([`kernel_samples`]). Tags keep the application's own numbers until the end of a batch, when
+//! they become the trace's tags ([`tags`]).
 //!
 //! # Invariants
 //! - Nothing in the target is written or called.
-//! - Everything read there is checked first: the target guarantees nothing.
+//! - Everything that is read from the target is checked first: the target guarantees nothing.
 
 mod attributes;
 mod display;
@@ -27,7 +29,7 @@ use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use traceprof_abi::context::{ContextSources, TAGS, Way, origin};
+use traceprof_abi::context::{ContextSources, TAGS, TlsLocation, origin};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::Ordering;
@@ -41,11 +43,11 @@ use self::table::TargetTable;
 pub(crate) use self::table::is_named_table;
 use self::table_slots::{TABLES_MAX, TableSlots};
 pub(crate) use self::tags::TagNames;
-use self::tags::{ProcessTags, TagTexts};
+use self::tags::{AdmittedTexts, ProcessTags};
 use crate::inject;
 use crate::proc::{self, Mapping};
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::ThreadNews;
+use crate::record::batch::threads::ThreadChange;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::modules::AddressMap;
 use crate::trace::TagKind;
@@ -53,51 +55,53 @@ use crate::trace::TagKind;
 /// The counts of a program's contexts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ContextStats {
-    /// Tables that were found.
+    /// The number of tables that were found.
     pub(crate) tables: u64,
     /// The largest number of tables at a time without a slot.
     pub(crate) left_out: u64,
-    /// Samples that have a context.
+    /// The number of samples with a context.
     pub(crate) samples: u64,
-    /// Samples whose context was inferred, as it lasted before and after them.
+    /// The number of samples whose context was inferred, since it lasted before and after them.
     pub(crate) carried: u64,
-    /// Kernel samples of unknown context, since the thread had different ones before and after.
+    /// The number of kernel samples with an unknown context, since it was not the same for long
+    /// before and after them.
     pub(crate) unknown: u64,
-    /// Tag values that found no room for their name in the trace, or whose text could not be read.
+    /// The number of tag values without room for their name or text in the trace, or whose text
+    /// could not be read.
     pub(crate) tags_lost: u64,
-    /// Threads that found no entry in their tables, and texts that found no room.
+    /// The number of threads that found no entry in their tables, and of texts that found no room.
     pub(crate) refused: (u64, u64),
     /// The largest number of OpenTelemetry variables at a time.
     pub(crate) records: u64,
-    /// Attributes of OpenTelemetry records without a name.
+    /// The number of attributes of OpenTelemetry records without a name.
     pub(crate) unnamed: u64,
 }
 
-/// The finder and interpreter of contexts for all programs of a recording.
+/// Finds and interprets contexts for all programs of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts {
     outside: ContextReader,
-    /// All tables so far, by the numbers that samples carry.
+    /// All tables so far, at the numbers that samples carry.
     tables: Vec<TargetTable>,
     slots: TableSlots,
     otel: Otel,
-    /// The tags of the trace.
+    /// The names of the trace's tags.
     tags: ProcessTags,
-    texts: TagTexts,
+    texts: AdmittedTexts,
     carried: KernelContexts,
     stale: StaleEntries,
     stats: ContextStats,
 }
 
 impl Contexts {
-    /// Makes the contexts of a process, with these names of tags in the trace.
+    /// Makes the contexts of a process in a trace with these names of tags.
     pub(crate) fn named(names: Arc<TagNames>) -> Self {
         Self { tags: ProcessTags::of(names), ..Self::default() }
     }
 
-    /// Starts another program of this process, into which an agent has been injected.
+    /// Starts another program of this process, after an agent was injected into it.
     pub(crate) fn begin(&mut self, pid: i32, data: DataSegment) {
-        // Relaxed: written by this side.
+        // Relaxed: written by the recorder.
         let inner_pid = data.control().pid.load(Ordering::Relaxed);
         self.tables.clear();
         self.slots = TableSlots::default();
@@ -116,8 +120,8 @@ impl Contexts {
         sources: &ContextSources,
     ) {
         self.otel.refresh(mappings, addresses, sources);
-        self.outside.ways = self.otel.ways().to_vec();
-        self.stats.records = self.stats.records.max(self.outside.ways.len() as u64);
+        self.outside.locations = self.otel.locations().to_vec();
+        self.stats.records = self.stats.records.max(self.outside.locations.len() as u64);
         self.find_tables(mappings, addresses, sources);
     }
 
@@ -166,29 +170,29 @@ impl Contexts {
             return;
         }
         for tid in tids {
-            // The time from before the reading, since the context may have been set meanwhile.
+            // The time before the reading, since the thread may set its context meanwhile.
             let time_ns = monotonic_now_ns();
             self.carried.observe(tid, time_ns, self.outside.read(tid as i32));
         }
     }
 
-    /// Gives kernel samples the contexts of the samples around them.
+    /// Gives kernel samples the contexts of the samples and readings around them.
     pub(crate) fn carry(&mut self, samples: &mut [Sample]) {
         if self.has_sources() {
             self.stats.unknown += self.carried.carry(samples);
         }
     }
 
-    /// Turns the application's tags into the trace's, once for each batch.
+    /// Translates the application's tags into the trace's tags, once for each batch.
     pub(crate) fn name(&mut self, batch: &mut Batch) {
-        self.otel.write_news(&mut batch.metadata);
-        // Threads from before the first context may leave an entry behind as well.
+        self.otel.write_new_attributes(&mut batch.metadata);
+        // Threads that started before the first context may leave a stale entry as well.
         self.stale.note_threads(&batch.threads, &self.outside);
         if !self.has_sources() {
             return;
         }
-        for news in &batch.threads {
-            if let ThreadNews::Gone { key, .. } = news {
+        for change in &batch.threads {
+            if let ThreadChange::Exited { key, .. } = change {
                 self.carried.forget(*key);
             }
         }
@@ -214,19 +218,20 @@ impl Contexts {
             }
         }
         batch.samples = samples;
-        batch.metadata.extend(self.tags.news());
+        batch.metadata.extend(self.tags.take_new_metadata());
         batch.text_tags = self.tags.texts();
     }
 
     fn name_one(&mut self, sample: &mut Sample, batch: &mut Batch) {
         let values = std::mem::take(&mut sample.tags);
         let table = sample.source.checked_sub(origin::TABLE);
-        let Some(table) = table.and_then(|place| self.tables.get_mut(place as usize)) else {
+        let Some(table) = table.and_then(|index| self.tables.get_mut(index as usize)) else {
             return;
         };
-        for (place, value) in values.into_iter().enumerate().filter(|(_, value)| *value != 0) {
-            let key = table.key(self.outside.pid, place);
-            let named = key.and_then(|key| Some((self.tags.place(&key.name, key.kind)?, key.kind)));
+        for (index, value) in values.into_iter().enumerate().filter(|(_, value)| *value != 0) {
+            let key = table.key(self.outside.pid, index);
+            let named =
+                key.and_then(|key| Some((self.tags.index_of(&key.name, key.kind)?, key.kind)));
             let value = match named {
                 Some((_, TagKind::Number)) => Some(value),
                 Some((_, TagKind::Text)) => {
@@ -243,8 +248,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the tags that a set of attributes makes, and the number of attributes without a
-    /// name.
+    /// Returns the tags of a set of attributes, and the number of attributes without a name.
     fn name_set(&mut self, number: u32, batch: &mut Batch) -> ([u32; TAGS], u64) {
         let mut tags = [0; TAGS];
         let Some(bytes) = self.outside.sets.get(number) else {
@@ -253,19 +257,19 @@ impl Contexts {
         };
         let (named, unnamed) = self.otel.attributes(&bytes);
         for (name, value) in named {
-            let place = self.tags.place(&name, TagKind::Text);
-            // A text without a tag would take room for nothing.
-            let text = place.filter(|_| self.texts.admit(&value)).map(|_| batch.text(&value));
-            match place.zip(text.and_then(|text| u32::try_from(text).ok())) {
-                Some((place, text)) => tags[place] = text,
+            let index = self.tags.index_of(&name, TagKind::Text);
+            // A text without a tag is not added to the trace.
+            let text = index.filter(|_| self.texts.admit(&value)).map(|_| batch.text(&value));
+            match index.zip(text.and_then(|text| u32::try_from(text).ok())) {
+                Some((index, text)) => tags[index] = text,
                 None => self.stats.tags_lost += 1,
             }
         }
         (tags, unnamed)
     }
 
-    /// Gives tables and attributes numbers that last beyond the batch, before any sample is
-    /// remembered.
+    /// Gives the samples lasting numbers of tables and attributes, before any context is remembered
+    /// beyond the batch.
     pub(crate) fn number(&mut self, batch: &mut Batch) {
         for sample in &mut batch.samples {
             sample.source = self.slots.numbered(sample.source);
@@ -281,7 +285,7 @@ impl Contexts {
         batch.attributes.clear();
     }
 
-    /// Checks whether any thread may have a context.
+    /// Returns whether any thread may have a context.
     fn has_sources(&self) -> bool {
         !self.tables.is_empty() || self.stats.records > 0
     }
@@ -293,7 +297,7 @@ impl Contexts {
         notices
     }
 
-    /// Reuses slots of tables after a rotation, when no handler is in the old storage.
+    /// Makes withdrawn slots free again after a rotation, when no handler is in the old storage.
     pub(crate) fn recycle(&mut self) {
         self.slots.recycle();
     }
@@ -305,7 +309,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the counts of this program.
+    /// Ends this program, and returns its counts.
     pub(crate) fn end(&mut self) -> ContextStats {
         self.refused();
         self.stats.left_out = self.slots.most_left_out();
@@ -314,17 +318,17 @@ impl Contexts {
     }
 }
 
-/// The reader of contexts from outside.
+/// Reads contexts of the target's threads from the recorder.
 #[derive(Debug, Default)]
 pub(crate) struct ContextReader {
     pid: i32,
     inner_pid: u32,
-    /// The data segment, in which handlers note facts about threads.
+    /// The data segment, in which handlers note the threads' pointers.
     data: Option<DataSegment>,
-    /// The addresses of tables, 0 for those that are gone.
+    /// The addresses of the tables, 0 for a table that no longer exists.
     tables: Vec<u64>,
-    /// The ways to OpenTelemetry variables.
-    ways: Vec<Way>,
+    /// The locations of OpenTelemetry variables.
+    locations: Vec<TlsLocation>,
     /// The attributes of OpenTelemetry records.
     sets: AttributeSets,
 }
@@ -338,7 +342,7 @@ impl ReadContext for ContextReader {
     }
 
     fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.ways.is_empty()
+        self.tables.is_empty() && self.locations.is_empty()
     }
 }
 
@@ -357,7 +361,7 @@ impl ContextReader {
 
     fn read_record(&self, tid: i32, inner_tid: u32) -> Option<ThreadContext> {
         let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
-        if self.ways.is_empty() {
+        if self.locations.is_empty() {
             return None;
         }
         let thread = proc::thread_pointer(tid, read);
@@ -365,7 +369,7 @@ impl ContextReader {
         if !otel_record::is_own(thread, inner_tid, read) {
             return None;
         }
-        let (record, attributes) = otel_record::read_from_outside(thread, &self.ways, read)?;
+        let (record, attributes) = otel_record::read_from_outside(thread, &self.locations, read)?;
         let mut tags = [0; TAGS];
         tags[0] = self.sets.number(&attributes);
         let (root_high, root_span) = record.trace;
@@ -378,11 +382,11 @@ impl ContextReader {
         })
     }
 
-    /// Returns the thread pointer that a handler noted; a thread without a sample has none.
+    /// Returns the thread pointer that a handler noted; `None` for a thread without a sample.
     fn noted_thread_pointer(&self, inner_tid: u32) -> Option<u64> {
         let threads = self.data?.threads();
         let slot = threads.slots.get(threads.find(inner_tid)?)?;
-        // Relaxed: one word, of a thread that has slept since it was written.
+        // Relaxed: a single word, which does not change while the thread sleeps.
         Some(slot.context[0].load(Ordering::Relaxed)).filter(|thread| *thread != 0)
     }
 

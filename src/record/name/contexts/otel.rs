@@ -1,18 +1,18 @@
-//! Thread context records of OpenTelemetry (OTEP 4947): the variables that point to them, and
-//! attribute names.
+//! Thread context records of OpenTelemetry (OTEP 4947): finds the variables that point to them, and
+//! the names of their attributes.
 //!
-//! An application that publishes records without a process context is read all the same, since the
-//! variable's name implies the format. Attributes then have no names and are left out. Records of
-//! another named version are not read.
+//! Records of an application without a process context are read all the same, since the variable's
+//! name implies the format. Their attributes have no names and are left out. If the process context
+//! names an unknown version of the records, they are not read.
 //!
 //! # Does not
-//! - read records: handlers do, and [`crate::record::name::contexts::ContextReader`] for sleeping
-//!   threads.
+//! - read records: handlers do, and [`crate::record::name::contexts::ContextReader`] does for
+//!   sleeping threads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use traceprof_abi::context::{ContextSources, RecordKind, SOURCES_RECORDS, Way};
+use traceprof_abi::context::{ContextSources, RecordKind, SOURCES_RECORDS, TlsLocation};
 use traceprof_abi::sync::Ordering;
 
 use crate::elf::TlsAccess;
@@ -26,33 +26,33 @@ use crate::record::name::contexts::tls_variable::resolve;
 use crate::record::target::modules::AddressMap;
 use crate::trace::{Metadata, Value};
 
-/// The versions of records with the known format.
+/// The versions of records whose format is known.
 const SCHEMAS: [&str; 2] = ["tls_v1", "tlsdesc_v1_dev"];
 /// The prefix of the process's attributes in the metadata.
 const PREFIX: &str = "otel.";
 /// The largest number of the process's attributes that are kept.
 const METADATA_MAX: usize = 64;
 
-/// The program's own number among the modules.
+/// The loader's module number of the program itself.
 const PROGRAM: u64 = 1;
-/// The message where handlers cannot read the thread pointer.
-const NO_HANDLERS: &str = "OpenTelemetry: only threads that sleep have contexts, as this kernel \
+/// The message on kernels where handlers cannot read the thread pointer.
+const NO_HANDLERS: &str = "OpenTelemetry: only sleeping threads have contexts, since this kernel \
                            does not let programs read their thread pointer (Linux 5.9 does)";
 
-/// Name and value of an attribute.
+/// The name and the value of an attribute.
 pub(super) type NamedAttribute = (Arc<str>, Arc<str>);
 
 /// The variables, process context and attribute names of a program.
 #[derive(Debug, Default)]
 pub(super) struct Otel {
     pid: i32,
-    ways: Vec<Way>,
+    locations: Vec<TlsLocation>,
     /// The address of the process context.
-    place: Option<u64>,
+    context_avma: Option<u64>,
     context: ProcessContext,
-    /// Names of attributes by their numbers.
+    /// The names of attributes by their numbers.
     keys: Vec<Arc<str>>,
-    has_news: bool,
+    has_new_attributes: bool,
     notices: Vec<String>,
 }
 
@@ -62,7 +62,8 @@ impl Otel {
         Self { pid, ..Self::default() }
     }
 
-    /// Searches the mappings, and publishes the variables to the handlers.
+    /// Searches the mappings for variables and a process context, and publishes the variables to
+    /// the handlers.
     pub(super) fn refresh(
         &mut self,
         mappings: &[Mapping],
@@ -70,40 +71,40 @@ impl Otel {
         sources: &ContextSources,
     ) {
         self.find_context(mappings);
-        let (mut ways, mut left_out) = (self.find_ways(addresses), 0);
-        if ways.len() > SOURCES_RECORDS {
-            left_out = ways.len() - SOURCES_RECORDS;
-            ways.truncate(SOURCES_RECORDS);
+        let (mut locations, mut left_out) = (self.find_locations(addresses), 0);
+        if locations.len() > SOURCES_RECORDS {
+            left_out = locations.len() - SOURCES_RECORDS;
+            locations.truncate(SOURCES_RECORDS);
         }
         let is_readable = self.context.one(SCHEMA).is_none_or(|it| SCHEMAS.contains(&it));
         if !is_readable {
-            ways.clear();
+            locations.clear();
         }
-        if ways == self.ways {
+        if locations == self.locations {
             return;
         }
-        let can_handlers = proc::may_read_thread_pointer();
-        if !can_handlers && self.ways.is_empty() {
+        let can_handlers_read = proc::may_read_thread_pointer();
+        if !can_handlers_read && self.locations.is_empty() {
             self.notices.push(NO_HANDLERS.to_owned());
         }
         if left_out > 0 {
             self.notices.push(format!("OpenTelemetry: {left_out} more variables are not read"));
         }
-        let all = ways.iter().copied().map(Some).chain(std::iter::repeat(None));
-        for (place, (source, way)) in sources.records.iter().zip(all).enumerate() {
-            if self.ways.get(place).copied() != way {
-                source.set(way);
+        let all = locations.iter().copied().map(Some).chain(std::iter::repeat(None));
+        for (index, (source, location)) in sources.records.iter().zip(all).enumerate() {
+            if self.locations.get(index).copied() != location {
+                source.set(location);
             }
         }
         // Relaxed: published by the number below.
-        sources.has_fsgsbase.store(u32::from(can_handlers), Ordering::Relaxed);
+        sources.has_fsgsbase.store(u32::from(can_handlers_read), Ordering::Relaxed);
         // Release: pairs with the Acquire in the handler.
-        sources.records_used.store(ways.len() as u32, Ordering::Release);
-        self.ways = ways;
+        sources.records_used.store(locations.len() as u32, Ordering::Release);
+        self.locations = locations;
     }
 
-    /// Returns the distinct ways to the variables of all modules.
-    fn find_ways(&self, addresses: &AddressMap) -> Vec<Way> {
+    /// Returns the distinct locations of the variables of all modules.
+    fn find_locations(&self, addresses: &AddressMap) -> Vec<TlsLocation> {
         let modules = || {
             let ranges = addresses.ranges.iter();
             ranges.filter_map(|range| Some((&range.module.as_ref()?.exports, range.bias)))
@@ -119,27 +120,29 @@ impl Otel {
         // module number.
         let is_own = |access: &TlsAccess| matches!(access, TlsAccess::Offset(_));
         let has_own = modules().any(|(exports, _)| exports.records.iter().any(is_own));
-        let mut ways = Vec::new();
+        let mut locations = Vec::new();
         for (exports, bias) in modules() {
             for access in &exports.records {
-                let way = resolve(*access, bias, vector, read);
-                let is_new = |way: &Way| !(ways.contains(way) || has_own && way.module == PROGRAM);
-                ways.extend(way.filter(is_new));
+                let location = resolve(*access, bias, vector, read);
+                let is_new = |location: &TlsLocation| {
+                    !(locations.contains(location) || has_own && location.module == PROGRAM)
+                };
+                locations.extend(location.filter(is_new));
             }
         }
-        ways
+        locations
     }
 
     fn find_context(&mut self, mappings: &[Mapping]) {
         let is_there = |at: u64| mappings.iter().any(|it| it.start == at && is_process_context(it));
-        if self.place.is_some_and(is_there) {
+        if self.context_avma.is_some_and(is_there) {
             return self.read_context();
         }
-        self.place = None;
+        self.context_avma = None;
         for mapping in mappings.iter().filter(|mapping| is_process_context(mapping)) {
             match self.read_at(mapping.start, 0) {
                 Ok(()) | Err(NoContext::Changing) => {
-                    self.place = Some(mapping.start);
+                    self.context_avma = Some(mapping.start);
                     return;
                 }
                 Err(NoContext::Unusable) => {}
@@ -149,9 +152,9 @@ impl Otel {
 
     /// Reads the process context again if it has changed.
     fn read_context(&mut self) {
-        let Some(at) = self.place else { return };
+        let Some(at) = self.context_avma else { return };
         if self.read_at(at, self.context.published_at_ns) == Err(NoContext::Unusable) {
-            self.place = None;
+            self.context_avma = None;
         }
     }
 
@@ -167,14 +170,14 @@ impl Otel {
             self.notices.push(format!("OpenTelemetry: thread contexts of {other:?} are not read"));
         }
         self.keys = context.keys().iter().map(|key| Arc::from(key.as_str())).collect();
-        self.has_news = true;
+        self.has_new_attributes = true;
         self.context = context;
         Ok(())
     }
 
-    /// Returns the ways in use.
-    pub(super) fn ways(&self) -> &[Way] {
-        &self.ways
+    /// Returns the locations in use.
+    pub(super) fn locations(&self) -> &[TlsLocation] {
+        &self.locations
     }
 
     /// Returns names and values of a set of attributes, and the number of attributes without a
@@ -198,8 +201,8 @@ impl Otel {
     }
 
     /// Adds the process's attributes to the metadata if they are new.
-    pub(super) fn write_news(&mut self, metadata: &mut Metadata) {
-        if !std::mem::take(&mut self.has_news) {
+    pub(super) fn write_new_attributes(&mut self, metadata: &mut Metadata) {
+        if !std::mem::take(&mut self.has_new_attributes) {
             return;
         }
         for (key, value) in self.context.attributes.iter().take(METADATA_MAX) {
@@ -207,8 +210,8 @@ impl Otel {
                 continue;
             }
             let value = match value {
-                process_context::AttributeValue::One(text) => Value::Text(text.clone()),
-                process_context::AttributeValue::List(texts) => {
+                process_context::ContextAttributeValue::One(text) => Value::Text(text.clone()),
+                process_context::ContextAttributeValue::List(texts) => {
                     Value::List(texts.iter().cloned().map(Value::Text).collect())
                 }
             };
@@ -224,7 +227,7 @@ impl Otel {
 
 #[cfg(test)]
 mod tests {
-    use super::process_context::AttributeValue;
+    use super::process_context::ContextAttributeValue;
     use super::process_context::tests::published;
     use super::*;
     use crate::record::target::modules::LoadedModule;
@@ -255,9 +258,9 @@ mod tests {
         fn publish(&mut self, schema: &str, keys: &[&str], published_at_ns: u64) {
             let keys = keys.iter().map(|it| (*it).to_owned()).collect();
             let attributes = vec![
-                ("service.name".to_owned(), AttributeValue::One("shop".to_owned())),
-                (SCHEMA.to_owned(), AttributeValue::One(schema.to_owned())),
-                (process_context::KEYS.to_owned(), AttributeValue::List(keys)),
+                ("service.name".to_owned(), ContextAttributeValue::One("shop".to_owned())),
+                (SCHEMA.to_owned(), ContextAttributeValue::One(schema.to_owned())),
+                (process_context::KEYS.to_owned(), ContextAttributeValue::List(keys)),
             ];
             let avma = self.memory.as_ptr() as u64;
             let bytes = published(avma, &attributes, published_at_ns);
@@ -283,23 +286,23 @@ mod tests {
         let sources = data.context_sources();
         let mut fixture = Fixture::new(&offsets([8, 16, 8].into_iter()));
         assert_eq!(fixture.refresh(sources), 2, "without a process context, too");
-        let way = |place: usize| sources.records[place].way().map(|way| way.offset as i64);
-        assert_eq!([way(0), way(1), way(2)], [Some(-8), Some(-16), None]);
+        let location = |index: usize| sources.records[index].location().map(|it| it.offset as i64);
+        assert_eq!([location(0), location(1), location(2)], [Some(-8), Some(-16), None]);
         assert_eq!(sources.has_fsgsbase.load(Ordering::Relaxed), 1);
         // A library reaches the same variable in the program's block.
         let words: &[u64; 2] = Box::leak(Box::new([PROGRAM, 0]));
         let by_number = TlsAccess::ModuleAndOffset { svma: words.as_ptr() as u64 };
         let own = offsets([8].into_iter());
         fixture.addresses = Fixture::new(&[own, vec![by_number]].concat()).addresses;
-        assert_eq!((fixture.refresh(sources), way(0)), (1, Some(-8)));
+        assert_eq!((fixture.refresh(sources), location(0)), (1, Some(-8)));
         fixture.addresses = Fixture::new(&[by_number]).addresses;
-        assert_eq!((fixture.refresh(sources), way(0)), (1, Some(0)), "without one of its own");
+        assert_eq!((fixture.refresh(sources), location(0)), (1, Some(0)), "without one of its own");
         let many = Fixture::new(&offsets((1..8).map(|at| at * 8)));
         fixture.addresses = many.addresses;
         assert_eq!(fixture.refresh(sources), SOURCES_RECORDS);
         assert_eq!(fixture.otel.notices().len(), 1);
         fixture.addresses = AddressMap::default();
-        assert_eq!((fixture.refresh(sources), way(0)), (0, None), "gone");
+        assert_eq!((fixture.refresh(sources), location(0)), (0, None), "gone");
     }
 
     #[test]
@@ -330,11 +333,11 @@ mod tests {
         fixture.publish("tls_v1", &["http_route", "user"], 2);
         assert_eq!(named(&mut fixture).0, ["http_route=/c", "user=b"]);
         let mut metadata = Metadata::new();
-        fixture.otel.write_news(&mut metadata);
+        fixture.otel.write_new_attributes(&mut metadata);
         let shop = Value::Text("shop".to_owned());
         assert_eq!(metadata.into_iter().collect::<Vec<_>>(), [("otel.service.name".into(), shop)]);
         let mut metadata = Metadata::new();
-        fixture.otel.write_news(&mut metadata);
+        fixture.otel.write_new_attributes(&mut metadata);
         assert!(metadata.is_empty(), "already reported");
     }
 }

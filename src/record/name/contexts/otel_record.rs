@@ -1,11 +1,11 @@
 //! A thread's OpenTelemetry context record, read from outside.
 //!
-//! A sleeping thread has not changed its record since. The record of a running thread is read twice
-//! and used if both are equal, since its writer marks it invalid while changing it.
+//! A sleeping thread does not change its record. The record of a running thread is read twice, and
+//! used if both readings are equal: its writer marks it invalid while it changes the record.
 
-use traceprof_abi::context::{RECORD_HEADER, Record, Way, is_own_block};
+use traceprof_abi::context::{RECORD_HEADER, Record, TlsLocation, is_own_block};
 
-/// Checks whether a block belongs to the thread with this inner id.
+/// Returns whether a thread block belongs to the thread with this inner id.
 pub(super) fn is_own(
     thread_pointer: u64,
     inner_tid: u32,
@@ -14,17 +14,17 @@ pub(super) fn is_own(
     is_own_block(thread_pointer, inner_tid, |avma| word(avma, &read))
 }
 
-/// Reads the record of a thread by the first way that leads to a valid one, with its attribute
-/// bytes.
+/// Reads the record of a thread and its attribute bytes, from the first location that leads to a
+/// valid record.
 ///
-/// `read` reads the target's memory and returns how many bytes there were.
+/// `read` reads the target's memory, and returns the number of bytes that it could read.
 pub(super) fn read_from_outside(
     thread_pointer: u64,
-    ways: &[Way],
+    locations: &[TlsLocation],
     read: impl Fn(u64, &mut [u8]) -> usize,
 ) -> Option<(Record, Vec<u8>)> {
-    ways.iter().find_map(|way| {
-        let variable = way.variable(thread_pointer, |avma| word(avma, &read)).ok()??;
+    locations.iter().find_map(|location| {
+        let variable = location.variable(thread_pointer, |avma| word(avma, &read)).ok()??;
         let record = record_of(variable, &read)?;
         (record_of(variable, &read).as_ref() == Some(&record)).then_some(record)
     })
@@ -85,11 +85,12 @@ mod tests {
         let thread = proc::thread_pointer(tid, read_own).unwrap();
         let to = |variable: u64| {
             let offset = variable.wrapping_sub(thread);
-            Way { kind: RecordKind::Offset, offset, module: 0 }
+            TlsLocation { kind: RecordKind::Offset, offset, module: 0 }
         };
         let nowhere = to(8);
-        let way = to(variable.as_ptr() as u64);
-        let (found, attributes) = read_from_outside(thread, &[nowhere, way], read_own).unwrap();
+        let location = to(variable.as_ptr() as u64);
+        let (found, attributes) =
+            read_from_outside(thread, &[nowhere, location], read_own).unwrap();
         assert_eq!((found.trace, found.span), ((0, 9), 0x0707_0707_0707_0707));
         assert_eq!(attributes, b"\x00\x02ok");
         assert_eq!(read_from_outside(thread, &[nowhere], read_own), None);
@@ -104,7 +105,7 @@ mod tests {
         let (tid, reads) = (gettid().as_raw(), Cell::new(0));
         let thread = proc::thread_pointer(tid, read_own).unwrap();
         let offset = 0x100u64.wrapping_sub(thread);
-        let way = Way { kind: RecordKind::Offset, offset, module: 0 };
+        let location = TlsLocation { kind: RecordKind::Offset, offset, module: 0 };
         // The variable exists for this test alone.
         let changes_after = |most: usize| {
             reads.set(0);
@@ -120,7 +121,7 @@ mod tests {
             }
         };
         let span = |most: usize| {
-            let found = read_from_outside(thread, &[way], changes_after(most));
+            let found = read_from_outside(thread, &[location], changes_after(most));
             found.map(|(record, _)| record.span as u8)
         };
         assert_eq!([span(2), span(1), span(0)], [Some(7), None, Some(8)]);

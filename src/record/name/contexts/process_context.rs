@@ -2,32 +2,32 @@
 //!
 //! # Invariants
 //! - At most [`PAYLOAD_MAX`] bytes of a target are read, and no length in them is trusted.
-//! - Bytes that the application changes during the reading are dropped.
+//! - Bytes that the application changes while they are read are dropped.
 
 use crate::proc::Mapping;
 
-/// The prefixes of its mapping's name.
+/// The prefixes of the name of a process context's mapping.
 ///
-/// Which one the kernel shows depends on whether memory files and names of mappings are available.
+/// The kernel shows one of them, depending on whether it supports memory files and named mappings.
 const MAPPINGS: [&str; 3] = ["[anon_shmem:OTEL_CTX]", "[anon:OTEL_CTX]", "/memfd:OTEL_CTX"];
 const SIGNATURE: &[u8; 8] = b"OTEL_CTX";
 const VERSION: u32 = 2;
 const HEADER: usize = 32;
-/// The longest payload that is read; published ones have some hundred bytes.
+/// The longest payload that is read, in bytes; published payloads have some hundred bytes.
 const PAYLOAD_MAX: usize = 64 << 10;
-/// Attempts to read it while the application keeps changing it.
+/// The number of attempts to read a process context that the application keeps changing.
 const ATTEMPTS: usize = 5;
-/// The largest number of keys, whose numbers are bytes.
+/// The largest number of keys: their numbers are bytes.
 const KEYS_MAX: usize = 256;
 
-/// The attribute with the version of the records' content.
+/// The key of the attribute with the version of the records' content.
 pub(super) const SCHEMA: &str = "threadlocal.schema_version";
-/// The attribute with the names of attributes by their numbers.
+/// The key of the attribute with the names of record attributes by their numbers.
 pub(super) const KEYS: &str = "threadlocal.attribute_key_map";
 
 /// An attribute's value as text; maps and bytes are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum AttributeValue {
+pub(super) enum ContextAttributeValue {
     /// One value.
     One(String),
     /// A list of values; elements that are not text or numbers are empty.
@@ -37,17 +37,17 @@ pub(super) enum AttributeValue {
 /// The process context of an application.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ProcessContext {
-    /// The application's own time of publication, never 0.
+    /// The time of publication by the application's clock, in nanoseconds; never 0.
     pub(super) published_at_ns: u64,
     /// The attributes in order.
-    pub(super) attributes: Vec<(String, AttributeValue)>,
+    pub(super) attributes: Vec<(String, ContextAttributeValue)>,
 }
 
 impl ProcessContext {
-    /// Returns the last attribute of this name that has one value.
+    /// Returns the value of the last attribute with this name and a single value.
     pub(super) fn one(&self, name: &str) -> Option<&str> {
         self.attributes.iter().rev().find_map(|(key, value)| match value {
-            AttributeValue::One(text) if key == name => Some(text.as_str()),
+            ContextAttributeValue::One(text) if key == name => Some(text.as_str()),
             _ => None,
         })
     }
@@ -55,7 +55,7 @@ impl ProcessContext {
     /// Returns the names of record attributes by their numbers.
     pub(super) fn keys(&self) -> &[String] {
         let found = self.attributes.iter().rev().find_map(|(key, value)| match value {
-            AttributeValue::List(texts) if key == KEYS => Some(texts.as_slice()),
+            ContextAttributeValue::List(texts) if key == KEYS => Some(texts.as_slice()),
             _ => None,
         });
         let keys = found.unwrap_or_default();
@@ -63,18 +63,18 @@ impl ProcessContext {
     }
 }
 
-/// Checks whether a mapping has the name of a process context.
+/// Returns whether a mapping has the name of a process context.
 pub(super) fn is_process_context(mapping: &Mapping) -> bool {
     let name = mapping.path.as_encoded_bytes();
     mapping.read && MAPPINGS.iter().any(|it| name.starts_with(it.as_bytes()))
 }
 
-/// The reason why there is none.
+/// The reason why no process context was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoContext {
-    /// It is something else, of another version, or too long.
+    /// The memory contains something else, another version, or a payload that is too long.
     Unusable,
-    /// It is being changed, and may be read later.
+    /// The application is changing it, and it may be read later.
     Changing,
 }
 
@@ -99,9 +99,9 @@ impl ContextHeader {
     }
 }
 
-/// Reads it; returns `None` if it is still the one of `known_ns`.
+/// Reads the process context at an address; returns `None` if it has not changed since `known_ns`.
 ///
-/// `read` reads the target's memory and returns how many bytes there were.
+/// `read` reads the target's memory, and returns the number of bytes that it could read.
 pub(super) fn read(
     avma: u64,
     known_ns: u64,
@@ -144,15 +144,15 @@ pub(super) fn read(
     Err(NoContext::Changing)
 }
 
-/// A field of a message.
+/// A field of a protobuf message.
 enum ProtobufField<'a> {
     /// A number, or eight bytes.
     Number(u64),
-    /// Bytes with their length.
+    /// Bytes with a length, or four bytes.
     Bytes(&'a [u8]),
 }
 
-/// The numbered fields of a message, up to the first damaged one.
+/// The numbered fields of a protobuf message, up to the first damaged field.
 struct ProtobufFields<'a>(&'a [u8]);
 
 impl<'a> ProtobufFields<'a> {
@@ -213,11 +213,12 @@ const INTEGER: u64 = 3;
 const DOUBLE: u64 = 4;
 const ARRAY: u64 = 5;
 
-/// Decodes the attributes of a `ProcessContext` or of an earlier `Resource`.
+/// Decodes the attributes of a `ProcessContext` message, or of a `Resource`, which was published
+/// earlier.
 ///
-/// The former has a resource with attributes in field 1 and more attributes in field 2, the latter
-/// attributes in field 1.
-fn decode(payload: &[u8]) -> Vec<(String, AttributeValue)> {
+/// A `ProcessContext` has a resource with attributes in field 1 and more attributes in field 2. A
+/// `Resource` has attributes in field 1.
+fn decode(payload: &[u8]) -> Vec<(String, ContextAttributeValue)> {
     let mut attributes = Vec::new();
     for (number, field) in ProtobufFields(payload) {
         let (1 | 2, ProtobufField::Bytes(bytes)) = (number, field) else { continue };
@@ -237,7 +238,7 @@ fn decode(payload: &[u8]) -> Vec<(String, AttributeValue)> {
     attributes
 }
 
-fn key_value(bytes: &[u8]) -> Option<(String, AttributeValue)> {
+fn key_value(bytes: &[u8]) -> Option<(String, ContextAttributeValue)> {
     let (mut key, mut value) = (None, None);
     for (number, field) in ProtobufFields(bytes) {
         match (number, field) {
@@ -249,7 +250,7 @@ fn key_value(bytes: &[u8]) -> Option<(String, AttributeValue)> {
     Some((key?, value?))
 }
 
-fn any_value(bytes: &[u8]) -> Option<AttributeValue> {
+fn any_value(bytes: &[u8]) -> Option<ContextAttributeValue> {
     // The last field of a choice counts.
     match ProtobufFields(bytes).last()? {
         (ARRAY, ProtobufField::Bytes(array)) => {
@@ -258,9 +259,9 @@ fn any_value(bytes: &[u8]) -> Option<AttributeValue> {
                 _ => None,
             });
             let texts = values.map(|last| last.and_then(scalar).unwrap_or_default());
-            Some(AttributeValue::List(texts.collect()))
+            Some(ContextAttributeValue::List(texts.collect()))
         }
-        last => scalar(last).map(AttributeValue::One),
+        last => scalar(last).map(ContextAttributeValue::One),
     }
 }
 
@@ -302,10 +303,10 @@ pub(super) mod tests {
         [varint(number << 3), varint(value)].concat()
     }
 
-    fn attribute(key: &str, value: &AttributeValue) -> Vec<u8> {
+    fn attribute(key: &str, value: &ContextAttributeValue) -> Vec<u8> {
         let any = match value {
-            AttributeValue::One(text) => bytes_field(TEXT, text.as_bytes()),
-            AttributeValue::List(texts) => {
+            ContextAttributeValue::One(text) => bytes_field(TEXT, text.as_bytes()),
+            ContextAttributeValue::List(texts) => {
                 let values =
                     texts.iter().map(|it| bytes_field(1, &bytes_field(TEXT, it.as_bytes())));
                 bytes_field(ARRAY, &values.flatten().collect::<Vec<u8>>())
@@ -314,14 +315,14 @@ pub(super) mod tests {
         [bytes_field(KEY, key.as_bytes()), bytes_field(VALUE, &any)].concat()
     }
 
-    type AttributeList = Vec<(String, AttributeValue)>;
+    type AttributeList = Vec<(String, ContextAttributeValue)>;
 
     fn resource(attributes: &AttributeList) -> Vec<u8> {
         let all = attributes.iter().map(|(key, value)| bytes_field(1, &attribute(key, value)));
         all.flatten().collect()
     }
 
-    /// Makes a process context at an address, with its payload right behind its header.
+    /// Makes the bytes of a process context at an address, with the payload right after the header.
     pub(crate) fn published(
         avma: u64,
         attributes: &AttributeList,
@@ -334,13 +335,13 @@ pub(super) mod tests {
         [SIGNATURE.as_slice(), words.as_flattened(), &payload].concat()
     }
 
-    fn one(key: &str, value: &str) -> (String, AttributeValue) {
-        (key.to_owned(), AttributeValue::One(value.to_owned()))
+    fn one(key: &str, value: &str) -> (String, ContextAttributeValue) {
+        (key.to_owned(), ContextAttributeValue::One(value.to_owned()))
     }
 
-    fn list(key: &str, values: &[&str]) -> (String, AttributeValue) {
+    fn list(key: &str, values: &[&str]) -> (String, ContextAttributeValue) {
         let values = values.iter().map(|it| (*it).to_owned()).collect();
-        (key.to_owned(), AttributeValue::List(values))
+        (key.to_owned(), ContextAttributeValue::List(values))
     }
 
     fn examples() -> AttributeList {
@@ -371,7 +372,7 @@ pub(super) mod tests {
             let attribute = [bytes_field(KEY, b"k"), bytes_field(VALUE, any)].concat();
             decode(&bytes_field(1, &attribute)).pop().map(|(_, value)| value)
         };
-        let text = |text: &str| Some(AttributeValue::One(text.to_owned()));
+        let text = |text: &str| Some(ContextAttributeValue::One(text.to_owned()));
         assert_eq!(decoded(&number_field(FLAG, 1)), text("true"));
         assert_eq!(decoded(&number_field(INTEGER, -5i64 as u64)), text("-5"));
         let double = [varint(DOUBLE << 3 | 1), 2.5f64.to_bits().to_le_bytes().to_vec()].concat();
@@ -380,7 +381,7 @@ pub(super) mod tests {
         assert_eq!(decoded(&bytes_field(TEXT, b"\xff")), text("\u{fffd}"));
     }
 
-    /// Reads from a target whose memory changes during the reading.
+    /// Reads the process context of a target whose memory may change during the reading.
     fn read_from(
         known_ns: u64,
         memory: impl FnMut(u64, &mut [u8]) -> usize,
@@ -429,7 +430,7 @@ pub(super) mod tests {
         let cut = read_from(0, |avma, into| copy(&whole[..20], avma, into));
         assert_eq!(cut, Err(NoContext::Unusable));
         let cut = read_from(0, |avma, into| copy(&whole[..40], avma, into));
-        assert_eq!(cut, Err(NoContext::Changing), "the payload is not there yet");
+        assert_eq!(cut, Err(NoContext::Changing), "the payload is incomplete");
     }
 
     proptest! {
@@ -455,7 +456,7 @@ pub(super) mod tests {
                 0..5
             )
         ) {
-            let list = |(key, values)| (key, AttributeValue::List(values));
+            let list = |(key, values)| (key, ContextAttributeValue::List(values));
             let attributes: AttributeList = texts.into_iter().map(list).collect();
             prop_assert_eq!(decode(&resource(&attributes)), attributes);
         }

@@ -1,10 +1,10 @@
-//! The results of reading contexts: a line of the trailer, numbers of the metadata.
+//! The counts of contexts as a line of the closing report and as metadata.
 
 use crate::record::contract::figures::percent;
 use crate::record::name::contexts::ContextStats;
 
 impl ContextStats {
-    /// Adds those of a later program.
+    /// Adds the counts of a later program.
     pub(crate) fn add(&mut self, later: &Self) {
         self.tables += later.tables;
         self.left_out += later.left_out;
@@ -19,7 +19,7 @@ impl ContextStats {
     }
 }
 
-/// Returns the numbers for the metadata, by name.
+/// Returns the counts for the metadata, by name.
 pub(crate) fn numbers(stats: &ContextStats) -> [(&'static str, u64); 10] {
     [
         ("contexts.tables", stats.tables),
@@ -35,9 +35,9 @@ pub(crate) fn numbers(stats: &ContextStats) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// The counts of the handlers.
+/// The handlers' counts that concern contexts.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HandlerCounts {
+pub(crate) struct ContextHandlerCounts {
     /// The value of [`Counter::ContextTorn`](traceprof_abi::layout::Counter::ContextTorn).
     pub(crate) torn: u64,
     /// The value of
@@ -49,25 +49,32 @@ pub(crate) struct HandlerCounts {
     pub(crate) foreign: u64,
 }
 
-/// Returns the line of the trailer, if the target sets any contexts.
-pub(crate) fn line(stats: &ContextStats, samples: u64, handled: HandlerCounts) -> Option<String> {
+/// Returns the line of the closing report, if the target sets any contexts.
+pub(crate) fn line(
+    stats: &ContextStats,
+    samples: u64,
+    handled: ContextHandlerCounts,
+) -> Option<String> {
     if stats.tables == 0 && stats.records == 0 {
         return None;
     }
-    let HandlerCounts { torn, unreadable, lost, foreign } = handled;
+    let ContextHandlerCounts { torn, unreadable, lost, foreign } = handled;
     let share = percent(stats.samples, samples);
     let mut parts = vec![format!("{} samples ({share}) know their span", stats.samples)];
     for (count, what) in [
-        (stats.carried, "of them as before and after"),
-        (torn, "were torn: a writer does not keep the order"),
+        (stats.carried, "of them by the context before and after"),
+        (torn, "were torn, since a writer does not keep the order of its stores"),
         (stats.unknown, "kernel samples between short spans do not (with --engine timer they do)"),
         (unreadable, "records of OpenTelemetry could not be read"),
-        (foreign, "samples of threads whose own block is unknown, where no record is searched"),
+        (
+            foreign,
+            "samples are of threads with an unknown thread block, where no record is searched",
+        ),
         (stats.tags_lost + lost, "values of tags could not be kept"),
         (stats.unnamed, "attributes have no name"),
-        (stats.left_out, "tables had no place, and were not read"),
-        (stats.refused.0, "threads found no entry in their table, as the application says"),
-        (stats.refused.1, "texts found no room in their table, as the application says"),
+        (stats.left_out, "tables were above the limit, and were not read"),
+        (stats.refused.0, "threads found no free entry in their table, by the application's count"),
+        (stats.refused.1, "texts found no room in their table, by the application's count"),
     ] {
         if count > 0 {
             parts.push(format!("{count} {what}"));
@@ -82,23 +89,23 @@ mod tests {
 
     #[test]
     fn missing_contexts_are_reported() {
-        assert_eq!(line(&ContextStats::default(), 10, HandlerCounts::default()), None);
+        assert_eq!(line(&ContextStats::default(), 10, ContextHandlerCounts::default()), None);
         let mut stats =
             ContextStats { tables: 1, samples: 8, unknown: 1, ..ContextStats::default() };
         assert_eq!(
-            line(&stats, 10, HandlerCounts::default()).unwrap(),
+            line(&stats, 10, ContextHandlerCounts::default()).unwrap(),
             "8 samples (80.0 %) know their span; 1 kernel samples between short spans do not \
              (with --engine timer they do)"
         );
         stats.add(&ContextStats { tables: 1, samples: 2, refused: (3, 0), ..stats });
         assert_eq!((stats.tables, stats.samples, stats.unknown, stats.refused), (2, 10, 2, (3, 0)));
-        let handled = HandlerCounts { torn: 5, unreadable: 6, lost: 7, foreign: 8 };
+        let handled = ContextHandlerCounts { torn: 5, unreadable: 6, lost: 7, foreign: 8 };
         let text = line(&stats, 10, handled).unwrap();
-        for part in ["5 were torn", "6 records", "7 values", "8 samples of threads"] {
+        for part in ["5 were torn", "6 records", "7 values", "8 samples are of threads"] {
             assert!(text.contains(part), "{text}");
         }
         let records = ContextStats { records: 1, samples: 10, ..ContextStats::default() };
-        let text = line(&records, 10, HandlerCounts::default()).unwrap();
+        let text = line(&records, 10, ContextHandlerCounts::default()).unwrap();
         assert_eq!(text, "10 samples (100.0 %) know their span");
     }
 }

@@ -1,46 +1,46 @@
-//! Entries that dead threads left in their tables.
+//! Detects entries that dead threads left in their context tables.
 //!
-//! A thread that ends returns its entry. One that the application ends by a bare system call does
-//! not. A later thread with its id that never sets a context would then seem to work on the dead
-//! one's span. Nothing is known of threads that ended before the recording.
+//! A thread that exits normally returns its entry. A thread that exits by a bare system call does
+//! not. A later thread with the same id that never sets a context would then seem to work on the
+//! dead thread's span. Entries of threads that exited before the recording are not detected.
 
 use std::collections::HashMap;
 
 use traceprof_abi::storage::log::Sample;
 
 use crate::record::batch::contexts::ThreadContext;
-use crate::record::batch::threads::{Key, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::name::contexts::ContextReader;
 
 /// The entries of dead threads.
 #[derive(Debug, Default)]
 pub(super) struct StaleEntries {
     /// The outer and inner ids of living threads.
-    tids: HashMap<Key, (u32, u32)>,
-    /// Former owner and content of entries, by either id.
-    entries: HashMap<u32, (Key, ThreadContext)>,
+    tids: HashMap<ThreadKey, (u32, u32)>,
+    /// The former owner and the content of each entry, by both thread ids.
+    entries: HashMap<u32, (ThreadKey, ThreadContext)>,
 }
 
 impl StaleEntries {
-    /// Notes threads that came and went.
-    pub(super) fn note_threads(&mut self, news: &[ThreadNews], outside: &ContextReader) {
-        for news in news {
-            match news {
-                ThreadNews::Seen { key, life } => {
+    /// Notes threads that started or exited.
+    pub(super) fn note_threads(&mut self, changes: &[ThreadChange], outside: &ContextReader) {
+        for change in changes {
+            match change {
+                ThreadChange::Seen { key, life } => {
                     self.tids.insert(*key, (life.tid as u32, life.inner.1));
                 }
-                ThreadNews::Gone { key, .. } => {
+                ThreadChange::Exited { key, .. } => {
                     let Some((tid, inner_tid)) = self.tids.remove(key) else { continue };
                     if let Some(context) = outside.read_entry(inner_tid) {
                         self.entries.extend([tid, inner_tid].map(|tid| (tid, (*key, context))));
                     }
                 }
-                ThreadNews::Renamed { .. } => {}
+                ThreadChange::Renamed { .. } => {}
             }
         }
     }
 
-    /// Removes a context from a sample if a dead thread left it.
+    /// Removes the context from a sample if a dead thread left it.
     pub(super) fn take_from(&mut self, sample: &mut Sample) {
         if self.entries.is_empty() {
             return;
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_nothing_of_a_dead_one_with_its_id() {
+    fn a_thread_gets_no_context_of_a_dead_thread_with_its_id() {
         let dead = ThreadContext::of(&sample(1, 7));
         let mut stale = StaleEntries::default();
         let context_of = |stale: &mut StaleEntries, slot, span| {
@@ -77,9 +77,9 @@ mod tests {
         };
         assert_eq!(context_of(&mut stale, 2, 7), (1, 7));
         stale.entries.insert(9, ((1, 0), dead));
-        assert_eq!(context_of(&mut stale, 1, 7), (1, 7), "its own last samples");
+        assert_eq!(context_of(&mut stale, 1, 7), (1, 7), "the dead thread's own last samples");
         assert_eq!(context_of(&mut stale, 2, 7), (0, 0));
-        assert_eq!(context_of(&mut stale, 2, 8), (1, 8), "it sets its own context");
-        assert_eq!(context_of(&mut stale, 2, 7), (1, 7), "and may set that one as well");
+        assert_eq!(context_of(&mut stale, 2, 8), (1, 8), "the new thread sets its own context");
+        assert_eq!(context_of(&mut stale, 2, 7), (1, 7), "and may set the old context as well");
     }
 }

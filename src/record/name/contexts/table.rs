@@ -1,14 +1,14 @@
-//! One table of contexts in the target, read from outside.
+//! Reads a context table of the target from the recorder.
 //!
 //! # Invariants
-//! - Every offset is constant or checked, and texts and names are parsed from bytes copied before.
+//! - Every offset is constant or checked, and texts and names are parsed from copied bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use traceprof_abi::context::{
     self, TABLE_LEN, TABLE_MAGIC, TABLE_MAPPING, TABLE_VERSION, TAG_NAME_MAX, TAGS, TEXT_MAX,
-    Values, checksum, place,
+    Values, checksum, table_layout,
 };
 
 use crate::inject;
@@ -16,12 +16,13 @@ use crate::proc::Mapping;
 use crate::record::target::modules::AddressMap;
 use crate::trace::TagKind;
 
-/// Words of a table's head, and of a tag's name in it (`abi::context::TableHeader`).
+/// The number of words of a table's header (`abi::context::ContextTableHeader`).
 const HEAD: usize = 16 + TAGS * KEY;
+/// The number of words of a tag's name in the header.
 const KEY: usize = 2 + TAG_NAME_MAX / 4;
-/// Bytes of a page, to which a table is aligned.
+/// The size of a page in bytes, to which a table is aligned.
 const PAGE: u64 = 4096;
-/// Words of a context.
+/// The number of words of a context.
 const CONTEXT: usize = 16;
 
 /// The name of a tag and the kind of its values.
@@ -36,23 +37,25 @@ pub(super) struct TagName {
 pub(super) struct TargetTable {
     pub(super) avma: u64,
     pub(super) is_there: bool,
-    /// The last counts in its head: threads without an entry, and texts without room.
+    /// The number of threads without an entry, by the last reading of the header.
     pub(super) refused: u32,
+    /// The number of texts without room, by the last reading of the header.
     pub(super) texts_refused: u32,
     keys: [Option<TagName>; TAGS],
-    /// The texts copied so far, since a target that is gone cannot be read.
+    /// The text words copied so far: they cannot be read after the target has exited.
     words: Vec<u32>,
     texts: HashMap<u32, Option<Arc<str>>>,
 }
 
-/// The largest number of addresses checked for tables at once.
+/// The largest number of addresses of each kind that are checked for tables at once.
 const CANDIDATES_MAX: usize = 64;
 /// The largest number of remembered values of texts.
 const TEXTS_MAX: usize = 1 << 16;
 
-/// Returns possible addresses of unknown tables, and how many were left out as too many.
+/// Returns possible addresses of unknown tables, and the number of addresses above the limit.
 ///
-/// They come from mappings with a table's name, and from modules that keep an address.
+/// The addresses come from mappings with a table's name, and from modules that store the address of
+/// a table.
 pub(super) fn candidates(
     pid: i32,
     mappings: &[Mapping],
@@ -84,61 +87,65 @@ pub(super) fn candidates(
     (found, left_out + more)
 }
 
-/// Checks whether a mapping has a table's name.
+/// Returns whether a mapping has a table's name.
 pub(crate) fn is_named_table(mapping: &Mapping) -> bool {
     let name = mapping.path.as_encoded_bytes().strip_prefix(b"/memfd:");
     name == Some(TABLE_MAPPING.as_bytes()) && mapping.file_offset == 0
 }
 
-/// The end of a shared mapping could be cut off by another process.
+/// Returns whether a mapping is readable and private: another process could truncate a shared
+/// mapping.
 fn is_private(mapping: &Mapping) -> bool {
     mapping.read && !mapping.shared
 }
 
-/// Checks whether a whole table is readable at this address; the mappings are sorted by address.
+/// Returns whether a complete table is mapped readable at this address; the mappings must be sorted
+/// by address.
 pub(super) fn is_mapped(mappings: &[Mapping], avma: u64) -> bool {
     let after = mappings.partition_point(|mapping| mapping.start <= avma);
     let mapping = after.checked_sub(1).and_then(|at| mappings.get(at));
-    let holds = |it: &Mapping| avma.checked_add(TABLE_LEN).is_some_and(|end| end <= it.end);
-    mapping.is_some_and(|mapping| holds(mapping) && is_private(mapping))
+    let contains_table =
+        |it: &Mapping| avma.checked_add(TABLE_LEN).is_some_and(|end| end <= it.end);
+    mapping.is_some_and(|mapping| contains_table(mapping) && is_private(mapping))
 }
 
-/// Checks whether the process with this inner id has made a table here; a child of `fork` has a
-/// copy.
+/// Returns whether there is a table here that the process with this inner id has made; a child of
+/// `fork` has a copy of its parent's.
 ///
-/// A file may be shorter than its mapping, whose end is then unreadable. So the last word that
-/// handlers may read is tried.
+/// A file may be shorter than its mapping, whose end is then unreadable. So this also reads the
+/// last word that handlers may read.
 pub(super) fn is_of(pid: i32, inner_pid: u32, avma: u64) -> bool {
     let head = read::<4>(pid, avma);
     let is_head = head.is_some_and(|head| {
         pair(&head, 0) == TABLE_MAGIC && head[2] == TABLE_VERSION && head[3] == inner_pid
     });
-    is_head && read::<1>(pid, avma + place::TEXT_INDEX - 4).is_some()
+    is_head && read::<1>(pid, avma + table_layout::TEXT_INDEX - 4).is_some()
 }
 
 /// Reads the context of a thread in a table.
 pub(super) fn read_context(pid: i32, table: u64, inner_tid: u32) -> Option<Values> {
-    let first = place::first(inner_tid);
-    let line = |at: usize| read::<{ place::LINE }>(pid, table + place::TIDS + at as u64 * 4);
-    // The run continues at the start.
-    let entry = (0..place::RUN / place::LINE).find_map(|step| {
-        let at = (first + step * place::LINE) % place::ENTRIES;
+    let first = table_layout::first(inner_tid);
+    let line =
+        |at: usize| read::<{ table_layout::LINE }>(pid, table + table_layout::TIDS + at as u64 * 4);
+    // The run wraps around to the start of the table.
+    let entry = (0..table_layout::RUN / table_layout::LINE).find_map(|step| {
+        let at = (first + step * table_layout::LINE) % table_layout::ENTRIES;
         let found = line(at)?.iter().position(|tid| *tid == inner_tid)?;
         Some(at + found)
     })?;
-    read_entry(table + place::CONTEXTS + entry as u64 * 64, |avma, into| {
+    read_entry(table + table_layout::CONTEXTS + entry as u64 * 64, |avma, into| {
         read_words(pid, avma, into)
     })
 }
 
-/// Reads the context at an address, unless it changes meanwhile.
+/// Reads the context at an address; `None` if it changes meanwhile.
 fn read_entry(avma: u64, read: impl Fn(u64, &mut [u32]) -> usize) -> Option<Values> {
     let (mut words, mut after) = ([0; CONTEXT], [0; 2]);
     if read(avma, &mut words) < CONTEXT {
         return None;
     }
     let (span, root_span, sum) = (pair(&words, 0), pair(&words, 2), pair(&words, 4));
-    // Once more: tags may have come after a change.
+    // The checksum again: the tags may be from after a change.
     if read(avma + 16, &mut after) < after.len() || pair(&after, 0) != sum {
         return None;
     }
@@ -148,7 +155,7 @@ fn read_entry(avma: u64, read: impl Fn(u64, &mut [u32]) -> usize) -> Option<Valu
 }
 
 impl TargetTable {
-    /// Makes a table that was found at this address.
+    /// Makes the value for a table that was found at this address.
     pub(super) fn new(avma: u64) -> Self {
         Self {
             avma,
@@ -161,9 +168,9 @@ impl TargetTable {
         }
     }
 
-    /// Reads new names and texts, which cannot be read any more once the target has ended.
+    /// Reads new names and texts, which cannot be read after the target has exited.
     pub(super) fn read_new(&mut self, pid: i32) {
-        // A later mapping in its place is not the table.
+        // If the table is no longer mapped, its address may belong to something else.
         let head = if self.is_there { read::<HEAD>(pid, self.avma) } else { None };
         let Some(head) = head else { return };
         (self.refused, self.texts_refused) = (head[4], head[6]);
@@ -172,38 +179,38 @@ impl TargetTable {
                 *key = key_of(words);
             }
         }
-        let used = (head[5] as usize).min(place::TEXT_WORDS);
+        let used = (head[5] as usize).min(table_layout::TEXT_WORDS);
         if used > self.words.len() {
-            // The last ones may be incomplete; they are read again on request.
+            // The last texts may be incomplete; they are read again on request.
             let mut more = vec![0; used - self.words.len()];
-            let at = self.avma + place::TEXTS + self.words.len() as u64 * 4;
+            let at = self.avma + table_layout::TEXTS + self.words.len() as u64 * 4;
             let got = read_words(pid, at, &mut more);
             self.words.extend_from_slice(&more[..got]);
         }
     }
 
     /// Returns the name and kind of a tag in this table.
-    pub(super) fn key(&mut self, pid: i32, place: usize) -> Option<TagName> {
-        let known = self.keys.get(place)?;
+    pub(super) fn key(&mut self, pid: i32, index: usize) -> Option<TagName> {
+        let known = self.keys.get(index)?;
         if known.is_none() {
             self.read_new(pid);
         }
-        self.keys.get(place)?.clone()
+        self.keys.get(index)?.clone()
     }
 
-    /// Returns the text that a value stands for.
+    /// Returns the text with the number `value`.
     pub(super) fn text(&mut self, pid: i32, value: u32) -> Option<Arc<str>> {
         if let Some(known) = self.texts.get(&value) {
             return known.clone();
         }
         let at = value.checked_sub(1)? as usize;
         let mut words = [0; TEXT_MAX.div_ceil(4) + 1];
-        let room = words.len().min(place::TEXT_WORDS.saturating_sub(at));
-        let start = self.avma + place::TEXTS + at as u64 * 4;
+        let room = words.len().min(table_layout::TEXT_WORDS.saturating_sub(at));
+        let start = self.avma + table_layout::TEXTS + at as u64 * 4;
         let got = if self.is_there { read_words(pid, start, &mut words[..room]) } else { 0 };
         let copied = self.words.get(at..).unwrap_or_default();
         let text = text_of(if got > 0 { &words[..got] } else { copied });
-        // No real table has that many: the values are invalid.
+        // No real table has that many texts, so the values are invalid.
         if self.texts.len() >= TEXTS_MAX {
             self.texts.clear();
         }
@@ -219,12 +226,12 @@ fn key_of(words: &[u32]) -> Option<TagName> {
         kind if kind == context::TagKind::Text as u32 => TagKind::Text,
         _ => return None,
     };
-    // An empty name could not be requested.
+    // A tag cannot be requested by an empty name.
     let name = text_of(name).filter(|name| !name.is_empty())?;
     Some(TagName { name, kind })
 }
 
-/// Returns the text that starts with its length.
+/// Returns the text in words that start with its length.
 fn text_of(words: &[u32]) -> Option<Arc<str>> {
     let (len, words) = words.split_first()?;
     let len = usize::try_from(*len).ok().filter(|len| *len <= TEXT_MAX)?;
@@ -242,7 +249,7 @@ fn read<const N: usize>(pid: i32, avma: u64) -> Option<[u32; N]> {
     (read_words(pid, avma, &mut words) == N).then_some(words)
 }
 
-/// Reads words of the target's memory, and returns how many there were.
+/// Reads words of the target's memory, and returns the number of words that could be read.
 fn read_words(pid: i32, avma: u64, into: &mut [u32]) -> usize {
     let mut bytes = vec![0; into.len() * 4];
     let got = inject::read_part(pid, avma, &mut bytes) / 4;
@@ -281,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_lies_in_one_private_readable_mapping() {
+    fn a_table_is_in_one_private_readable_mapping() {
         let start = 0x7000_0000;
         let name = format!("/memfd:{TABLE_MAPPING}");
         let before = Mapping::writable(start - PAGE, start, "");

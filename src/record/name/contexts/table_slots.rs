@@ -1,9 +1,9 @@
-//! The tables that handlers read: eight slots among the sources, and their history.
+//! Assigns context tables to the eight slots from which handlers read.
 //!
 //! # Invariants
-//! - A handler may still read a table that was withdrawn, and its samples name the slot. A slot
-//!   goes to another table only after all handlers that may have seen the first have left.
-//! - The address of a table that is gone is not among the sources.
+//! - A handler may still read a withdrawn table, and its samples name the slot. A slot is reused
+//!   only after all handlers that may have seen the earlier table have returned.
+//! - The sources never contain the address of a table that no longer exists.
 
 use traceprof_abi::context::{ContextSources, SOURCES_TABLES, origin};
 use traceprof_abi::sync::Ordering;
@@ -17,9 +17,9 @@ enum TableSlot {
     #[default]
     Free,
     Used(u32),
-    /// The table is gone, and handlers may still read it.
+    /// The table no longer exists, but handlers may still read its slot.
     Withdrawn(u32),
-    /// No handler reads the table; samples that name the slot belong to it.
+    /// No handler reads the slot any more, but samples that name it belong to this table.
     Left(u32),
 }
 
@@ -35,39 +35,40 @@ pub(super) struct TableSlots {
 impl TableSlots {
     /// Publishes a table with this number to the handlers; returns false if no slot is free.
     pub(super) fn give(&mut self, number: u32, avma: u64, sources: &ContextSources) -> bool {
-        let is_free = |place: &TableSlot| matches!(place, TableSlot::Free | TableSlot::Left(_));
+        let is_free = |slot: &TableSlot| matches!(slot, TableSlot::Free | TableSlot::Left(_));
         let Some(at) = self.slots.iter().position(is_free) else { return false };
         self.slots[at] = TableSlot::Used(number);
-        // Relaxed: published by the number below; of a slot that is used again it is the one word.
+        // Relaxed: the store of the count below publishes it. In a reused slot, which the count
+        // includes already, this one word is all that changes.
         sources.tables[at].store(avma, Ordering::Relaxed);
-        let used = self.slots.iter().rposition(|place| *place != TableSlot::Free);
+        let used = self.slots.iter().rposition(|slot| *slot != TableSlot::Free);
         // Release: pairs with the Acquire in the handler.
         sources.tables_used.store(used.map_or(0, |last| last as u32 + 1), Ordering::Release);
         true
     }
 
-    /// Withdraws a table that is gone from the handlers.
+    /// Removes a table that no longer exists from the sources of the handlers.
     pub(super) fn withdraw(&mut self, number: u32, sources: &ContextSources) {
-        for (place, word) in self.slots.iter_mut().zip(&sources.tables) {
-            if *place == TableSlot::Used(number) {
-                *place = TableSlot::Withdrawn(number);
+        for (slot, word) in self.slots.iter_mut().zip(&sources.tables) {
+            if *slot == TableSlot::Used(number) {
+                *slot = TableSlot::Withdrawn(number);
                 // Relaxed: the rotation that `recycle` waits for orders it before later handlers.
                 word.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    /// Reuses slots withdrawn before the last rotation, since the old storage is drained and no
-    /// handler is in it.
+    /// Makes slots free that were withdrawn before the last rotation: the old storage is drained,
+    /// so no handler is left in it.
     pub(super) fn recycle(&mut self) {
-        for place in &mut self.slots {
-            if let TableSlot::Withdrawn(number) = *place {
-                *place = TableSlot::Left(number);
+        for slot in &mut self.slots {
+            if let TableSlot::Withdrawn(number) = *slot {
+                *slot = TableSlot::Left(number);
             }
         }
     }
 
-    /// Replaces the slot in a sample's source with the table's number.
+    /// Returns a sample's source with the slot replaced by the number of its table.
     pub(super) fn numbered(&self, source: u32) -> u32 {
         let at = source.checked_sub(origin::TABLE).map(|at| at as usize);
         match at.and_then(|at| self.slots.get(at)) {
@@ -84,7 +85,7 @@ impl TableSlots {
         if tables > self.most_left_out {
             if self.most_left_out == 0 {
                 self.notices.push(format!(
-                    "contexts: {tables} more tables are not read: there is room for \
+                    "contexts: {tables} more tables are not read: the limit is \
                      {SOURCES_TABLES}"
                 ));
             }
@@ -92,7 +93,7 @@ impl TableSlots {
         }
     }
 
-    /// Notes the number of possible tables that were not examined.
+    /// Notes the number of candidate mappings that were not checked.
     pub(super) fn skip(&mut self, mappings: usize) {
         if mappings > 0 && !std::mem::replace(&mut self.has_reported_names, true) {
             let text =
@@ -128,8 +129,8 @@ mod tests {
         assert!(!slots.give(8, 0x9000, sources));
         slots.withdraw(3, sources);
         assert_eq!(sources.tables[3].load(Ordering::Relaxed), 0);
-        assert!(!slots.give(8, 0x9000, sources), "handlers may be in it");
-        assert_eq!(slots.numbered(4), 4, "its samples are still its own");
+        assert!(!slots.give(8, 0x9000, sources), "handlers may still read it");
+        assert_eq!(slots.numbered(4), 4, "its samples still belong to it");
         slots.recycle();
         assert_eq!(slots.numbered(4), 4);
         assert!(slots.give(8, 0x9000, sources));

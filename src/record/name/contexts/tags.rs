@@ -1,6 +1,6 @@
-//! The trace's ten tags, and the texts that are their values as far as there is room.
+//! The trace's ten tags, and the texts that are their values while there is room.
 //!
-//! The first ten names of all tables and programs become tags.
+//! The first ten names from all tables and programs become tags.
 
 use std::collections::HashSet;
 use std::ops::DerefMut;
@@ -10,20 +10,20 @@ use traceprof_abi::context::TAGS;
 
 use crate::trace::{TagKey, TagKind, Value};
 
-/// The largest size of all tag texts of a trace, each of which stays until the recording ends.
+/// The largest total size of a trace's tag texts, in bytes: all stay until the recording ends.
 const TEXTS_BYTES: usize = 32 << 20;
-/// Memory for a text besides its bytes.
+/// The memory for a text in addition to its content, in bytes.
 const TEXT_OVERHEAD: usize = 128;
 
 /// The texts that are in the trace.
 #[derive(Debug, Default)]
-pub(super) struct TagTexts {
+pub(super) struct AdmittedTexts {
     admitted: HashSet<Arc<str>>,
     bytes: usize,
 }
 
-impl TagTexts {
-    /// Checks whether a text is in the trace, or adds it if there is room.
+impl AdmittedTexts {
+    /// Adds a text if it is new and there is room, and returns whether it is in the trace.
     pub(super) fn admit(&mut self, text: &Arc<str>) -> bool {
         if self.admitted.contains(text) {
             return true;
@@ -37,7 +37,7 @@ impl TagTexts {
     }
 }
 
-/// The names of a trace's tags by their index, for all its processes; names are only added.
+/// The names of a trace's tags by index, for all processes of the trace; names are never removed.
 #[derive(Debug, Default)]
 pub(crate) struct TagNames(Mutex<Vec<TagKey>>);
 
@@ -50,7 +50,7 @@ impl TagNames {
     }
 
     fn keys(&self) -> impl DerefMut<Target = Vec<TagKey>> {
-        // A panicking thread has either pushed a name or not.
+        // A thread that panicked has either pushed a complete name or none.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,15 +65,16 @@ pub(super) struct ProcessTags {
 }
 
 impl ProcessTags {
-    /// Makes the view of a trace's names.
+    /// Makes a process's view of these names.
     pub(super) fn of(all: Arc<TagNames>) -> Self {
         Self { all, ..Self::default() }
     }
 
-    /// Returns the index of a tag in the trace; `None` if ten others are taken.
+    /// Returns the index of a tag in the trace, and adds the tag if needed; `None` if the trace has
+    /// ten others.
     ///
     /// A number and a text of the same name are different tags.
-    pub(super) fn place(&mut self, name: &str, kind: TagKind) -> Option<usize> {
+    pub(super) fn index_of(&mut self, name: &str, kind: TagKind) -> Option<usize> {
         let find =
             |keys: &[TagKey]| keys.iter().position(|key| key.name == name && key.kind == kind);
         if let Some(known) = find(&self.keys) {
@@ -90,14 +91,14 @@ impl ProcessTags {
         find(&self.keys)
     }
 
-    /// Returns a bit for each index whose values are texts.
+    /// Returns a set of bits, one for each index whose values are texts.
     pub(super) fn texts(&self) -> u16 {
         let bits = self.keys.iter().enumerate();
-        bits.fold(0, |bits, (place, key)| bits | u16::from(key.kind == TagKind::Text) << place)
+        bits.fold(0, |bits, (index, key)| bits | u16::from(key.kind == TagKind::Text) << index)
     }
 
     /// Returns the names for the trace's metadata, if new ones have been added.
-    pub(super) fn news(&mut self) -> Option<(String, Value)> {
+    pub(super) fn take_new_metadata(&mut self) -> Option<(String, Value)> {
         if self.reported == self.keys.len() {
             return None;
         }
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn texts_are_admitted_while_there_is_room_and_known_ones_always() {
-        let mut texts = TagTexts::default();
+        let mut texts = AdmittedTexts::default();
         let text = |number: usize| Arc::from(format!("{number:0>872}"));
         let room = TEXTS_BYTES / 1000;
         let admitted = (0..room + 100).filter(|number| texts.admit(&text(*number))).count();
@@ -127,36 +128,36 @@ mod tests {
         let all = Arc::new(TagNames::default());
         let [mut one, mut other] = [(); 2].map(|()| ProcessTags::of(Arc::clone(&all)));
         assert_eq!(all.metadata(), None);
-        assert_eq!(one.place("route", TagKind::Text), Some(0));
-        assert_eq!(other.place("shard", TagKind::Number), Some(1));
-        assert_eq!(other.place("route", TagKind::Text), Some(0));
-        assert_eq!(one.place("shard", TagKind::Number), Some(1));
+        assert_eq!(one.index_of("route", TagKind::Text), Some(0));
+        assert_eq!(other.index_of("shard", TagKind::Number), Some(1));
+        assert_eq!(other.index_of("route", TagKind::Text), Some(0));
+        assert_eq!(one.index_of("shard", TagKind::Number), Some(1));
         assert_eq!((one.texts(), other.texts()), (1, 1));
         // The last report covers all names that a process uses.
-        assert_eq!(one.news(), other.news());
+        assert_eq!(one.take_new_metadata(), other.take_new_metadata());
         assert_eq!(TagKey::of(&[all.metadata().unwrap()].into()).len(), 2);
         for number in 2..TAGS {
-            assert_eq!(one.place(&format!("{number}"), TagKind::Text), Some(number));
+            assert_eq!(one.index_of(&format!("{number}"), TagKind::Text), Some(number));
         }
-        assert_eq!(other.place("eleventh", TagKind::Text), None);
-        assert_eq!(other.place("5", TagKind::Text), Some(5));
+        assert_eq!(other.index_of("eleventh", TagKind::Text), None);
+        assert_eq!(other.index_of("5", TagKind::Text), Some(5));
     }
 
     #[test]
     fn the_first_ten_names_become_tags() {
         let mut tags = ProcessTags::default();
-        assert_eq!(tags.news(), None);
+        assert_eq!(tags.take_new_metadata(), None);
         let name = |number: usize| format!("tag{number}");
         for number in 0..TAGS + 2 {
             let kind = if number % 2 == 0 { TagKind::Text } else { TagKind::Number };
             let expected = (number < TAGS).then_some(number);
-            assert_eq!(tags.place(&name(number), kind), expected);
-            assert_eq!(tags.place(&name(number), kind), expected);
+            assert_eq!(tags.index_of(&name(number), kind), expected);
+            assert_eq!(tags.index_of(&name(number), kind), expected);
         }
-        assert_eq!(tags.place(&name(0), TagKind::Number), None, "another one of the same name");
+        assert_eq!(tags.index_of(&name(0), TagKind::Number), None, "another one of the same name");
         assert_eq!(tags.texts(), 0b01_0101_0101);
-        let (key, value) = tags.news().unwrap();
+        let (key, value) = tags.take_new_metadata().unwrap();
         assert_eq!(TagKey::of(&[(key, value)].into()).len(), TAGS);
-        assert_eq!(tags.news(), None);
+        assert_eq!(tags.take_new_metadata(), None);
     }
 }

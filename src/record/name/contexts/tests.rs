@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nix::unistd::gettid;
-use traceprof_abi::context::{self, ContextTable, TABLE_MAGIC, TABLE_VERSION, Values, place};
+use traceprof_abi::context::{
+    self, ContextTable, TABLE_MAGIC, TABLE_VERSION, Values, table_layout,
+};
 use traceprof_abi::sync::{AtomicU32, AtomicU64};
 
 use super::*;
@@ -62,10 +64,10 @@ fn tables_are_found_once_they_are_ready_and_only_those_of_the_process_itself() {
         contexts.refresh(&own, &AddressMap::default(), sources);
         sources.tables_used.load(Ordering::Relaxed)
     };
-    assert_eq!(refresh(&mut contexts), 0, "it is being made");
+    assert_eq!(refresh(&mut contexts), 0, "the table is being made");
     ready(&table);
     table.header.pid.store(1, Ordering::Relaxed);
-    assert_eq!(refresh(&mut contexts), 0, "the parent's");
+    assert_eq!(refresh(&mut contexts), 0, "the table of the parent");
     table.header.pid.store(std::process::id(), Ordering::Relaxed);
     assert_eq!(refresh(&mut contexts), 1);
     assert_eq!(refresh(&mut contexts), 1);
@@ -80,9 +82,9 @@ fn tables_are_found_once_they_are_ready_and_only_those_of_the_process_itself() {
     assert_eq!(contexts.outside().read(tid), ThreadContext::default(), "torn");
     table.header.pid.store(1, Ordering::Relaxed);
     refresh(&mut contexts);
-    assert_eq!(sources.tables[0].load(Ordering::Relaxed), 0, "it is none any more");
+    assert_eq!(sources.tables[0].load(Ordering::Relaxed), 0, "it is no longer a table");
     table.header.pid.store(std::process::id(), Ordering::Relaxed);
-    assert_eq!(refresh(&mut contexts), 2, "handlers may still be in the first place");
+    assert_eq!(refresh(&mut contexts), 2, "handlers may still read the first slot");
     assert_eq!(sources.tables[1].load(Ordering::Relaxed), address);
     contexts.refresh(&[], &AddressMap::default(), sources);
     assert_eq!(sources.tables[1].load(Ordering::Relaxed), 0, "gone");
@@ -99,7 +101,7 @@ fn tags_of_the_application_become_those_of_the_trace() {
     let (address, table) = table();
     put_name(&table, 3, "route", context::TagKind::Text);
     put_name(&table, 5, "tenant", context::TagKind::Number);
-    let at = place::TEXT_WORDS - 3;
+    let at = table_layout::TEXT_WORDS - 3;
     put_text(&table.texts.words[..4], "/checkout");
     put_text(&table.texts.words[at..], "/cart/x");
     ready(&table);
@@ -171,17 +173,17 @@ fn a_thread_from_before_the_table_may_leave_a_stale_entry_too() {
     let mut contexts = contexts(data);
     let inner = (std::process::id(), TID);
     let life = ThreadLife { tid: TID as i32, inner, name: String::new(), start_ns: 0 };
-    let seen = ThreadNews::Seen { key: (1, 0), life };
+    let seen = ThreadChange::Seen { key: (1, 0), life };
     contexts.name(&mut Batch { threads: vec![seen], ..Batch::default() });
     ready(&table);
     let mappings = proc::mappings(std::process::id() as i32).unwrap();
     let own: Vec<_> = mappings.into_iter().filter(|it| it.start == address).collect();
     contexts.refresh(&own, &AddressMap::default(), data.context_sources());
-    // It ends without returning its entry.
+    // The thread exits without returning its entry.
     table.claim(TID).unwrap().set(7, 8);
     let sample =
         |slot| Sample { slot, tid: TID, source: 1, span: 7, root_span: 8, ..Sample::default() };
-    let gone = ThreadNews::Gone { key: (1, 0), time_ns: 5 };
+    let gone = ThreadChange::Exited { key: (1, 0), time_ns: 5 };
     let samples = vec![sample(1), sample(2)];
     let mut batch = Batch { threads: vec![gone], samples, ..Batch::default() };
     contexts.name(&mut batch);

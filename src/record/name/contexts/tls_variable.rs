@@ -1,37 +1,38 @@
-//! The loader's addresses of the variables that point to thread context records.
+//! Resolves the addresses of the variables that point to thread context records, from the loader's
+//! data.
 //!
 //! # Invariants
-//! - Constants are known at once; words that the loader has not filled in yet are no way, and are
-//!   read again later.
+//! - Constant offsets are known at once. A word that the loader has not filled in yet gives no
+//!   location, and is read again later.
 
-use traceprof_abi::context::{RecordKind, Way};
+use traceprof_abi::context::{RecordKind, TlsLocation};
 
 use crate::elf::TlsAccess;
 
-/// The largest module number that is believed.
+/// The largest plausible module number.
 const MODULE_MAX: u64 = 1 << 20;
-/// The largest size of a module's block, and of its distance from the thread pointer.
+/// The largest plausible size of a module's block, and distance from the thread pointer, in bytes.
 const BLOCK_MAX: u64 = 1 << 32;
 
 /// Resolves a module's access to a variable in a live process.
 ///
-/// `bias` leads from the file's addresses to the process's. `vector` is the C library's way for
-/// blocks at no fixed distance, and `read` returns a word of memory. The result is `None` if the
-/// loader has not decided yet, or has an impossible value.
+/// `bias` is the load bias of the module. `vector` is the C library's kind of record for blocks
+/// without a fixed distance, and `read` returns a word of memory. The result is `None` if the
+/// loader has not decided yet, or if its value is impossible.
 pub(super) fn resolve(
     access: TlsAccess,
     bias: u64,
     vector: RecordKind,
     read: impl Fn(u64) -> Option<u64>,
-) -> Option<Way> {
+) -> Option<TlsLocation> {
     let word = |svma: u64| read(svma.wrapping_add(bias));
     let at_offset = |offset: u64| {
         let is_near = offset.wrapping_neg() < BLOCK_MAX && offset != 0;
-        is_near.then_some(Way { kind: RecordKind::Offset, offset, module: 0 })
+        is_near.then_some(TlsLocation { kind: RecordKind::Offset, offset, module: 0 })
     };
     let in_module = |module: u64, offset: u64| {
         let is_one = (1..=MODULE_MAX).contains(&module) && offset < BLOCK_MAX;
-        is_one.then_some(Way { kind: vector, offset, module })
+        is_one.then_some(TlsLocation { kind: vector, offset, module })
     };
     match access {
         TlsAccess::Offset(offset) => at_offset(offset),
@@ -46,12 +47,13 @@ pub(super) fn resolve(
             if resolver == 0 {
                 return None;
             }
-            // An address of the program is never one of these negative numbers.
-            if let Some(way) = at_offset(argument.wrapping_add(delta)) {
-                return Some(way);
+            // Such a negative number is never an address in the program.
+            if let Some(location) = at_offset(argument.wrapping_add(delta)) {
+                return Some(location);
             }
             let (module, offset) = (read(argument)?, read(argument.wrapping_add(8))?);
-            // Before its first use it points to its own relocation, which starts with its address.
+            // Before its first use, the descriptor points to its own relocation, which starts with
+            // the address of the descriptor.
             let is_resolved = module != svma;
             in_module(module, offset.wrapping_add(delta)).filter(|_| is_resolved)
         }
@@ -66,9 +68,9 @@ mod tests {
 
     fn check(access: TlsAccess, words: &[(u64, u64)], expected: Option<(RecordKind, u64, u64)>) {
         let read = |avma: u64| words.iter().find(|(at, _)| *at == avma).map(|(_, word)| *word);
-        let way = resolve(access, BIAS, RecordKind::Glibc, read);
-        let expected = expected.map(|(kind, offset, module)| Way { kind, offset, module });
-        assert_eq!(way, expected, "{access:?} {words:x?}");
+        let location = resolve(access, BIAS, RecordKind::Glibc, read);
+        let expected = expected.map(|(kind, offset, module)| TlsLocation { kind, offset, module });
+        assert_eq!(location, expected, "{access:?} {words:x?}");
     }
 
     fn below(distance: u64) -> Option<(RecordKind, u64, u64)> {

@@ -1,12 +1,12 @@
 //! Names of code that the target's runtime generates, from files that the runtime writes.
 //!
 //! # Invariants
-//! - Nothing here waits for a file without limit: the files are the target's, and their file system
-//!   may be too. A thread of its own reads them. It gets a moment to find the names that samples
-//!   need, and if it does not return it is not waited for again.
-//! - Names that were read stay known when the target is gone. Its folders are opened at once, since
-//!   they cannot be opened later.
-//! - Names that a late reader brings from the last program are not used for the current one.
+//! - No wait for a file is unbounded: the files belong to the target, and their file system may as
+//!   well. A separate thread reads them. Each request waits a moment for the thread to find the
+//!   names that samples need. If the thread does not return, the request is not waited for again.
+//! - Names that were read stay known after the target has exited. The target's folders are opened
+//!   at the start, since they cannot be opened later.
+//! - Names that a late reader finds for an earlier program are not used for the current program.
 
 use crate::record::target::jit_dump::DumpFile;
 use std::io;
@@ -21,18 +21,18 @@ mod reader;
 
 use self::reader::JitReader;
 
-/// How long to wait for the reader, which reads some hundred megabytes in this time.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a request waits for the reader, which reads some hundred megabytes in this time.
+const READER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The code that is known so far.
 #[derive(Debug, Default)]
 struct KnownCode {
     code: JitCode,
-    /// The name of the module of such code: the file that its names came from.
+    /// The name of the module of such code: the file with its names.
     source: String,
-    /// A number that changes with the known code.
+    /// A number that changes whenever the known code does.
     version: u64,
-    /// The number of the process's program that all this belongs to.
+    /// The number of the process's program that the code belongs to.
     program: u64,
 }
 
@@ -42,11 +42,11 @@ struct SharedCode(Arc<Mutex<KnownCode>>);
 
 impl SharedCode {
     fn lock(&self) -> MutexGuard<'_, KnownCode> {
-        // Code is added piece by piece, and each state is valid.
+        // Code is added piece by piece, and each intermediate state is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to the known code of a program, unless another one runs by now.
+    /// Adds to the known code of a program, unless another program runs by now.
     fn add(&self, program: u64, add: impl FnOnce(&mut JitCode)) {
         let mut known = self.lock();
         if known.program == program {
@@ -86,25 +86,24 @@ pub(crate) struct JitNames {
     map_requests: Arc<MapRequests>,
     requests: Sender<ReadRequest>,
     back: Receiver<()>,
-    /// Whether the reader has not yet returned from its last request.
+    /// Whether the reader has not finished its last request yet.
     is_away: bool,
-    /// How long to wait for it in that case.
-    patience: Duration,
-    /// How long to wait after a new request.
-    longest: Duration,
+    /// How long to wait for the reader then.
+    timeout: Duration,
+    /// The timeout of a new request.
+    full_timeout: Duration,
     /// The current program.
     program: u64,
 }
 
 impl JitNames {
-    /// Starts the reader for a process; a Java machine writes its maps on request through
-    /// `map_requests`.
+    /// Starts the reader for a process; a JVM writes its maps on request through `map_requests`.
     pub(crate) fn start(pid: i32, map_requests: Arc<MapRequests>) -> io::Result<Self> {
         let known = SharedCode::default();
         let shared = known.clone();
         let (mut reader, asked) = (None, Arc::clone(&map_requests));
         let mut names = Self::over(known, asked, move |request| {
-            // Opening the target's folders may hang as well.
+            // The target's folders are opened in the thread, since that may hang as well.
             let reader =
                 reader.get_or_insert_with(|| JitReader::start(pid, &map_requests, shared.clone()));
             reader.read(request.program, &request.dumps);
@@ -113,7 +112,7 @@ impl JitNames {
         Ok(names)
     }
 
-    /// Uses this reader.
+    /// Starts a thread with this reader.
     fn over(
         known: SharedCode,
         map_requests: Arc<MapRequests>,
@@ -129,18 +128,18 @@ impl JitNames {
                 }
             }
         };
-        // It ends when no requests come any more, or with this process.
+        // The thread exits when the channel of requests closes, or with this process.
         std::thread::Builder::new().name("jit names".to_string()).spawn(work)?;
-        let (patience, longest) = (PATIENCE, PATIENCE);
+        let (timeout, full_timeout) = (READER_TIMEOUT, READER_TIMEOUT);
         let is_away = false;
-        Ok(Self { known, map_requests, requests, back, is_away, patience, longest, program: 0 })
+        Ok(Self { known, map_requests, requests, back, is_away, timeout, full_timeout, program: 0 })
     }
 
-    /// Waits for the reader however busy the machine is.
+    /// Sets a long timeout, for busy machines.
     #[cfg(test)]
     pub(crate) fn patient(self) -> Self {
-        let longest = Duration::from_secs(60);
-        Self { patience: longest, longest, ..self }
+        let full_timeout = Duration::from_secs(60);
+        Self { timeout: full_timeout, full_timeout, ..self }
     }
 
     /// Starts another program in the process and forgets the last one's names.
@@ -156,27 +155,27 @@ impl JitNames {
         }
     }
 
-    /// Waits for the reader once per request, and checks whether it has returned.
+    /// Returns whether the reader has finished its request; waits for it once per request.
     fn is_back(&mut self) -> bool {
-        self.is_away = self.is_away && self.back.recv_timeout(self.patience).is_err();
-        self.patience = Duration::ZERO;
+        self.is_away = self.is_away && self.back.recv_timeout(self.timeout).is_err();
+        self.timeout = Duration::ZERO;
         !self.is_away
     }
 
     fn ask(&mut self, dumps: &[Arc<DumpFile>]) {
-        // A reader that is gone does not return either.
+        // If the reader has exited, it does not answer either.
         let _ = self.requests.send(ReadRequest { program: self.program, dumps: dumps.to_vec() });
-        (self.is_away, self.patience) = (true, self.longest);
+        (self.is_away, self.timeout) = (true, self.full_timeout);
     }
 
-    /// Checks whether the runtime names its code on request.
+    /// Returns whether the runtime names its code on request.
     pub(crate) fn can_be_asked(&self) -> bool {
         self.map_requests.is_served()
     }
 
-    /// Requests the names of all present code; an answer says when to read them.
+    /// Requests the names of all present code; the answer says when to read them.
     ///
-    /// Returns false if no thread passes requests on, so that no answer comes.
+    /// Returns false if no answer will come, since no thread serves requests.
     pub(crate) fn ask_runtime(&self, question: u64) -> bool {
         self.map_requests.want(question)
     }
@@ -186,12 +185,12 @@ impl JitNames {
         self.known.lock().code.find_at(avma, time_ns)
     }
 
-    /// Returns a number that changes with the known code.
+    /// Returns a number that changes whenever the known code does.
     pub(crate) fn version(&self) -> u64 {
         self.known.lock().version
     }
 
-    /// Returns the name of the module of such code: the file that its names came from.
+    /// Returns the name of the module of such code: the file with its names.
     pub(crate) fn source(&self) -> String {
         self.known.lock().source.clone()
     }
@@ -206,12 +205,12 @@ mod tests {
     use crate::symbol::{CodeReader, PerfMap};
 
     #[test]
-    fn a_reader_that_hangs_is_not_waited_for() {
+    fn a_hanging_reader_is_waited_for_only_once() {
         let (go, gate) = channel::<()>();
         let known = SharedCode::default();
         let shared = known.clone();
         let mut names = JitNames::over(known, Arc::default(), move |request| {
-            // Closed when the reader may go on.
+            // Blocks until the test closes the channel.
             let _ = gate.recv();
             let map = if request.program > 0 { "1000 10 g\n" } else { "1000 10 f\n" };
             shared.add(request.program, |code| PerfMap::default().feed(map.as_bytes(), code));
@@ -225,30 +224,34 @@ mod tests {
         let start = Instant::now();
         names.refresh(&[]);
         let first = start.elapsed();
-        assert!(first >= PATIENCE && name(&names).is_empty());
+        assert!(first >= READER_TIMEOUT && name(&names).is_empty());
         let start = Instant::now();
         (0..100).for_each(|_| names.refresh(&[]));
-        assert!(start.elapsed() < first, "it is waited for once");
+        assert!(start.elapsed() < first, "only the first call waits");
         names.start_program();
         let version = names.version();
         drop(go);
-        names.patience = Duration::from_secs(60);
+        names.timeout = Duration::from_secs(60);
         assert!(names.is_back());
-        assert_eq!((name(&names).as_str(), names.version()), ("", version), "of the last program");
+        assert_eq!(
+            (name(&names).as_str(), names.version()),
+            ("", version),
+            "names of the last program"
+        );
         assert_eq!(names.source(), "");
         names.refresh(&[]);
-        assert!(!names.is_away && name(&names) == "g", "it knows the program");
+        assert!(!names.is_away && name(&names) == "g", "the names of this program");
         assert_ne!(names.version(), version);
         assert_eq!(names.source(), "program 1");
     }
 
     #[test]
-    fn names_are_read_although_the_program_ends_before_they_are_wanted() {
+    fn names_are_read_even_if_the_program_exits_before_samples_need_them() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
         std::fs::write(&map, "1000 10 f\n").unwrap();
         let mut names = JitNames::start(child.id() as i32, Arc::default()).unwrap();
-        wait_until("it never looks", || names.version() > 0);
+        wait_until("the map is not read", || names.version() > 0);
         child.kill().and_then(|()| child.wait()).unwrap();
         std::fs::remove_file(&map).unwrap();
         names.refresh(&[]);

@@ -1,8 +1,8 @@
-//! The schedule of requests to a Java virtual machine for its perf map.
+//! Schedules the requests to a JVM for its perf map.
 //!
 //! # Invariants
-//! - A machine spends only a small part of its time on answers, however many are wanted.
-//! - A map that it wrote stays until the end: a reader may be about to open it.
+//! - A JVM spends only a small part of its time on answers, however many are wanted.
+//! - A map that a JVM wrote stays until the end: a reader may be about to open it.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,38 +11,39 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::record::name::jvm::attach_protocol::{AskError, JavaVm};
 use crate::record::name::jvm::map_requests::{MapRequests, MapServer};
 
-/// The pause between two requests if no sample wants one earlier; code may have replaced other
-/// code.
+/// The pause between two requests if no sample wants an earlier one; code may have replaced other
+/// code meanwhile.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The shortest pause between two requests.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// How long the machine may take for its first answers: methods are compiled early.
+/// The total time that a JVM may spend on answers without a limit on their share: most methods are
+/// compiled early.
 const GRACE: Duration = Duration::from_secs(1);
-/// After that, answers take at most one part in this many of its time.
+/// Beyond that time, answers take at most one part in this many of the JVM's time.
 const SHARE: u32 = 20;
-/// How long a machine may be starting without a SIGQUIT handler.
+/// How long a JVM may have no SIGQUIT handler while it starts.
 const STARTING: Duration = Duration::from_secs(10);
-/// The interval at which the machine and the requests are checked.
+/// The interval at which the JVM and the requests are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the last map is left alone for its reader, who comes with each batch of samples.
+/// How long the last map stays unchanged for its reader, which reads with each batch of samples.
 const READING_TIME: Duration = Duration::from_secs(1);
-/// Consecutive requests without an answer after which requests end.
+/// The number of consecutive requests without an answer after which requests end.
 const SILENT_MAX: u32 = 3;
 
 /// The signals that end the poller.
 pub(super) struct PollerEnd<'a> {
-    /// Returns true when it must end.
+    /// Returns whether the poller must end.
     pub(super) is_ending: &'a dyn Fn() -> bool,
-    /// Returns true once the last samples have arrived: only their requests are then served, at
-    /// once.
+    /// Returns whether the last samples have arrived. From then on only their requests are served,
+    /// at once.
     pub(super) is_hurried: &'a dyn Fn() -> bool,
     /// The receiver of a channel that closes at the end.
     pub(super) stopped: Receiver<()>,
 }
 
-/// The poller of one machine's map.
+/// Requests the maps of one JVM.
 pub(super) struct MapPoller<'a> {
-    machine: JavaVm,
+    jvm: JavaVm,
     map_requests: &'a MapRequests,
     end: PollerEnd<'a>,
     /// The time at which the last request ended.
@@ -62,14 +63,14 @@ impl Pause {
 }
 
 impl<'a> MapPoller<'a> {
-    pub(super) fn new(machine: JavaVm, map_requests: &'a MapRequests, end: PollerEnd<'a>) -> Self {
-        Self { machine, map_requests, end, asked: Cell::new(SystemTime::UNIX_EPOCH) }
+    pub(super) fn new(jvm: JavaVm, map_requests: &'a MapRequests, end: PollerEnd<'a>) -> Self {
+        Self { jvm, map_requests, end, asked: Cell::new(SystemTime::UNIX_EPOCH) }
     }
 
-    /// Requests maps until the end, and then removes a map that was not there before.
+    /// Requests maps until the end, and then removes the map unless it existed before.
     pub(super) fn run(self, has_first_answer: impl Fn(), tell: impl Fn(String)) {
         let served = self.map_requests.serve();
-        let kept = self.machine.map();
+        let kept = self.jvm.map();
         let error = match &kept {
             Ok(_) => self.ask_on(&served, &has_first_answer).map(|error| error.to_string()),
             Err(error) => Some(error.to_string()),
@@ -78,15 +79,15 @@ impl<'a> MapPoller<'a> {
         has_first_answer();
         drop(served);
         if let Ok(None) = kept {
-            // Nothing is ever sent: it returns when the other end is closed.
+            // No message is ever sent: this returns when the other end is closed.
             let _ = self.end.stopped.recv();
-            if let Ok(Some(map)) = self.machine.map() {
-                self.machine.remove_map(map, self.asked.get());
+            if let Ok(Some(map)) = self.jvm.map() {
+                self.jvm.remove_map(map, self.asked.get());
             }
         }
     }
 
-    /// Requests maps until the end; returns why there is none, or why there will be no more.
+    /// Requests maps until the end, and returns why there is no map, or why no more will come.
     fn ask_on(&self, served: &MapServer<'_>, has_first_answer: &dyn Fn()) -> Option<AskError> {
         let (mut has_map, mut silent, mut spent) = (false, 0, Duration::ZERO);
         let started = Instant::now();
@@ -110,13 +111,13 @@ impl<'a> MapPoller<'a> {
                 }
                 Err(error) => (None, Some(error)),
             };
-            // A machine that is starting has its names soon.
+            // A JVM that is starting will have names soon, so its requests stay open.
             if pause.is_none() || !matches!(error, Some(AskError::NotYet)) {
                 served.answer();
             }
             if !pause.is_some_and(|pause| self.wait(served, &pause)) {
-                // A failure at the end of a machine that has delivered names is just its end.
-                let is_over = has_map && (self.machine.is_gone() || (self.end.is_ending)());
+                // If a JVM that has delivered names exits, a failure of a request means only that.
+                let is_over = has_map && (self.jvm.is_gone() || (self.end.is_ending)());
                 return error.filter(|_| !is_over);
             }
         }
@@ -125,14 +126,14 @@ impl<'a> MapPoller<'a> {
     fn ask(&self) -> Result<Duration, AskError> {
         let is_ending = self.end.is_ending;
         let ask = || {
-            let outcome = self.machine.ask(is_ending);
+            let outcome = self.jvm.ask(is_ending);
             self.asked.set(SystemTime::now());
             outcome
         };
         self.map_requests.write(is_ending, ask).unwrap_or(Err(AskError::Over))
     }
 
-    /// Waits for the next request; returns false if none comes.
+    /// Waits until the next request is due, and returns false if there will be none.
     fn wait(&self, served: &MapServer<'_>, pause: &Pause) -> bool {
         let started = Instant::now();
         loop {
@@ -144,7 +145,7 @@ impl<'a> MapPoller<'a> {
                 CHECK_INTERVAL.min(left)
             };
             let is_over = self.end.stopped.recv_timeout(step) != Err(RecvTimeoutError::Timeout);
-            if is_over || (self.end.is_ending)() || self.machine.is_gone() {
+            if is_over || (self.end.is_ending)() || self.jvm.is_gone() {
                 return false;
             }
             let waited = started.elapsed();

@@ -1,11 +1,11 @@
-//! The requests for a machine's perf map, between its writer, its reader and the samples that want
-//! names.
+//! The requests for a JVM's perf map, shared by the writer of the map, its reader, and the samples
+//! that want names.
 //!
 //! # Invariants
 //! - A map is not read while it is being written.
-//! - A request is answered once a map requested after it has been written, once none can be had, or
-//!   once the poller ends. The poller may hang forever in a file system of the target's, so waiting
-//!   for an answer must be bounded.
+//! - A request is answered once a map that was requested after it has been written, once no map can
+//!   be written, or once the poller ends. The poller may hang forever in a file system of the
+//!   target, so every wait for an answer must be bounded.
 
 use std::fmt;
 use std::mem;
@@ -21,9 +21,9 @@ type OnAnswer = Arc<dyn Fn(u64) + Send + Sync>;
 /// The requests for the maps of one process.
 #[derive(Debug, Default)]
 pub(crate) struct MapRequests {
-    /// How often a map was written on request.
+    /// The number of maps that were written on request.
     ///
-    /// The lock is held during a write, when the file is neither the old nor the new map.
+    /// The lock is held during a write, while the file is neither the old nor the new map.
     count: Mutex<u64>,
     demand: Mutex<PendingRequests>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct MapRequests {
 /// The requests for the next map.
 #[derive(Default)]
 struct PendingRequests {
-    /// The number of the current server, which has maps written.
+    /// The number of the current server, which requests the maps.
     server: Option<u64>,
     /// The number of servers so far.
     servers: u64,
-    /// Requests that no server has taken yet.
+    /// The requests that no server has taken yet.
     questions: Vec<u64>,
-    /// Requests that the next map answers.
+    /// The requests that the next map answers.
     taken: Vec<u64>,
-    /// The count of writes up to the map that was read last.
+    /// The count of maps up to the map that was read last.
     read: u64,
     answer: Option<OnAnswer>,
 }
@@ -51,17 +51,18 @@ impl fmt::Debug for PendingRequests {
 }
 
 impl MapRequests {
-    /// Keeps the map unchanged while the guard is held; `None` if it is being written.
+    /// Keeps the map unchanged while the guard is held; `None` if the map is being written.
     pub(crate) fn hold(&self) -> Option<MutexGuard<'_, u64>> {
         match self.count.try_lock() {
             Ok(count) => Some(count),
-            // A number is never half changed.
+            // A number is always consistent.
             Err(TryLockError::Poisoned(count)) => Some(count.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Writes the map after waiting for its readers; `None` if `is_over` is true first.
+    /// Waits for the readers of the map, and then writes it; `None` if `is_over` returns true
+    /// first.
     pub(crate) fn write<T>(
         &self,
         is_over: &dyn Fn() -> bool,
@@ -69,7 +70,7 @@ impl MapRequests {
     ) -> Option<T> {
         loop {
             if let Some(mut count) = self.hold() {
-                // Something may have been written in any case.
+                // Even a failed write may have changed the file.
                 *count += 1;
                 return Some(write());
             }
@@ -81,7 +82,7 @@ impl MapRequests {
     }
 
     fn demand(&self) -> MutexGuard<'_, PendingRequests> {
-        // No code under the lock can leave it half changed.
+        // No code under the lock can panic halfway through a change.
         self.demand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,12 +91,13 @@ impl MapRequests {
         self.demand().answer = Some(Arc::new(answer));
     }
 
-    /// Checks whether a server has maps written.
+    /// Returns whether there is a server.
     pub(crate) fn is_served(&self) -> bool {
         self.demand().server.is_some()
     }
 
-    /// Requests a map written from now on; false without a server, when no answer comes.
+    /// Requests a map that is written from now on; returns false if no answer will come, since
+    /// there is no server.
     pub(crate) fn want(&self, question: u64) -> bool {
         let mut demand = self.demand();
         let is_taken = demand.server.is_some() && demand.answer.is_some();
@@ -105,18 +107,18 @@ impl MapRequests {
         is_taken
     }
 
-    /// Notes that the map after this many writes has been read.
+    /// Notes that the map with this count has been read.
     pub(crate) fn note_read(&self, count: u64) {
         self.demand().read = count;
     }
 
-    /// Checks whether the last map has been read; `None` while one is being written.
+    /// Returns whether the last map has been read; `None` while a map is being written.
     pub(super) fn is_read(&self) -> Option<bool> {
         let count = *self.hold()?;
         Some(self.demand().read >= count)
     }
 
-    /// Starts a server, which has maps written until it is dropped.
+    /// Starts a server, which serves requests until it is dropped.
     pub(crate) fn serve(&self) -> MapServer<'_> {
         let mut demand = self.demand();
         demand.servers += 1;
@@ -125,20 +127,20 @@ impl MapRequests {
     }
 }
 
-/// A server of map requests; dropping it answers all open ones.
+/// A server of map requests, which answers all open requests when it is dropped.
 pub(crate) struct MapServer<'a> {
     map_requests: &'a MapRequests,
     number: u64,
 }
 
 impl MapServer<'_> {
-    /// Checks whether a map is wanted, or the last one requested did not come.
+    /// Returns whether a map is wanted, or the last requested map has not come.
     pub(super) fn is_wanted(&self) -> bool {
         let demand = self.map_requests.demand();
         !demand.questions.is_empty() || !demand.taken.is_empty()
     }
 
-    /// Takes all requests so far, which the map requested now answers.
+    /// Takes all requests so far: the next map answers them.
     pub(crate) fn take(&self) {
         let mut demand = self.map_requests.demand();
         if demand.server == Some(self.number) {
@@ -147,7 +149,7 @@ impl MapServer<'_> {
         }
     }
 
-    /// Answers the requests taken: the map is there, or will not come.
+    /// Answers the taken requests: the map has been written, or will not come.
     pub(crate) fn answer(&self) {
         self.answer_with(|demand| mem::take(&mut demand.taken));
     }
@@ -161,7 +163,7 @@ impl MapServer<'_> {
             }
             (questions(&mut demand), demand.answer.clone())
         };
-        // Not under the lock: the receiver may send the next request at once.
+        // Without the lock: the receiver may send the next request at once.
         questions.iter().for_each(|question| answer.iter().for_each(|answer| answer(*question)));
     }
 }
@@ -200,8 +202,8 @@ mod tests {
         assert!(map_requests.is_served() && !serving.is_wanted());
         assert!(map_requests.want(2) && map_requests.want(3) && serving.is_wanted());
         serving.take();
-        assert!(serving.is_wanted(), "it has not come yet");
-        assert!(map_requests.want(4), "it may not be in the map that is being written");
+        assert!(serving.is_wanted(), "the map has not come yet");
+        assert!(map_requests.want(4), "the map that is being written may not contain it");
         serving.answer();
         assert_eq!(answers(), [2, 3]);
         assert!(serving.is_wanted());
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn a_map_counts_as_read_when_the_last_write_was_read() {
         let map_requests = MapRequests::default();
-        assert_eq!(map_requests.is_read(), Some(true), "there is none");
+        assert_eq!(map_requests.is_read(), Some(true), "no map was written");
         map_requests.write(&|| false, || assert_eq!(map_requests.is_read(), None));
         assert_eq!(map_requests.is_read(), Some(false));
         map_requests.note_read(1);

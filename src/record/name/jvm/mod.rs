@@ -1,15 +1,16 @@
-//! Names of compiled Java methods, requested from the virtual machine through its attach protocol.
+//! Names of compiled Java methods, requested from the JVM through its attach protocol.
 //!
-//! The machine writes them into a perf map on the command `Compiler.perfmap`, which JDK 17 and
-//! later know. After a SIGQUIT it opens the socket for that command, if it finds a file of a
-//! certain name in its folder for temporary files. So the target's world sees a signal, a
-//! short-lived file and a map. This happens only on the user's request, and what was not there
-//! before is removed.
+//! The JVM writes the names into a perf map on the command `Compiler.perfmap`, which JDK 17 and
+//! later know. It opens the socket for that command after a SIGQUIT, if it finds a file with a
+//! certain name in its folder for temporary files. So the environment of the target sees a signal,
+//! a short-lived file and a map. This happens only on the user's request, and files that did not
+//! exist before are removed.
 //!
-//! A thread sends the requests. A machine that already runs is asked before anything is changed in
-//! it, and one that a program loads later as soon as it is seen. Whenever samples hit code that no
-//! map has named yet, it is asked again, and those samples wait for the answer. Compilers replace
-//! their code within a fraction of a second, and a map names only the present code.
+//! A thread sends the requests. A JVM that already runs gets the first request before the recorder
+//! changes anything in it. A JVM that a program loads later gets it as soon as the recorder sees
+//! the library. Whenever samples are in code that no map has named yet, the thread sends another
+//! request, and those samples wait for the answer: compilers replace their code within a fraction
+//! of a second, and a map names only the present code.
 
 use std::ffi::OsStr;
 use std::io;
@@ -31,30 +32,31 @@ use self::attach_protocol::JavaVm;
 use self::map_poller::{MapPoller, PollerEnd};
 pub(crate) use self::map_requests::MapRequests;
 
-/// The library that contains the virtual machine.
+/// The file name of the library that contains the JVM.
 const LIBRARY: &str = "libjvm.so";
 /// The interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the attach waits for the first map.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
-/// How long names are still requested after the last samples.
+/// How long names are still requested after the last samples have arrived.
 const LAST_NAMES: Duration = Duration::from_secs(2);
-/// How long the end waits for a request: longer than the request's own waits then.
+/// How long the end of a recording waits for an open request: longer than the request itself waits
+/// then.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// The virtual machines that a target runs, one after the other.
+/// The JVMs that a target runs, one after the other.
 pub(crate) struct JvmNames {
     pid: i32,
-    /// Whether machines may be asked.
+    /// Whether the user allows requests to the JVM.
     is_wanted: bool,
-    /// Whether the user knows about the current machine.
+    /// Whether the current JVM was reported to the user.
     is_reported: bool,
     poller_thread: Option<PollerThread>,
     map_requests: Arc<MapRequests>,
 }
 
 impl JvmNames {
-    /// Makes the names of a process, in which no machine is known yet.
+    /// Makes the value for a process in which no JVM is known yet.
     pub(crate) fn new(pid: i32, is_wanted: bool) -> Self {
         Self {
             pid,
@@ -70,14 +72,15 @@ impl JvmNames {
         Arc::clone(&self.map_requests)
     }
 
-    /// Asks a machine that already runs and waits for its map, for seconds at most.
+    /// Requests the map of a JVM that already runs, and waits for it for a few seconds at most.
     ///
-    /// Nothing of ours is in it yet, so nothing is lost if this process ends meanwhile.
+    /// The agent is not injected yet, so nothing needs to be restored if the recorder dies
+    /// meanwhile.
     pub(crate) fn ask_first(&mut self, is_over: impl Fn() -> bool) -> Option<String> {
         let mappings = if self.is_wanted { proc::mappings(self.pid) } else { return None };
-        let is_machine = |mapping: &Mapping| is_library(&mapping.path);
-        if !mappings.is_ok_and(|mappings| mappings.iter().any(is_machine)) {
-            // The attach reports whatever cannot be read.
+        let is_jvm = |mapping: &Mapping| is_library(&mapping.path);
+        if !mappings.is_ok_and(|mappings| mappings.iter().any(is_jvm)) {
+            // If the mappings cannot be read, the attach reports that.
             return None;
         }
         let notice = self.start();
@@ -93,33 +96,33 @@ impl JvmNames {
         notice
     }
 
-    /// Searches the mappings for a machine, and returns a message about it.
+    /// Searches the mappings for a new JVM, and returns a message about it.
     pub(crate) fn check(&mut self, addresses: &AddressMap) -> Option<String> {
-        let is_machine = |range: &AddressRange| {
+        let is_jvm = |range: &AddressRange| {
             range.module.as_ref().is_some_and(|module| is_library(OsStr::new(&module.path)))
         };
-        let is_new = !self.is_reported && addresses.ranges.iter().any(is_machine);
+        let is_new = !self.is_reported && addresses.ranges.iter().any(is_jvm);
         is_new.then(|| self.start()).flatten()
     }
 
-    /// Checks whether a machine is being asked.
+    /// Returns whether requests go to a JVM.
     pub(crate) fn is_asking(&self) -> bool {
         self.poller_thread.is_some()
     }
 
-    /// Returns a new message about the machine.
+    /// Returns a new message about the JVM, if there is one.
     pub(crate) fn news(&mut self) -> Option<String> {
         Some(without_names(&self.poller_thread.as_ref()?.failures.try_recv().ok()?))
     }
 
-    /// Serves the requests of the last samples at once, for a moment only.
+    /// Makes the poller serve the requests of the last samples at once, for a limited time.
     pub(crate) fn hurry(&self) {
         if let Some(poller_thread) = &self.poller_thread {
             poller_thread.last_deadline.get_or_init(|| Instant::now() + LAST_NAMES);
         }
     }
 
-    /// Ends the requests and returns a message about them.
+    /// Ends the requests, and returns a message about them if there is one.
     pub(crate) fn end(&mut self) -> Option<String> {
         self.is_reported = false;
         let mut poller_thread = self.poller_thread.take()?;
@@ -131,7 +134,8 @@ impl JvmNames {
         self.is_reported = true;
         let keeps = frame_pointers(self.pid);
         if !self.is_wanted {
-            let stacks = if keeps { "" } else { "; whole stacks need -XX:+PreserveFramePointer" };
+            let stacks =
+                if keeps { "" } else { "; complete stacks need -XX:+PreserveFramePointer" };
             let text = "a Java virtual machine: names of compiled methods need --jvm-names";
             return Some(format!("{text}{stacks}"));
         }
@@ -153,7 +157,8 @@ fn is_library(path: &OsStr) -> bool {
     Path::new(path).file_name() == Some(OsStr::new(LIBRARY))
 }
 
-/// Reads the option from the command line, although options may come in other ways, too.
+/// Returns whether the command line tells the JVM to keep frame pointers; options from other
+/// sources are not seen.
 fn frame_pointers(pid: i32) -> bool {
     let words = proc::command_line(pid).unwrap_or_default();
     words.iter().rev().find_map(|word| match word.to_str()? {
@@ -163,21 +168,21 @@ fn frame_pointers(pid: i32) -> bool {
     }) == Some(true)
 }
 
-/// The thread that polls one machine.
+/// The thread that requests the maps of one JVM.
 struct PollerThread {
     is_ending: Arc<AtomicBool>,
     /// The deadline of requests once the last samples have arrived.
     last_deadline: Arc<OnceLock<Instant>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether the first map is there, or is known not to come.
+    /// Whether the first map has been written, or is known not to come.
     has_first_answer: Arc<AtomicBool>,
     failures: Receiver<String>,
 }
 
 impl PollerThread {
     fn start(pid: i32, map_requests: Arc<MapRequests>) -> io::Result<Self> {
-        let machine = JavaVm::of(pid)?;
+        let jvm = JavaVm::of(pid)?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let last_deadline = Arc::new(OnceLock::<Instant>::new());
         let has_first_answer = Arc::new(AtomicBool::new(false));
@@ -191,8 +196,8 @@ impl PollerThread {
             let is_ending = || ending.load(Ordering::Relaxed) || is_late();
             let is_hurried = || last.get().is_some();
             let ends = PollerEnd { is_ending: &is_ending, is_hurried: &is_hurried, stopped };
-            let poller = MapPoller::new(machine, &map_requests, ends);
-            // The receiver may be gone.
+            let poller = MapPoller::new(jvm, &map_requests, ends);
+            // The receiver may no longer exist.
             let tell = |text| drop(tell.send(text));
             poller.run(|| word.store(true, Ordering::Relaxed), tell);
         };
@@ -208,9 +213,9 @@ impl PollerThread {
 }
 
 impl PollerThread {
-    /// Waits for the end of the thread, within a limit.
+    /// Waits a limited time for the thread to exit.
     ///
-    /// A thread that hangs in a file system of the target's ends with this process.
+    /// A thread that hangs in a file system of the target exits with this process.
     fn end(&mut self) {
         // Relaxed: polled until it is seen.
         self.is_ending.store(true, Ordering::Relaxed);

@@ -1,19 +1,18 @@
-//! The descendants of processes, found by who their parents are.
+//! The descendants of processes, found by their parent ids.
 //!
 //! # Invariants
-//! - A process is looked at once: who its parent is then decides.
-//! - The recorder and what it has started are nobody's descendants, but for a program to be
-//!   recorded.
+//! - Each process is checked once, and its parent at that time decides.
+//! - The recorder and its own children are no descendants, except for a program to record.
 //!
 //! # Does not
-//! - find a process whose parent ended between two looks before it was seen: it has another one
-//!   then.
+//! - find a process whose parent exits before the first scan that sees the process: it then has
+//!   another parent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::proc;
 
-/// A descendant.
+/// A descendant of a recorded process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Child {
     pub(super) pid: i32,
@@ -23,38 +22,38 @@ pub(super) struct Child {
 /// Some processes and their descendants.
 pub(super) struct Family {
     members: BTreeSet<i32>,
-    /// All processes of the machine that have been looked at.
+    /// All processes of the machine that the last scan saw.
     seen: BTreeSet<i32>,
     own: i32,
 }
 
 impl Family {
-    /// Of these processes; their descendants are found by the first look.
+    /// Starts with these processes. The first scan finds their descendants.
     pub(super) fn of(roots: &[i32]) -> Self {
         let members: BTreeSet<i32> = roots.iter().copied().collect();
         Self { seen: members.clone(), members, own: std::process::id() as i32 }
     }
 
-    /// One more.
+    /// Adds a process.
     pub(super) fn add(&mut self, pid: i32) {
         self.members.insert(pid);
         self.seen.insert(pid);
     }
 
-    /// Those that are there and were not at the look before.
-    pub(super) fn look(&mut self) -> Vec<Child> {
+    /// Returns the descendants that the previous scan did not see.
+    pub(super) fn scan(&mut self) -> Vec<Child> {
         let there: BTreeSet<i32> = proc::processes().unwrap_or_default().into_iter().collect();
         let parent = |pid: &i32| proc::parent(*pid).ok();
         let fresh = there.difference(&self.seen).copied().filter(|pid| *pid != self.own);
         let fresh: BTreeMap<i32, i32> =
             fresh.filter_map(|pid| Some((pid, parent(&pid)?))).collect();
-        // One whose number another one has now is not a member any more.
+        // A member that exited is removed, because another process may get its id.
         self.members.retain(|pid| there.contains(pid));
         self.seen = there;
         self.sort_out(fresh)
     }
 
-    /// Takes in those that descend from members, parents first.
+    /// Adds the processes that descend from members, parents first.
     fn sort_out(&mut self, mut fresh: BTreeMap<i32, i32>) -> Vec<Child> {
         let mut found = Vec::new();
         loop {
@@ -103,12 +102,12 @@ mod tests {
         let line = &mut [0];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), line).unwrap();
         let mut family = Family::of(&[pid]);
-        let found = family.look();
+        let found = family.scan();
         assert!(found.len() == 1 && found[0].parent == pid, "{found:?}");
-        assert!(family.look().is_empty(), "found twice");
+        assert!(family.scan().is_empty(), "found twice");
         // This process started the shell.
         let mut whole = Family::of(&[proc::parent(std::process::id() as i32).unwrap()]);
-        assert!(whole.look().iter().all(|it| ![std::process::id() as i32, pid].contains(&it.pid)));
+        assert!(whole.scan().iter().all(|it| ![std::process::id() as i32, pid].contains(&it.pid)));
         drop(shell.stdin.take());
         shell.wait().unwrap();
     }

@@ -1,36 +1,37 @@
-//! The processes of a recording: who they are, how far they are, and what became of them.
+//! The processes of a recording: their ids and names, their progress, and their outcomes.
 //!
 //! # Invariants
-//! - Nothing is said of the first processes until it is known of each whether it can be recorded:
-//!   of those that cannot there is a notice if any other can, and an error if none can.
+//! - No event is passed on until the recorder knows of each initial process whether it can be
+//!   recorded. Processes that cannot be recorded get a notice if another one can. If none can, the
+//!   recording fails.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::proc;
-use crate::record::batch::process::Number;
+use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
-use crate::record::run::ended::{Ended, Refused};
+use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::ended_processes::EndedProcesses;
 
-/// Between two reports of the progress.
+/// Interval between two reports of the progress.
 const TICK: Duration = Duration::from_millis(200);
-/// Processes that are told of when their sampling begins; of a build there are thousands.
-const TOLD_MAX: u32 = 20;
-/// Those that could not be recorded and are kept by name.
+/// The number of processes whose start of sampling is reported: a build has thousands.
+const ANNOUNCED_MAX: u32 = 20;
+/// The number of refused processes that are kept by name.
 const REFUSED_MAX: usize = 1000;
-/// Those that were begun with late and are told of.
+/// The number of processes that are reported as attached late.
 const LATE_MAX: usize = 10;
 
-/// One of them.
+/// A process of the recording.
 #[derive(Debug, Clone, Default)]
 struct Member {
     pid: i32,
     name: String,
-    /// It was there from the begin.
-    is_first: bool,
-    /// It is sampled, or will never be.
+    /// Whether it belongs to the recording from the start.
+    is_initial: bool,
+    /// Whether it is sampled, or will never be.
     is_settled: bool,
     progress: Option<Progress>,
 }
@@ -41,121 +42,120 @@ impl Member {
     }
 }
 
-/// All of them.
+/// All processes of the recording.
 #[derive(Default)]
 pub(super) struct Members {
-    members: BTreeMap<Number, Member>,
-    last: Number,
-    /// From now on they are new ones.
-    are_all_there: bool,
-    /// What is to be said as soon as it may be.
-    held: Vec<Event>,
-    told: u32,
+    members: BTreeMap<ProcessNumber, Member>,
+    last: ProcessNumber,
+    /// Whether the initial processes have been added.
+    has_all_initial: bool,
+    /// Events that wait until all initial processes are settled.
+    pending_events: Vec<Event>,
+    announced: u32,
     tick: Option<Instant>,
-    /// Samples of those that are over and not listed any more: stored, lost.
+    /// The numbers of stored and of lost samples of processes that have ended.
     samples: (u64, u64),
-    /// Those that were recorded,
+    /// The processes that were recorded and have ended.
     pub(super) ended_processes: EndedProcesses,
-    /// those that could not be,
+    /// The processes that could not be recorded.
     pub(super) refused: Vec<Refused>,
-    /// and how many more there were of which nothing is known.
+    /// The number of further processes that exited too soon, or that exceed the list.
     pub(super) missed: u64,
-    /// Those that were begun with late, and why.
+    /// Lines about processes that were attached late, with the reason.
     late: Vec<String>,
-    /// The others of those.
-    late_more: u64,
+    /// The number of processes that were attached late and exceed the list.
+    late_unlisted: u64,
 }
 
 impl Members {
-    /// A process with which is begun.
-    pub(super) fn add(&mut self, pid: Option<i32>) -> Number {
+    /// Adds a process and returns its number.
+    pub(super) fn add(&mut self, pid: Option<i32>) -> ProcessNumber {
         self.last += 1;
         let pid = pid.unwrap_or(0);
-        let is_first = !self.are_all_there;
-        let member = Member { pid, name: name_of(pid), is_first, ..Member::default() };
+        let is_initial = !self.has_all_initial;
+        let member = Member { pid, name: name_of(pid), is_initial, ..Member::default() };
         self.members.insert(self.last, member);
         self.last
     }
 
-    /// The first ones have been added.
-    pub(super) fn all_are_there(&mut self) {
-        self.are_all_there = true;
+    /// Notes that the initial processes have been added.
+    pub(super) fn initial_are_added(&mut self) {
+        self.has_all_initial = true;
     }
 
-    /// How many are recorded, or about to be.
+    /// Returns the number of processes that are recorded or about to be.
     pub(super) fn running(&self) -> usize {
         self.members.len()
     }
 
-    /// It is known who it is.
-    pub(super) fn opened(&mut self, number: Number, pid: i32) {
+    /// Sets the id of a process that has been opened.
+    pub(super) fn opened(&mut self, number: ProcessNumber, pid: i32) {
         if let Some(member) = self.members.get_mut(&number) {
             (member.pid, member.name) = (pid, name_of(pid));
         }
     }
 
-    /// It has something to say.
-    pub(super) fn event(&mut self, number: Number, event: Event) {
+    /// Adds an event of a process.
+    pub(super) fn event(&mut self, number: ProcessNumber, event: Event) {
         let Some(member) = self.members.get_mut(&number) else { return };
         if let Event::Attached { executed, .. } = &event {
             member.is_settled = true;
             if executed.is_some() {
                 member.name = name_of(member.pid);
             }
-            self.told += 1;
-            if self.told > TOLD_MAX {
+            self.announced += 1;
+            if self.announced > ANNOUNCED_MAX {
                 return;
             }
         }
         let (process, event) = (member.title(), Box::new(event));
-        self.held.push(Event::Of { process, event });
+        self.pending_events.push(Event::Of { process, event });
     }
 
-    /// It is not waited for any more, for this reason.
-    pub(super) fn late(&mut self, number: Number, text: String) {
+    /// Stops waiting for a process, for this reason.
+    pub(super) fn late(&mut self, number: ProcessNumber, text: String) {
         if let Some(member) = self.members.get_mut(&number) {
             member.is_settled = true;
         }
         self.event(number, Event::Notice(text));
     }
 
-    /// It is begun with after all, so long after it was found.
-    pub(super) fn taken_up(&mut self, number: Number, after: Duration) {
+    /// Notes that the recorder attaches to a process this long after it was found.
+    pub(super) fn attached_late(&mut self, number: ProcessNumber, after: Duration) {
         let Some(member) = self.members.get_mut(&number) else { return };
         member.name = name_of(member.pid);
         if self.late.len() >= LATE_MAX {
-            self.late_more += 1;
+            self.late_unlisted += 1;
             return;
         }
         let text = format!(
-            "{}: recorded from {:.1} s after it was found, when it had left the memory of the \
-             process \
-             that started it",
+            "{}: recorded from {:.1} s after it was found, when it no longer shared its parent's \
+             memory",
             member.title(),
             after.as_secs_f64()
         );
         self.late.push(text);
     }
 
-    /// What is told of those that were begun with late.
+    /// Returns the lines about processes that were attached late.
     pub(super) fn late_lines(&mut self) -> Vec<String> {
-        let more = self.late_more;
-        let more = (more > 0).then(|| format!("{more} more processes were begun with as late"));
+        let more = self.late_unlisted;
+        let more = (more > 0).then(|| format!("{more} more processes were attached late"));
         std::mem::take(&mut self.late).into_iter().chain(more).collect()
     }
 
-    /// How far it is.
-    pub(super) fn tick(&mut self, number: Number, progress: Progress) {
+    /// Sets the progress of a process.
+    pub(super) fn tick(&mut self, number: ProcessNumber, progress: Progress) {
         if let Some(member) = self.members.get_mut(&number) {
             member.progress = Some(progress);
         }
     }
 
-    /// It is over. `preserve` call traces of all are the heaviest.
+    /// Adds the outcome of a process. `preserve` is the number of heaviest call traces to keep.
     pub(super) fn over(
         &mut self,
-        number: Number,
-        outcome: Result<Ended, RecordError>,
+        number: ProcessNumber,
+        outcome: Result<EndedProcess, RecordError>,
         preserve: usize,
     ) {
         let Some(member) = self.members.remove(&number) else { return };
@@ -167,13 +167,13 @@ impl Members {
                 }
                 self.ended_processes.add(ended, preserve);
             }
-            // It was too short: of a shell's children most are.
-            Err(RecordError::TargetGone(_)) if !member.is_first => self.missed += 1,
+            // It exited too soon, like most children of a shell.
+            Err(RecordError::TargetGone(_)) if !member.is_initial => self.missed += 1,
             Err(error) => self.put(member, error),
         }
     }
 
-    /// One that is not even begun with.
+    /// Adds a process that the recorder does not open at all.
     pub(super) fn refuse(&mut self, pid: i32, error: RecordError) {
         self.put(Member { pid, name: name_of(pid), ..Member::default() }, error);
     }
@@ -184,23 +184,23 @@ impl Members {
             return;
         }
         let refused = Refused { pid: member.pid, name: member.name, error };
-        if member.is_first {
+        if member.is_initial {
             let text =
                 format!("process {} is not recorded: {}", refused.title(), refused.error.text());
-            self.held.push(Event::Notice(text));
+            self.pending_events.push(Event::Notice(text));
         }
         self.refused.push(refused);
     }
 
-    /// What is to be said now.
-    pub(super) fn tell(&mut self) -> Vec<Event> {
-        let is_open = self.members.values().any(|it| it.is_first && !it.is_settled);
+    /// Takes the events that may be passed on now.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        let is_open = self.members.values().any(|it| it.is_initial && !it.is_settled);
         let is_any =
             !self.ended_processes.is_empty() || self.members.values().any(|it| it.is_settled);
-        if is_open || !is_any { Vec::new() } else { std::mem::take(&mut self.held) }
+        if is_open || !is_any { Vec::new() } else { std::mem::take(&mut self.pending_events) }
     }
 
-    /// The progress of all, now and then.
+    /// Returns the progress of all processes, at most once in [`TICK`].
     pub(super) fn progress(&mut self, duration: Option<Duration>) -> Option<Progress> {
         let now = Instant::now();
         if self.tick.is_some_and(|last| now < last + TICK) {
@@ -223,9 +223,9 @@ impl Members {
     }
 }
 
-/// What a process is called; of one that is gone nobody knows.
+/// Returns the name of a process, or `exited`.
 fn name_of(pid: i32) -> String {
-    proc::status(pid).map_or_else(|_| "gone".to_owned(), |status| status.name)
+    proc::status(pid).map_or_else(|_| "exited".to_owned(), |status| status.name)
 }
 
 #[cfg(test)]
@@ -233,16 +233,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_were_begun_with_late_are_told_of_or_counted() {
+    fn processes_that_are_attached_late_are_listed_or_counted() {
         let mut members = Members::default();
         for _ in 0..LATE_MAX + 3 {
             let number = members.add(None);
-            members.taken_up(number, Duration::from_secs(4));
+            members.attached_late(number, Duration::from_secs(4));
         }
         let lines = members.late_lines();
         assert_eq!(lines.len(), LATE_MAX + 1);
         assert!(lines[0].contains("4.0 s after it was found"), "{lines:?}");
-        assert_eq!(lines[LATE_MAX], "3 more processes were begun with as late");
+        assert_eq!(lines[LATE_MAX], "3 more processes were attached late");
         members = Members::default();
         assert_eq!(members.late_lines(), Vec::<String>::new());
     }

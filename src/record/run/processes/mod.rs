@@ -1,12 +1,13 @@
 //! A recording of several processes at the same time: one clock, one trace.
 //!
-//! Each process has a thread of the recorder, which does for it what is done for one alone, with a
-//! guardian of its own. This thread starts them, hears what they tell, and looks for new children.
+//! Each process has its own recorder thread and guardian, and is recorded like a single process.
+//! The main thread starts these threads, receives their reports, and scans for new children.
 //!
 //! # Invariants
-//! - No process waits for another one: that one ends, or cannot be recorded, concerns no other.
-//! - When nothing more can be written all end, and none is begun with.
-//! - The recording is over when all processes are.
+//! - No process waits for another one. If one process exits or cannot be recorded, the others are
+//!   not affected.
+//! - When nothing more can be written, all processes end, and no new one starts.
+//! - The recording ends when all its processes have ended.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,19 +18,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
-use crate::fault::{self, Party, Point};
+use crate::fault::{self, FaultPoint, Party};
 use crate::inject::ForkServer;
-use crate::record::batch::process::Number;
+use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
 use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::summary::Summary;
-use crate::record::run::common::Common;
-use crate::record::run::ended::{Ended, Refused};
-use crate::record::run::opened::{Opened, Process};
+use crate::record::run::common::CommonState;
+use crate::record::run::ended_process::{EndedProcess, Refused};
+use crate::record::run::opened::{OpenedProcess, TargetProcess};
 use crate::record::run::priority::Raised;
-use crate::record::run::recording::{Begun, Recording};
+use crate::record::run::recording::{Recording, RecordingParts};
 use crate::record::run::{finish, report};
 
 mod birth;
@@ -41,48 +42,48 @@ pub(crate) mod search;
 use self::family::{Child, Family};
 use self::members::Members;
 
-/// Between two looks for new children, unless they take too long.
-const LOOK: Duration = Duration::from_millis(10);
-/// Between two looks at whether all is over.
-const NAP: Duration = Duration::from_millis(100);
-/// Processes that are recorded at once: each has a thread, a guardian, and shared segments of its
-/// own, some 20 MB of the recorder's memory.
+/// Interval between scans for new children; longer if a scan takes long.
+const SCAN_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval between checks for the end, if there are no scans for children.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The most processes that are recorded at once. Each has a thread, a guardian, and its own shared
+/// segments: some 20 MB of the recorder's memory.
 const AT_ONCE_MAX: usize = 200;
 
-/// What a process tells.
-enum News {
-    /// It is known, and nothing is changed in it.
-    Opened(Number, i32),
-    Event(Number, Event),
-    /// The others wait for it no more, for this reason.
-    Late(Number, String),
-    /// It is begun with after all, so long after it was found.
-    TakenUp(Number, Duration),
-    Tick(Number, Progress),
-    /// It is over.
-    Over(Number, Box<Result<Ended, RecordError>>),
+/// A report from the thread of one process.
+enum ProcessReport {
+    /// The process is opened, and nothing is changed in it yet.
+    Opened(ProcessNumber, i32),
+    Event(ProcessNumber, Event),
+    /// The others stop waiting for the process, for this reason.
+    Late(ProcessNumber, String),
+    /// The recorder attaches to the process this long after it was found.
+    AttachedLate(ProcessNumber, Duration),
+    Tick(ProcessNumber, Progress),
+    /// The recording of the process has ended.
+    Over(ProcessNumber, Box<Result<EndedProcess, RecordError>>),
 }
 
-/// Tells of one process.
-struct Teller {
-    number: Number,
-    news: Sender<News>,
+/// Sends the reports of one process.
+struct Reporter {
+    number: ProcessNumber,
+    reports: Sender<ProcessReport>,
 }
 
-impl Teller {
-    fn tell(&self, news: News) {
-        // Whoever listens ends after all who tell.
-        let _ = self.news.send(news);
+impl Reporter {
+    fn send(&self, report: ProcessReport) {
+        // The receiver outlives all senders.
+        let _ = self.reports.send(report);
     }
 }
 
-impl Observer for Teller {
+impl Observer for Reporter {
     fn event(&mut self, event: Event) {
-        self.tell(News::Event(self.number, event));
+        self.send(ProcessReport::Event(self.number, event));
     }
 
     fn tick(&mut self, progress: &Progress) {
-        self.tell(News::Tick(self.number, *progress));
+        self.send(ProcessReport::Tick(self.number, *progress));
     }
 }
 
@@ -92,26 +93,26 @@ pub(crate) fn check_count(count: usize) -> Result<(), RecordError> {
         return Ok(());
     }
     Err(RecordError::Usage(format!(
-        "{count} processes are meant, and {AT_ONCE_MAX} can be recorded at once: narrow --name, or \
-         give fewer to --pid"
+        "{count} processes match, but at most {AT_ONCE_MAX} can be recorded at once: narrow \
+         --name, or give fewer ids to --pid"
     )))
 }
 
 /// Records processes, and with `--subprocesses` their descendants.
 pub(crate) fn record(
-    common: &Common<'_>,
+    common: &CommonState<'_>,
     fork_server: ForkServer,
-    chosen: &[Process],
+    chosen: &[TargetProcess],
     observer: &mut dyn Observer,
 ) -> Result<Summary, RecordError> {
     let fork_server = Mutex::new(fork_server);
-    let (tell, news) = channel();
+    let (sender, reports) = channel();
     let mut members = std::thread::scope(|scope| {
-        let start = Start { scope, common, fork_server: &fork_server, tell };
-        let crew = Crew::new(start, chosen);
-        crew.run(&news, observer)
+        let start = Launcher { scope, common, fork_server: &fork_server, reports: sender };
+        let processes = ProcessThreads::new(start, chosen);
+        processes.run(&reports, observer)
     });
-    // None is needed any more, and a started program may go on for long.
+    // No guardian is needed any more, and a started program may run on for long.
     drop(fork_server);
     let late = members.late_lines();
     let Members { ended_processes, refused, missed, .. } = members;
@@ -120,11 +121,11 @@ pub(crate) fn record(
     }
     let mut over = finish(common, ended_processes, observer)?;
     (over.refused, over.missed, over.late) = (refused, missed, late);
-    fault::at(Point::RecordWritten);
+    fault::at(FaultPoint::RecordWritten);
     report::conclude(over, common.named())
 }
 
-/// Why there is no recording at all: of several reasons, the one that can be done most about.
+/// Returns why no process was recorded: of several errors, the one that the user can fix best.
 fn none_of(mut refused: Vec<Refused>) -> RecordError {
     let of_use = |error: &RecordError| match error {
         RecordError::Usage(_) => 0,
@@ -139,7 +140,7 @@ fn none_of(mut refused: Vec<Refused>) -> RecordError {
     let count = refused.len();
     match (refused.into_iter().next(), count) {
         (None, _) => {
-            RecordError::TargetGone(anyhow!("all processes ended before they were sampled"))
+            RecordError::TargetGone(anyhow!("all processes exited before they were sampled"))
         }
         (Some(only), 1) => only.error,
         (Some(first), _) => first.error.saying(format!(
@@ -149,130 +150,140 @@ fn none_of(mut refused: Vec<Refused>) -> RecordError {
     }
 }
 
-/// What it takes to start with a process.
-struct Start<'scope, 'env> {
+/// Starts the threads of processes.
+struct Launcher<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    common: &'scope Common<'scope>,
+    common: &'scope CommonState<'scope>,
     fork_server: &'scope Mutex<ForkServer>,
-    tell: Sender<News>,
+    reports: Sender<ProcessReport>,
 }
 
-impl Start<'_, '_> {
-    /// Begins with a process in a thread of its own.
-    fn begin(&self, number: Number, process: Process) {
+impl Launcher<'_, '_> {
+    /// Starts a thread that records a process.
+    fn begin(&self, number: ProcessNumber, process: TargetProcess) {
         let (common, fork_server) = (self.common, self.fork_server);
-        let mut teller = Teller { number, news: self.tell.clone() };
-        let failed = Teller { number, news: self.tell.clone() };
+        let mut reporter = Reporter { number, reports: self.reports.clone() };
+        let failed = Reporter { number, reports: self.reports.clone() };
         let work = move || {
-            let one = || run(common, fork_server, process, &mut teller);
-            let outcome = caught(one);
-            teller.tell(News::Over(number, Box::new(outcome)));
+            let one = || run(common, fork_server, process, &mut reporter);
+            let outcome = catch_panic(one);
+            reporter.send(ProcessReport::Over(number, Box::new(outcome)));
         };
         let builder = std::thread::Builder::new().name(format!("process {number}"));
         if let Err(error) = builder.spawn_scoped(self.scope, work) {
-            failed.tell(News::Over(number, Box::new(Err(RecordError::Other(error.into())))));
+            failed
+                .send(ProcessReport::Over(number, Box::new(Err(RecordError::Other(error.into())))));
         }
     }
 }
 
-/// What comes of the work. A panic is an error of this process; the others go on, and their trace
-/// is finished. What is left in the process the guardian takes out, which it was dropped with.
-fn caught<T>(work: impl FnOnce() -> Result<T, RecordError>) -> Result<T, RecordError> {
+/// Runs `work` and turns a panic into an error of this process. The others go on, and their trace
+/// is finished. The unwinding dropped the process's guardian, which removes the agent.
+fn catch_panic<T>(work: impl FnOnce() -> Result<T, RecordError>) -> Result<T, RecordError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = text_of(&*panic);
-        Err(RecordError::Other(anyhow!("its part of the recorder failed: {text}")))
+        let text = panic_message(&*panic);
+        Err(RecordError::Other(anyhow!("the recorder's thread for it panicked: {text}")))
     })
 }
 
-/// What a panic says.
-fn text_of(panic: &(dyn Any + Send)) -> &str {
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 /// Records one process, from its attach to its end.
 fn run(
-    common: &Common<'_>,
+    common: &CommonState<'_>,
     fork_server: &Mutex<ForkServer>,
-    process: Process,
-    teller: &mut Teller,
-) -> Result<Ended, RecordError> {
-    // First: what this thread does before its process is sampled is charged to nobody.
-    let _worker = common.ledger.enter(teller.number);
-    if let Process::Child { pid, parent, is_new } = process {
-        let late = |text| teller.tell(News::Late(teller.number, text));
+    process: TargetProcess,
+    reporter: &mut Reporter,
+) -> Result<EndedProcess, RecordError> {
+    // First: work of this thread before its process is sampled is charged to no process.
+    let _worker = common.ledger.enter(reporter.number);
+    if let TargetProcess::Child { pid, parent, is_new } = process {
+        let late = |text| reporter.send(ProcessReport::Late(reporter.number, text));
         if let Some(after) = birth::wait((pid, parent), is_new, &common.stop, late)? {
-            teller.tell(News::TakenUp(teller.number, after));
+            reporter.send(ProcessReport::AttachedLate(reporter.number, after));
         }
     }
     let guardian = fork_server.lock().unwrap_or_else(PoisonError::into_inner).guardian();
     let mut guardian =
         guardian.context("starting a guardian process").map_err(RecordError::Other)?;
-    fault::at(Point::RecordStarted);
+    fault::at(FaultPoint::RecordStarted);
     let raised = Raised::raise();
-    let opened = Opened::open(common.options, process, &mut guardian, &raised)?;
-    fault::is(Party::Target, opened.pid);
-    fault::at(Point::RecordOpened);
-    teller.tell(News::Opened(teller.number, opened.pid));
-    let begun = Begun { number: teller.number, guardian, opened, raised };
-    Recording::new(begun, common, teller)?.run()
+    let opened = OpenedProcess::open(common.options, process, &mut guardian, &raised)?;
+    fault::set_party(Party::Target, opened.pid);
+    fault::at(FaultPoint::RecordOpened);
+    reporter.send(ProcessReport::Opened(reporter.number, opened.pid));
+    let begun = RecordingParts { number: reporter.number, guardian, opened, raised };
+    Recording::new(begun, common, reporter)?.run()
 }
 
-/// All of them, seen from the thread that they were started by.
-struct Crew<'scope, 'env> {
-    start: Start<'scope, 'env>,
+/// The threads of all processes, as the main thread sees them.
+struct ProcessThreads<'scope, 'env> {
+    start: Launcher<'scope, 'env>,
     members: Members,
     family: Option<Family>,
-    look: Every,
+    scan_due: Every,
 }
 
-impl<'scope, 'env> Crew<'scope, 'env> {
-    /// Begins with those that there are.
-    fn new(start: Start<'scope, 'env>, chosen: &[Process]) -> Self {
+impl<'scope, 'env> ProcessThreads<'scope, 'env> {
+    /// Starts the threads of the chosen processes and of their current descendants.
+    fn new(start: Launcher<'scope, 'env>, chosen: &[TargetProcess]) -> Self {
         let pids: Vec<i32> = chosen.iter().filter_map(|process| process.pid()).collect();
         let family = start.common.options.subprocesses.then(|| Family::of(&pids));
-        let mut crew = Self { start, members: Members::default(), family, look: Every::new(LOOK) };
-        chosen.iter().for_each(|process| crew.add(*process));
-        crew.look(false);
-        crew.members.all_are_there();
-        crew
+        let mut processes = Self {
+            start,
+            members: Members::default(),
+            family,
+            scan_due: Every::new(SCAN_INTERVAL),
+        };
+        chosen.iter().for_each(|process| processes.add(*process));
+        processes.scan(false);
+        processes.members.initial_are_added();
+        processes
     }
 
-    fn add(&mut self, process: Process) {
+    fn add(&mut self, process: TargetProcess) {
         let number = self.members.add(process.pid());
         self.start.begin(number, process);
     }
 
-    /// Begins with children that were not there before.
-    fn look(&mut self, are_new: bool) {
-        let children = self.family.as_mut().map_or_else(Vec::new, Family::look);
+    /// Starts the threads of children that appeared since the last scan.
+    fn scan(&mut self, are_new: bool) {
+        let children = self.family.as_mut().map_or_else(Vec::new, Family::scan);
         for Child { pid, parent } in children {
             if self.members.running() >= AT_ONCE_MAX {
-                let why = anyhow!("{AT_ONCE_MAX} processes are recorded at once already");
+                let why = anyhow!("{AT_ONCE_MAX} processes are recorded already, the maximum");
                 self.members.refuse(pid, RecordError::Other(why));
             } else {
-                self.add(Process::Child { pid, parent, is_new: are_new });
+                self.add(TargetProcess::Child { pid, parent, is_new: are_new });
             }
         }
     }
 
-    /// Hears of them until all are over.
-    fn run(mut self, news: &Receiver<News>, observer: &mut dyn Observer) -> Members {
+    /// Handles reports and scans for children until all processes have ended.
+    fn run(mut self, reports: &Receiver<ProcessReport>, observer: &mut dyn Observer) -> Members {
         let options = self.start.common.options;
         let mut is_ending = false;
         while self.members.running() > 0 {
-            match news.recv_timeout(if self.family.is_some() { LOOK } else { NAP }) {
-                Ok(news) => self.hear(news, observer),
+            match reports.recv_timeout(if self.family.is_some() {
+                SCAN_INTERVAL
+            } else {
+                POLL_INTERVAL
+            }) {
+                Ok(report) => self.handle(report, observer),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
             if !is_ending && self.start.common.stop.is_due() {
                 is_ending = true;
                 observer.event(Event::Detaching);
             }
-            if !is_ending && self.look.is_due() {
+            if !is_ending && self.scan_due.is_due() {
                 let begin = Instant::now();
-                self.look(true);
-                self.look.spare(begin.elapsed());
+                self.scan(true);
+                self.scan_due.spare(begin.elapsed());
             }
             if let Some(progress) = self.members.progress(options.duration) {
                 observer.tick(&progress);
@@ -281,27 +292,27 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         self.members
     }
 
-    fn hear(&mut self, news: News, observer: &mut dyn Observer) {
-        match news {
-            News::Opened(number, pid) => {
+    fn handle(&mut self, report: ProcessReport, observer: &mut dyn Observer) {
+        match report {
+            ProcessReport::Opened(number, pid) => {
                 self.members.opened(number, pid);
                 if let Some(family) = &mut self.family {
                     family.add(pid);
                 }
             }
-            News::Event(_, Event::Detaching) => {}
-            News::Event(number, event) => self.members.event(number, event),
-            News::Late(number, text) => self.members.late(number, text),
-            News::TakenUp(number, after) => self.members.taken_up(number, after),
-            News::Tick(number, progress) => self.members.tick(number, progress),
-            News::Over(number, outcome) => {
-                if outcome.as_ref().as_ref().is_ok_and(Ended::is_end_of_all) {
+            ProcessReport::Event(_, Event::Detaching) => {}
+            ProcessReport::Event(number, event) => self.members.event(number, event),
+            ProcessReport::Late(number, text) => self.members.late(number, text),
+            ProcessReport::AttachedLate(number, after) => self.members.attached_late(number, after),
+            ProcessReport::Tick(number, progress) => self.members.tick(number, progress),
+            ProcessReport::Over(number, outcome) => {
+                if outcome.as_ref().as_ref().is_ok_and(EndedProcess::is_end_of_all) {
                     self.start.common.stop.end();
                 }
                 self.members.over(number, *outcome, self.start.common.options.preserve);
             }
         }
-        self.members.tell().into_iter().for_each(|event| observer.event(event));
+        self.members.take_events().into_iter().for_each(|event| observer.event(event));
     }
 }
 
@@ -319,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_that_says_what_it_said() {
-        let of = |work: fn() -> Result<(), RecordError>| caught(work).unwrap_err().text();
+    fn a_panic_is_an_error_with_its_message() {
+        let of = |work: fn() -> Result<(), RecordError>| catch_panic(work).unwrap_err().text();
         assert!(of(|| panic!("a plain text")).ends_with(": a plain text"));
         let number = || panic!("number {}", std::process::id());
         assert!(of(number).contains(": number "));

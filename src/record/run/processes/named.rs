@@ -1,8 +1,8 @@
-//! The processes that a name means.
+//! The processes that match `--name`.
 //!
 //! # Invariants
-//! - The recorder and its ancestors are never meant: the shell that it was typed in has the name in
-//!   its command line.
+//! - The recorder and its ancestors never match: the shell that runs it may have the pattern in its
+//!   own command line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,25 +13,25 @@ use regex_lite::Regex;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
-use crate::record::contract::options::Named;
-use crate::record::contract::stop::Stop;
-use crate::record::run::opened::Process;
+use crate::record::contract::options::NamedProcesses;
+use crate::record::contract::stop::StopCondition;
+use crate::record::run::opened::TargetProcess;
 use crate::record::run::settled::is_settled;
 use crate::{inject, proc};
 
-/// Between two looks while a process is waited for.
-const LOOK: Duration = Duration::from_millis(10);
-/// As long as this a process is looked at again and again: it may be about to execute the program.
-const YOUNG: Duration = Duration::from_secs(2);
-/// Between two looks at all others, which may execute it at any time.
-const ALL: Duration = Duration::from_secs(1);
-/// Longest wait for an exec to be over.
+/// Interval between scans during a wait for a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a new process is checked in every scan: it may be about to execute the program.
+const YOUNG_AGE: Duration = Duration::from_secs(2);
+/// Interval between checks of all older processes, which may execute the program at any time.
+const SCAN_ALL_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for the end of an exec.
 const SETTLED_MAX: Duration = Duration::from_secs(5);
-/// Processes that are named because they are similar.
-const SIMILAR: usize = 5;
+/// The number of processes with similar names that an error lists.
+const SIMILAR_MAX: usize = 5;
 
-/// The processes that match: of several those that this user may record, if there are any.
-pub(crate) fn find(named: &Named) -> Result<Vec<i32>, RecordError> {
+/// Returns the processes that match: those that this user may record, or all if there is none.
+pub(crate) fn find(named: &NamedProcesses) -> Result<Vec<i32>, RecordError> {
     let found = matching(&regex(named)?, &Lineage::of_own(), proc::processes().unwrap_or_default());
     let permitted: Vec<i32> = found.iter().copied().filter(|pid| may_be(*pid)).collect();
     match (found.is_empty(), permitted.is_empty()) {
@@ -41,22 +41,22 @@ pub(crate) fn find(named: &Named) -> Result<Vec<i32>, RecordError> {
     }
 }
 
-/// It may be recorded, as far as a look at it tells.
+/// Whether a preflight check permits a recording of the process.
 fn may_be(pid: i32) -> bool {
     inject::preflight_to_capture(pid).is_ok()
 }
 
-/// The same; if there is none that this user may record it is waited for, where that is wanted: so
-/// long since `since`. If `is_again` those that were found have ended before they could be attached
-/// to.
+/// Returns the processes that match. With `--wait`, and without a process that this user may
+/// record, it waits for one until the patience since `since` is used up. `is_again` means that the
+/// processes found before exited before the attach.
 pub(super) fn find_or_wait(
-    named: &Named,
+    named: &NamedProcesses,
     (since, is_again): (Instant, bool),
-    stop: &Stop,
+    stop: &StopCondition,
     observer: &mut dyn Observer,
-) -> Result<Vec<Process>, RecordError> {
+) -> Result<Vec<TargetProcess>, RecordError> {
     let running = |pids: Vec<i32>, is_new: bool| {
-        pids.into_iter().map(|pid| Process::Running { pid, is_new }).collect()
+        pids.into_iter().map(|pid| TargetProcess::Running { pid, is_new }).collect()
     };
     let pattern = &named.pattern;
     let patience = match named.wait {
@@ -84,7 +84,7 @@ pub(super) fn find_or_wait(
     let found = wait_for(&regex(named)?, left, stop);
     found.iter().for_each(|pid| settle(*pid));
     if found.is_empty() {
-        // Why those that are there may not be recorded is the better answer.
+        // For existing processes, the reason why they may not be recorded is the better answer.
         if let (false, Ok(found)) = (stop.is_requested(), find(named)) {
             return Ok(running(found, false));
         }
@@ -93,10 +93,10 @@ pub(super) fn find_or_wait(
                 "within {} s: wait longer, or look for its name with `ps -e -o pid,comm,args`",
                 patience.as_secs_f64()
             ),
-            None => "before the recording was ended".to_owned(),
+            None => "before the request to end the recording".to_owned(),
         };
         let matched = if is_again {
-            "no process that matched --name could be attached to before it ended: none of"
+            "every match exited before the attach, and no other process matched --name"
         } else {
             "no process matched --name"
         };
@@ -105,12 +105,12 @@ pub(super) fn find_or_wait(
     Ok(running(found, true))
 }
 
-fn regex(named: &Named) -> Result<Regex, RecordError> {
+fn regex(named: &NamedProcesses) -> Result<Regex, RecordError> {
     let pattern = &named.pattern;
     Regex::new(pattern).map_err(|error| RecordError::Usage(format!("--name {pattern}: {error}")))
 }
 
-/// This process, its ancestors and what it has started.
+/// This process, its ancestors and its children.
 struct Lineage(BTreeSet<i32>);
 
 impl Lineage {
@@ -133,11 +133,11 @@ impl Lineage {
     }
 }
 
-/// Those of the processes that match.
+/// Returns the processes that match.
 fn matching(regex: &Regex, lineage: &Lineage, pids: Vec<i32>) -> Vec<i32> {
     let is_meant = |pid: &i32| {
         let Ok(status) = proc::status(*pid) else { return false };
-        // A kernel thread, or one that has ended.
+        // Kernel threads and zombies have no memory.
         status.has_memory
             && (regex.is_match(&status.name) || regex.is_match(&words(*pid)))
             && !lineage.has(*pid)
@@ -145,14 +145,14 @@ fn matching(regex: &Regex, lineage: &Lineage, pids: Vec<i32>) -> Vec<i32> {
     pids.into_iter().filter(is_meant).collect()
 }
 
-/// The command line as one text.
+/// Returns the command line as one text.
 fn words(pid: i32) -> String {
     let words = proc::command_line(pid).unwrap_or_default();
     words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Waits until there is one that this user may record.
-fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &Stop) -> Vec<i32> {
+/// Waits until a process matches that this user may record.
+fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &StopCondition) -> Vec<i32> {
     let lineage = Lineage::of_own();
     let begin = Instant::now();
     let mut since: BTreeMap<i32, Instant> = BTreeMap::new();
@@ -163,11 +163,11 @@ fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &Stop) -> Vec<i32> 
         since.retain(|pid, _| there.binary_search(pid).is_ok());
         let is_all = now >= all_due;
         if is_all {
-            all_due = now + ALL;
+            all_due = now + SCAN_ALL_INTERVAL;
         }
         let mut is_due = |pid: &i32| {
             let first = *since.entry(*pid).or_insert(now);
-            is_all || now.duration_since(first) < YOUNG && first > begin + LOOK
+            is_all || now.duration_since(first) < YOUNG_AGE && first > begin + POLL_INTERVAL
         };
         let due: Vec<i32> = there.into_iter().filter(|pid| is_due(pid)).collect();
         let found = matching(regex, &lineage, due);
@@ -175,20 +175,20 @@ fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &Stop) -> Vec<i32> 
         if !found.is_empty() {
             return found;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Vec::new()
 }
 
-/// Waits for the end of its exec.
+/// Waits for the end of a process's exec.
 fn settle(pid: i32) {
     let deadline = Instant::now() + SETTLED_MAX;
     while !is_settled(pid) && proc::start_time(pid).is_ok() && Instant::now() < deadline {
-        std::thread::sleep(LOOK / 10);
+        std::thread::sleep(POLL_INTERVAL / 10);
     }
 }
 
-/// Why there is none, and what to do.
+/// Returns the message that no process matches, with what to do.
 fn nothing(pattern: &str) -> String {
     let lineage = Lineage::of_own();
     let pids = proc::processes().unwrap_or_default().into_iter();
@@ -198,8 +198,8 @@ fn nothing(pattern: &str) -> String {
     let names: Vec<(i32, String)> = names.map(|(pid, it)| (pid, it.name)).collect();
     let similar = similar(pattern, &names);
     let similar = match similar.is_empty() {
-        true => "`ps -e -o pid,comm,args` lists what there is".to_owned(),
-        false => format!("similar ones are {}", similar.join(", ")),
+        true => "`ps -e -o pid,comm,args` lists all processes".to_owned(),
+        false => format!("similar names are {}", similar.join(", ")),
     };
     format!(
         "no process has a name or a command line that matches {pattern}; {similar}, and --wait \
@@ -208,7 +208,7 @@ fn nothing(pattern: &str) -> String {
     )
 }
 
-/// Processes whose names are nearly what was asked for.
+/// Returns processes with names similar to the pattern.
 fn similar(pattern: &str, names: &[(i32, String)]) -> Vec<String> {
     let wanted: String =
         pattern.chars().filter(|it| it.is_alphanumeric() || "-_".contains(*it)).collect();
@@ -226,15 +226,15 @@ fn similar(pattern: &str, names: &[(i32, String)]) -> Vec<String> {
                 || distance(&name, &wanted) <= distance_max)
     };
     let similar = names.iter().filter(|(_, name)| is_similar(name));
-    similar.map(|(pid, name)| format!("{name} ({pid})")).take(SIMILAR).collect()
+    similar.map(|(pid, name)| format!("{name} ({pid})")).take(SIMILAR_MAX).collect()
 }
 
-/// Letters to be put in, left out or changed to make one of the other (Levenshtein).
+/// Returns the Levenshtein distance: insertions, deletions and substitutions of letters.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (place, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], place + 1);
+    for (index, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
         for (column, known) in other.iter().enumerate() {
             let change = diagonal + usize::from(letter != *known);
             diagonal = row[column + 1];
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_nearly_there_is_found() {
+    fn a_similar_name_is_found() {
         let names = ["redis-server", "python3", "sh", "postgres"];
         let names: Vec<_> = (1..).zip(names.map(str::to_owned)).collect();
         let check = |pattern, expected: &[&str]| assert_eq!(similar(pattern, &names), expected);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recorder_and_its_ancestors_are_never_meant() {
+    fn the_recorder_and_its_ancestors_never_match() {
         let lineage = Lineage::of_own();
         let own = std::process::id() as i32;
         assert!(lineage.has(own) && lineage.has(proc::parent(own).unwrap()));

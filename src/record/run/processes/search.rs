@@ -1,8 +1,8 @@
-//! The search for processes that a name means, until one of them has been attached to.
+//! The search for processes that match `--name`, until the recorder has attached to one.
 //!
 //! # Invariants
-//! - The time to wait is that of all attempts together.
-//! - When there is a trace, nothing else is searched for.
+//! - The time limit of `--wait` covers all attempts together.
+//! - Once the trace exists, the search is over.
 
 use crate::record::run::failed::Failed;
 use std::time::{Duration, Instant};
@@ -10,45 +10,45 @@ use std::time::{Duration, Instant};
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
-use crate::record::contract::options::{Named, Options, Target};
-use crate::record::contract::stop::Stop;
-use crate::record::run::opened::Process;
+use crate::record::contract::options::{NamedProcesses, Options, Target};
+use crate::record::contract::stop::StopCondition;
+use crate::record::run::opened::TargetProcess;
 use crate::record::run::processes::named;
 
-/// Attempts that are told of one by one.
-const TOLD: u32 = 3;
-/// Between an attempt that failed and the next one.
+/// The number of failed attempts that get a notice each.
+const NOTICES_MAX: u32 = 3;
+/// Pause between a failed attempt and the next one.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// The search for processes that match `--name`.
 pub(crate) struct Search {
     since: Instant,
-    /// Attempts that have failed.
+    /// The number of failed attempts.
     failed: u32,
 }
 
 impl Search {
-    /// Begins now.
+    /// Starts the search now.
     pub(crate) fn begin() -> Self {
         Self { since: Instant::now(), failed: 0 }
     }
 
-    /// Those that match; if there are none they are waited for, where that is wanted.
+    /// Returns the processes that match. With `--wait` it waits for one.
     pub(crate) fn next(
         &self,
-        named: &Named,
-        stop: &Stop,
+        named: &NamedProcesses,
+        stop: &StopCondition,
         observer: &mut dyn Observer,
-    ) -> Result<Vec<Process>, RecordError> {
+    ) -> Result<Vec<TargetProcess>, RecordError> {
         named::find_or_wait(named, (self.since, self.failed > 0), stop, observer)
     }
 
-    /// Whether the next ones are waited for after this: those that were found have ended too soon.
-    pub(crate) fn goes_on(
+    /// Whether to search again after a failure, because the processes that matched exited too soon.
+    pub(crate) fn should_retry(
         &mut self,
         options: &Options,
         failed: &Failed,
-        stop: &Stop,
+        stop: &StopCondition,
         observer: &mut dyn Observer,
     ) -> bool {
         let is_wanted = matches!(&options.target, Target::Name(named) if named.wait.is_some());
@@ -57,7 +57,7 @@ impl Search {
             return false;
         }
         self.failed += 1;
-        if self.failed <= TOLD {
+        if self.failed <= NOTICES_MAX {
             let text = format!("{}: waiting for the next one", failed.error.text());
             observer.event(Event::Notice(text));
         }

@@ -1,32 +1,32 @@
-//! The recording of a process: what lasts while it executes one program after the other.
+//! The recording of a process across all the programs that it executes.
 //!
-//! Each program is attached to and sampled by itself; the guardian, the trace and the thread that
-//! writes it are those of all.
+//! The recorder attaches to each program and samples it separately. The guardian, the trace and the
+//! writer thread stay the same.
 //!
 //! # Invariants
-//! - Once there are files, what was sampled is told of, whatever becomes of the next program.
+//! - Once the files exist, all samples are reported, whatever happens to the next program.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::fault::{self, Point};
+use crate::fault::{self, FaultPoint};
 use crate::inject::Guardian;
-use crate::record::batch::process::Number;
+use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::name::contexts::Contexts;
 use crate::record::name::jvm::JvmNames;
-use crate::record::run::common::Common;
-use crate::record::run::ended::{Ended, is_listed};
+use crate::record::run::common::CommonState;
+use crate::record::run::ended_process::{EndedProcess, is_listed};
 use crate::record::run::executions::{Executions, Fate};
-use crate::record::run::opened::{NEVER_SAMPLED, Opened, exit_descriptor};
+use crate::record::run::opened::{NEVER_SAMPLED, OpenedProcess, exit_descriptor};
 use crate::record::run::plan::Plan;
 use crate::record::run::priority::Raised;
 use crate::record::run::process_list;
 use crate::record::session::program_run::ProgramRun;
-use crate::record::session::{End, Parts, Session};
+use crate::record::session::{Session, SessionEnd, SessionParts};
 use crate::record::store::collector::Collector;
 use crate::record::store::heaviest::Heaviest;
 use crate::record::store::liveness::LastOfThreads;
@@ -35,55 +35,55 @@ use crate::record::target::residue::Footprint;
 use crate::record::target::segments::Segments;
 use crate::record::weigh::overhead::Overhead;
 use crate::record::write::saving::Saving;
-use crate::record::write::writer::{Answers, Writer};
+use crate::record::write::writer::{AnswerSender, Writer};
 use crate::trace::Value;
 
 mod follow;
 
-use self::follow::Next;
+use self::follow::NextProgram;
 
 /// A process that is recorded.
 pub(crate) struct Recording<'a> {
-    common: &'a Common<'a>,
-    number: Number,
+    common: &'a CommonState<'a>,
+    number: ProcessNumber,
     observer: &'a mut dyn Observer,
-    /// Readable when the target is gone.
+    /// Readable once the target has exited.
     exit: OwnedFd,
     segments: Segments,
-    // Before what was opened: what it holds there of a program could not be waited for.
+    // Dropped before `opened`: a program that the guardian still holds could not be waited for.
     guardian: Guardian,
-    opened: Opened,
+    opened: OpenedProcess,
     raised: Raised,
-    /// Since it was attached to first.
+    /// The writer, from the first attach on.
     writer: Option<Writer>,
-    /// Asks for names while this lasts.
+    /// Requests names from Java virtual machines until it is dropped.
     jvm: JvmNames,
     contexts: Contexts,
     saving: Saving,
-    /// What was done up to now.
+    /// The sum of the program runs so far.
     done: Option<ProgramRun>,
     executions: Executions,
-    /// What the program was like before the last attach, if that is to be compared.
+    /// The state of the program before the last attach, for `--verify-detach`.
     footprint: Option<Footprint>,
 }
 
-/// What the recording of a process is made of.
-pub(crate) struct Begun {
-    /// Its number.
-    pub(crate) number: Number,
-    /// Does the tracing.
+/// The parts that a recording of a process starts with.
+pub(crate) struct RecordingParts {
+    /// The number of the process within the recording.
+    pub(crate) number: ProcessNumber,
+    /// The guardian, which does the tracing.
     pub(crate) guardian: Guardian,
     /// The process.
-    pub(crate) opened: Opened,
-    /// The calling thread's priority.
+    pub(crate) opened: OpenedProcess,
+    /// The raised priority of the calling thread.
     pub(crate) raised: Raised,
 }
 
 impl<'a> Recording<'a> {
-    /// Of an opened process, in which nothing has been changed yet.
+    /// Creates the recording of an opened process, in which nothing has been changed yet.
     pub(crate) fn new(
-        begun: Begun,
-        common: &'a Common<'a>,
+        begun: RecordingParts,
+        common: &'a CommonState<'a>,
         observer: &'a mut dyn Observer,
     ) -> Result<Self, RecordError> {
         let pid = begun.opened.pid;
@@ -106,8 +106,8 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// Samples the program that there is, and with `--follow-exec` those that it executes.
-    pub(crate) fn run(mut self) -> Result<Ended, RecordError> {
+    /// Samples the current program, and with `--follow-exec` the programs that it executes.
+    pub(crate) fn run(mut self) -> Result<EndedProcess, RecordError> {
         let options = self.common.options;
         let plan = Plan::new(&self.opened.candidate, options)?;
         self.footprint = self.opened.footprint(options)?;
@@ -123,22 +123,26 @@ impl<'a> Recording<'a> {
         }
         let is_followed = self.opened.is_followed;
         let mut end = match self.sample(plan, None) {
-            // Attached to in the very moment.
-            Err(error) if is_followed && error.is_executed() => End::Executed,
+            // The exec happened during the attach.
+            Err(error) if is_followed && error.is_executed() => SessionEnd::Executed,
             outcome => outcome?,
         };
-        if is_followed && end == End::Executed {
+        if is_followed && end == SessionEnd::Executed {
             end = self.follow()?;
         }
         self.conclude(end)
     }
 
-    /// Samples one program until its end, or that of the recording: the first one, or this.
-    fn sample(&mut self, plan: Plan, next: Option<&Next>) -> Result<End, RecordError> {
+    /// Samples one program until it or the recording ends. `next` is `None` for the first program.
+    fn sample(
+        &mut self,
+        plan: Plan,
+        next: Option<&NextProgram>,
+    ) -> Result<SessionEnd, RecordError> {
         let common = self.common;
         let Plan { attach, max_overhead_percent, wall_interval, duration, preserve, .. } = plan;
         if common.instances.is_ending() {
-            return Ok(End::OutOfIds);
+            return Ok(SessionEnd::OutOfIds);
         }
         let clock = Clock::start(attach.clock_mode);
         let (setup, engine) = (attach.setup, attach.choice.engine);
@@ -146,25 +150,25 @@ impl<'a> Recording<'a> {
         let charge = common.ledger.account(number, guardian);
         let overhead = Overhead::new(max_overhead_percent, setup, engine, charge);
         let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach)?;
-        fault::at(Point::RecordAttached);
+        fault::at(FaultPoint::RecordAttached);
         if next.is_some() {
-            // What it was when it began is nothing that anybody knows it by.
+            // The name from before the exec is no longer current.
             self.opened.name_again();
         }
         if self.writer.is_none() {
             let process = (self.number, &self.opened, &attached);
             self.writer = Some(join(self.common, process, (&self.raised, &self.jvm))?);
         }
-        let Some(writer) = &self.writer else { return Ok(End::Output) };
+        let Some(writer) = &self.writer else { return Ok(SessionEnd::Output) };
         let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
-        let Some(mut collector) = collector else { return Ok(End::OutOfIds) };
+        let Some(mut collector) = collector else { return Ok(SessionEnd::OutOfIds) };
         collector.register(Box::new(LastOfThreads::new(attached.data())));
         if preserve > 0 {
             collector.register(Box::new(Heaviest::new(preserve)));
         }
         let (pid, exit) = (self.opened.pid, &self.exit);
         self.contexts.begin(pid, attached.data());
-        let parts = Parts {
+        let parts = SessionParts {
             attached,
             clock,
             collector,
@@ -178,20 +182,20 @@ impl<'a> Recording<'a> {
             wall_interval,
         };
         let mut session = Session::start(parts, duration, &mut *self.observer)?;
-        fault::at(Point::RecordSampling);
+        fault::at(FaultPoint::RecordSampling);
         self.opened.go_on();
-        fault::at(Point::RecordReleased);
+        fault::at(FaultPoint::RecordReleased);
         session.note_release();
         common.stop.start(duration);
-        let told = Told::new(writer, common, self.number);
+        let notes = ExecutionNotes::new(writer, common, self.number);
         if let Some(next) = next.filter(|next| next.is_gone()) {
-            // It was gone before it was attached to, and another one had taken its place.
-            told.note(self.executions.settle(Fate::Missed));
+            // The program had executed another one before the attach.
+            notes.note(self.executions.settle(Fate::Missed));
             self.executions.begin(next.name(), session.started_ns());
         }
         let started = self.opened.command_pid().filter(|_| self.done.is_none());
         session.announce(started, self.executions.last().map(str::to_owned));
-        told.note(self.executions.settle(Fate::Sampled(session.started_ns())));
+        notes.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
         let program_run = session.finish(end, preserve);
         match &mut self.done {
@@ -201,18 +205,18 @@ impl<'a> Recording<'a> {
         Ok(end)
     }
 
-    /// What came of it. The way into the trace is closed, and the guardian has ended.
-    fn conclude(self, end: End) -> Result<Ended, RecordError> {
+    /// Returns the result. The writer is closed, and the guardian has exited.
+    fn conclude(self, end: SessionEnd) -> Result<EndedProcess, RecordError> {
         let (Some(writer), Some(program_run)) = (self.writer, self.done) else {
-            // Only after a program run there is an end.
+            // Without a program run nothing was sampled.
             return Err(RecordError::TargetGone(anyhow::anyhow!(NEVER_SAMPLED)));
         };
         self.jvm.hurry();
         let tally = writer.tally();
         drop(writer);
-        // Nothing is left for it to do, and the program may go on for long.
+        // The guardian has nothing left to do, and the program may run on for long.
         drop((self.guardian, self.segments));
-        Ok(Ended {
+        Ok(EndedProcess {
             number: self.number,
             opened: self.opened,
             end,
@@ -225,15 +229,15 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Tells the trace what became of a program.
-struct Told<'a> {
+/// Writes the outcomes of executed programs to the trace.
+struct ExecutionNotes<'a> {
     writer: &'a Writer,
-    /// Of which process, if there are several.
-    number: Option<Number>,
+    /// The number of the process, if the recording may have several.
+    number: Option<ProcessNumber>,
 }
 
-impl<'a> Told<'a> {
-    fn new(writer: &'a Writer, common: &Common<'_>, number: Number) -> Self {
+impl<'a> ExecutionNotes<'a> {
+    fn new(writer: &'a Writer, common: &CommonState<'_>, number: ProcessNumber) -> Self {
         Self { writer, number: common.is_several.then_some(number) }
     }
 
@@ -248,19 +252,20 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The way into the trace of a process that has just been attached to.
+/// Returns the writer for a process that has just been attached to.
 fn join(
-    common: &Common<'_>,
-    (number, opened, attached): (Number, &Opened, &Attached<'_>),
+    common: &CommonState<'_>,
+    (number, opened, attached): (ProcessNumber, &OpenedProcess, &Attached<'_>),
     (raised, jvm): (&Raised, &JvmNames),
 ) -> Result<Writer, RecordError> {
-    // Reading symbols is long work, which the target's goes before. The writer thread has little to
-    // do, and without its turns the tables are not emptied either.
+    // Reading symbols takes long, so these threads run at the earlier priority: the target's work
+    // comes first. The writer thread keeps the raised priority. It has little to do, and the tables
+    // fill up if it does not run.
     let (pid, map_requests) = (opened.pid, jvm.map_requests());
-    let names = |answers: Answers| raised.as_before(|| answers.names(pid, map_requests));
+    let names = |answers: AnswerSender| raised.as_before(|| answers.names(pid, map_requests));
     let writer = common.join(number, (opened, attached), names)?;
     if common.is_several && is_listed(number) {
-        let Opened { pid, start_time, command_line, .. } = opened;
+        let OpenedProcess { pid, start_time, command_line, .. } = opened;
         let begun = process_list::begun(*pid, *start_time, command_line, monotonic_now_ns());
         writer.note(format!("process.{number}"), begun);
     }

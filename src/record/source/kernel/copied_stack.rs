@@ -8,7 +8,7 @@ pub(super) struct CopiedStack<'r> {
     sp: u64,
     bytes: &'r [u8],
     bounds: (u64, u64),
-    /// Whether the last word requested lies above the copy, or on a stack that was not copied.
+    /// Whether the last requested word is above the copy, or on a stack that was not copied.
     is_short: bool,
 }
 
@@ -19,9 +19,11 @@ impl<'r> CopiedStack<'r> {
         memory
     }
 
-    /// Returns why an unwind really ended: where a word was missing, the stack may go on.
+    /// Returns the real reason why unwinding ended: where a word is missing, the stack may
+    /// continue.
     ///
-    /// A rule that cannot be applied, or code that no table covers, ends it whatever was copied.
+    /// A rule that cannot be applied, or code that no table covers, ends unwinding whatever was
+    /// copied.
     pub(super) fn end(&self, end: EndReason) -> EndReason {
         match end {
             EndReason::Unreadable | EndReason::Gap | EndReason::Range if self.is_short => {
@@ -49,7 +51,7 @@ impl Memory for CopiedStack<'_> {
     fn rebound(&mut self, sp: u64) -> bool {
         self.bound(sp);
         let is_copied = self.load(sp & !7).is_some();
-        // What a signal's handler interrupted may run on a stack that lies below the handler's.
+        // The code that a signal handler interrupted may run on a stack below the handler's.
         self.is_short |= !is_copied && self.snapshot.writable(sp).is_some();
         is_copied
     }

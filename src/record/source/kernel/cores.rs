@@ -1,7 +1,8 @@
 //! The list of online cores.
 
-/// Returns the numbers of the online cores; if the list cannot be read, 0 to the available
-/// parallelism.
+/// Returns the numbers of the online cores.
+///
+/// If the list cannot be read, the numbers count up from 0 to the available parallelism.
 pub(crate) fn cpus() -> Vec<i32> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let parsed = parse_cpus(online.trim());

@@ -1,18 +1,20 @@
 //! Time inside the kernel, sampled without a signal.
 //!
-//! An expiry of a `sigtrap` event in kernel mode is delivered when the thread returns to user mode.
-//! After `execve` that is in the new program, whose disposition is the default one: such a signal
-//! killed 15 of 15 targets that executed another program (measured). So the signalling events leave
-//! kernel mode out. A second family writes its samples into ring buffers, with the user registers
-//! and a copy of the stack's top, and the recorder unwinds them with the same tables.
+//! The kernel delivers the signal of a `sigtrap` event that expired in kernel mode when the thread
+//! returns to user mode. After `execve` that is in the new program, where SIGTRAP has its default
+//! action: such a signal killed 15 of 15 targets that executed another program (measured). So the
+//! signalling events exclude kernel mode. A second family of events writes its samples into ring
+//! buffers, with the user registers and a copy of the stack's top. The recorder unwinds them with
+//! the same tables.
 //!
 //! # Invariants
 //! - A kernel sample changes nothing in the target.
-//! - Both families count the same clock and each leaves out what the other takes, so weights add up
-//!   on average; `balance` corrects what chance does to the sum. The delivery of our own signals is
-//!   the exception: it restarts the signalling family's timer, which never expires during a
-//!   delivery, so that family counts this time as user time. Samples of this family during a
-//!   delivery are therefore left out (with them: 1 to 2 % too much at 999 Hz, 10 % at 10 kHz).
+//! - Both families count the same clock, and each excludes the mode that the other samples, so the
+//!   weights add up on average; `balance` corrects random errors of the sum. The delivery of our
+//!   own signals is the exception: it restarts the signalling family's timer, which never expires
+//!   during a delivery, so that family counts this time as user time. The recorder therefore drops
+//!   samples of this family during a delivery (with them: 1 to 2 % too much at 999 Hz, 10 % at 10
+//!   kHz).
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -26,7 +28,7 @@ use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
 
 use crate::proc;
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::ThreadNews;
+use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
 use crate::record::contract::sampling::Setup;
 use crate::record::source::perf::{self, Scope};
@@ -44,15 +46,14 @@ pub(crate) use self::rate::SlowerFamily;
 const RING_BUFFERS_LEN: usize = 64 << 20;
 const RING_MAX: usize = 4 << 20;
 const RING_MIN: usize = 256 << 10;
-/// Longest time from a sample during a signal's delivery to the handler's reading of the clock
+/// The longest time from a sample during a signal's delivery until the handler reads the clock
 /// (measured on a virtual machine: 10 to 23 us).
 ///
-/// A page fault of an instruction that is interrupted within that time is taken for a delivery,
-/// too.
+/// A page fault of an instruction that is interrupted within this time counts as a delivery, too.
 const DELIVERY_NS: u64 = 30_000;
 /// The highest rate of kernel samples for each thread; above it each sample weighs more.
 const FREQ_MAX: u64 = 2000;
-/// Descriptors that may be spent, at one for each core and each thread at attach.
+/// The maximum number of descriptors, one for each core of each thread at attach.
 const DESCRIPTORS_MAX: usize = 32768;
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_SAMPLE: u32 = 9;
@@ -75,7 +76,7 @@ pub(crate) struct KernelEvents {
     /// The event whose samples count, by thread and core.
     accepted: HashMap<(u32, u32), u64>,
     samples: Vec<KernelSample>,
-    /// The number of samples that [`Self::news`] has reported.
+    /// The number of samples that [`Self::take_sampled_threads`] has reported.
     reported: usize,
     /// The samples of the next batch, and their traces.
     later: (Vec<KernelSample>, Distinct),
@@ -98,25 +99,25 @@ struct KernelSample {
     share: u64,
 }
 
-/// Units of a period.
+/// The number of units in one period.
 const SHARE: u64 = 1000;
 /// The number of samples, and of threads with their cores, that buffers keep room for.
 const SAMPLES_LEAST: usize = 1024;
 
 /// Returns the weight of one sample in thousandths of a period.
 ///
-/// It is a little more than two periods, or several at high rates: each tick of this second timer
+/// It is a little more than two periods, or several at high rates: each expiry of this second timer
 /// costs the target as much as one of the first (6 % of slowdown at 10 kHz when both were equally
-/// fast). The two families must not tick in step. Both start within microseconds, and a timer of
-/// this one that expires while the other one's signal is delivered would find the thread in the
-/// kernel each time (measured: 15 % of all time, on a busy machine). A period off by the golden
-/// ratio keeps every phase equally likely.
+/// fast). The two families must not expire in step. Both start within microseconds of each other. A
+/// timer of this family that expires while the other family's signal is delivered would find the
+/// thread in the kernel each time (measured: 15 % of all time, on a busy machine). A period off by
+/// the golden ratio makes every phase equally likely.
 fn share(period_ns: u64) -> u64 {
     let freq = 1_000_000_000 / period_ns.max(1);
     freq.div_ceil(FREQ_MAX).max(2) * SHARE + 382
 }
 
-/// Returns the bytes of stack to copy with each sample: less at high rates.
+/// Returns the number of stack bytes to copy with each sample: fewer at high rates.
 fn stack_len(period_ns: u64) -> u32 {
     if period_ns >= 2_000_000 { 32 << 10 } else { 16 << 10 }
 }
@@ -126,7 +127,7 @@ fn ring_len(cores: usize) -> usize {
     1 << (RING_BUFFERS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
 }
 
-/// Checks the limit of descriptors, one for each thread on each core.
+/// Checks that one descriptor for each thread on each core is within the limit.
 fn check_descriptors(pid: i32, cores: usize) -> io::Result<()> {
     let threads = proc::tasks(pid)?.len().max(1);
     match threads.saturating_mul(cores) {
@@ -166,7 +167,7 @@ impl KernelEvents {
 
     /// Opens a disabled event for each thread and core; later threads inherit theirs.
     ///
-    /// Samples stand for 2 to the power of `shift` times as much as usual.
+    /// Each sample has 2 to the power of `shift` times its usual weight.
     pub(crate) fn open(pid: i32, setup: Setup, shift: u32, tables: Tables) -> io::Result<Self> {
         let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
         let cpus = cpus();
@@ -178,13 +179,13 @@ impl KernelEvents {
         Ok(kernel)
     }
 
-    /// Opens buffers only; threads are added one by one.
+    /// Opens the buffers only; [`Self::add`] opens events for single threads.
     pub(crate) fn open_empty(setup: Setup, tables: Tables) -> io::Result<Self> {
         let mut kernel = Self::new(share(setup.period_ns), tables);
         let cpus = cpus();
         let ring_len = ring_len(cpus.len());
         for cpu in cpus {
-            // A buffer belongs to an event: this one covers the calling thread, and is never
+            // Each buffer needs an event. This event covers the calling thread and is never
             // enabled.
             let (own_thread, stack) = (0, stack_len(setup.period_ns));
             let event =
@@ -256,8 +257,8 @@ impl KernelEvents {
         self.rings = rings;
     }
 
-    /// Returns the threads that were sampled since the last call, by outer id.
-    pub(crate) fn news(&mut self) -> BTreeSet<u32> {
+    /// Returns the outer ids of the threads that were sampled since the last call.
+    pub(crate) fn take_sampled_threads(&mut self) -> BTreeSet<u32> {
         let new = self.samples.get(self.reported..).unwrap_or_default();
         self.reported = self.samples.len();
         new.iter().map(|sample| sample.tid).collect()
@@ -278,15 +279,15 @@ impl KernelEvents {
 
     fn sample(&mut self, interrupted: &InterruptedThread<'_>, snapshot: &Snapshot<'_>) {
         self.samples_seen += 1;
-        // A sample in the handler's own system calls: the signalling family, whose timer has just
-        // been forwarded, has counted their time already.
+        // A sample in the handler's own system calls. The signalling family counts their time
+        // already, since its timer has just been restarted.
         if self.agent_range.contains(&interrupted.registers.pc) {
             return;
         }
-        // A thread that was found after it had inherited an event has two on each core, and so have
-        // the threads that it starts. One of them counts.
-        let place = (interrupted.tid, interrupted.cpu);
-        if *self.accepted.entry(place).or_insert(interrupted.event) != interrupted.event {
+        // A thread that was found after it had inherited an event has two events on each core, and
+        // so have the threads that it starts. Only one of the two counts.
+        let thread_on_cpu = (interrupted.tid, interrupted.cpu);
+        if *self.accepted.entry(thread_on_cpu).or_insert(interrupted.event) != interrupted.event {
             return;
         }
         let mut memory = CopiedStack::new(snapshot, interrupted.registers.sp, interrupted.stack);
@@ -308,24 +309,24 @@ impl KernelEvents {
     /// Moves the samples up to `until_ns` into the batch.
     ///
     /// Later ones wait, since the handlers' samples of that time come with the next batch and a
-    /// thread's times must not go back. `instance` returns the upper half of the traces' ids, if
-    /// any are left. `key` returns the key of the thread that had an id at a time.
+    /// thread's times must not decrease. `instance` returns the upper half of the traces' ids, if
+    /// any are left. `key` returns the key of the thread that had a thread id at a given time.
     pub(crate) fn take(
         &mut self,
         until_ns: u64,
         batch: &mut Batch,
         instance: impl FnOnce() -> Option<u32>,
-        mut key: impl FnMut(u32, u64, &mut Vec<ThreadNews>) -> (u32, u32),
+        mut key: impl FnMut(u32, u64, &mut Vec<ThreadChange>) -> (u32, u32),
     ) {
-        // Thread ids are reused, and the choice between two events need not last.
+        // Cleared, since thread ids are reused; the choice between two events need not persist.
         empty_map(&mut self.accepted, SAMPLES_LEAST);
         if self.samples.is_empty() {
             return;
         }
-        // The recording ends when ids run out; the samples wait for its end.
+        // Without ids the samples stay here; the recording ends when ids run out.
         let Some(instance) = instance() else { return };
         let upper = u64::from(instance) << 32;
-        // The handlers' samples, for the search below.
+        // Sorts the handlers' samples for the search in `is_delivery`.
         batch.sort();
         let handled = batch.samples.len();
         let (later, their_traces) = &mut self.later;
@@ -382,9 +383,9 @@ impl KernelEvents {
     }
 }
 
-/// Checks whether the handler took a sample of the same instruction right after this one.
+/// Returns whether the handler took a sample of the same instruction right after this one.
 ///
-/// The kernel was then about to deliver the signal. The samples are sorted.
+/// The kernel was then delivering the signal. The samples must be sorted.
 fn is_delivery(
     key: (u32, u32),
     time_ns: u64,
@@ -402,7 +403,7 @@ fn is_delivery(
 struct InterruptedThread<'r> {
     tid: u32,
     time_ns: u64,
-    /// The kernel's id of the event, or of the one that it was inherited from.
+    /// The kernel's id of the event, or of the event that it was inherited from.
     event: u64,
     cpu: u32,
     registers: Registers,

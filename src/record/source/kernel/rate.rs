@@ -1,8 +1,8 @@
 //! Kernel-mode sampling at another rate: new events in the same buffers.
 //!
 //! # Invariants
-//! - A sample has the weight of the event that took it: the buffers are emptied between the last
-//!   sample of one family and the first of the next.
+//! - A sample has the weight of the event that took it: the recorder drains the buffers between the
+//!   last sample of one family and the first of the next.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::record::source::kernel::{
 };
 use crate::record::source::perf::{self, Scope};
 
-/// A family of events that is open and not yet enabled.
+/// A family of open events that is not yet enabled.
 pub(crate) struct SlowerFamily {
     events: Vec<OwnedFd>,
     share: u64,
@@ -68,9 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_at_a_lower_rate_stands_for_proportionally_more_time() {
+    fn a_sample_at_a_lower_rate_has_a_proportionally_larger_weight() {
         let setup = Setup { period_ns: 100_000, kernel: true, cookie: 0 };
-        // At 10 kHz a sample stands for five periods and a bit; from 1 kHz down for two and a bit.
+        // A sample has the weight of a little more than five periods at 10 kHz, and of a little
+        // more than two from 1 kHz down.
         let shares = [0, 1, 3, 6].map(|shift| slow_share(setup, shift));
         assert_eq!(shares, [5_382, 2 * 3_382, 8 * 2_382, 64 * 2_382]);
     }

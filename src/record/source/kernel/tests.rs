@@ -1,4 +1,4 @@
-//! Records as the kernel writes them, and the batch that their samples go to.
+//! Tests with records as the kernel writes them, and the batches that their samples go to.
 
 use traceprof_abi::layout;
 
@@ -8,7 +8,7 @@ use crate::record::target::shm::{Use, own_segment};
 use crate::unwind::TableWriter;
 use traceprof_abi::unwind::{EndReason, Memory};
 
-/// Makes events without a kernel behind them, each worth two and a half periods.
+/// Makes events without a kernel, whose samples have the weight of two and a half periods.
 pub(crate) fn without_kernel() -> KernelEvents {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
@@ -21,7 +21,7 @@ pub(crate) fn without_kernel() -> KernelEvents {
 pub(crate) fn feed_sample(kernel: &mut KernelEvents, tid: u32, time_ns: u64, pc: u64) {
     const ABI_64: u64 = 2;
     const STACK: u64 = 16;
-    // The program counter is among them, wherever that is.
+    // Every register has this value, so the program counter has it too.
     let registers = [pc; perf::USER_REGISTERS];
     let body = [u64::from(tid) << 32, time_ns, 77, 0, ABI_64].into_iter().chain(registers);
     let words: Vec<u64> = body.chain([STACK, 0, 0, STACK]).collect();
@@ -53,7 +53,7 @@ fn samples_after_the_rotation_come_with_the_next_batch() {
         };
         batch.samples.iter().map(sample).collect::<Vec<_>>()
     };
-    // Frames are marked as those of an interrupted instruction, whatever the mark looks like.
+    // The frame words carry the mark of an interrupted instruction, so they differ from `pc`.
     let frames: Vec<u64> = rows(&first).iter().map(|it| it.4).collect();
     let (a, b) = (frames[0], frames[1]);
     assert_eq!(rows(&first), [(1, 5, 10, 2, a), (2, 5, 20, 3, b)]);
@@ -70,7 +70,7 @@ fn samples_after_the_rotation_come_with_the_next_batch() {
 }
 
 #[test]
-fn a_copy_is_at_fault_only_where_a_word_behind_it_was_missing() {
+fn the_copy_is_blamed_only_if_a_word_above_it_is_missing() {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[(0x1000, 0x9000)]).unwrap();
     let tables = tables.as_tables();
@@ -80,7 +80,7 @@ fn a_copy_is_at_fault_only_where_a_word_behind_it_was_missing() {
     let interrupted =
         InterruptedThread { tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack: &stack[..] };
     let mut memory = CopiedStack::new(&snapshot, interrupted.registers.sp, interrupted.stack);
-    assert_eq!(memory.bounds(), (0x2000, 0x9000), "the stack goes on behind the copy");
+    assert_eq!(memory.bounds(), (0x2000, 0x9000), "the stack continues above the copy");
     let mut end_after = |avma, end| {
         memory.load(avma);
         memory.end(end)
@@ -93,12 +93,13 @@ fn a_copy_is_at_fault_only_where_a_word_behind_it_was_missing() {
         assert_eq!(end_after(0x2010, end), end);
     }
     assert_eq!(end_after(0x1ff8, EndReason::Unreadable), EndReason::Unreadable, "below it");
-    assert_eq!(end_after(0x2000, EndReason::Gap), EndReason::Gap, "a word was there since");
+    assert_eq!(end_after(0x2000, EndReason::Gap), EndReason::Gap, "the last word was copied");
 }
 
-/// A handler's stack is copied; what it interrupted may run on one that lies below.
+/// The kernel copies a handler's stack; the code that the handler interrupted may run on a stack
+/// below.
 #[test]
-fn a_copy_is_at_fault_where_another_stack_goes_on() {
+fn the_copy_is_blamed_if_the_stack_continues_elsewhere() {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[(0x1000, 0x9000)]).unwrap();
     let tables = tables.as_tables();
@@ -151,11 +152,11 @@ fn samples_during_the_delivery_of_a_signal_are_left_out() {
     assert_eq!(count(1, 0xa, 40_000), 1, "long before");
     assert_eq!(count(1, 0xb, 20_000), 1, "another instruction");
     assert_eq!(count(3, 0xa, 20_000), 1, "another thread");
-    assert_eq!(count(2, 0xa, 20_000), 1, "what another thread was at");
+    assert_eq!(count(2, 0xa, 20_000), 1, "the instruction of another thread");
 }
 
 #[test]
-fn without_an_id_samples_wait() {
+fn samples_wait_until_there_is_an_id() {
     let mut kernel = without_kernel();
     feed_sample(&mut kernel, 1, 10, 0xa);
     kernel.drain();
@@ -175,14 +176,14 @@ fn lists_of_cores_are_read() {
 }
 
 #[test]
-fn samples_weigh_more_above_the_highest_rate() {
+fn samples_have_more_weight_above_the_highest_rate() {
     assert_eq!(share(1_000_000_000 / 199), 2_382);
     assert_eq!(share(1_000_000), 2_382);
     assert_eq!(share(100_000), 5_382);
 }
 
 #[test]
-fn a_record_cut_short_is_none() {
+fn a_truncated_record_is_refused() {
     const FIRST: usize = 5;
     let words = FIRST + perf::USER_REGISTERS + 1 + 2 + 1;
     let mut body: Vec<u8> = vec![0; words * 8];

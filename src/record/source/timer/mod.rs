@@ -2,18 +2,18 @@
 //! target.
 //!
 //! The recorder marks the slots of threads that need a timer. The next handler that runs in the
-//! target, in any thread, arms them, so a sleeping thread is not woken for its own timer. If no
-//! handler of ours runs while a thread without a timer does, the recorder steps in. It sends the
-//! priming signal to a thread that has only computed for a while, or the guardian stops one thread
-//! once. A signal handler ends `epoll_wait` and a few other calls with EINTR whatever its flags
-//! say. A thread that runs during the check may sleep when the signal arrives (measured: 1 to 4 of
-//! 100 signals to threads that sleep every millisecond). The guardian repairs that.
+//! target, in any thread, arms their timers, so a sleeping thread is not woken for its own timer.
+//! If a thread without a timer runs while no handler of ours does, the recorder steps in. It sends
+//! the priming signal to a thread that has only computed for a while, or the guardian stops one
+//! thread once. A signal handler makes `epoll_wait` and a few other calls fail with EINTR, whatever
+//! its flags are. A thread that runs during the check may sleep when the signal arrives (measured:
+//! 1 to 4 of 100 signals to threads that sleep every millisecond). The guardian repairs that.
 //!
 //! # Invariants
-//! - A slot is marked at most once for each of its lives and each signal, and signalled at most
-//!   once.
+//! - A slot is marked at most once for each of its lives and each signal, and its thread is
+//!   signalled at most once.
 //! - No signal goes to a thread that did not compute since the previous check.
-//! - Timers end by themselves when their [`Lease`] is not renewed.
+//! - Timers stop by themselves when their [`Lease`] is not renewed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,19 +33,20 @@ use crate::record::target::signals;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How long to wait for a signal's acknowledgement.
 const ACKNOWLEDGE: Duration = Duration::from_millis(100);
-/// The guardian helps a thread that was not signalled after this time.
+/// How long a running thread may stay without a signal before the guardian helps it.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
 /// The shortest time between two stops by the guardian.
 const ENTRY_PAUSE: Duration = Duration::from_millis(50);
-/// Threads that one turn checks at most.
+/// The maximum number of threads that one turn checks.
 const CHECKS_MAX: usize = 64;
-/// Time that checks may take in one turn, so that ten thousand sleepers do not stall the loop.
+/// The time budget for checks in one turn, so that ten thousand sleepers do not stall the loop.
 const CHECKS_TIME: Duration = Duration::from_micros(500);
-/// Share of the time between two checks that a thread must have run, in percent.
+/// The share of the time between two checks that a thread must have run to be signalled, in
+/// percent.
 ///
-/// The rest covers the distance between the two readings. Waiting for a processor is not enough:
-/// the thread may wait there for the end of a call whose time is over, which a signal would still
-/// turn into EINTR (measured with `poll` on a busy machine).
+/// The remainder covers the time between reading the clock and reading the CPU time. To wait for a
+/// processor is not enough: the thread may be about to return from a call that timed out, which a
+/// signal would still turn into EINTR (measured with `poll` on a busy machine).
 const COMPUTES_PERCENT: u128 = 90;
 
 /// A slot that has no timer yet.
@@ -53,9 +54,9 @@ const COMPUTES_PERCENT: u128 = 90;
 struct UnarmedSlot {
     tid: i32,
     since: Instant,
-    /// Whether the thread was there when sampling started.
+    /// Whether the thread existed when sampling started.
     is_first: bool,
-    /// The time of the last check, and the nanoseconds that it had run until then.
+    /// The time of the last check, and the thread's CPU time at that check in nanoseconds.
     last_check: Option<(Instant, u64)>,
     signalled: Option<Instant>,
 }
@@ -63,11 +64,11 @@ struct UnarmedSlot {
 /// The help that a thread without a timer gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Help {
-    /// None: its turn will come, or it needs none.
+    /// No help: its turn will come, or it needs none.
     None,
     /// The priming signal, since the thread computes.
     Signal,
-    /// An entry of the guardian, since it runs and nothing else helped.
+    /// An entry of the guardian, since the thread runs and nothing else helped.
     Entry,
 }
 
@@ -77,16 +78,16 @@ pub(crate) struct Timers {
     data: DataSegment,
     lease: Lease,
     signal: i32,
-    /// Threads that get no timer, since they would take its signal for one that they wait for.
+    /// Threads that get no timer, since they would mistake its signal for one that they wait for.
     left_out: Vec<signals::SignalWaiter>,
     waiting: BTreeMap<usize, UnarmedSlot>,
-    /// The slot at which the next round of checks starts, so that all get their turn.
+    /// The slot at which the next round of checks starts, so that every slot gets its turn.
     next_check: usize,
     is_first_cover: bool,
     /// Threads that cannot have a timer.
     pub(crate) failures: TimerFailures,
     entered: Instant,
-    /// Priming signals sent.
+    /// The number of priming signals sent.
     pub(crate) signals: u64,
 }
 
@@ -115,7 +116,7 @@ impl Timers {
         }
     }
 
-    /// Requests timers for these threads (outer and inner id) where they are missing.
+    /// Requests timers for those of these threads (outer and inner id) that have none.
     pub(crate) fn cover(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
         for (tid, inner) in threads {
             if self.is_left_out(tid) {
@@ -139,19 +140,21 @@ impl Timers {
         self.is_first_cover = false;
     }
 
-    /// Compares the start time too, since thread ids are reused.
+    /// Returns whether a thread gets no timer.
+    ///
+    /// Thread ids are reused, so the start time is compared too.
     fn is_left_out(&self, tid: i32) -> bool {
         let started = || proc::task_stat(self.pid, tid).map_or(0, |stat| stat.start_time);
         self.left_out.iter().any(|it| it.tid == tid && it.start_time == started())
     }
 
-    /// Requests the deletion of timers whose threads are gone.
+    /// Requests the deletion of timers whose threads have exited.
     ///
     /// The kernel keeps such timers and counts them against the user's limit.
     pub(crate) fn sweep(&mut self) {
         let threads = self.data.threads();
         self.failures.sweep(threads.slots);
-        // Relaxed, all: hints that are read repeatedly; the taker of a bit checks closely.
+        // Relaxed, all: hints that are read repeatedly; the handler that takes a bit checks again.
         let used = threads.next.load(Ordering::Relaxed) as usize;
         for (index, slot) in threads.slots.iter().enumerate().take(used) {
             let timer = slot.timer.load(Ordering::Relaxed);
@@ -165,11 +168,11 @@ impl Timers {
     }
 
     fn has_failed(&mut self, tid: i32, (index, slot): (usize, &ThreadSlot)) -> bool {
-        // Relaxed, both: the handler's note is read at leisure, and only this side raises the
+        // Relaxed, both: the handler's error may be read late, and only this side increments the
         // generation.
         let errno = slot.timer_error.load(Ordering::Relaxed) as i32;
         let life = (index, slot.generation.load(Ordering::Relaxed));
-        // A thread that is gone has no timer and needs none.
+        // EINVAL means that the thread has exited and needs no timer.
         if errno != 0 && errno != libc::EINVAL {
             self.failures.note(life, tid, errno);
         }
@@ -192,7 +195,7 @@ impl Timers {
         is_entry_due && self.entered.elapsed() >= ENTRY_PAUSE
     }
 
-    /// Checks some of the threads that wait and helps them; returns true if an entry would help.
+    /// Checks some of the waiting threads and helps them; returns whether an entry would help.
     fn check_some(&mut self, all: &mut BTreeMap<usize, UnarmedSlot>) -> bool {
         let (now, is_entry_unfinished) = (Instant::now(), self.is_entry_unfinished());
         let round = all.range(self.next_check..).chain(all.range(..self.next_check));
@@ -207,7 +210,7 @@ impl Timers {
                 Ok(Help::None) => {}
                 Ok(Help::Signal) => self.signal(waiting, now),
                 Ok(Help::Entry) => is_entry_due = true,
-                // The thread is gone.
+                // The thread has exited.
                 Err(_) => drop(all.remove(&index)),
             }
             if now.elapsed() >= CHECKS_TIME {
@@ -217,9 +220,9 @@ impl Timers {
         is_entry_due
     }
 
-    /// Checks whether nothing arms the threads that the first entry left over.
+    /// Returns whether nothing arms the remaining threads of the first entry.
     ///
-    /// That entry may arm only a few, and any of them.
+    /// The first entry may arm only a few threads, and it is not known which.
     fn is_entry_unfinished(&self) -> bool {
         let control = self.data.control();
         let count = |counter: Counter| {
@@ -227,7 +230,7 @@ impl Timers {
             control.counters[counter as usize].load(Ordering::Relaxed)
         };
         let served = count(Counter::Armed) + count(Counter::TimerFailed);
-        // Relaxed: a hint; whoever serves it checks closely.
+        // Relaxed: a hint; the handler that serves it checks again.
         served < ARM_MAX as u64 && control.arm_wanted.load(Ordering::Relaxed) != 0
     }
 
@@ -244,7 +247,7 @@ impl Timers {
         // Relaxed: written before the handler was installed.
         let cookie = self.data.control().cookie.load(Ordering::Relaxed);
         let value = layout::prime_value(cookie, monotonic_now_ns());
-        // A thread that may not be signalled gets other help; one that is gone needs none.
+        // A thread that may not be signalled gets other help; one that has exited needs none.
         if signals::is_queueable(self.signal)
             && signals::send(self.pid, waiting.tid, self.signal, value).is_ok()
         {
@@ -257,22 +260,22 @@ impl Timers {
         self.entered = Instant::now();
     }
 
-    /// Requests all timers anew with this signal, after all were deleted.
+    /// Forgets all requests, after all timers were deleted, and uses this signal from now on.
     pub(crate) fn restart(&mut self, signal: i32, left_out: Vec<signals::SignalWaiter>) {
         (self.signal, self.left_out) = (signal, left_out);
         self.waiting.clear();
     }
 }
 
-/// Checks for a timer of this life of the slot.
+/// Returns whether the slot has a timer for its current life.
 ///
-/// The kernel keeps the previous thread's timer, which never expires.
+/// A timer of the previous thread does not count: the kernel keeps it, but it never expires.
 fn has_timer(slot: &ThreadSlot) -> bool {
     // Acquire: pairs with the Release with which the agent publishes a timer; its life is visible.
     match slot.timer.load(Ordering::Acquire) {
         0 => false,
         TIMER_BUSY => true,
-        // Relaxed on both: ordered by the load above; only this side raises the generation.
+        // Relaxed on both: ordered by the load above; only this side increments the generation.
         _ => {
             let life = slot.generation.load(Ordering::Relaxed);
             slot.timer_generation.load(Ordering::Relaxed) == life
@@ -280,9 +283,10 @@ fn has_timer(slot: &ThreadSlot) -> bool {
     }
 }
 
-/// Decides on help; a signal goes only to a thread that has only computed between two checks.
+/// Decides which help a thread without a timer needs, from its last two checks.
 ///
-/// It would interrupt a call of a thread that sleeps now and then.
+/// A signal goes only to a thread that has only computed between two checks. It would interrupt a
+/// call of a thread that sleeps now and then.
 fn help(
     waiting: &UnarmedSlot,
     is_running: bool,

@@ -1,4 +1,4 @@
-//! Timers of threads that end, sleep or block the signal.
+//! Tests with timers of threads that exit, sleep or block the signal.
 
 use super::*;
 use crate::record::source::timer_failures::Fallback;
@@ -19,33 +19,33 @@ fn pending(data: DataSegment) -> u64 {
 }
 
 #[test]
-fn a_thread_is_asked_for_once_until_it_has_its_timer() {
+fn a_timer_is_requested_once_for_each_thread() {
     let data = segment();
     let mut timers = timers(data);
     timers.cover([(700, 7), (800, 8)].into_iter());
     assert_eq!(pending(data), 0b11);
     data.arm_pending()[0].store(0, Ordering::Relaxed);
     timers.cover([(700, 7), (800, 8)].into_iter());
-    assert_eq!(pending(data), 0, "asked twice");
+    assert_eq!(pending(data), 0, "requested twice");
     let slots = data.threads().slots;
     slots[0].timer.store(5, Ordering::Relaxed);
     slots[1].timer_error.store(libc::EAGAIN as u32, Ordering::Relaxed);
     timers.turn();
     timers.cover([(700, 7), (800, 8)].into_iter());
-    assert_eq!(pending(data), 0, "one has its timer, the other cannot have one");
+    assert_eq!(pending(data), 0, "one thread has its timer, the other cannot have one");
     assert_eq!(timers.failures.unsampled().first, [(800, libc::EAGAIN)]);
     assert_eq!(timers.failures.wanted().map(|(life, _)| life).collect::<Vec<_>>(), [(1, 0)]);
     timers.failures.set((1, 0), Fallback::Event);
     assert_eq!((timers.failures.wanted().count(), timers.failures.unsampled().count), (0, 0));
     timers.failures.set((1, 0), Fallback::Impossible);
     assert_eq!((timers.failures.wanted().count(), timers.failures.unsampled().count), (0, 1));
-    // The lease had ended, and the handler deleted the timer.
+    // The lease has expired, and the handler deleted the timer.
     slots[0].timer.store(0, Ordering::Relaxed);
     timers.cover([(700, 7)].into_iter());
     assert_eq!(pending(data), 1);
 }
 
-/// The slot belonged to a thread that ended before its timer was deleted.
+/// The slot belonged to a thread that exited before its timer was deleted.
 #[test]
 fn the_timer_of_the_previous_thread_in_a_slot_does_not_count() {
     let data = segment();
@@ -62,8 +62,8 @@ fn the_timer_of_the_previous_thread_in_a_slot_does_not_count() {
     threads.slots[old].timer.store(6, Ordering::Relaxed);
     timers.turn();
     timers.cover([(800, 8)].into_iter());
-    assert_eq!(pending(data), 0, "it has its own now");
-    // That thread ended before it could have one, which is no failure.
+    assert_eq!(pending(data), 0, "the thread has its own timer now");
+    // A thread that exits before its timer is created is no failure.
     threads.slots[old].timer.store(0, Ordering::Relaxed);
     threads.slots[old].timer_error.store(libc::EINVAL as u32, Ordering::Relaxed);
     timers.cover([(800, 8)].into_iter());
@@ -72,7 +72,7 @@ fn the_timer_of_the_previous_thread_in_a_slot_does_not_count() {
 
 /// Ids are reused: the failure of the previous thread does not concern the next one.
 #[test]
-fn a_failure_is_that_of_one_life_of_the_slot() {
+fn a_failure_belongs_to_one_life_of_the_slot() {
     let data = segment();
     let mut timers = timers(data);
     let threads = data.threads();
@@ -85,12 +85,12 @@ fn a_failure_is_that_of_one_life_of_the_slot() {
         assert_eq!(timers.failures.wanted().count(), 1);
         assert!(threads.mark_retired(8, index, generation));
         timers.sweep();
-        assert_eq!(timers.failures.wanted().count(), 0, "it has ended");
+        assert_eq!(timers.failures.wanted().count(), 0, "the thread has exited");
         assert!(threads.recycle(index, generation));
     }
     data.arm_pending()[0].store(0, Ordering::Relaxed);
     timers.cover([(800, 8)].into_iter());
-    assert_eq!(pending(data), 1 << threads.find(8).unwrap(), "the next one may have its own");
+    assert_eq!(pending(data), 1 << threads.find(8).unwrap(), "the next thread may have a timer");
     let failures = timers.failures.unsampled();
     assert_eq!((failures.count, failures.first.len()), (20, 8));
 }
@@ -99,21 +99,21 @@ fn a_failure_is_that_of_one_life_of_the_slot() {
 fn later_entries_arm_the_timers_that_the_first_one_left() {
     let data = segment();
     let mut timers = timers(data);
-    // These threads do not run or do not exist, so nothing else asks for an entry.
+    // These threads do not run or do not exist, so nothing else requests an entry.
     let own = std::process::id() as i32;
     let sleeper = proc::tasks(own).unwrap()[0];
     timers.cover([(sleeper, 7)].into_iter());
     timers.entered = Instant::now();
     let before = |time: Duration| Instant::now().checked_sub(time).unwrap();
     timers.waiting.values_mut().for_each(|it| it.since = before(PATIENCE));
-    assert!(!timers.turn(), "one after the other");
+    assert!(!timers.turn(), "too soon after the last entry");
     timers.entered = before(ENTRY_PAUSE);
     assert!(timers.turn());
     timers.waiting.values_mut().for_each(|it| it.is_first = false);
-    assert!(!timers.turn(), "one that came later is signalled");
+    assert!(!timers.turn(), "a later thread gets a signal instead");
     timers.waiting.values_mut().for_each(|it| it.is_first = true);
     data.control().counters[Counter::Armed as usize].store(ARM_MAX as u64, Ordering::Relaxed);
-    assert!(!timers.turn(), "enough");
+    assert!(!timers.turn(), "enough timers are armed");
     data.control().counters[Counter::Armed as usize].store(1, Ordering::Relaxed);
     data.control().arm_wanted.store(0, Ordering::Relaxed);
     assert!(!timers.turn(), "nothing waits");
@@ -140,7 +140,7 @@ fn all_threads_without_a_timer_are_checked_in_turn() {
 }
 
 #[test]
-fn timers_of_threads_that_are_gone_are_to_be_deleted() {
+fn the_deletion_of_timers_of_exited_threads_is_requested() {
     let data = segment();
     let mut timers = timers(data);
     let slots = data.threads().slots;
@@ -156,7 +156,7 @@ fn timers_of_threads_that_are_gone_are_to_be_deleted() {
 }
 
 #[test]
-fn only_a_thread_that_does_not_sleep_is_signalled() {
+fn only_a_computing_thread_is_signalled() {
     const MS: u64 = 1_000_000;
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);

@@ -1,16 +1,16 @@
-//! The wall clock: where threads spend the time that they do not run, measured from outside.
+//! The wall clock: where threads spend the time off the CPU, measured from outside.
 //!
-//! CPU samples say where a thread is while it runs. How long it runs, waits for a processor and
-//! sleeps is measured here, without a signal. The scheduler's account of each thread is read
-//! through a descriptor that stays open. As long as the account does not change, the thread sleeps
-//! where it slept before. Where that is, [`sleep_location`] finds out when the thread goes to
-//! sleep, mostly without a stop.
+//! CPU samples say where a thread is while it runs. This module measures, without a signal, how
+//! long it runs, waits for a processor and sleeps. It reads the scheduler's account of each thread
+//! through a descriptor that stays open. While the account does not change, the thread sleeps at
+//! the same location. [`sleep_location`] finds the location when the thread goes to sleep, mostly
+//! without a stop.
 //!
-//! Checks come at random moments, one in each interval: a program with the same rhythm as the
-//! checks would always be found at the same place.
+//! Checks come at random moments, one in each interval. Regular checks would always find a program
+//! with the same rhythm at the same location.
 //!
 //! # Invariants
-//! - No thread is signalled, and no thread is stopped that can be read while it sleeps.
+//! - No thread is signalled. A thread is stopped only if it cannot be read while it sleeps.
 //! - A turn takes no longer than a share of the interval: threads left over are counted, and come
 //!   first in the next turn.
 
@@ -32,18 +32,19 @@ use self::thread_time::{StateSpan, ThreadTime};
 use crate::proc::{Mapping, TaskClock, Turns};
 use crate::record::batch::contexts::ReadContext;
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::{Key, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::source::perf::descriptor_limit;
 use crate::trace::RunState;
 
-/// Threads that one turn stops for their stacks at most.
+/// The maximum number of threads that one turn stops to read their stacks.
 const STOPS_MAX: usize = 16;
-/// The longest time between two checks of a sleeping thread, unless [`CHECKS_MAX`] makes it longer.
+/// The longest time between two checks of a sleeping thread, unless [`CHECKS_MAX`] requires a
+/// longer one.
 const CHECK_MAX_NS: u64 = 100_000_000;
-/// Checks of sleeping threads in a second at most.
+/// The maximum number of checks of sleeping threads in a second.
 const CHECKS_MAX: u64 = 2000;
-/// One in this many permitted descriptors may serve a thread; the others are for perf events.
+/// One in this many permitted descriptors may be used for threads; the others are for perf events.
 const DESCRIPTORS_SHARE: usize = 4;
 /// A turn may take one part in this many of the interval, but checks at least one thread.
 const SHARE: u32 = 4;
@@ -51,27 +52,28 @@ const SHARE: u32 = 4;
 /// The counts of a program's wall-clock measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WallStats {
-    /// Readings of a thread's account.
+    /// The number of checks of a thread's account.
     pub(crate) checks: u64,
-    /// Sleepers at a known location.
+    /// The number of sleepers found at a known location.
     pub(crate) known: u64,
-    /// New stacks of sleepers, read without a stop.
+    /// The number of new stacks that were read without a stop.
     pub(crate) read: u64,
-    /// New stacks of sleepers that took a stop.
+    /// The number of new stacks that required a stop.
     pub(crate) stopped: u64,
     /// The longest of these stops, in nanoseconds.
     pub(crate) stop_ns_max: u64,
-    /// Sleepers that ran again before their stack was read.
+    /// The number of sleepers that ran again before their stack was read.
     pub(crate) moved: u64,
-    /// Sleepers whose stack could not be read.
+    /// The number of sleepers whose stack could not be read.
     pub(crate) missed: u64,
-    /// Turns that left threads to the next one, and the number of threads they left.
+    /// The number of turns that left threads to the next turn, and the number of these threads.
     pub(crate) capped: (u64, u64),
     /// The largest number of threads at a time without a descriptor.
     pub(crate) unwatched: u64,
-    /// Accounts that cannot belong to the thread, since one that executed a program took its place.
+    /// The number of accounts that cannot belong to the thread, since a thread that called exec has
+    /// taken over its id.
     pub(crate) impossible: u64,
-    /// Threads that ended before their first check.
+    /// The number of threads that exited before their first check.
     pub(crate) ended_unseen: u64,
     /// Reported microseconds, by [`RunState`].
     pub(crate) reported_us: [u64; RunState::ALL.len()],
@@ -80,7 +82,7 @@ pub(crate) struct WallStats {
 }
 
 impl WallStats {
-    /// Adds those of a later program.
+    /// Adds the counts of a later program.
     pub(crate) fn add(&mut self, later: &Self) {
         self.checks += later.checks;
         self.known += later.known;
@@ -104,11 +106,11 @@ impl WallStats {
 /// A thread that exists now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LiveThread {
-    /// The number of its life.
+    /// The number of the thread's life.
     pub(crate) life: u32,
     /// The outer thread id.
     pub(crate) tid: i32,
-    /// The time of its start, if that was during the recording.
+    /// The time of its start in CLOCK_MONOTONIC nanoseconds, if that was during the recording.
     pub(crate) born_ns: Option<u64>,
 }
 
@@ -118,8 +120,8 @@ struct WatchedThread {
     clock: TaskClock,
     time: ThreadTime,
     history: LocationHistory,
-    /// Consecutive stops whose stack was not recognised later, and the time of the next permitted
-    /// one.
+    /// The number of consecutive stops whose stack was not recognised later, and the earliest time
+    /// of the next stop in nanoseconds.
     stops: (u32, u64),
 }
 
@@ -139,11 +141,11 @@ pub(crate) struct Wall {
     due: Instant,
     random: u64,
     watched: BTreeMap<u32, WatchedThread>,
-    /// The largest number of threads; each takes two descriptors.
+    /// The maximum number of watched threads; each takes two descriptors.
     watched_max: usize,
     /// The version of the thread list at the last update.
     version: Option<(usize, usize)>,
-    /// See [`CHECK_MAX_NS`].
+    /// The longest time between two checks of a sleeping thread; see [`CHECK_MAX_NS`].
     check_max_ns: u64,
     /// The number of threads that were ever watched.
     ever_watched: u64,
@@ -153,12 +155,12 @@ pub(crate) struct Wall {
     samples: WallSamples,
     spans: Vec<StateSpan>,
     stats: WallStats,
-    /// Whether the recording is ending, so that no more threads are added.
+    /// Whether the measurement has ended, so that no more threads are added.
     is_over: bool,
 }
 
 impl Wall {
-    /// Starts the measurement of a process with these unwind tables.
+    /// Starts the measurement of a process that has these unwind tables.
     pub(crate) fn new(pid: i32, interval: Duration, tables: Tables) -> std::io::Result<Self> {
         let now = Instant::now();
         let mut wall = Self {
@@ -204,7 +206,7 @@ impl Wall {
     fn next_turn(&mut self, now: Instant) {
         self.interval_start += self.interval;
         if self.interval_start < now {
-            // The turn was late by more than an interval.
+            // This turn is late by more than an interval.
             self.interval_start = now;
         }
         // Xorshift, Marsaglia 2003.
@@ -216,8 +218,7 @@ impl Wall {
             self.interval_start + self.interval.mul_f64(f64::from(part) / f64::from(u32::MAX));
     }
 
-    /// Adds new threads and removes those that are gone; an unchanged version means unchanged
-    /// threads.
+    /// Adds new threads and removes exited ones; an unchanged version means unchanged threads.
     pub(crate) fn update_threads(
         &mut self,
         pid: i32,
@@ -239,7 +240,7 @@ impl Wall {
                 unwatched += 1;
                 continue;
             }
-            // Otherwise it is gone already.
+            // A thread that cannot be watched has exited already.
             if let Some(watched) = watch(pid, tid, born_ns) {
                 self.ever_watched += 1;
                 self.samples.add_thread(life, tid);
@@ -285,7 +286,7 @@ impl Wall {
     fn check(&mut self, life: u32, contexts: &dyn ReadContext) -> Option<UnlocatedThread> {
         let watched = self.watched.get_mut(&life)?;
         self.stats.checks += 1;
-        // The thread is gone; the registry will notice.
+        // On an error the thread has exited; the next update of the threads removes it.
         let turns = watched.clock.turns().ok()?;
         let now_ns = monotonic_now_ns();
         let mut unknown = None;
@@ -299,8 +300,8 @@ impl Wall {
             let mut location = None;
             let letter = watched.clock.state().ok();
             if letter == Some('R') && !contexts.is_empty() {
-                // A thread that waits for a processor cannot change it. Another account means that
-                // it ran.
+                // A thread that waits for a processor cannot change its context. A changed account
+                // means that it ran.
                 let context = contexts.read(watched.tid);
                 if watched.clock.turns().is_ok_and(|after| after == turns) {
                     watched.time.set_waiting_context(context);
@@ -308,7 +309,7 @@ impl Wall {
             }
             if let Some(state) = letter.and_then(run_state) {
                 let history = &mut watched.history;
-                // A thread that has run meanwhile was not asleep all the time.
+                // If the thread ran meanwhile, it was not asleep all the time.
                 let unmoved = || watched.clock.turns().is_ok_and(|after| after == turns);
                 let sources = LocationSources { history, contexts };
                 match self.locations.read((watched.tid, state), sources, unmoved, &mut self.stats) {
@@ -354,15 +355,15 @@ impl Wall {
         }
     }
 
-    /// Returns off-CPU time so far as samples; see [`WallSamples::off_cpu`].
+    /// Returns off-CPU time since the last call as samples; see [`WallSamples::off_cpu`].
     ///
-    /// The caller adds them to the batch after weighing the CPU samples; their stacks are in it at
-    /// once.
+    /// Their stacks are added to the batch at once. The caller adds the samples after it has
+    /// weighed the CPU samples.
     pub(crate) fn samples(
         &mut self,
         batch: &mut Batch,
         instance: impl FnMut() -> Option<u32>,
-        announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+        announce: impl FnMut(ThreadKey, &mut Vec<ThreadChange>),
     ) -> Vec<Sample> {
         self.samples.off_cpu(batch, instance, announce)
     }
@@ -373,17 +374,17 @@ impl Wall {
         batch: &mut Batch,
         (period_ns, is_last): (u64, bool),
         instance: impl FnMut() -> Option<u32>,
-        announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+        announce: impl FnMut(ThreadKey, &mut Vec<ThreadChange>),
     ) -> Vec<Sample> {
         self.samples.running(batch, (period_ns, is_last), instance, announce)
     }
 
-    /// Sets the log2 of the periods that one expiry stands for from now on.
+    /// Sets the base-2 logarithm of the number of periods between two expiries.
     pub(crate) fn slow(&mut self, shift: u32) {
         self.samples.slow(shift);
     }
 
-    /// Closes all accounts when the recording ends.
+    /// Closes all accounts at the end of the recording.
     pub(crate) fn end(&mut self) {
         let now_ns = monotonic_now_ns();
         for (life, watched) in &mut self.watched {
@@ -412,10 +413,11 @@ fn watch(pid: i32, tid: i32, born_ns: Option<u64>) -> Option<WatchedThread> {
     Some(WatchedThread { tid, clock, time, history: LocationHistory::default(), stops: (0, 0) })
 }
 
-/// Returns how long a thread is left alone after this many consecutive stops.
+/// Returns the minimum pause in nanoseconds before the next stop, after this many consecutive
+/// stops.
 ///
-/// A thread whose stack is never the same would be stopped in each of its sleeps, and a time limit
-/// would start anew each time.
+/// Otherwise a thread whose stack is never the same would be stopped in each of its sleeps, and the
+/// timeout of its call would restart each time.
 fn stop_pause_ns(stops: u32) -> u64 {
     const FREE: u32 = 8;
     const LONGEST_NS: u64 = 10_000_000_000;
@@ -425,7 +427,7 @@ fn stop_pause_ns(stops: u32) -> u64 {
     }
 }
 
-/// Returns the state of a thread that does not run, from its letter.
+/// Converts the kernel's state letter; returns `None` for a runnable thread.
 fn run_state(letter: char) -> Option<RunState> {
     match letter {
         'R' => None,

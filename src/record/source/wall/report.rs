@@ -1,9 +1,9 @@
-//! The results of the wall-clock measurement: lines of the trailer, numbers of the metadata.
+//! The results of the wall-clock measurement, as lines of the closing report and as metadata.
 
 use crate::record::source::wall::WallStats;
 use crate::trace::RunState;
 
-/// Returns the numbers for the metadata, by name.
+/// Returns the numbers for the metadata, each with its key.
 pub(crate) fn numbers(stats: &WallStats) -> Vec<(String, u64)> {
     let mut numbers: Vec<_> = [
         ("looks", stats.checks),
@@ -27,7 +27,7 @@ pub(crate) fn numbers(stats: &WallStats) -> Vec<(String, u64)> {
     numbers
 }
 
-/// Returns the lines of the trailer.
+/// Returns the label and text of each line of the closing report.
 pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
     let time = |state: RunState| {
         format!("{} {:.3} s", state.name(), stats.reported_us[state as usize] as f64 / 1e6)
@@ -39,14 +39,14 @@ pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
         text.push_str(&format!("; {seconds:.3} s of it without a stack"));
     }
     let mut stacks = format!(
-        "{} read without a stop, {} known again, {} by a stop",
+        "{} read without a stop, {} recognised, {} read with a stop",
         stats.read, stats.known, stats.stopped
     );
     if stats.stopped > 0 {
         stacks.push_str(&format!(" of {} us at most", stats.stop_ns_max / 1000));
     }
     for (count, what) in
-        [(stats.moved, "gone before they were read"), (stats.missed, "not readable")]
+        [(stats.moved, "running again before they were read"), (stats.missed, "not readable")]
     {
         if count > 0 {
             stacks.push_str(&format!(", {count} {what}"));
@@ -59,7 +59,7 @@ pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
         lines.push(("put off", text));
     }
     if stats.ended_unseen > 0 {
-        let text = format!("{} threads that ended before their first check", stats.ended_unseen);
+        let text = format!("{} threads that exited before their first check", stats.ended_unseen);
         lines.push(("not seen", text));
     }
     if stats.unwatched > 0 {

@@ -1,11 +1,11 @@
-//! The time that threads run: its amount from the scheduler's account, its stacks from CPU samples.
+//! The running time of threads: amounts from the scheduler's account, stacks from CPU samples.
 //!
-//! CPU samples say where a thread ran and how its time was spread. The scheduler knows better how
-//! long it ran. A sample stands for a period whose start and end are unknown, and none stands for
-//! time in the kernel that is not sampled, or for an expiry that comes too late.
+//! CPU samples say where a thread ran and how its time was spread. The scheduler's account is more
+//! exact about how long it ran. A sample covers a period whose start and end are unknown. No sample
+//! covers time in the kernel that is not sampled, or an expiry that comes too late.
 //!
 //! # Invariants
-//! - Once a thread has ended, its reported time is what it ran, to the nanosecond.
+//! - Once a thread has exited, its reported time is exactly its running time, to the nanosecond.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ use traceprof_abi::storage::log::{Sample, flags};
 struct UnreportedTime {
     tid: i32,
     ns: u64,
-    /// Batches since the thread ended, during which late samples may still arrive.
+    /// The number of batches since the thread exited; late samples may still arrive in them.
     ended_for: Option<u32>,
 }
 
-/// Batches for which a thread stays known after its end.
+/// The number of batches for which a thread stays known after its exit.
 const KEPT_BATCHES: u32 = 20;
 
 /// A piece of a thread's running time to report.
@@ -32,7 +32,7 @@ pub(super) struct RunPiece {
     pub(super) tid: i32,
     /// The length of the piece in microseconds.
     pub(super) us: u32,
-    /// The index in the batch of the sample that says where; `None` without a sample.
+    /// The index in the batch of the CPU sample that supplies the stack, if there is one.
     pub(super) cpu_sample: Option<usize>,
 }
 
@@ -42,16 +42,16 @@ fn unwatched(cpu_sample: &Sample, index: usize, period_ns: u64) -> RunPiece {
     RunPiece { life: cpu_sample.slot, tid: cpu_sample.tid as i32, us, cpu_sample: Some(index) }
 }
 
-/// The running time of all threads that is not yet reported; see the module.
+/// The running time of all threads that is not yet reported; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct RunningTime {
     threads: HashMap<u32, UnreportedTime>,
-    /// The log2 of the periods that one expiry stands for.
+    /// The base-2 logarithm of the number of periods between two expiries.
     shift: u32,
 }
 
 impl RunningTime {
-    /// Sets the log2 of the periods that one expiry stands for.
+    /// Sets the base-2 logarithm of the number of periods between two expiries.
     pub(super) fn slow(&mut self, shift: u32) {
         self.shift = shift;
     }
@@ -63,15 +63,15 @@ impl RunningTime {
         ran.ns += ns;
     }
 
-    /// Checks whether a thread is watched.
+    /// Returns whether a thread is watched.
     pub(super) fn is_watched(&self, life: u32) -> bool {
         self.threads.contains_key(&life)
     }
 
     /// Spreads the running time over the CPU samples of a batch.
     ///
-    /// Without a sample a thread's time waits for one, unless the thread has ended or more than two
-    /// expiries' worth is waiting. For a thread that is not watched, only its samples count.
+    /// Without a sample a thread's time waits for one, unless the thread has exited or the time of
+    /// more than two expiries is waiting. For a thread that is not watched, only its samples count.
     pub(super) fn spread(
         &mut self,
         samples: &[Sample],
@@ -93,7 +93,7 @@ impl RunningTime {
                 continue;
             };
             let Some(weight) = weights.get_mut(&cpu_sample.slot) else { continue };
-            // The share of this sample in what is left of both time and weight.
+            // This sample's share of the remaining time, by its share of the remaining weight.
             let part =
                 u128::from(ran.ns) * u128::from(cpu_sample.weight) / u128::from(*weight).max(1);
             *weight -= u64::from(cpu_sample.weight);
@@ -108,7 +108,7 @@ impl RunningTime {
         runs
     }
 
-    /// Notes that a thread is gone.
+    /// Notes that a thread has exited.
     pub(super) fn note_end(&mut self, life: u32) {
         if let Some(ran) = self.threads.get_mut(&life) {
             ran.ended_for = Some(0);
@@ -117,13 +117,13 @@ impl RunningTime {
 }
 
 impl UnreportedTime {
-    /// Counts a batch, and checks whether the thread stays known.
+    /// Counts a batch, and returns whether the thread stays known.
     fn is_kept(&mut self) -> bool {
         self.ended_for = self.ended_for.map(|batches| batches + 1);
         self.ended_for.is_none_or(|batches| batches <= KEPT_BATCHES)
     }
 
-    /// Takes this much time in whole microseconds.
+    /// Takes this much time, rounded down to microseconds; returns `None` if that is nothing.
     fn take(&mut self, life: u32, ns: u64, cpu_sample: Option<usize>) -> Option<RunPiece> {
         let us = u32::try_from(ns / 1000).unwrap_or(u32::MAX);
         self.ns -= u64::from(us) * 1000;
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             running.spread(&[cpu_sample(7, 1)], 10 * MS, |_| true),
             [],
-            "it was reported at its end"
+            "reported at the exit"
         );
         for _ in 0..KEPT_BATCHES {
             running.spread(&[], 0, |_| false);

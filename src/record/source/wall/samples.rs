@@ -1,8 +1,8 @@
-//! From observed thread time to samples of the trace.
+//! The conversion of observed thread time to samples of the trace.
 //!
 //! # Invariants
-//! - A stack that returns within some batches keeps its id, and its trace is in every batch with a
-//!   sample that names it.
+//! - A stack that is used again within [`KEPT_BATCHES`] keeps its id. Its trace is in every batch
+//!   with a sample that refers to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use traceprof_abi::unwind::trace_end;
 
 use crate::record::batch::contexts::ThreadContext;
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::{Key, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::batch::traces::TraceEntry;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::source::wall::running_time::{RunPiece, RunningTime};
@@ -20,9 +20,9 @@ use crate::record::source::wall::sleep_location::ThreadLocation;
 use crate::record::source::wall::thread_time::StateSpan;
 use crate::trace::RunState;
 
-/// Batches for which a stack is kept after its last use.
+/// The number of batches for which a stack is kept after its last use.
 const KEPT_BATCHES: u32 = 50;
-/// Numbers within one upper half of the ids.
+/// The number of ids with the same upper half.
 const NUMBERS_MAX: u32 = u32::MAX - 1;
 
 /// Time of a thread that is not yet a sample.
@@ -38,7 +38,7 @@ struct ObservedSpan {
 #[derive(Debug)]
 struct NumberedStack {
     id: u64,
-    /// Batches since its last use.
+    /// The number of batches since its last use.
     unused: u32,
 }
 
@@ -50,20 +50,21 @@ pub(super) struct WallSamples {
     stacks: HashMap<(Arc<[u64]>, u32), NumberedStack>,
     /// The upper half of the next stack's id, and its number.
     next: Option<(u32, u32)>,
-    /// The remaining nanoseconds below a microsecond, by state.
-    rests_ns: [u64; RunState::ALL.len()],
-    /// Where threads ran at their last CPU sample, by their lives.
+    /// The remainders below a microsecond, in nanoseconds by state.
+    remainders_ns: [u64; RunState::ALL.len()],
+    /// Where threads ran at their last CPU sample, by life.
     run_locations: HashMap<u32, Arc<ThreadLocation>>,
-    /// Threads that are gone, and when they ended.
+    /// Threads that have exited, and when in nanoseconds.
     gone: BTreeMap<u32, u64>,
     running: RunningTime,
     /// Microseconds of all samples, by state.
     pub(super) reported_us: [u64; RunState::ALL.len()],
+    /// Microseconds of all samples without a stack.
     pub(super) stackless_us: u64,
 }
 
 impl WallSamples {
-    /// Adds what was observed of a thread up to this time.
+    /// Adds the observed time of a thread up to `time_ns`.
     pub(super) fn add_spans(
         &mut self,
         (life, tid): (u32, i32),
@@ -78,21 +79,21 @@ impl WallSamples {
         self.running.note((life, tid), 0);
     }
 
-    /// Notes that a thread is gone, and that no more time comes from it.
+    /// Notes that a thread has exited and that none of its time follows.
     pub(super) fn remove_thread(&mut self, life: u32, end_ns: u64) {
         self.gone.insert(life, end_ns);
     }
 
     /// Returns the off-CPU samples of a batch, and adds their stacks to it.
     ///
-    /// A thread that waited for a processor at an unknown location was where its last CPU sample
-    /// is. `instance` returns an upper half for ids, and `announce` announces a thread to the
-    /// batch.
+    /// A thread that waited for a processor at an unknown location gets the location of its last
+    /// CPU sample. `instance` returns an upper half for ids, and `announce` announces a thread to
+    /// the batch.
     pub(super) fn off_cpu(
         &mut self,
         batch: &mut Batch,
         mut instance: impl FnMut() -> Option<u32>,
-        mut announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+        mut announce: impl FnMut(ThreadKey, &mut Vec<ThreadChange>),
     ) -> Vec<Sample> {
         let mut samples = Vec::with_capacity(self.observed.len());
         self.note_run_locations(batch);
@@ -133,20 +134,20 @@ impl WallSamples {
         samples
     }
 
-    /// Sets the rate, as [`RunningTime::slow`] does.
+    /// Sets the sampling rate; see [`RunningTime::slow`].
     pub(super) fn slow(&mut self, shift: u32) {
         self.running.slow(shift);
     }
 
-    /// Returns the samples of running time, after the CPU samples of the batch have been weighed.
+    /// Returns the samples of running time; the CPU samples of the batch have been weighed.
     ///
-    /// It is the last batch of threads that are gone, and of all threads if `is_last`.
+    /// For exited threads this is the last batch, and with `is_last` for all threads.
     pub(super) fn running(
         &mut self,
         batch: &mut Batch,
         (period_ns, is_last): (u64, bool),
         mut instance: impl FnMut() -> Option<u32>,
-        mut announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+        mut announce: impl FnMut(ThreadKey, &mut Vec<ThreadChange>),
     ) -> Vec<Sample> {
         let gone = std::mem::take(&mut self.gone);
         let has_ended = |life: u32| is_last || gone.contains_key(&life);
@@ -185,8 +186,9 @@ impl WallSamples {
         samples
     }
 
-    /// Makes a sample of this many microseconds and counts it; `stack` is the trace and its end, if
-    /// known.
+    /// Makes a sample of `weight` microseconds and counts it.
+    ///
+    /// `stack` is the id of its trace and the reason why unwinding ended, if known.
     fn sample(
         &mut self,
         (life, tid): (u32, i32),
@@ -216,7 +218,7 @@ impl WallSamples {
             let last = last_samples.entry(cpu_sample.slot).or_default();
             *last = (*last).max((cpu_sample.time, cpu_sample.trace_id));
         }
-        // Threads that are not watched are known by their CPU samples only.
+        // Unwatched threads have CPU samples only, so they need no location.
         for (life, (_, id)) in
             last_samples.into_iter().filter(|(life, _)| self.running.is_watched(*life))
         {
@@ -227,16 +229,16 @@ impl WallSamples {
         }
     }
 
-    /// Returns whole microseconds, and keeps the rest for the next call.
+    /// Returns the microseconds of a span, and keeps the remainder for the next call.
     fn weight(&mut self, span: &StateSpan) -> u32 {
-        let rest = &mut self.rests_ns[span.state as usize];
-        let all_ns = span.ns + *rest;
+        let remainder = &mut self.remainders_ns[span.state as usize];
+        let all_ns = span.ns + *remainder;
         let weight = u32::try_from(all_ns / 1000).unwrap_or(u32::MAX);
-        *rest = all_ns - u64::from(weight) * 1000;
+        *remainder = all_ns - u64::from(weight) * 1000;
         weight
     }
 
-    /// Returns the id of a location's stack, and makes sure that the batch has it.
+    /// Returns the id of a location's stack, and makes sure that the batch contains the stack.
     fn id(
         &mut self,
         location: &ThreadLocation,

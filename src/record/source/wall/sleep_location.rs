@@ -1,10 +1,11 @@
-//! The location of a sleeping thread: its stack, its system call and what that waits on.
+//! The location of a sleeping thread: its stack, its system call and what the call waits on.
 //!
-//! There are three ways, tried from the least to the most intrusive. A thread at the same point in
-//! the kernel as before, whose stack holds the very words that a known stack was unwound from, has
-//! that stack. Otherwise its stack is read while it sleeps, and unwound without the registers that
-//! only a stop would show. The result counts if nothing depends on them. A thread that is left is
-//! stopped for a moment ([`inject::capture_threads()`]), and calls that would notice are repaired.
+//! There are three methods, tried from the least to the most intrusive. First, a thread at the same
+//! stack pointer and pc as before has a known stack if its memory still contains the words from
+//! which that stack was unwound. Otherwise the recorder reads the stack while the thread sleeps,
+//! and unwinds it without the registers that only a stop would show. The result counts if nothing
+//! depends on them. The recorder stops the remaining threads for a moment
+//! ([`inject::capture_threads()`]), and repairs calls that would notice the stop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,28 +15,28 @@ use std::time::Duration;
 use traceprof_abi::unwind::{EndReason, Snapshot, Tables, trace_epoch, trace_flags};
 
 use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
-use crate::proc::{self, Activity, DescriptorNames, Mapping};
+use crate::proc::{self, DescriptorNames, Mapping, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::source::wall::{UnlocatedThread, WallStats};
 use crate::trace::RunState;
 use crate::unwind::{RemoteUnwinder, StackCopy, StackFingerprint};
 
-/// Locations of a thread that are remembered.
+/// The maximum number of locations to remember for a thread.
 const LOCATIONS_MAX: usize = 8;
-/// Frames of all remembered locations together, approximately.
+/// The approximate maximum number of frames of a thread's remembered locations together.
 const FRAMES_MAX: usize = 2048;
-/// How long to wait for threads to stop.
+/// The timeout for stopping threads.
 const STOPPING_MAX: Duration = Duration::from_millis(5);
 
-/// The number of a system call, and what it waits on.
+/// The number of a system call, and the name of what it waits on.
 type Called = (Option<u32>, Option<Arc<str>>);
 
-/// Where a thread is, and what it works on.
+/// The location of a thread, and the context that it works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ThreadLocation {
     /// The run state.
     pub(super) state: RunState,
-    /// The number of its system call, if it is in one.
+    /// The number of the system call, if the thread is in one.
     pub(super) syscall: Option<u32>,
     /// What the call waits on.
     pub(super) waits_on: Option<Arc<str>>,
@@ -79,12 +80,12 @@ pub(super) struct KnownLocation {
     at: (u64, u64),
     /// The words to compare, or `None` if some word of the stack was missing.
     ///
-    /// In that case the thread was stopped for it, and is assumed to be there still: another stop
-    /// of the same sleep would restart a time limit over and over.
+    /// In the latter case the recorder has stopped the thread, and assumes that it still sleeps at
+    /// this location: another stop of the same sleep would restart its timeout over and over.
     fingerprint: Option<StackFingerprint>,
 }
 
-/// The locations that a thread has slept at, the latest first.
+/// The locations at which a thread has slept, latest first.
 #[derive(Default)]
 pub(super) struct LocationHistory(VecDeque<KnownLocation>);
 
@@ -97,7 +98,7 @@ impl LocationHistory {
         self.0.front()
     }
 
-    /// Adds a location, and drops those that were not seen for longest if there are many.
+    /// Adds a location, and drops the least recently seen ones if there are too many.
     pub(super) fn add(&mut self, known: KnownLocation) -> Arc<ThreadLocation> {
         let location = Arc::clone(&known.location);
         // Deep stacks are expensive to keep.
@@ -121,7 +122,7 @@ pub(super) enum LocationRead {
     New(KnownLocation),
     /// The thread ran during the reading.
     Moved,
-    /// The stack takes a stop; here is the rest.
+    /// The stack requires a stop; the location contains everything else.
     NeedsStop(Arc<ThreadLocation>),
 }
 
@@ -137,7 +138,7 @@ pub(super) struct LocationReader {
 }
 
 impl LocationReader {
-    /// Makes a reader for a process with these unwind tables.
+    /// Makes a reader for a process that has these unwind tables.
     pub(super) fn new(pid: i32, tables: Tables) -> io::Result<Self> {
         Ok(Self {
             pid,
@@ -151,7 +152,7 @@ impl LocationReader {
 
     /// Reads a thread in this state without stopping it.
     ///
-    /// `unmoved` checks that it has not run since the caller's check.
+    /// `unmoved` returns whether the thread has not run since the caller's check.
     pub(super) fn read(
         &mut self,
         (tid, state): (i32, RunState),
@@ -204,7 +205,7 @@ impl LocationReader {
         LocationRead::New(KnownLocation { location, at, fingerprint: Some(fingerprint) })
     }
 
-    /// Stops threads and returns their locations in the same order, `None` for one that runs
+    /// Stops threads and returns their locations in the same order, `None` for a thread that ran
     /// meanwhile.
     pub(super) fn stop(
         &mut self,
@@ -217,7 +218,7 @@ impl LocationReader {
         let chosen = CaptureSelection { tids: &tids, time_max: STOPPING_MAX };
         let see = |tid| (proc::task_activity(pid, tid).ok(), contexts.read(tid));
         let captured = inject::capture_threads(pid, self.start_time, &self.mappings, chosen, see);
-        // The program is gone; the session will notice.
+        // On an error the program has exited; the session detects that.
         let captures = captured.map(|captured| captured.threads).unwrap_or_default();
         let mut locations = Vec::with_capacity(unknown.len());
         for it in unknown {
@@ -228,8 +229,8 @@ impl LocationReader {
     }
 
     /// Returns the number of the call that a thread is in, and what it waits on.
-    fn call_of(&mut self, activity: Activity) -> Called {
-        let Activity::Syscall { number, args, .. } = activity else { return (None, None) };
+    fn call_of(&mut self, activity: TaskActivity) -> Called {
+        let TaskActivity::Syscall { number, args, .. } = activity else { return (None, None) };
         let descriptor = proc::waited_descriptor(number, &args);
         let waits_on = descriptor.and_then(|number| self.descriptors.name(number));
         (u32::try_from(number).ok(), waits_on)
@@ -238,7 +239,7 @@ impl LocationReader {
     fn location(
         &mut self,
         unknown: &UnlocatedThread,
-        capture: &Capture<(Option<Activity>, ThreadContext)>,
+        capture: &Capture<(Option<TaskActivity>, ThreadContext)>,
         stats: &mut WallStats,
     ) -> Option<KnownLocation> {
         let ((activity, context), state) = (capture.seen, unknown.state);
@@ -249,8 +250,8 @@ impl LocationReader {
         let Ok(portrait) = &capture.outcome else {
             stats.missed += 1;
             let location = ThreadLocation::without_stack(state, called, context);
-            // A thread that waits for a processor may stop next time; for it the location is not
-            // remembered.
+            // The location is remembered only for an uninterruptible sleep: a thread that waits for
+            // a processor may stop next time.
             let at = activity.and_then(stack_point).filter(|_| state == RunState::Disk);
             let at = at.unwrap_or_default();
             return Some(KnownLocation { location: Arc::new(location), at, fingerprint: None });
@@ -259,7 +260,7 @@ impl LocationReader {
         stats.stop_ns_max = stats.stop_ns_max.max(portrait.stopped_ns);
         let at = (portrait.registers.sp, portrait.registers.pc);
         if activity.and_then(stack_point) != Some(at) {
-            // It ran between the check and the stop, and may run now.
+            // The thread ran between the check and the stop, and may run now.
             stats.moved += 1;
             return None;
         }
@@ -280,7 +281,7 @@ impl LocationReader {
     }
 }
 
-/// Unwinds a sleeping thread from its stack pointer and pc, if these suffice.
+/// Unwinds a sleeping thread from its stack pointer and pc; returns `None` if these do not suffice.
 fn unwind_sleeping(
     unwinder: &mut RemoteUnwinder,
     snapshot: &Snapshot<'_>,
@@ -294,10 +295,10 @@ fn unwind_sleeping(
     Some((frames.into(), trace_flags(EndReason::Root, snapshot.epoch()), fingerprint))
 }
 
-/// Returns stack pointer and pc of a thread that does not run.
-fn stack_point(activity: Activity) -> Option<(u64, u64)> {
+/// Returns the stack pointer and pc of a thread that does not run.
+fn stack_point(activity: TaskActivity) -> Option<(u64, u64)> {
     match activity {
-        Activity::Syscall { sp, pc, .. } | Activity::Blocked { sp, pc } => Some((sp, pc)),
-        Activity::Running => None,
+        TaskActivity::Syscall { sp, pc, .. } | TaskActivity::Blocked { sp, pc } => Some((sp, pc)),
+        TaskActivity::Running => None,
     }
 }

@@ -1,11 +1,11 @@
-//! The arithmetic of one thread's time: how much it ran, waited and slept, and where it slept.
+//! The arithmetic of one thread's time: how long it ran, waited and slept, and where it slept.
 //!
 //! A check reads the scheduler's account of the thread: how long it ran and how long it waited for
-//! a processor since its start. The rest of the time between two checks it was off the processor.
-//! Its location is known at the checks only. If two checks find different locations, the thread
-//! moved at an unknown moment. Each location gets half the time, since a check comes at a
-//! random moment and is as often too early as too late. All of it for the later location would give
-//! every location that follows another one half an interval too much.
+//! a processor since its start. For the remaining time between two checks, the thread was off the
+//! processor. Its location is known at the checks only. If two checks find different locations, the
+//! thread moved at an unknown moment. Each location gets half of the time, since a check comes at a
+//! random moment and is as often too early as too late. If the later location got all of it, every
+//! location after another one would get half an interval too much.
 //!
 //! A thread that runs or waits for a processor at a check may have done so for a time that the
 //! scheduler reports only later. Time that seems left for its sleep is therefore reported at the
@@ -22,41 +22,43 @@ use crate::record::batch::contexts::ThreadContext;
 use crate::record::source::wall::sleep_location::ThreadLocation;
 use crate::trace::RunState;
 
-/// Two checks of a sleeping thread are one part in this many of its sleep apart.
+/// The interval between two checks of a sleeping thread is one part in this many of its sleep so
+/// far.
 ///
-/// That the thread did not move stays certain; when it moved is known less exactly.
+/// A longer interval makes only the moment of a move less exact; an unchanged account still proves
+/// that the thread did not move.
 const CHECK_SHARE: u64 = 16;
 /// The largest difference between an account and the clock.
 ///
-/// Start times are known to a tick of 10 ms, and running time to a tick of the scheduler.
+/// Start times are exact to a tick of 10 ms, and running times to a tick of the scheduler.
 const SLACK_NS: u64 = 30_000_000;
-/// The shortest interval of reports on a sleep that goes on, for those who read a trace as it
-/// grows.
+/// The shortest interval between reports of a continuing sleep, for readers of a growing trace.
 const REPORT_MIN_NS: u64 = 850_000_000;
-/// The interval of reports is one part in this many of the sleep so far.
+/// The interval between reports is one part in this many of the sleep so far.
 const REPORT_SHARE: u64 = 4;
-/// The longest interval of reports; without reports this rare, a thousand sleepers would fill the
-/// file.
+/// The longest interval between reports; if reports were more frequent, a thousand sleepers would
+/// fill the file.
 const REPORT_MAX_NS: u64 = 10_000_000_000;
 
 /// A thread's time up to the last check.
 #[derive(Debug)]
 pub(super) struct ThreadTime {
-    /// All time before this is reported.
+    /// The time up to which all time is reported.
     since_ns: u64,
     turns: Turns,
-    /// Where it slept at the last check.
+    /// The location at which the thread slept at the last check.
     asleep: Option<Arc<ThreadLocation>>,
     /// The context of a thread that waits for a processor at this check.
     waiting: ThreadContext,
-    /// Time off the processor before the last check, which found it running, and the location if
-    /// known.
+    /// Time off the processor before the last check, which found the thread running; the location
+    /// is set if known.
     pending: (Option<Arc<ThreadLocation>>, u64),
     /// Time reported as sleep that turned out to be something else.
     owed_ns: u64,
-    /// The last check that found its account changed.
+    /// The time of the last check that found the account changed.
     moved_ns: u64,
-    /// The time since which it has slept, and the last check that found it asleep.
+    /// The time since which the thread has slept, and the time of the last check that found it
+    /// asleep.
     asleep_ns: (u64, u64),
     due_ns: u64,
 }
@@ -68,7 +70,7 @@ pub(super) struct StateSpan {
     pub(super) state: RunState,
     /// The location, if known.
     pub(super) location: Option<Arc<ThreadLocation>>,
-    /// Whether the location where it last ran is preferred, if known.
+    /// Whether the location where the thread last ran is preferred, if known.
     pub(super) has_run: bool,
     /// The context of a thread that was seen waiting for a processor.
     pub(super) context: ThreadContext,
@@ -77,7 +79,7 @@ pub(super) struct StateSpan {
 }
 
 impl ThreadTime {
-    /// Starts with the first check; all time before belongs to others.
+    /// Starts with the first check; earlier time does not count.
     pub(super) fn new(now_ns: u64, turns: Turns) -> Self {
         Self {
             since_ns: now_ns,
@@ -92,13 +94,14 @@ impl ThreadTime {
         }
     }
 
-    /// Checks whether the next check is due.
+    /// Returns whether the next check is due.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.due_ns
     }
 
-    /// Checks whether an account can be this thread's: not less than before, nor more than time
-    /// allows.
+    /// Returns whether an account can belong to this thread.
+    ///
+    /// Its times must not decrease, nor grow faster than the clock.
     pub(super) fn is_possible(&self, now_ns: u64, turns: Turns) -> bool {
         let run_ns = turns.run_ns.checked_sub(self.turns.run_ns);
         let wait_ns = turns.wait_ns.checked_sub(self.turns.wait_ns);
@@ -107,18 +110,20 @@ impl ThreadTime {
         used_ns.is_some_and(|used_ns| used_ns <= most_ns)
     }
 
-    /// Checks whether a sleeping thread has not run since the last check.
+    /// Returns whether a sleeping thread has not run since the last check.
     pub(super) fn is_unchanged(&self, turns: Turns) -> bool {
         turns == self.turns && self.asleep.is_some()
     }
 
-    /// Counts from this account on, which is another thread's or of a time before it was watched.
+    /// Continues from this account, which belongs to another thread or to a time before the thread
+    /// was watched.
     pub(super) fn restart_from(&mut self, now_ns: u64, turns: Turns, spans: &mut Vec<StateSpan>) {
         self.report(now_ns, spans);
         (self.turns, self.moved_ns, self.asleep) = (turns, now_ns, None);
     }
 
-    /// Notes a check that found it unchanged; the next one comes after `most_ns` at the latest.
+    /// Notes a check that found the account unchanged; the next check comes after at most
+    /// `most_ns`.
     pub(super) fn unchanged(&mut self, now_ns: u64, most_ns: u64, spans: &mut Vec<StateSpan>) {
         self.asleep_ns.1 = now_ns;
         let slept_ns = now_ns.saturating_sub(self.asleep_ns.0);
@@ -129,13 +134,13 @@ impl ThreadTime {
         self.due_ns = now_ns + (slept_ns / CHECK_SHARE).min(most_ns);
     }
 
-    /// Sets the context of a thread that waits for a processor, for the following call of
+    /// Sets the context of a thread that waits for a processor, for the next call of
     /// [`Self::moved`].
     pub(super) fn set_waiting_context(&mut self, context: ThreadContext) {
         self.waiting = context;
     }
 
-    /// Notes a check that found it changed or new, at this location.
+    /// Notes a check that found the account changed or new, with the thread at this location.
     ///
     /// The location is `None` if the thread runs or could not be located.
     pub(super) fn moved(
@@ -179,10 +184,10 @@ impl ThreadTime {
         (self.asleep_ns, self.due_ns) = ((now_ns, now_ns), now_ns);
     }
 
-    /// Finishes a thread that ended at this time, after this much CPU time if known.
+    /// Finishes a thread that exited at this time, with its complete CPU time if known.
     ///
-    /// A thread runs to end, from an unknown moment on. If its CPU time is unknown, the unseen
-    /// time counts as running rather than as sleep.
+    /// A thread runs when it exits, from an unknown moment on. If its CPU time is unknown, the time
+    /// since the last check counts as running rather than as sleep.
     pub(super) fn ended(&mut self, end_ns: u64, cpu_ns: Option<u64>, spans: &mut Vec<StateSpan>) {
         let end_ns = end_ns.max(self.since_ns);
         let seen_ns = match self.asleep {
@@ -195,7 +200,7 @@ impl ThreadTime {
         self.end(end_ns, Some(turns), spans);
     }
 
-    /// Finishes a thread that is gone, or the whole measurement.
+    /// Finishes the account of an exited thread, or at the end of the measurement.
     pub(super) fn end(&mut self, now_ns: u64, turns: Option<Turns>, spans: &mut Vec<StateSpan>) {
         match turns.filter(|turns| *turns != self.turns) {
             Some(turns) => self.moved(now_ns, turns, None, spans),
@@ -216,7 +221,7 @@ impl ThreadTime {
         self.since_ns = now_ns;
     }
 
-    /// Returns unreported time off the processor, less what was reported in excess before.
+    /// Returns the unreported time off the processor, minus the excess that was reported before.
     fn off_ns(&mut self, now_ns: u64, turns: Turns) -> u64 {
         let run_ns = turns.run_ns.saturating_sub(self.turns.run_ns);
         let wait_ns = turns.wait_ns.saturating_sub(self.turns.wait_ns);
@@ -262,7 +267,7 @@ mod tests {
         }))
     }
 
-    /// Calls and milliseconds.
+    /// Returns the off-CPU spans: state, system call and milliseconds.
     fn off_cpu(spans: &[StateSpan]) -> Vec<(RunState, Option<u32>, u64)> {
         let call = |span: &StateSpan| span.location.as_ref().and_then(|location| location.syscall);
         let off = spans.iter().filter(|span| span.state != RunState::Running);
@@ -279,7 +284,7 @@ mod tests {
         task.unchanged(900 * MS, 100 * MS, &mut spans);
         assert_eq!(off_cpu(&spans), [(RunState::Sleeping, Some(7), 900)]);
         spans.clear();
-        // It ran for 5 ms and waited for 3, and sleeps at the same place again.
+        // The thread ran for 5 ms, waited for 3 ms, and sleeps at the same location again.
         task.moved(1000 * MS, turns(5, 3, 2), location(7), &mut spans);
         let (wait, sleep) = ((RunState::Runnable, Some(7), 3), (RunState::Sleeping, Some(7), 92));
         assert_eq!(off_cpu(&spans), [wait, sleep]);
@@ -293,7 +298,7 @@ mod tests {
         let half = |call| (RunState::Sleeping, Some(call), 8);
         assert_eq!(off_cpu(&spans), [half(7), half(8)]);
         spans.clear();
-        // But it was where it was for as long as it was seen to stay.
+        // Time up to the last unchanged check belongs to the old location alone.
         task.unchanged(100 * MS, 100 * MS, &mut spans);
         task.moved(120 * MS, turns(8, 0, 3), location(9), &mut spans);
         let sleep = |call, ms| (RunState::Sleeping, Some(call), ms);
@@ -305,15 +310,15 @@ mod tests {
         let (mut task, mut spans) = (ThreadTime::new(0, turns(0, 0, 1)), Vec::new());
         task.moved(0, turns(0, 0, 1), location(7), &mut spans);
         task.moved(20 * MS, turns(5, 0, 2), None, &mut spans);
-        assert_eq!(off_cpu(&spans), [], "it may have run for longer");
+        assert_eq!(off_cpu(&spans), [], "the thread may have run for longer");
         spans.clear();
-        // Of what it seemed to sleep it had waited 4 ms for a processor.
+        // For 4 ms of the apparent sleep, the thread waited for a processor.
         task.moved(40 * MS, turns(15, 14, 4), None, &mut spans);
         let (wait, sleep) = ((RunState::Runnable, Some(7), 14), (RunState::Sleeping, Some(7), 11));
         assert_eq!(off_cpu(&spans), [wait, sleep]);
         assert!(spans.iter().any(|span| span.state == RunState::Runnable && span.has_run));
         spans.clear();
-        // It sleeps unseen, and is seen asleep only then.
+        // The thread sleeps between the checks, and only a later check finds it asleep.
         task.moved(60 * MS, turns(25, 14, 6), None, &mut spans);
         assert_eq!(off_cpu(&spans), []);
         task.moved(80 * MS, turns(35, 14, 8), location(8), &mut spans);
@@ -322,10 +327,11 @@ mod tests {
     }
 
     #[test]
-    fn time_reported_in_excess_is_taken_off_later() {
+    fn time_reported_in_excess_is_subtracted_later() {
         let (mut task, mut spans) = (ThreadTime::new(0, turns(0, 0, 1)), Vec::new());
         task.moved(0, turns(0, 0, 1), location(7), &mut spans);
-        // It was woken at 800 ms and waits for a processor, which nothing reports.
+        // The thread was woken at 800 ms and waits for a processor; the scheduler reports that
+        // later.
         task.unchanged(1000 * MS, 100 * MS, &mut spans);
         assert_eq!(off_cpu(&spans), [(RunState::Sleeping, Some(7), 1000)]);
         spans.clear();
@@ -333,11 +339,11 @@ mod tests {
         assert_eq!(off_cpu(&spans), [(RunState::Runnable, Some(7), 300)]);
         spans.clear();
         task.moved(1500 * MS, turns(0, 300, 3), location(7), &mut spans);
-        assert_eq!(off_cpu(&spans), [(RunState::Sleeping, Some(7), 200)], "1500 ms in all");
+        assert_eq!(off_cpu(&spans), [(RunState::Sleeping, Some(7), 200)], "1500 ms in total");
     }
 
     #[test]
-    fn a_thread_that_ended_ran_until_its_end() {
+    fn a_thread_that_exited_ran_until_its_exit() {
         let ended = |cpu_ns| {
             let (mut task, mut spans) = (ThreadTime::new(0, turns(0, 0, 1)), Vec::new());
             task.moved(0, turns(0, 0, 1), location(7), &mut spans);
@@ -349,7 +355,7 @@ mod tests {
         let sleep = |ms| vec![(RunState::Sleeping, Some(7), ms)];
         assert_eq!(ended(Some(15 * MS)), (sleep(85), 15));
         assert_eq!(ended(None), (sleep(60), 40), "unseen time is not sleep");
-        // It was seen to run at its only look.
+        // The only check of the thread found it running.
         let (mut task, mut spans) = (ThreadTime::new(0, Turns::default()), Vec::new());
         task.moved(10 * MS, turns(9, 0, 1), None, &mut spans);
         task.ended(21 * MS, Some(20 * MS), &mut spans);
@@ -363,18 +369,19 @@ mod tests {
         let (mut task, mut spans) = (ThreadTime::new(0, turns(5, 5, 1)), Vec::new());
         assert!(task.is_possible(100 * MS, turns(60, 50, 9)));
         assert!(!task.is_possible(100 * MS, turns(4, 50, 9)), "less than before");
-        assert!(!task.is_possible(100 * MS, turns(5000, 5, 9)), "more than went by");
+        assert!(!task.is_possible(100 * MS, turns(5000, 5, 9)), "more than the elapsed time");
         task.moved(100 * MS, turns(5, 5, 1), None, &mut spans);
         assert!(
             task.is_possible(200 * MS, turns(5, 200, 2)),
-            "it has waited since before the last check"
+            "the wait began before the last check"
         );
         task.moved(200 * MS, turns(5, 200, 2), None, &mut spans);
         assert!(!task.is_possible(250 * MS, turns(5, 400, 3)));
         spans.clear();
         task.restart_from(250 * MS, turns(5, 400, 3), &mut spans);
         task.moved(300 * MS, turns(15, 410, 4), location(7), &mut spans);
-        assert_eq!(spans.iter().map(|span| span.ns / MS).sum::<u64>(), 105, "with 5 ms of before");
+        let sum = spans.iter().map(|span| span.ns / MS).sum::<u64>();
+        assert_eq!(sum, 105, "with 5 ms from before");
     }
 
     #[test]
@@ -385,7 +392,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % most
         };
-        for look in 1..=1000u64 {
+        for check in 1..=1000u64 {
             let moved = random(3);
             let part = 20 * MS / 2;
             if moved > 0 {
@@ -393,10 +400,10 @@ mod tests {
             }
             let turns = Turns { run_ns: run, wait_ns: wait, count: run };
             if task.is_unchanged(turns) {
-                task.unchanged(look * 20 * MS, 100 * MS, &mut spans);
+                task.unchanged(check * 20 * MS, 100 * MS, &mut spans);
             } else {
                 let location = if random(3) == 0 { None } else { location(random(4) as u32) };
-                task.moved(look * 20 * MS, turns, location, &mut spans);
+                task.moved(check * 20 * MS, turns, location, &mut spans);
             }
         }
         task.end(20_000 * MS, Some(Turns { run_ns: run, wait_ns: wait, count: run }), &mut spans);

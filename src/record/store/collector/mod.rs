@@ -1,17 +1,19 @@
-//! Rotates the storage's tables and copies out what they hold, in the six steps of the call-trace
-//! storage document: collect STANDBY, clear it and give it a new instance, make it ACTIVE, collect
-//! the old ACTIVE, process what came of both, preserve what is still needed in the new STANDBY.
+//! Rotates the tables of the call-trace storage and copies their content.
 //!
-//! The document's five collections are [`Batch::traces`] (all traces, among them those of the old
-//! ACTIVE), `kept` (those of STANDBY), `live` (the ids to preserve) and `next` (the traces to
-//! preserve); none of them takes memory once it has grown to what a turn needs.
+//! A rotation has the six steps of the call-trace storage document. It collects STANDBY, clears it
+//! and gives it a new instance, makes it ACTIVE, and collects the old ACTIVE. Then the recorder
+//! processes the content of both, and preserves traces that are still needed in the new STANDBY.
+//!
+//! The document's five collections are [`Batch::traces`] (all traces, including those of the old
+//! ACTIVE), `kept` (the traces of STANDBY), `live` (the ids to preserve) and `next` (the traces to
+//! preserve). None of them allocates once it has grown to the size that a turn needs.
 //!
 //! # Invariants
 //! - A table is read only when no hazard names it, and reset only after it was read.
-//! - What is read was written by a process that owes us nothing: ids, slots and lengths are
-//!   checked by the storage's own bounds before anything is copied.
-//! - A preserved trace is in every collection until it is let go, whatever becomes of STANDBY: the
-//!   recorder's own copy is the one that counts.
+//! - The target may have written anything to the tables. Ids, slots and lengths are checked against
+//!   the storage's own bounds before anything is copied.
+//! - A preserved trace is in every collection until no checker marks it, whatever happens to
+//!   STANDBY: the recorder's own copy counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,70 +33,71 @@ use crate::record::batch::traces::{Collection, TraceEntry};
 use crate::record::store::liveness::{Heavy, LivenessChecker, PreserveSet};
 use crate::record::store::trace_ids::Instances;
 
-/// How long a rotation waits for handlers inside the old table: long against a handler, and
-/// against a time slice of a busy core.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a rotation waits for handlers inside the old table: much longer than a handler runs,
+/// and longer than a time slice on a busy core.
+const HAZARD_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The recorder's side of the call-trace storage.
 pub(crate) struct Collector {
     data: DataSegment,
     tables: Vec<TraceTable<'static>>,
     rotation: Rotation,
-    /// Where the ids of the tables' traces come from.
+    /// The allocator of the upper halves of trace ids.
     instances: Arc<Instances>,
     checkers: Vec<Box<dyn LivenessChecker>>,
-    /// Ids of the traces to be kept over the next rotation.
+    /// The ids of the traces that the next rotation must preserve.
     live: PreserveSet,
-    /// The traces that are preserved now.
+    /// The traces that are preserved at present.
     kept: Collection,
-    /// Where those of the next rotation are put together.
+    /// The traces to preserve in the next rotation, while they are gathered.
     next: Collection,
-    /// Traces that were put into STANDBY, if they are there still.
+    /// The number of traces that were put into STANDBY, if it still holds them.
     in_standby: Option<usize>,
-    /// The last call of [`Self::rotate`] rotated, and STANDBY may be written.
+    /// Whether the last call of [`Self::rotate`] rotated, so that STANDBY may be written.
     is_rotated: bool,
-    /// Counts of what rotations met.
+    /// The counts of all rotations.
     pub(crate) stats: Stats,
 }
 
-/// What rotations met.
+/// Counts of rotations, and of the events during them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Rotations carried out.
+    /// The number of rotations.
     pub(crate) rotations: u64,
-    /// Time that they took, with the collecting, in nanoseconds: sum and longest.
+    /// The time of rotations with their collections, in nanoseconds: the sum and the longest.
     pub(crate) rotation_ns: (u64, u64),
-    /// Rotations that had to wait for a thread inside the old table.
+    /// The number of rotations that waited for a thread inside the old table.
     pub(crate) hazard_waits: u64,
-    /// How long they waited in all, in nanoseconds.
+    /// The total time of these waits, in nanoseconds.
     pub(crate) hazard_wait_ns: u64,
-    /// Rotations that waited in vain: the table was quarantined.
+    /// The number of rotations whose wait timed out, so that the table was quarantined.
     pub(crate) quarantines: u64,
-    /// Quarantined tables that were collected later.
+    /// The number of quarantined tables that were collected later.
     pub(crate) released: u64,
-    /// Hazards of threads that had died inside a handler.
+    /// The number of hazards of threads that died inside a handler.
     pub(crate) reclaimed: u64,
-    /// Turns without a rotation: a thread was inside the table whose turn it was, and no spare
-    /// left.
+    /// The number of turns without a rotation, since a thread was inside the next table and no
+    /// spare table was left.
     pub(crate) blocked: u64,
-    /// Traces preserved, each time that they were, and the most at once.
+    /// The number of preserved traces, summed over all rotations, and the most at once.
     pub(crate) preserved: (u64, u64),
-    /// Preserved traces that did not fit into STANDBY, each time: the recorder alone kept them.
+    /// The number of preserved traces that did not fit into STANDBY, summed over all rotations.
+    /// Only the recorder kept them.
     pub(crate) preserve_spilled: u64,
-    /// Live traces that there was no room to preserve.
+    /// The number of marked traces that were not preserved for lack of room.
     pub(crate) preserve_full: u64,
-    /// Preserved traces that STANDBY did not give back as they were put.
+    /// The number of preserved traces that had changed in STANDBY.
     pub(crate) preserve_damaged: u64,
-    /// Log records that were reserved and never committed.
+    /// The number of log records that were reserved and never committed.
     pub(crate) holes: u64,
-    /// Samples whose trace was not in the table: they are kept without a stack.
+    /// The number of samples whose trace was not in the table. They are kept without a stack.
     pub(crate) orphans: u64,
-    /// Records that name no thread: the target wrote over them.
+    /// The number of records that name no valid slot: the target has overwritten them.
     pub(crate) unreadable: u64,
 }
 
 impl Stats {
-    /// Adds those of a later program's storage.
+    /// Adds the counts of a later program's storage.
     pub(crate) fn add(&mut self, later: Self) {
         let both = |one: (u64, u64), other: (u64, u64)| (one.0 + other.0, one.1.max(other.1));
         *self = Self {
@@ -117,18 +120,18 @@ impl Stats {
     }
 }
 
-/// What a rotation leaves behind.
+/// Whether a rotation has read everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "samples may be left that name threads which are gone"]
-pub(crate) struct Drained {
-    /// Every sample that was stored before the call has been read, and no handler is running any
-    /// more that started before it.
-    pub(crate) all: bool,
+#[must_use = "remaining samples may name threads that have exited"]
+pub(crate) struct DrainStatus {
+    /// Whether every sample that was stored before the call has been read, and every handler that
+    /// started before it has returned.
+    pub(crate) is_complete: bool,
 }
 
 impl Collector {
-    /// Takes the tables into use: the first one becomes ACTIVE. `None` if no id is left for its
-    /// traces.
+    /// Starts to use the tables, of which the first becomes ACTIVE; `None` if no ids are left for
+    /// its traces.
     pub(crate) fn start(data: DataSegment, instances: Arc<Instances>) -> Option<Self> {
         let instance = instances.take()?;
         let tables: Vec<_> = (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect();
@@ -148,44 +151,50 @@ impl Collector {
         })
     }
 
-    /// Adds a checker. What the first ones mark is preserved first if there is no room for all.
+    /// Adds a checker. If there is no room for all marks, those of earlier checkers have priority.
     pub(crate) fn register(&mut self, checker: Box<dyn LivenessChecker>) {
         self.checkers.push(checker);
     }
 
-    /// The heaviest traces, if the user asked for them.
+    /// Returns the heaviest traces, if the user requested them.
     pub(crate) fn heaviest(&self) -> Vec<Heavy> {
         self.checkers.iter().flat_map(|checker| checker.heaviest()).collect()
     }
 
-    /// An upper half for the ids of traces that the recorder itself finds.
+    /// Allocates an upper half for the ids of traces that the recorder itself makes.
     pub(crate) fn take_instance(&self) -> Option<u32> {
         self.instances.take()
     }
 
-    /// There are no more ids to give to traces than those that the end needs.
+    /// Returns whether ids are left only for the last rotations.
     pub(crate) fn is_ending(&self) -> bool {
         self.instances.is_ending()
     }
 
-    /// The tables that must be populated before the next rotation.
+    /// Returns the tables whose memory must be populated before the next rotation.
     pub(crate) fn roles(&self) -> [usize; 3] {
         self.rotation.roles()
     }
 
-    /// The ACTIVE table asked to be rotated.
+    /// Returns whether a handler has requested a rotation, since the ACTIVE table fills up.
     pub(crate) fn is_wanted(&self) -> bool {
         // Relaxed: a hint.
         self.data.control().rotate_wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// One rotation, up to the collecting; [`Self::preserve`] is its other half.
-    /// `is_gone` says whether the owner of a hazard has ended.
-    pub(crate) fn rotate(&mut self, batch: &mut Batch, is_gone: &dyn Fn(u32) -> bool) -> Drained {
+    /// Does the first half of a rotation, which ends with the collection; [`Self::preserve`] is the
+    /// second half.
+    ///
+    /// `is_gone` returns whether the thread that owns a hazard has exited.
+    pub(crate) fn rotate(
+        &mut self,
+        batch: &mut Batch,
+        is_gone: &dyn Fn(u32) -> bool,
+    ) -> DrainStatus {
         let begin = Instant::now();
         let hazards = self.data.hazards();
         let control: &ControlBlock = self.data.control();
-        // Relaxed: cleared before the swap; a handler that sets it again means the new table.
+        // Relaxed: cleared before the swap, so a handler that sets it again means the new table.
         control.rotate_wanted.store(0, Ordering::Relaxed);
         let first = batch.samples.len();
         if !self.rotation.is_drained() {
@@ -204,20 +213,20 @@ impl Collector {
             Collected::Ready(table) => self.collect(table, batch),
             Collected::Quarantined(_) => self.stats.quarantines += 1,
             Collected::Blocked => self.stats.blocked += 1,
-            // The recording ends before it comes to this; see `is_ending`.
+            // The recording ends before the ids run out; see `is_ending`.
             Collected::Exhausted => {}
         }
         batch.traces.seal();
         self.count_orphans(batch, first);
         if self.is_rotated {
             self.stats.rotations += 1;
-            // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
+            // Relaxed: makes handlers verify their stack windows again; see `StackMemory`.
             control.window_epoch.fetch_add(1, Ordering::Relaxed);
         }
         let took_ns = begin.elapsed().as_nanos() as u64;
         let (sum, most) = self.stats.rotation_ns;
         self.stats.rotation_ns = (sum + took_ns, most.max(took_ns));
-        Drained { all: self.is_rotated && self.rotation.is_drained() }
+        DrainStatus { is_complete: self.is_rotated && self.rotation.is_drained() }
     }
 
     /// Makes STANDBY ACTIVE and waits until no thread is inside the old one.
@@ -231,9 +240,9 @@ impl Collector {
             let since = *waiting.get_or_insert_with(Instant::now);
             let freed = reclaim(hazards, is_gone);
             reclaimed += freed;
-            // Asked before the sleep, which may be long on a busy machine: whoever left meanwhile,
-            // or was found dead just now, is looked for once more.
-            let goes_on = freed > 0 || since.elapsed() < PATIENCE;
+            // Decided before the sleep, which may be long on a busy machine. So the rotation checks
+            // once more for a handler that left during it, or a hazard that was freed just now.
+            let goes_on = freed > 0 || since.elapsed() < HAZARD_TIMEOUT;
             std::thread::sleep(Duration::from_micros(50));
             goes_on
         });
@@ -245,24 +254,27 @@ impl Collector {
         outcome
     }
 
-    /// Reads what is left when the target is gone or sampling has stopped for good: also tables
-    /// that a dead thread still holds, whose committed records are whole all the same.
+    /// Reads everything that is left, once the target has exited or sampling has stopped for good.
+    ///
+    /// It also reads tables that a dead thread still holds: their committed records are complete.
     pub(crate) fn finish(&mut self, batch: &mut Batch) {
-        // Quarantined tables are released by it, so that neither rotation is blocked.
+        // This releases quarantined tables, so that neither rotation is blocked.
         self.stats.reclaimed += reclaim(self.data.hazards(), &|_| true);
         for _ in 0..2 {
-            // Nobody is left whose samples could be missing.
-            let Drained { .. } = self.rotate(batch, &|_| true);
+            // No thread is left whose samples could be missing.
+            let DrainStatus { .. } = self.rotate(batch, &|_| true);
         }
     }
 
-    /// The preserved traces are in every collection. They are looked up in STANDBY, and counted if
-    /// they are not there as they were put: the target has written to the table.
+    /// Adds the preserved traces to the collection, from the recorder's own copy.
+    ///
+    /// It also compares them with STANDBY, and counts traces that have changed there: the target
+    /// has written to the table.
     fn collect_standby(&mut self, batch: &mut Batch) {
         if let Some(put) = self.in_standby.take() {
             let same = |trace: &Trace<'_>| {
                 let Some(entry) = self.kept.get(trace.id) else { return false };
-                // Relaxed: no thread is inside the table, and this side has filled it.
+                // Relaxed: no thread is inside the table, and the recorder has filled it.
                 let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
                 entry.flags == trace.flags && frames.eq(self.kept.frames_of(entry).iter().copied())
             };
@@ -276,9 +288,10 @@ impl Collector {
 
     fn collect(&mut self, index: usize, batch: &mut Batch) {
         let table = self.tables[index];
-        // Entries of an honest table do not overlap, so their words are no more than the arena's.
+        // The entries of an intact table do not overlap, so together they are no longer than the
+        // arena.
         let mut room = table.arena.len();
-        // No handler writes a longer one; of those that the target scribbled none is taken.
+        // No handler writes a longer trace, so the target must have overwritten it: it is skipped.
         for trace in table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX) {
             let Some(left) = room.checked_sub(trace.frames.len()) else { continue };
             room = left;
@@ -301,7 +314,7 @@ impl Collector {
             match sample {
                 Some(sample) if sample.slot as usize >= THREAD_SLOTS => self.stats.unreadable += 1,
                 Some(sample) => {
-                    batch.slices.place(&sliced, place, batch.samples.len());
+                    batch.slices.note_sample(&sliced, place, batch.samples.len());
                     batch.samples.push(sample);
                 }
                 None => self.stats.holes += 1,
@@ -318,9 +331,11 @@ impl Collector {
         self.stats.orphans += orphans.count() as u64;
     }
 
-    /// After all of the batch is known: asks the checkers, and puts the live traces into the new
-    /// STANDBY under the ids they have. What does not fit there, or finds it quarantined, is in the
-    /// next collection all the same, and is put again then.
+    /// Asks the checkers, once the batch is complete, and puts the traces that they mark into the
+    /// new STANDBY under their present ids.
+    ///
+    /// A trace that does not fit, or that finds STANDBY quarantined, is in the next collection all
+    /// the same, and is put into STANDBY then.
     pub(crate) fn preserve(&mut self, batch: &Batch) {
         self.live.clear();
         for checker in &mut self.checkers {
@@ -338,7 +353,7 @@ impl Collector {
         let count = self.kept.entries().len() as u64;
         self.stats.preserved = (self.stats.preserved.0 + count, self.stats.preserved.1.max(count));
         let standby = self.rotation.standby();
-        // Not rotated: STANDBY is as it was, and the thread inside it may still be there.
+        // Without a rotation STANDBY is unchanged, and a thread may still be inside it.
         let may_write = self.is_rotated && !self.rotation.is_quarantined(standby);
         self.is_rotated = false;
         if may_write {
@@ -363,7 +378,8 @@ impl Collector {
     }
 }
 
-/// Frees the hazards of threads that died inside a table: nobody else ever would. How many it were.
+/// Frees the hazards of threads that died inside a table, which would never be freed otherwise, and
+/// returns their number.
 fn reclaim(hazards: HazardSlots<'_>, is_gone: &dyn Fn(u32) -> bool) -> u64 {
     let dead = hazards.claims().filter(|claim| is_gone(claim.owner));
     dead.map(|claim| u64::from(hazards.reclaim(claim))).sum()

@@ -1,4 +1,4 @@
-//! Rotations with threads that stay inside, die inside, or write over everything.
+//! Rotations with threads that stay inside a table, die inside, or overwrite it.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use crate::record::target::shm::own_data;
 
 const RECORDS: u64 = 64;
 
-/// A segment of which the tables have room for a few records.
+/// Makes a segment whose tables have room for a few records.
 fn segment() -> DataSegment {
     let data = own_data();
     for table in (0..TRACE_TABLES).filter_map(|index| data.table(index)) {
@@ -26,7 +26,7 @@ fn collector(data: DataSegment) -> Collector {
     Collector::start(data, Arc::default()).unwrap()
 }
 
-/// What the handler of thread `tid` does, up to the release of its hazard.
+/// Does what the handler of thread `tid` does, up to the release of its hazard.
 fn sample(data: DataSegment, tid: u32) -> Hazard {
     let hazard = data.hazards().protect(tid, &data.control().active).unwrap();
     let table = data.table(hazard.table()).unwrap();
@@ -45,7 +45,7 @@ fn put(data: DataSegment, tid: u32) {
 }
 
 fn rotate(collector: &mut Collector, batch: &mut Batch) -> bool {
-    collector.rotate(batch, &|_| false).all
+    collector.rotate(batch, &|_| false).is_complete
 }
 
 fn tids(batch: &Batch) -> Vec<u32> {
@@ -55,7 +55,7 @@ fn tids(batch: &Batch) -> Vec<u32> {
 }
 
 #[test]
-fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
+fn a_handler_that_stays_inside_delays_only_the_samples_of_its_table() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     put(data, 1);
@@ -63,7 +63,7 @@ fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
     let inside = sample(data, 2);
     assert!(!rotate(&mut collector, &mut batch), "a handler is inside");
     put(data, 3);
-    assert!(!rotate(&mut collector, &mut batch), "it still is");
+    assert!(!rotate(&mut collector, &mut batch), "it is still inside");
     assert_eq!(tids(&batch), [1, 3]);
     release(data, inside);
     assert!(rotate(&mut collector, &mut batch));
@@ -73,12 +73,12 @@ fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
 }
 
 #[test]
-fn the_end_collects_what_dead_threads_hold_and_what_could_not_be_rotated() {
+fn the_end_collects_tables_of_dead_threads_and_tables_that_were_not_rotated() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     let threads = TRACE_TABLES as u32 + 2;
     for tid in 1..=threads {
-        // Never released: the thread died, and nobody knows.
+        // Never released: the thread has died, which the recorder does not know.
         let _ = sample(data, tid);
         assert!(!rotate(&mut collector, &mut batch));
     }
@@ -93,7 +93,7 @@ fn a_dead_thread_blocks_no_rotation() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     let _ = sample(data, 1);
-    assert!(collector.rotate(&mut batch, &|tid| tid == 1).all);
+    assert!(collector.rotate(&mut batch, &|tid| tid == 1).is_complete);
     assert_eq!(tids(&batch), [1]);
 }
 
@@ -101,7 +101,7 @@ fn a_dead_thread_blocks_no_rotation() {
 fn ids_that_run_out_lose_nothing() {
     let (data, mut batch) = (segment(), Batch::default());
     assert!(!collector(data).is_ending());
-    // The last id but two: the first rotation of the end, and the second, take what is left.
+    // The last three instances: one for the start, and one for each of the last two rotations.
     let instances = Arc::new(Instances::from(u32::MAX - 2));
     let mut collector = Collector::start(data, instances).unwrap();
     assert!(collector.is_ending());
@@ -113,13 +113,13 @@ fn ids_that_run_out_lose_nothing() {
 }
 
 #[test]
-fn scribbled_tables_cost_no_more_than_honest_ones() {
+fn overwritten_tables_cost_no_more_than_intact_ones() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     put(data, 1);
     let table = data.table(0).unwrap();
     for (slot, word) in table.slots.iter().enumerate().skip(1) {
-        // Every slot names an entry; its length is whatever stands there.
+        // Every slot names an entry, with whatever length the arena has there.
         word.store(1 << 32 | (slot as u64 * 4 + 1), Ordering::Relaxed);
     }
     for (place, word) in table.arena.iter().enumerate().skip(5) {
@@ -150,15 +150,15 @@ impl LivenessChecker for Frames {
     }
 }
 
-/// A collector that preserves by frames, and the frames.
+/// Makes a collector that preserves by frames, and returns it with the set of frames.
 fn preserving(data: DataSegment) -> (Collector, Arc<Mutex<Vec<u64>>>) {
     let (mut collector, frames) = (collector(data), Arc::default());
     collector.register(Box::new(Frames(Arc::clone(&frames))));
     (collector, frames)
 }
 
-/// One turn: what was collected.
-fn turn(collector: &mut Collector, is_gone: &dyn Fn(u32) -> bool) -> (Batch, Drained) {
+/// Runs one turn, and returns what was collected.
+fn turn(collector: &mut Collector, is_gone: &dyn Fn(u32) -> bool) -> (Batch, DrainStatus) {
     let mut batch = Batch::default();
     let drained = collector.rotate(&mut batch, is_gone);
     batch.sort();
@@ -166,7 +166,7 @@ fn turn(collector: &mut Collector, is_gone: &dyn Fn(u32) -> bool) -> (Batch, Dra
     (batch, drained)
 }
 
-/// Ids of all traces with this frame, with what they say of being preserved.
+/// Returns the ids of all traces with this frame, and whether each was preserved.
 fn ids(batch: &Batch, frame: u64) -> Vec<(u64, bool)> {
     let traces = &batch.traces;
     let entries = traces.entries().iter();
@@ -174,10 +174,10 @@ fn ids(batch: &Batch, frame: u64) -> Vec<(u64, bool)> {
     with.map(|entry| (entry.id, entry.preserved)).collect()
 }
 
-/// What a handler found readable is looked at again after each rotation: it may be unmapped by
-/// then.
+/// Memory that a handler found readable is verified again after each rotation: it may be unmapped
+/// by then.
 #[test]
-fn stacks_are_verified_anew_after_each_rotation() {
+fn stack_windows_are_verified_again_after_each_rotation() {
     let data = segment();
     let mut collector = collector(data);
     let epoch = || data.control().window_epoch.load(Ordering::Relaxed);
@@ -200,13 +200,13 @@ fn a_preserved_trace_is_in_every_collection_under_its_id() {
     for round in 0..20 {
         put(data, 9);
         let (batch, drained) = turn(&mut collector, &|_| false);
-        assert!(drained.all);
+        assert!(drained.is_complete);
         assert_eq!(ids(&batch, 7), [(id, true)], "round {round}");
         assert_eq!((ids(&batch, 8), ids(&batch, 9).len()), (vec![], 1));
         let entry = batch.traces.get(id).unwrap();
-        assert_eq!((entry.weight, entry.flags), (0, 0), "weight of this round alone");
+        assert_eq!((entry.weight, entry.flags), (0, 0), "the weight is that of this round alone");
     }
-    // Again on the stack: another id, and both are kept, since samples name either.
+    // The stack occurs again with another id. Both are kept, since samples name either.
     put(data, 7);
     let (batch, _) = turn(&mut collector, &|_| false);
     assert_eq!(ids(&batch, 7).len(), 2);
@@ -216,7 +216,7 @@ fn a_preserved_trace_is_in_every_collection_under_its_id() {
     );
     wanted.lock().unwrap().clear();
     let (batch, _) = turn(&mut collector, &|_| false);
-    assert_eq!(ids(&batch, 7).len(), 2, "they are let go after this collection");
+    assert_eq!(ids(&batch, 7).len(), 2, "they are dropped after this collection");
     let (batch, _) = turn(&mut collector, &|_| false);
     assert_eq!(ids(&batch, 7), []);
     assert_eq!(collector.stats.preserve_damaged, 0);
@@ -224,7 +224,7 @@ fn a_preserved_trace_is_in_every_collection_under_its_id() {
 }
 
 #[test]
-fn preserved_traces_survive_that_standby_is_held() {
+fn preserved_traces_survive_a_held_standby() {
     let data = segment();
     let (mut collector, wanted) = preserving(data);
     wanted.lock().unwrap().push(7);
@@ -237,7 +237,7 @@ fn preserved_traces_survive_that_standby_is_held() {
         inside.push(sample(data, tid));
         let (batch, drained) = turn(&mut collector, &|_| false);
         assert_eq!(ids(&batch, 7), [(id, true)]);
-        assert!(!drained.all);
+        assert!(!drained.is_complete);
     }
     assert!(collector.stats.blocked > 0 && collector.stats.preserve_spilled > 0);
     inside.into_iter().for_each(|hazard| release(data, hazard));
@@ -252,7 +252,7 @@ fn preserved_traces_survive_that_standby_is_held() {
 }
 
 #[test]
-fn what_the_target_does_to_standby_is_counted_and_of_no_effect() {
+fn changes_of_standby_by_the_target_are_counted_and_have_no_effect() {
     let data = segment();
     let (mut collector, wanted) = preserving(data);
     wanted.lock().unwrap().extend([7, 8]);
@@ -268,7 +268,7 @@ fn what_the_target_does_to_standby_is_counted_and_of_no_effect() {
 }
 
 #[test]
-fn traces_that_do_not_fit_into_standby_are_kept_all_the_same() {
+fn traces_that_do_not_fit_into_standby_are_still_kept() {
     let data = segment();
     let (mut collector, wanted) = preserving(data);
     wanted.lock().unwrap().extend(1..=20);
@@ -290,19 +290,19 @@ fn threads_that_died_inside_are_found_in_quarantined_tables() {
     let (mut collector, mut batch) = (collector(data), Batch::default());
     for tid in 1..=3 {
         let _ = sample(data, tid);
-        assert!(!rotate(&mut collector, &mut batch), "it may go on");
+        assert!(!rotate(&mut collector, &mut batch), "the thread may run on");
     }
     assert_eq!((collector.stats.quarantines, tids(&batch)), (3, vec![]));
-    // The second one is found to be gone: its table alone comes back.
-    assert!(!collector.rotate(&mut batch, &|owner| owner == 2).all);
+    // The second thread is known to have exited: only its table is released.
+    assert!(!collector.rotate(&mut batch, &|owner| owner == 2).is_complete);
     assert_eq!((tids(&batch), collector.stats.reclaimed), (vec![2], 1));
-    assert!(collector.rotate(&mut batch, &|_| true).all);
+    assert!(collector.rotate(&mut batch, &|_| true).is_complete);
     assert_eq!((tids(&batch), collector.stats.reclaimed), (vec![1, 2, 3], 3));
     assert_eq!((collector.stats.released, collector.stats.blocked), (3, 0));
 }
 
 #[test]
-fn waits_are_counted_and_end() {
+fn waits_are_counted_and_bounded() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     rotate(&mut collector, &mut batch);
@@ -311,7 +311,7 @@ fn waits_are_counted_and_end() {
     rotate(&mut collector, &mut batch);
     let Stats { hazard_waits, hazard_wait_ns, rotations, rotation_ns, .. } = collector.stats;
     assert_eq!((hazard_waits, rotations), (1, 2));
-    assert!(hazard_wait_ns >= PATIENCE.as_nanos() as u64, "{hazard_wait_ns}");
+    assert!(hazard_wait_ns >= HAZARD_TIMEOUT.as_nanos() as u64, "{hazard_wait_ns}");
     assert!(rotation_ns.1 >= hazard_wait_ns && rotation_ns.0 >= rotation_ns.1, "{rotation_ns:?}");
 }
 
@@ -327,16 +327,16 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
     let generation = || threads.slots[slot].generation.load(Ordering::Relaxed);
     let mut turn = |batch: &mut Batch| {
         registry.scan(true);
-        let mut news = registry.news();
+        let mut changes = registry.take_changes();
         let drained = collector.rotate(batch, &|_| false);
-        registry.retire(drained.all, &mut news);
+        registry.retire(drained.is_complete, &mut changes);
     };
-    // Its last sample is in a table that another thread is stopped inside of.
+    // Its last sample is in a table inside which another thread is stopped.
     put(data, GONE >> 15);
     let inside = sample(data, 2);
     for _ in 0..4 {
         turn(&mut batch);
-        assert_eq!(generation(), 0, "it is nobody else's yet");
+        assert_eq!(generation(), 0, "no other thread has it yet");
         assert!(batch.samples.is_empty());
     }
     release(data, inside);
@@ -345,7 +345,7 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
 }
 
 #[test]
-fn attributes_of_records_are_no_stacks() {
+fn attributes_of_context_records_are_not_stacks() {
     let data = segment();
     let (mut collector, mut batch) = (collector(data), Batch::default());
     let hazard = sample(data, 1);
@@ -360,7 +360,7 @@ fn attributes_of_records_are_no_stacks() {
     assert_eq!(batch.attributes.get(&lie), None);
     assert_eq!(batch.traces.entries().len(), 1, "the stack of the sample");
     assert_eq!((collector.stats.orphans, tids(&batch)), (0, vec![1]));
-    // They go with their table.
+    // They are dropped with their table.
     batch.clear();
     collector.preserve(&batch);
     assert!(rotate(&mut collector, &mut batch));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::proc::{self, Memory};
 use crate::record::batch::mapped::Mapped;
-use crate::record::batch::threads::{Key, ThreadLife, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::source::task_events::TaskEvent;
 use crate::record::source::task_scan::ScanSchedule;
@@ -16,17 +16,16 @@ use crate::record::store::threads::lives::{Life, Lives};
 /// A thread's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Id {
-    /// As the target sees it.
+    /// The id that the target sees.
     Inner(u32),
-    /// As the recorder sees it.
+    /// The id that the recorder sees.
     Outer(i32),
 }
 
-/// What a turn found.
+/// The changes that a turn found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ThreadTurn {
-    /// Threads that exist now and did not at the turn before, by their ids as the recorder sees
-    /// them.
+    /// The threads that are new since the last turn, by their ids as the recorder sees them.
     pub(crate) new: Vec<i32>,
 }
 
@@ -35,24 +34,28 @@ pub(super) struct ThreadList {
     pub(super) pid: i32,
     inner_pid: u32,
     pub(super) same_namespace: bool,
-    /// When the list was made.
+    /// When the list was made, in CLOCK_MONOTONIC nanoseconds.
     pub(super) started_ns: u64,
     /// The memory of the program that these threads run.
     memory: Option<Memory>,
-    /// When the process executed another program, if that was reported.
+    /// When the process executed another program, in CLOCK_MONOTONIC nanoseconds, if the kernel
+    /// reported an exec.
     pub(super) executed_ns: Option<u64>,
-    /// Code that threads have mapped.
+    /// The reported mappings of code.
     pub(super) mapped: Vec<Mapped>,
     pub(super) watch: ScanSchedule,
     pub(super) lives: Lives,
-    /// Lives that ended since the last rotation began.
-    pub(super) ended: Vec<u32>,
+    /// The lives that ended since the last rotation began.
+    pub(super) exited: Vec<u32>,
+    /// The lives that were renamed since the last rotation began.
     pub(super) renamed: Vec<u32>,
-    /// The life at which the next reading of names begins.
+    /// The number of the life at which the next reading of names begins.
     next_name: u32,
+    /// The new threads since the last turn, by their ids as the recorder sees them.
     pub(super) new: Vec<i32>,
-    /// Ends that were reported before the starts they belong to, which another core reports.
-    pub(super) early_ends: HashMap<i32, (u64, Option<u64>)>,
+    /// Exits that were read before the starts of their threads, which another core reports: the
+    /// time, and the CPU time if the kernel reported it.
+    pub(super) early_exits: HashMap<i32, (u64, Option<u64>)>,
     pub(super) ids_reused: u64,
     pub(super) reports: Vec<TaskEvent>,
 }
@@ -66,24 +69,25 @@ impl ThreadList {
             inner_pid: status.inner_tgid as u32,
             same_namespace: status.inner_pid == pid,
             started_ns: monotonic_now_ns(),
-            // It is not readable when the leader has ended.
+            // The memory is not readable once the main thread has exited.
             memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
             executed_ns: None,
             mapped: Vec::new(),
             watch: ScanSchedule::start(pid),
             lives: Lives::from(first),
-            ended: Vec::new(),
+            exited: Vec::new(),
             renamed: Vec::new(),
             next_name: 0,
             new: Vec::new(),
-            early_ends: HashMap::new(),
+            early_exits: HashMap::new(),
             ids_reused: 0,
             reports: Vec::new(),
         })
     }
 
-    /// Takes in reports, and reads the list of threads when that is due. To be called in each turn
-    /// of the loop.
+    /// Processes the kernel's reports, and scans the threads when a scan is due.
+    ///
+    /// The recorder calls it in each turn of its loop.
     pub(super) fn turn(&mut self, now: Instant) -> ThreadTurn {
         if self.watch.is_due(now) {
             self.scan(false);
@@ -93,18 +97,18 @@ impl ThreadList {
         ThreadTurn { new: std::mem::take(&mut self.new) }
     }
 
-    /// Reads the list of threads anew; with `names` the names of all, too, unless they are
-    /// reported.
+    /// Scans the threads of the process; with `names` it also reads the names of all threads,
+    /// unless the kernel reports them.
     pub(super) fn scan(&mut self, names: bool) {
         let before = Instant::now();
-        // First: what a thread in the list has done by now is reported before the thread is read.
+        // Before the scan: reports of what a thread did so far come before the thread is read.
         self.listen();
-        self.early_ends.clear();
+        self.early_exits.clear();
         let tids = match proc::tasks(self.pid) {
             Ok(tids) => tids,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            // Any other failure is ours (no descriptor left) and says nothing of the threads: to
-            // take them for gone would retire slots that are in use.
+            // Any other error is the recorder's own (no descriptor left), and says nothing about
+            // the threads. To assume that they exited would retire slots that are in use.
             Err(_) => return,
         };
         let now_ns = monotonic_now_ns();
@@ -117,7 +121,7 @@ impl ThreadList {
         }
         let names = names && !self.watch.has_events();
         for tid in tids {
-            if names || self.lives.last(tid).is_none() {
+            if names || self.lives.living(tid).is_none() {
                 self.read(tid);
             }
         }
@@ -125,8 +129,9 @@ impl ThreadList {
         self.watch.note_scan(before, listed.len(), changes);
     }
 
-    /// Reads the names of threads for this time, unless they are reported: at least one, and all of
-    /// them in turn.
+    /// Reads names of threads for this long, unless the kernel reports them.
+    ///
+    /// Each call reads at least one name, and consecutive calls read all of them in turn.
     pub(super) fn read_names(&mut self, time: Duration) {
         if self.watch.has_events() {
             return;
@@ -145,9 +150,10 @@ impl ThreadList {
         }
     }
 
-    /// Reads one thread's name and start; begins a life if it is not the thread that is known.
+    /// Reads the name and start of one thread, and begins a life if it is another thread than the
+    /// known one.
     pub(super) fn read(&mut self, tid: i32) {
-        // It may be gone: then the next scan misses it.
+        // If the thread has exited, the next scan misses it.
         let Ok(stat) = proc::task_stat(self.pid, tid) else { return };
         let latest = self.lives.latest(tid);
         if let Some(number) = latest
@@ -155,7 +161,7 @@ impl ThreadList {
             && life.is_of(stat.start_time)
         {
             life.start_ticks = Some(stat.start_time);
-            // A name that has changed may be the next program's.
+            // A changed name may be that of the next program.
             let is_open = life.end_ns.is_none() && life.name != stat.name;
             if is_open && !self.is_program_gone() {
                 self.rename(number, stat.name);
@@ -188,8 +194,8 @@ impl ThreadList {
     pub(super) fn begin(&mut self, life: Life) -> u32 {
         if let Some(last) = self.lives.latest(life.tid) {
             self.ids_reused += 1;
-            if self.lives.last(life.tid).is_some() {
-                self.ended.push(last);
+            if self.lives.living(life.tid).is_some() {
+                self.exited.push(last);
             }
         }
         self.lives.begin(life)
@@ -202,12 +208,13 @@ impl ThreadList {
             life.cpu_ns = life.cpu_ns.or(cpu_ns);
         }
         if is_first {
-            self.ended.push(number);
+            self.exited.push(number);
         }
     }
 
-    /// Ends all threads, since the process has executed another program. Returns when that was, as
-    /// exactly as it is known.
+    /// Ends the lives of all threads, since the process has executed another program.
+    ///
+    /// Returns the time of the exec, as exactly as it is known.
     pub(super) fn end_all(&mut self) -> u64 {
         self.listen();
         let time_ns = self.executed_ns.unwrap_or_else(monotonic_now_ns);
@@ -230,11 +237,12 @@ impl ThreadList {
         }
     }
 
-    /// Returns the life of a thread that is known from a sample only, unless the list has it.
-    pub(super) fn meet(&mut self, id: Id, time_ns: u64) -> u32 {
+    /// Returns the living thread with this id, or begins a life for it if only its samples are
+    /// known.
+    pub(super) fn find_or_begin(&mut self, id: Id, time_ns: u64) -> u32 {
         let known = |list: &Self| match id {
-            Id::Inner(inner) => list.lives.last_inner(inner),
-            Id::Outer(tid) => list.lives.last(tid),
+            Id::Inner(inner) => list.lives.living_inner(inner),
+            Id::Outer(tid) => list.lives.living(tid),
         };
         if known(self).is_none() {
             match id {
@@ -244,7 +252,8 @@ impl ThreadList {
             }
         }
         known(self).unwrap_or_else(|| {
-            // Its name, and in another namespace its id, died with it.
+            // The thread has exited, so its name cannot be read. In another namespace, neither can
+            // its other id.
             let (tid, inner) = match id {
                 Id::Inner(inner) => (inner as i32, inner),
                 Id::Outer(tid) => (tid, if self.same_namespace { tid as u32 } else { 0 }),
@@ -257,13 +266,18 @@ impl ThreadList {
         })
     }
 
-    pub(super) fn announce(&mut self, key: Key, time_ns: u64, news: &mut Vec<ThreadNews>) {
+    pub(super) fn announce(
+        &mut self,
+        key: ThreadKey,
+        time_ns: u64,
+        changes: &mut Vec<ThreadChange>,
+    ) {
         let (inner_pid, started_ns) = (self.inner_pid, self.started_ns);
         let Some(life) = self.lives.get_mut(key.0).filter(|life| !life.is_announced) else {
             return;
         };
         life.is_announced = true;
-        // Threads that are older than the recording began with it, as far as the trace shows.
+        // In the trace, threads that are older than the recording start with it.
         let start_ns = if life.start_slack_ns == UNKNOWN_NS { time_ns } else { life.start_ns };
         let announced = ThreadLife {
             tid: life.tid,
@@ -271,11 +285,10 @@ impl ThreadList {
             name: life.name.clone(),
             start_ns: start_ns.max(started_ns),
         };
-        news.push(ThreadNews::Seen { key, life: announced });
+        changes.push(ThreadChange::Seen { key, life: announced });
     }
 
-    /// Checks whether the program is gone, as far as that is known: the process has executed
-    /// another one, or is about to end.
+    /// Returns whether the process is known to have executed another program, or to be exiting.
     pub(super) fn is_program_gone(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::is_gone)
     }

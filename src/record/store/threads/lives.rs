@@ -1,48 +1,50 @@
-//! Which thread had an id when.
+//! Finds the thread that had an id at a time.
 //!
-//! Thread ids are reused, and a sample says no more than the id and the time. So lives are kept by
-//! id with their start and end, as exactly as these are known: to the nanosecond where the kernel
-//! tells of them, to its clock tick (10 ms) where they are read from /proc.
+//! Thread ids are reused, and a sample carries only the id and the time. A *life* is one thread
+//! from its start to its exit. Lives are stored by id, with the most exact start and end that are
+//! known: to the nanosecond if the kernel reports them, to a clock tick (10 ms) if they are read
+//! from /proc.
 //!
 //! # Invariants
-//! - A life's number is never used again.
-//! - Of the lives with one id only the last may be without an end.
+//! - The number of a life is never reused.
+//! - Among the lives with one id, only the last may have no end.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::proc;
 
-/// What is kept of a life.
+/// One thread, from its start to its exit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Life {
-    /// Its id as the recorder sees it.
+    /// The thread id as the recorder sees it.
     pub(crate) tid: i32,
-    /// As the target sees it; 0 if that is not known.
+    /// The thread id as the target sees it; 0 if it is unknown.
     pub(crate) inner: u32,
-    /// Its name, empty if it is not known.
+    /// The thread's name; empty if it is unknown.
     pub(crate) name: String,
-    /// When it started, at the earliest.
+    /// The earliest possible start, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) start_ns: u64,
-    /// By how much the start may be later: a clock tick, or 0.
+    /// How much later the start may be, in nanoseconds: a clock tick, 0 for an exact start, or
+    /// `UNKNOWN_NS`.
     pub(crate) start_slack_ns: u64,
-    /// The same as /proc tells it, once it was read there.
+    /// The start in clock ticks, once it was read from /proc.
     pub(crate) start_ticks: Option<u64>,
-    /// When it ended, at the latest.
+    /// The latest possible end, in CLOCK_MONOTONIC nanoseconds; `None` while the thread lives.
     pub(crate) end_ns: Option<u64>,
-    /// The end is known to the nanosecond.
+    /// Whether the end is known to the nanosecond.
     pub(crate) is_end_exact: bool,
-    /// All CPU time that it used, if the kernel told.
+    /// The total CPU time of the thread in nanoseconds, if the kernel reported it at the exit.
     pub(crate) cpu_ns: Option<u64>,
-    /// CPU time that it had used when sampling began.
+    /// The CPU time that the thread had used when its sampling began, in nanoseconds.
     pub(crate) cpu_before_ns: u64,
-    /// It has started others.
+    /// Whether the thread has started others.
     pub(crate) is_parent: bool,
-    /// Whether the writer thread knows it.
+    /// Whether the writer thread knows the life.
     pub(crate) is_announced: bool,
 }
 
-/// How far a sample's time may lie outside of its thread's life: both clocks are read together, but
-/// not at the same instant.
+/// How far the time of a sample may be outside of its thread's life, in nanoseconds: the two clocks
+/// are read together, but not at the same instant.
 const TOLERANCE_NS: u64 = 50_000;
 
 impl Life {
@@ -52,22 +54,22 @@ impl Life {
             .contains(&time_ns)
     }
 
-    /// The sample is of this life and not of the one before it, for certain.
+    /// Returns whether a sample at this time is certainly not from the previous life.
     fn begins_before(&self, time_ns: u64) -> bool {
         time_ns >= self.start_ns.saturating_add(self.start_slack_ns)
     }
 
-    /// Whether a thread with these ticks in /proc is this one.
+    /// Returns whether this life is the thread that started at these ticks by /proc.
     pub(super) fn is_of(&self, ticks: u64) -> bool {
         let (start_ns, tick_ns) = (proc::start_ns(ticks), proc::tick_ns());
         match self.start_ticks {
             Some(known) => known == ticks,
-            // A tick more on each side, for the readings of two clocks, and for the time between
-            // the start and the report of it.
+            // One more tick on each side allows for the readings of two clocks, and for the time
+            // between the start and its report.
             None if self.start_slack_ns == 0 => {
                 (start_ns.saturating_sub(tick_ns)..start_ns + 2 * tick_ns).contains(&self.start_ns)
             }
-            // Nothing is known of its start; a thread that started after its end is another one.
+            // The start is unknown. A thread that started after this life ended is another one.
             None => self.end_ns.is_none_or(|end| start_ns <= end),
         }
     }
@@ -76,11 +78,11 @@ impl Life {
 /// The life that a sample belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// This one.
+    /// The life with this number.
     Life(u32),
-    /// One of two that followed each other within a clock tick.
+    /// One of two lives that followed each other within a clock tick.
     Ambiguous,
-    /// None that is known.
+    /// No known life.
     Unknown,
 }
 
@@ -95,23 +97,23 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    /// None yet; the first one gets this number.
+    /// Makes an empty set, in which the first life gets this number.
     pub(super) fn from(first: u32) -> Self {
         Self { first, next: first, ..Self::default() }
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next life.
     pub(super) fn next(&self) -> u32 {
         self.next
     }
 
-    /// Takes note of a life; its number.
+    /// Adds a life, and returns its number.
     pub(super) fn begin(&mut self, life: Life) -> u32 {
         let number = self.next;
-        // Four thousand million threads: years of a storm.
+        // Numbers last for four billion threads: years of a thread-creation storm.
         self.next = self.next.saturating_add(1);
-        if let Some(last) = self.last(life.tid) {
-            // Its end was missed: the id can only have been given away after it.
+        if let Some(last) = self.living(life.tid) {
+            // The end of the previous life was missed: the kernel reuses an id only after it.
             let until = life.start_ns.saturating_add(life.start_slack_ns);
             self.end(last, until, life.start_slack_ns == 0);
         }
@@ -123,7 +125,7 @@ impl Lives {
         number
     }
 
-    /// Notes an end; the first one that is told counts, unless a later one is exact.
+    /// Notes the end of a life. The first report counts, unless only a later report is exact.
     pub(super) fn end(&mut self, number: u32, end_ns: u64, is_exact: bool) {
         if let Some(life) = self.lives.get_mut(&number)
             && (life.end_ns.is_none() || is_exact && !life.is_end_exact)
@@ -141,7 +143,7 @@ impl Lives {
         Some(life)
     }
 
-    /// A life by its number.
+    /// Returns the life with this number.
     pub(crate) fn get(&self, number: u32) -> Option<&Life> {
         self.lives.get(&number)
     }
@@ -150,47 +152,47 @@ impl Lives {
         self.lives.get_mut(&number)
     }
 
-    /// All that are remembered.
+    /// Returns all remembered lives.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Life)> {
         self.lives.iter().map(|(number, life)| (*number, life))
     }
 
-    /// Those that have not ended.
+    /// Returns the lives that have not ended.
     pub(super) fn alive(&self) -> impl Iterator<Item = (u32, &Life)> {
         self.iter().filter(|(_, life)| life.end_ns.is_none())
     }
 
-    /// How many there ever were.
+    /// Returns the number of lives so far.
     pub(super) fn count_ever(&self) -> usize {
         (self.next - self.first) as usize
     }
 
-    /// The latest life with this id, ended or not.
+    /// Returns the latest life with this id, whether it has ended or not.
     pub(super) fn latest(&self, tid: i32) -> Option<u32> {
         self.by_tid.get(&tid).and_then(|lives| lives.last()).copied()
     }
 
-    /// The latest life with this id, if it has not ended.
-    pub(super) fn last(&self, tid: i32) -> Option<u32> {
+    /// Returns the latest life with this id, if it has not ended.
+    pub(super) fn living(&self, tid: i32) -> Option<u32> {
         self.latest(tid).filter(|number| self.lives[number].end_ns.is_none())
     }
 
-    /// The latest life with this id as the target sees it, if it has not ended.
-    pub(super) fn last_inner(&self, inner: u32) -> Option<u32> {
+    /// Returns the latest life with this id as the target sees it, if it has not ended.
+    pub(super) fn living_inner(&self, inner: u32) -> Option<u32> {
         self.latest_inner(inner).filter(|number| self.lives[number].end_ns.is_none())
     }
 
-    /// The latest life with this id as the target sees it, ended or not.
+    /// Returns the latest life with this id as the target sees it, whether it has ended or not.
     pub(super) fn latest_inner(&self, inner: u32) -> Option<u32> {
         self.by_inner.get(&inner).and_then(|lives| lives.last()).copied()
     }
 
-    /// Whose sample it is, by the id that the target sees.
+    /// Returns the owner of a sample by the thread id that the target sees.
     pub(super) fn owner_inner(&self, inner: u32, time_ns: u64) -> Owner {
         self.owner(self.by_inner.get(&inner), time_ns)
     }
 
-    /// Whose sample it is, by the id that the recorder sees.
+    /// Returns the owner of a sample by the thread id that the recorder sees.
     pub(super) fn owner_tid(&self, tid: i32, time_ns: u64) -> Owner {
         self.owner(self.by_tid.get(&tid), time_ns)
     }
@@ -255,7 +257,7 @@ mod tests {
             assert_eq!(lives.owner_inner(7, ms * MS), owner, "{ms}");
         }
         assert_eq!(lives.owner_tid(8, 150 * MS), Owner::Unknown);
-        assert_eq!((lives.last(7), lives.count_ever()), (Some(second), 2));
+        assert_eq!((lives.living(7), lives.count_ever()), (Some(second), 2));
         lives.forget(first);
         assert_eq!(lives.owner_tid(7, 150 * MS), Owner::Unknown);
         lives.forget(second);
@@ -273,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_tick_in_which_one_follows_the_other_is_ambiguous() {
+    fn samples_in_the_clock_tick_between_two_lives_are_ambiguous() {
         let mut lives = Lives::default();
         let first = lives.begin(life(7, 100, 10));
-        // Its end was not seen.
+        // The end of the first life is not reported.
         let second = lives.begin(life(7, 500, 10));
         assert_eq!(lives.get(first).unwrap().end_ns, Some(510 * MS));
         assert_eq!(lives.owner_tid(7, 499 * MS), Owner::Life(first));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_end_replaces_a_guessed_one() {
+    fn an_exact_end_replaces_an_estimate() {
         let mut lives = Lives::default();
         let number = lives.begin(life(7, 100, 10));
         lives.end(number, 300 * MS, false);

@@ -1,14 +1,14 @@
-//! The target's threads as the recorder knows them: names, lives, and their slots.
+//! The target's threads as the recorder knows them: their names, lives and slots.
 //!
-//! A sample names a slot, the slot's generation and a thread id; [`Registry::attribute`] makes the
-//! number of a life of them. New threads need no help to be sampled: their events are inherited and
-//! their slots claimed by themselves.
+//! A sample names a slot, the slot's generation and a thread id. [`Registry::attribute`] replaces
+//! them with the number of a life. New threads are sampled without help: they inherit their events
+//! and claim their slots themselves.
 //!
 //! # Invariants
-//! - A slot is recycled only when its thread was known to be gone before a rotation, and that
-//!   rotation has read all of the samples that were taken before it.
-//! - The key of an attributed sample, `(life, 0)`, names one thread for the whole recording,
-//!   whatever became of its id and its slot.
+//! - A slot is recycled only if its thread was known to have exited before a rotation, and that
+//!   rotation has read all earlier samples.
+//! - The key of an attributed sample, `(life, 0)`, names one thread for the complete recording,
+//!   even if its id and its slot are reused.
 
 mod attribution;
 mod list;
@@ -31,60 +31,61 @@ use self::lives::Life;
 use self::slots::SlotHolders;
 use crate::proc;
 use crate::record::batch::mapped::Mapped;
-use crate::record::batch::threads::{Key, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::source::program::TargetThreads;
 use crate::record::source::wall::LiveThread;
 
-/// The key of samples that cannot be given to one of two threads.
+/// The life number of samples that may belong to either of two threads.
 const NOBODY: u32 = u32::MAX;
-/// The slack of a start of which nothing is known but that it was before the first sample.
+/// The slack of a start that is only known to be before the first sample.
 const UNKNOWN_NS: u64 = u64::MAX;
 
-/// A thread that has ended and whose last sample has been read.
+/// A thread that has exited and whose last sample has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit {
     /// The key of its samples.
-    pub(crate) key: Key,
-    /// As the recorder saw it.
+    pub(crate) key: ThreadKey,
+    /// The thread id as the recorder saw it.
     pub(crate) tid: i32,
-    /// When it ended, at the latest.
+    /// The latest possible time of the exit, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) time_ns: u64,
-    /// CPU time that it used while it was sampled, where the kernel tells of it.
+    /// The CPU time that the thread used while it was sampled, in nanoseconds, if the kernel
+    /// reports it.
     pub(crate) cpu_ns: Option<u64>,
 }
 
-/// What a thread that is still there has used.
+/// The CPU time of a thread that is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// The key of its samples.
-    pub(crate) key: Key,
-    /// As the recorder sees it.
+    pub(crate) key: ThreadKey,
+    /// The thread id as the recorder sees it.
     pub(crate) tid: i32,
-    /// CPU time that it has used while it was sampled.
+    /// The CPU time that the thread has used since its sampling began, in nanoseconds.
     pub(crate) cpu_ns: u64,
 }
 
-/// What is known of threads and slots in numbers.
+/// Counts of threads and slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ThreadMetrics {
-    /// Threads that were there at some time.
+    /// The number of threads that existed at some time.
     pub(crate) seen: usize,
-    /// Slots that threads hold.
+    /// The number of slots that threads hold.
     pub(crate) slots_held: usize,
-    /// The most at one time.
+    /// The largest number of slots held at one time.
     pub(crate) slots_held_max: usize,
-    /// Threads that were given the id of one that is gone, while that one was remembered.
+    /// The number of threads with the id of an earlier thread that was still remembered.
     pub(crate) ids_reused: u64,
-    /// Samples that may be of either of two threads.
+    /// The number of samples that may belong to either of two threads.
     pub(crate) ambiguous: u64,
-    /// Reports of the side band that were lost.
+    /// The number of lost side-band reports.
     pub(crate) reports_lost: u64,
-    /// The same of mappings.
+    /// The number of lost side-band reports of mappings.
     pub(crate) mappings_lost: u64,
 }
 
 impl ThreadMetrics {
-    /// Adds those of a later program.
+    /// Adds the counts of a later program.
     pub(crate) fn add(&mut self, later: Self) {
         *self = Self {
             seen: self.seen + later.seen,
@@ -113,50 +114,52 @@ impl Registry {
         Ok(Self { list, slots, ambiguous: 0 })
     }
 
-    /// Takes in reports, and reads the list of threads when that is due. To be called in each turn
-    /// of the loop.
+    /// Processes the kernel's reports, and scans the threads when a scan is due.
+    ///
+    /// The recorder calls it in each turn of its loop.
     pub(crate) fn turn(&mut self, now: Instant) -> ThreadTurn {
         self.list.turn(now)
     }
 
-    /// Reads the list of threads anew; with `names` the names of all, too, unless they are
-    /// reported.
+    /// Scans the threads of the process; with `names` it also reads the names of all threads,
+    /// unless the kernel reports them.
     pub(crate) fn scan(&mut self, names: bool) {
         self.list.scan(names);
     }
 
-    /// Reads the names of threads for this time, unless they are reported.
+    /// Reads names of threads for this long, unless the kernel reports them.
     pub(crate) fn read_names(&mut self, time: Duration) {
         self.list.read_names(time);
     }
 
-    /// Ends all threads, since the process has executed another program. Returns when that was, as
-    /// exactly as it is known.
+    /// Ends the lives of all threads, since the process has executed another program.
+    ///
+    /// Returns the time of the exec, as exactly as it is known.
     pub(crate) fn end_all(&mut self) -> u64 {
         self.list.end_all()
     }
 
-    /// Returns the code that was mapped since the last call.
+    /// Returns the reported mappings of code, for the caller to take.
     pub(crate) fn mapped(&mut self) -> &mut Vec<Mapped> {
         &mut self.list.mapped
     }
 
-    /// Returns news of the threads that hold slots, when a rotation begins.
-    pub(crate) fn news(&mut self) -> Vec<ThreadNews> {
-        self.slots.news(&mut self.list)
+    /// Returns the changes to threads that hold slots, when a rotation begins.
+    pub(crate) fn take_changes(&mut self) -> Vec<ThreadChange> {
+        self.slots.take_changes(&mut self.list)
     }
 
-    /// Returns threads that are about to be forgotten, each once; see [`SlotHolders::exits`].
+    /// Returns the threads that are about to be forgotten, each once; see [`SlotHolders::exits`].
     pub(crate) fn exits(&self, drained: bool) -> Vec<Exit> {
         self.slots.exits(&self.list, drained)
     }
 
-    /// Forgets threads that were gone before the rotation; see [`SlotHolders::retire`].
-    pub(crate) fn retire(&mut self, drained: bool, news: &mut Vec<ThreadNews>) {
-        self.slots.retire(&mut self.list, drained, news);
+    /// Forgets threads that exited before the rotation; see [`SlotHolders::retire`].
+    pub(crate) fn retire(&mut self, drained: bool, changes: &mut Vec<ThreadChange>) {
+        self.slots.retire(&mut self.list, drained, changes);
     }
 
-    /// Returns the number of live threads, as far as is known.
+    /// Returns the number of threads that are alive, as far as is known.
     pub(crate) fn count(&self) -> usize {
         self.list.lives.alive().count()
     }
@@ -166,12 +169,12 @@ impl Registry {
         self.list.lives.count_ever()
     }
 
-    /// The number of the next thread: the first one of the next program.
+    /// Returns the number of the next life, which is the first life of the next program.
     pub(crate) fn next(&self) -> u32 {
         self.list.lives.next()
     }
 
-    /// What is known in numbers.
+    /// Returns the counts of threads and slots.
     pub(crate) fn metrics(&self) -> ThreadMetrics {
         let (slots_held, slots_held_max) = self.slots.held();
         ThreadMetrics {
@@ -185,13 +188,17 @@ impl Registry {
         }
     }
 
-    /// The first so many threads that have started others. Where nobody tells who did, those that
-    /// were there at the beginning.
+    /// Returns up to `most` threads that have started others, oldest first, with their CPU time.
     ///
-    /// Of each that is not due nothing is read.
-    pub(crate) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Usage> {
-        let is_told = self.list.watch.has_events();
-        let alive = self.list.lives.alive().filter(|(_, life)| match is_told {
+    /// If the kernel does not report starts, these are the threads that existed at the start. The
+    /// clock of a thread is read only if `is_due` returns true for it.
+    pub(crate) fn parents(
+        &self,
+        most: usize,
+        mut is_due: impl FnMut(ThreadKey) -> bool,
+    ) -> Vec<Usage> {
+        let has_reports = self.list.watch.has_events();
+        let alive = self.list.lives.alive().filter(|(_, life)| match has_reports {
             true => life.is_parent,
             false => life.start_ns < self.list.started_ns,
         });
@@ -199,8 +206,8 @@ impl Registry {
         due.filter_map(|(number, life)| self.usage(number, life)).collect()
     }
 
-    /// What the thread with this key has used by now, if it is still there.
-    pub(crate) fn usage_of(&self, key: Key) -> Option<Usage> {
+    /// Returns the CPU time of the thread with this key, if it is alive.
+    pub(crate) fn usage_of(&self, key: ThreadKey) -> Option<Usage> {
         let life = self.list.lives.get(key.0).filter(|life| life.end_ns.is_none())?;
         self.usage(key.0, life)
     }
@@ -211,32 +218,32 @@ impl Registry {
         Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
     }
 
-    /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or
-    /// its thread is not there.
+    /// Returns whether the owner of a hazard ([`hazard::owner`]) is gone: its slot has another
+    /// generation, or its thread does not exist.
     pub(crate) fn is_owner_gone(&self, owner: u32) -> bool {
         let slots = self.slots.data.threads().slots;
         let owned = hazard::slot_of(owner)
             .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
-            // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
-            // changed by this side only.
+            // Relaxed: the claim was read with Acquire, which makes the slot's first values
+            // visible. Only the recorder changes them later.
             .filter(|(index, slot)| {
                 owner == hazard::owner(*index, slot.generation.load(Ordering::Relaxed))
             });
         let Some((_, slot)) = owned else { return true };
-        // That the slot is retired is not enough: the next thread with the same id may have found
-        // it just before, and be inside with it.
+        // A retired slot is not enough: the next thread with the same id may have found the slot
+        // just before, and be inside the table with it.
         self.is_gone(slot.tid.load(Ordering::Relaxed))
     }
 
-    /// Whether the thread with this id (as the target sees it) is gone.
+    /// Returns whether no thread with this id, as the target sees it, exists.
     pub(crate) fn is_gone(&self, inner: u32) -> bool {
-        // Only a plain "not there" counts: a handler that was taken for dead because the recorder
-        // ran out of descriptors would have its table cleared under it.
+        // Only "not found" counts. If the recorder ran out of descriptors and took a handler for
+        // dead, it would clear the table that the handler uses.
         let not_found = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
         if self.list.same_namespace {
             return proc::task_stat(self.list.pid, inner as i32).err().is_some_and(not_found);
         }
-        // Read anew: the thread may be younger than the last scan.
+        // A new reading: the thread may have started after the last scan.
         let tids = match proc::tasks(self.list.pid) {
             Ok(tids) => tids,
             Err(error) => return not_found(error),
@@ -247,28 +254,30 @@ impl Registry {
         })
     }
 
-    /// Claims slots for threads that have an event of their own.
+    /// Claims slots for threads that have their own event.
     pub(crate) fn prime(&mut self, threads: impl Iterator<Item = (i32, EventWord)>) {
         for (tid, event) in threads {
-            let Some(number) = self.list.lives.last(tid) else { continue };
+            let Some(number) = self.list.lives.living(tid) else { continue };
             let Some(life) = self.list.lives.get_mut(number) else { continue };
             life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, tid).unwrap_or(0);
             let inner = life.inner;
             let registry = self.slots.data.threads();
             let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
-            // Relaxed on both: published to the handlers by the Release with which sampling is
-            // turned on; the generation is raised by this side only.
+            // Relaxed on both: the event is published to the handlers by the Release with which
+            // sampling is turned on, and only the recorder raises the generation.
             slot.event.store(event.0.wrapping_add(1), Ordering::Relaxed);
             registry.prime(index, slot.generation.load(Ordering::Relaxed));
         }
     }
 
-    /// The indices of events that are the younger of two on one thread, from the slots' notes.
-    /// Those of a family that is over are closed.
+    /// Returns the indices of events that are the younger of two on one thread, as the handlers
+    /// noted in the slots.
+    ///
+    /// Events of an earlier family do not count, since they are closed already.
     pub(crate) fn younger_events(&self) -> BTreeSet<u32> {
         let threads = self.slots.data.threads();
-        // Relaxed, all: notes of the handlers, read at leisure; the family is this side's.
+        // Relaxed, all: the handlers' notes may be read late; only the recorder sets the family.
         let family = self.slots.data.control().event_family.load(Ordering::Relaxed);
         let is_on = |noted: u32| noted != 0 && EventWord(noted - 1).family() == family;
         let used = threads.next.load(Ordering::Relaxed) as usize;

@@ -1,4 +1,4 @@
-//! What the kernel reports of threads, as it happens.
+//! Applies the kernel's reports to the list of threads.
 
 use crate::proc;
 use crate::record::batch::mapped::Mapped;
@@ -8,7 +8,7 @@ use crate::record::store::threads::list::ThreadList;
 use crate::record::store::threads::lives::Life;
 
 impl ThreadList {
-    /// Takes in the reports since the last call.
+    /// Processes the reports since the last call.
     pub(super) fn listen(&mut self) {
         let mut reports = std::mem::take(&mut self.reports);
         self.watch.drain(&mut reports);
@@ -21,7 +21,7 @@ impl ThreadList {
     pub(super) fn report(&mut self, event: TaskEvent) {
         let TaskEvent { time_ns, tid, change } = event;
         if self.executed_ns.is_some_and(|executed_ns| time_ns >= executed_ns) {
-            // It concerns the next program's threads.
+            // The report is about a thread of the next program.
             return;
         }
         match change {
@@ -31,34 +31,34 @@ impl ThreadList {
             TaskChange::Executed => self.executed_ns = Some(time_ns),
             TaskChange::Started { parent } => self.report_start(time_ns, tid, parent),
             TaskChange::Renamed(name) => {
-                if let Some(number) = self.lives.last(tid) {
+                if let Some(number) = self.lives.living(tid) {
                     self.rename(number, name);
                 }
             }
-            TaskChange::Ended { cpu_ns } => match self.lives.latest(tid) {
-                Some(number) if self.lives.last(tid).is_some() => {
+            TaskChange::Exited { cpu_ns } => match self.lives.latest(tid) {
+                Some(number) if self.lives.living(tid).is_some() => {
                     self.end(number, time_ns, true, cpu_ns);
                 }
-                // A scan has missed it before, or its start is reported later.
+                // A scan has missed the thread before, or its start is reported later.
                 Some(number) if self.lives.get(number).is_some_and(|it| !it.is_end_exact) => {
                     self.end(number, time_ns, true, cpu_ns);
                 }
                 _ => {
-                    self.early_ends.insert(tid, (time_ns, cpu_ns));
+                    self.early_exits.insert(tid, (time_ns, cpu_ns));
                 }
             },
         }
     }
 
     fn report_start(&mut self, time_ns: u64, tid: i32, parent: i32) {
-        let last = self.lives.last(tid);
+        let last = self.lives.living(tid);
         if let Some(number) = last
             && let Some(life) = self.lives.get_mut(number)
             && life.start_slack_ns > 0
             && life.start_slack_ns != UNKNOWN_NS
             && time_ns.saturating_sub(life.start_ns) < 2 * life.start_slack_ns
         {
-            // A scan found it before its start was read from the ring.
+            // A scan found the thread before its start was read from the ring.
             life.start_ns = time_ns;
             life.start_slack_ns = 0;
             return;
@@ -73,7 +73,7 @@ impl ThreadList {
             parent.name.clone()
         });
         let number = self.begin(Life { tid, inner, name, start_ns: time_ns, ..Life::default() });
-        match self.early_ends.remove(&tid) {
+        match self.early_exits.remove(&tid) {
             Some((end_ns, cpu_ns)) if end_ns >= time_ns => {
                 self.end(number, end_ns, true, cpu_ns);
             }

@@ -1,8 +1,8 @@
 //! The executable ranges of the target, now and in earlier epochs.
 //!
 //! # Invariants
-//! - Within one epoch an address has one meaning: another epoch starts when something known lies
-//!   where something else was.
+//! - Within one epoch an address has one meaning: another epoch starts when known code appears
+//!   where something else was mapped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
 use crate::unwind::ModuleRef;
 
-/// Former ranges that are kept; their samples arrive within a rotation.
+/// The number of former ranges to keep; their samples arrive within a rotation.
 pub(super) const RETIRED_MAX: usize = 1024;
 
 /// An executable mapping.
@@ -19,7 +19,7 @@ pub(super) const RETIRED_MAX: usize = 1024;
 pub(crate) struct AddressRange {
     /// The first AVMA.
     pub(crate) start: u64,
-    /// One past the last AVMA.
+    /// The AVMA after the last one.
     pub(crate) end: u64,
     /// The offset in the file.
     pub(crate) file_offset: u64,
@@ -27,15 +27,16 @@ pub(crate) struct AddressRange {
     pub(crate) bias: u64,
     /// The module; `None` for code without a file.
     pub(crate) module: Option<Arc<LoadedModule>>,
-    /// The epoch in which it was first seen.
+    /// The epoch in which the range was first seen.
     pub(super) since: u16,
-    /// A table that was made without a file.
+    /// The unwind table of code without a file.
     pub(super) table: Option<ModuleRef>,
 }
 
 impl AddressRange {
-    /// Checks whether its code is known, as a module or a recognised pattern; elsewhere a frame is
-    /// just an address.
+    /// Returns whether the code is known, as a module or a recognised pattern.
+    ///
+    /// In other ranges a frame is just an address.
     pub(super) fn has_table(&self) -> bool {
         self.module.is_some() || self.table.is_some()
     }
@@ -50,7 +51,7 @@ pub(crate) struct AddressMap {
     pub(crate) dumps: Vec<Arc<DumpFile>>,
     /// The time of the reading in CLOCK_MONOTONIC nanoseconds.
     pub(crate) seen_ns: u64,
-    /// The latest former ranges in order, each with the epoch in which it was gone.
+    /// The latest former ranges in order, each with the epoch in which it disappeared.
     pub(super) retired: Vec<(AddressRange, u16)>,
     /// The epoch of the current ranges.
     pub(super) epoch: u16,
@@ -101,7 +102,7 @@ impl AddressMap {
                 && !is_before(epoch, range.since)
                 && is_before(epoch, *until)
         };
-        // A later mapping is better than nothing: the handler cannot have known it.
+        // A later mapping is better than none, although the handler cannot have known it.
         self.retired.iter().rev().find(held).map(|(range, _)| range).or(now)
     }
 
@@ -123,15 +124,17 @@ impl AddressMap {
     }
 }
 
-/// Orders two epochs of nearly the same time, since their numbers wrap around.
+/// Returns whether one epoch is before another one of nearly the same time.
+///
+/// The numbers wrap around.
 pub(crate) fn is_before(one: u16, other: u16) -> bool {
     (one.wrapping_sub(other) as i16) < 0
 }
 
-/// Checks whether the current ranges contain a former one: the same code, or more of it.
+/// Returns whether the current ranges contain a former one: the same code, or more of it.
 ///
-/// A runtime unmaps its code to write to it and maps it again, many times a second. The meaning of
-/// addresses in it changes only once something known lies there.
+/// A runtime may unmap its code to write to it and map it again, many times a second. The meaning
+/// of its addresses changes only once other known code is mapped there.
 pub(super) fn is_continued(was: &AddressRange, now: &[AddressRange]) -> bool {
     if !was.has_table() {
         let after = now.partition_point(|range| range.start < was.end);
@@ -140,7 +143,7 @@ pub(super) fn is_continued(was: &AddressRange, now: &[AddressRange]) -> bool {
     }
     let index = |range: &AddressRange| range.module.as_ref().map(|module| module.index);
     let after = now.partition_point(|range| range.start <= was.start);
-    let range = after.checked_sub(1).and_then(|place| now.get(place));
+    let range = after.checked_sub(1).and_then(|index| now.get(index));
     range.is_some_and(|range| {
         was.end <= range.end && (range.bias, index(range)) == (was.bias, index(was))
     })
@@ -151,15 +154,15 @@ pub(super) fn is_same_range(one: &AddressRange, other: &AddressRange) -> bool {
     (one.start, one.end, one.bias, index(one)) == (other.start, other.end, other.bias, index(other))
 }
 
-/// Remembers code without a file that is gone and may come back.
+/// Remembers unmapped code without a file, which may be mapped again.
 pub(super) fn remember_unmapped(
     away: &mut Vec<AddressRange>,
     were: &[AddressRange],
     now: &[AddressRange],
 ) {
     let is_there = |range: &AddressRange| {
-        let place = now.partition_point(|it| it.start < range.start);
-        now.get(place).is_some_and(|it| (it.start, it.end) == (range.start, range.end))
+        let index = now.partition_point(|it| it.start < range.start);
+        now.get(index).is_some_and(|it| (it.start, it.end) == (range.start, range.end))
     };
     let without = were.iter().filter(|range| !range.has_table());
     for range in without.filter(|range| !is_there(range)) {
@@ -175,7 +178,7 @@ pub(super) fn remember_unmapped(
 pub(crate) mod tests {
     use super::*;
 
-    /// First addresses of places where one file replaced another, with the epoch of the second.
+    /// First addresses of ranges where one file replaced another, with the epoch of the second.
     pub(crate) type FileSwaps = [(u64, u16); 3];
 
     pub(crate) fn range(start: u64, number: Option<u32>) -> AddressRange {

@@ -1,8 +1,8 @@
-//! The tables and facts that are compiled from a module's file when it is first seen.
+//! The unwind table and other facts, compiled from a module's file when the module is first seen.
 //!
-//! Code that the file itself does not describe is looked up in its debug file, if that is present.
-//! Servers are not asked for it here, since nothing is sampled meanwhile. A file that they
-//! delivered for names is present in the next recording.
+//! For code that the file itself does not describe, the recorder reads the debug file, if it is
+//! present. It does not request one from servers here, since nothing is sampled meanwhile. A debug
+//! file that was fetched for names is present in the next recording.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::proc::Mapping;
 use crate::symbol::ElfFile;
 use crate::unwind::{self, CallFrames, CompileError, ModuleTable};
 
-/// The facts of a file that are kept besides its table.
+/// The facts about a file that the recorder keeps besides its table.
 pub(super) struct CompiledModule {
     /// Functions by the unwind information: start and length (SVMA), sorted.
     pub(super) functions: Vec<(u64, u64)>,
@@ -25,19 +25,19 @@ pub(super) struct CompiledModule {
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadSegments(Vec<(Range<u64>, u64)>);
 
-/// The symbols of a file that lead to contexts of threads.
+/// The symbols of a file that lead to the contexts of threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ContextExports {
     /// The accesses to the variable that points to a thread's OpenTelemetry record.
     pub(crate) records: Vec<TlsAccess>,
-    /// The SVMA of the address of its table of contexts.
+    /// The SVMA of the variable with the address of the table of contexts.
     pub(crate) table: Option<u64>,
-    /// Whether it is a program that requests musl's loader.
+    /// Whether the file is a program that requests musl's loader.
     pub(crate) is_of_musl: bool,
 }
 
 impl ContextExports {
-    /// Reads them from the bytes of a file.
+    /// Reads the symbols from the bytes of a file.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let Ok(elf) = Elf::parse(bytes) else { return Self::default() };
         let is_musl = |path: &str| path.rsplit('/').next().is_some_and(|it| it.contains("-musl"));
@@ -59,7 +59,7 @@ fn parse(bytes: &[u8], is_vdso: bool) -> Result<Elf<'_>, String> {
 }
 
 impl CompiledModule {
-    /// Compiles a file from its bytes, which may be those of the vDSO, and returns its table too.
+    /// Compiles the bytes of a file or of the vDSO; also returns the unwind table.
     pub(super) fn of(
         file: &ElfFile,
         bytes: &[u8],
@@ -92,7 +92,7 @@ impl LoadSegments {
             elf.loads()
                 .iter()
                 .map(|load| {
-                    // The loader maps whole pages around a segment.
+                    // The loader maps the complete pages around a segment.
                     let start = load.file_offset & !0xfff;
                     let range = start..load.file_offset + load.file_len;
                     (range, load.svma.wrapping_sub(load.file_offset))
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bias_is_that_of_the_segment_in_which_a_mapping_starts() {
-        // As linkers lay files out: each segment a page further from its offset than the last.
+    fn a_mapping_has_the_bias_of_the_segment_in_which_it_starts() {
+        // As linkers lay files out: each segment is one page further from its offset than the last.
         let loads =
             LoadSegments(vec![(0..0x1800, 0), (0x1000..0x3000, 0x1000), (0x3000..0x3400, 0x2000)]);
         let at = |start, file_offset| {

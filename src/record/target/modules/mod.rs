@@ -4,7 +4,7 @@
 //! published, and its descriptor is kept for symbolization.
 //!
 //! # Invariants
-//! - Whatever handlers read is published whole, by one store (`unwind::TableWriter`).
+//! - Whatever handlers read is complete before one store publishes it (`unwind::TableWriter`).
 //! - No snapshot contains the agent's own segments.
 
 pub(crate) mod address_map;
@@ -32,7 +32,7 @@ use self::compiled::{CompiledModule, ContextExports, LoadSegments};
 /// A module of the target.
 #[derive(Debug)]
 pub(crate) struct LoadedModule {
-    /// The number within the recording.
+    /// The module's number within the recording.
     pub(crate) index: u32,
     /// The path as the target sees it.
     pub(crate) path: String,
@@ -72,20 +72,20 @@ impl LoadedModule {
     }
 }
 
-/// The identity of a file, by which it is recognised when it is mapped again.
-type FileKey = ((u32, u32), u64, std::ffi::OsString);
+/// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
+type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
 
 /// All modules of a recording, and the writer of their tables.
 pub(crate) struct Modules<'a> {
     pid: i32,
     tables: TableWriter<'a>,
     /// The modules by file; `None` for a file that is not an ELF file.
-    known: HashMap<FileKey, Option<Arc<LoadedModule>>>,
+    known: HashMap<ModuleFileKey, Option<Arc<LoadedModule>>>,
     dumps: Vec<Arc<DumpFile>>,
     debug_files: Arc<DebugFiles>,
     /// Tables of mappings without a file, by their bounds.
     generated: HashMap<(u64, u64), Option<ModuleRef>>,
-    /// The latest code without a file that is not mapped now and may come back.
+    /// Recently unmapped code without a file, which may be mapped again.
     away: Vec<AddressRange>,
     /// The number of the next module.
     next: u32,
@@ -99,7 +99,7 @@ pub(crate) struct Modules<'a> {
 }
 
 impl<'a> Modules<'a> {
-    /// Makes the modules of a process; `own` are the agent's addresses.
+    /// Makes the empty set of modules of a process; `own` are the agent's addresses.
     pub(crate) fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
         Self {
             pid,
@@ -118,7 +118,7 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// Requests missing debug files from servers.
+    /// Enables the fetching of missing debug files from servers.
     pub(crate) fn fetch_debug_files(&mut self) {
         self.debug_files = debug_files(self.pid, true);
     }
@@ -142,7 +142,9 @@ impl<'a> Modules<'a> {
         self.tables.recycle();
     }
 
-    /// Continues with empty tables: every module is compiled again and gets a new number.
+    /// Continues with empty tables.
+    ///
+    /// Every module is compiled again and gets a new number.
     pub(crate) fn restart_tables(&mut self, tables: TableWriter<'a>) {
         self.tables = tables;
         self.tables.begin_epoch(self.epoch);
@@ -156,7 +158,7 @@ impl<'a> Modules<'a> {
         self.tables.used()
     }
 
-    /// Checks whether more than half of this room for tables is used.
+    /// Returns whether more than half of `room`, the bytes for tables, is used.
     pub(crate) fn is_crowded(&self, room: u64) -> bool {
         self.tables.used() > room / 2
     }
@@ -183,11 +185,11 @@ impl<'a> Modules<'a> {
                 ranges.push(self.range(mapping));
             }
         }
-        // A mapping in the place of another one is examined anew.
+        // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
-            let place = ranges.partition_point(|range| range.start < key.0);
-            ranges.get(place).is_some_and(|range| is_there(range, key))
+            let index = ranges.partition_point(|range| range.start < key.0);
+            ranges.get(index).is_some_and(|range| is_there(range, key))
         });
         let writable = writable(mappings, &self.own);
         let unchanged = ranges.len() == self.current.ranges.len()
@@ -221,9 +223,9 @@ impl<'a> Modules<'a> {
         Ok(Some(Arc::clone(&self.current)))
     }
 
-    /// Starts another epoch if something that was mapped is gone, and dates the ranges.
+    /// Starts another epoch if a range disappeared, and sets the epoch of each range.
     ///
-    /// Returns all former ranges that are known.
+    /// Returns all former ranges that are still known.
     fn retire(&mut self, ranges: &mut [AddressRange]) -> Vec<(AddressRange, u16)> {
         let current = Arc::clone(&self.current);
         let mut retired = current.retired.clone();
@@ -249,7 +251,7 @@ impl<'a> Modules<'a> {
     fn range(&mut self, mapping: &Mapping) -> AddressRange {
         let module = self.module(mapping);
         let table = if module.is_none() { self.generated(mapping) } else { None };
-        // A table without a file counts from the mapping's start.
+        // The addresses in a table without a file are relative to the mapping's start.
         let own = table.map_or(0, |_| mapping.start);
         let bias = module.as_ref().map_or(own, |module| module.loads.bias(mapping));
         AddressRange {
@@ -263,7 +265,7 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// Returns the table of memory that a runtime has filled in a known way.
+    /// Returns the table of memory that a runtime has filled with a known pattern of code.
     ///
     /// Each mapping is examined once, when it is new.
     fn generated(&mut self, mapping: &Mapping) -> Option<ModuleRef> {
@@ -327,7 +329,8 @@ impl<'a> Modules<'a> {
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
-                self.notices.push(format!("{path}: cannot be opened, no names from it: {error}"));
+                self.notices
+                    .push(format!("{path}: cannot be opened, so its code has no names: {error}"));
                 return Some(module);
             }
         };
@@ -376,19 +379,20 @@ impl<'a> Modules<'a> {
         let (compiled, table) = CompiledModule::of(file, bytes, is_vdso)?;
         let reference = self.tables.add_module(&table);
         if reference.is_err() {
-            self.notices.push("the tables segment is full, later modules have no table".into());
+            let text = "the tables segment is full: later modules have no unwind table";
+            self.notices.push(text.to_owned());
         }
         Ok((compiled, reference.ok()))
     }
 }
 
-/// Returns the places where a process's debug files may be.
+/// Returns the directories that may contain a process's debug files.
 fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
     let owner = proc::status(pid).map_or(0, |status| status.euid);
     Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
-/// Returns the readable and writable ranges, in which stacks may lie.
+/// Returns the readable and writable ranges, which may contain stacks.
 ///
 /// The main stack grows on demand, so its range includes the room to grow.
 fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {

@@ -1,9 +1,9 @@
-//! What is told of the costs: in the closing report and in the trace.
+//! The cost of profiling as text for the closing report and as metadata of the trace.
 
-use crate::record::weigh::overhead::Spent;
+use crate::record::weigh::overhead::OverheadSummary;
 use crate::trace::Value;
 
-/// A share, in percent; two figures of it.
+/// Returns a share in percent with two significant digits.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -13,100 +13,102 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// A budget, as it was asked for.
-fn asked(budget: f64) -> String {
-    // Without the last digits of what cannot be written in binary.
+/// Returns a budget as the user wrote it.
+fn budget_text(budget: f64) -> String {
+    // Rounded, to drop the error of the binary representation.
     format!("{} %", (budget * 1e8).round() / 1e6)
 }
 
-impl Spent {
+impl OverheadSummary {
     fn share(&self, ns: u64) -> f64 {
         ns as f64 / self.cost.used_ns.max(1) as f64
     }
 
-    /// CPU time that the handlers and their delivery took of the target's.
+    /// Returns the target's CPU time in handlers and in the delivery of their signals, in
+    /// nanoseconds.
     pub(crate) fn signals_ns(&self) -> u64 {
         self.cost.handlers_ns.saturating_add(self.cost.delivery_ns)
     }
 
-    /// The line of the closing report.
+    /// Returns the line of the closing report; `None` if the target used no CPU time.
     pub(crate) fn line(&self) -> Option<String> {
         let cost = &self.cost;
         if cost.used_ns == 0 {
             return None;
         }
-        let each_us = |ns: u64| ns as f64 / 1e3 / cost.hits.max(1) as f64;
+        let each_us = |ns: u64| ns as f64 / 1e3 / cost.expiries.max(1) as f64;
         let mut text = format!(
-            "{} of {} CPU time in {} hits ({:.1} us each in handlers, {:.1} us in their \
+            "{} of {} CPU time for {} expiries (each {:.1} us in the handler, {:.1} us for \
              delivery), the recorder used {}",
             percent(self.share(self.signals_ns())),
-            if self.is_of_several { "the targets'" } else { "the target's" },
-            cost.hits,
+            if self.is_combined { "the targets'" } else { "the target's" },
+            cost.expiries,
             each_us(cost.handlers_ns),
             each_us(cost.delivery_ns),
             percent(self.share(cost.recorder_ns)),
         );
         if let Some(budget) = self.budget {
             let all = self.share(self.signals_ns().saturating_add(cost.recorder_ns));
-            text.push_str(&format!("; {} in all, ", percent(all)));
+            text.push_str(&format!("; {} in total, ", percent(all)));
             text.push_str(&match all <= budget {
-                true => format!("within the {} of --max-overhead", asked(budget)),
+                true => format!("within the {} of --max-overhead", budget_text(budget)),
                 false => format!(
                     "more than the {} of --max-overhead: {}",
-                    asked(budget),
-                    self.why_more(budget)
+                    budget_text(budget),
+                    self.reason_over_budget(budget)
                 ),
             });
         }
         Some(text)
     }
 
-    /// What of one of several processes is told: the share of its CPU time that all of it took.
+    /// Returns the text for one of several processes: the total cost as a share of its CPU time.
     pub(crate) fn short(&self) -> Option<String> {
         let all_ns = self.signals_ns().saturating_add(self.cost.recorder_ns);
         (self.cost.used_ns > 0).then(|| format!("cost {}", percent(self.share(all_ns))))
     }
 
-    /// Why the budget was not kept.
-    fn why_more(&self, budget: f64) -> String {
+    /// Returns why the cost exceeded the budget.
+    fn reason_over_budget(&self, budget: f64) -> String {
         let recorder = self.share(self.cost.recorder_ns);
         match &self.refused {
             Some(why) => format!("the rate could not be lowered ({why}); lower --freq"),
-            None if self.share(self.signals_ns()) > budget && self.is_at_its_end => {
-                "the signals alone take that at the slowest rate".to_owned()
+            None if self.share(self.signals_ns()) > budget && self.is_at_slowest_rate => {
+                "the signals alone exceed it at the lowest rate".to_owned()
             }
             None if recorder > 0.75 * budget => format!(
-                "the recorder takes {}, most of it at any rate (a busier target makes that a \
-                 smaller \
-                 share)",
+                "the recorder takes {}, most of it independent of the rate (for a busier target \
+                 that is a smaller share)",
                 percent(recorder)
             ),
-            None => "it was used before the costs were known; record for longer".to_owned(),
+            None => {
+                "the budget was used up before the cost was known; record for longer".to_owned()
+            }
         }
     }
 
-    /// What the line of the rate adds, for a rate in Hz that was asked for.
-    pub(crate) fn rate(&self, asked_hz: f64) -> Option<String> {
-        let slowest_hz = asked_hz / self.slowest.max(1) as f64;
+    /// Returns what to add to the report's line on the rate, given the requested rate in Hz.
+    pub(crate) fn rate(&self, requested_hz: f64) -> Option<String> {
+        let slowest_hz = requested_hz / self.slowest.max(1) as f64;
         let digits = if slowest_hz < 10.0 { 1 } else { 0 };
         match self.changed {
             0 => None,
             1 => Some(format!("lowered to {slowest_hz:.digits$} Hz for --max-overhead")),
             times => Some(format!(
                 "changed {times} times for --max-overhead, to {slowest_hz:.digits$} Hz at the \
-                 slowest"
+                 lowest"
             )),
         }
     }
 
-    /// What the trace keeps.
+    /// Returns the metadata for the trace.
     pub(crate) fn metadata(&self) -> impl Iterator<Item = (String, Value)> {
         let number = Value::Unsigned;
         let mut metadata = vec![
             ("cost_handlers_ns", number(self.cost.handlers_ns)),
             ("cost_delivery_ns", number(self.cost.delivery_ns)),
             ("cost_recorder_ns", number(self.cost.recorder_ns)),
-            ("cost_hits", number(self.cost.hits)),
+            ("cost_hits", number(self.cost.expiries)),
             ("cost_handlers_timed", number(self.cost.timed)),
         ];
         if let Some(budget) = self.budget {
@@ -127,41 +129,43 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn spent() -> Spent {
+    fn summary() -> OverheadSummary {
         let cost = Cost {
             used_ns: 10_000 * MS,
             handlers_ns: 2 * MS,
             delivery_ns: 64 * MS,
             recorder_ns: 21 * MS,
-            hits: 4000,
+            expiries: 4000,
             timed: 250,
         };
-        Spent { cost, slowest: 1, ..Spent::default() }
+        OverheadSummary { cost, slowest: 1, ..OverheadSummary::default() }
     }
 
-    fn check(change: impl FnOnce(&mut Spent), expected: &str) {
-        let mut spent = spent();
-        change(&mut spent);
-        let line = spent.line().unwrap();
+    fn check(change: impl FnOnce(&mut OverheadSummary), expected: &str) {
+        let mut summary = summary();
+        change(&mut summary);
+        let line = summary.line().unwrap();
         let end = line.split_once("recorder used ").map(|(_, end)| end);
         assert_eq!(end, Some(expected), "{line}");
     }
 
     #[test]
-    fn the_cost_is_told_and_why_it_is_more_than_was_asked_for() {
-        let line = spent().line().unwrap();
-        let hits = "0.66 % of the target's CPU time in 4000 hits (0.5 us each in handlers, 16.0 us \
-            in \
-                    their delivery), the recorder used 0.21 %";
-        assert_eq!(line, hits);
-        assert_eq!(Spent::default().line(), None, "of no time there are no shares");
+    fn the_report_states_the_cost_and_why_it_exceeds_the_budget() {
+        let line = summary().line().unwrap();
+        let expected = "0.66 % of the target's CPU time for 4000 expiries (each 0.5 us in the \
+                        handler, 16.0 us for delivery), the recorder used 0.21 %";
+        assert_eq!(line, expected);
+        assert_eq!(OverheadSummary::default().line(), None, "no time has no shares");
         check(
             |it| it.budget = Some(0.01),
-            "0.21 %; 0.87 % in all, within the 1 % of --max-overhead",
+            "0.21 %; 0.87 % in total, within the 1 % of --max-overhead",
         );
-        let more = "0.21 %; 0.87 % in all, more than the 0.5 % of --max-overhead: ";
-        let tight = |it: &mut Spent| it.budget = Some(0.5 / 100.0);
-        check(tight, &format!("{more}it was used before the costs were known; record for longer"));
+        let more = "0.21 %; 0.87 % in total, more than the 0.5 % of --max-overhead: ";
+        let tight = |it: &mut OverheadSummary| it.budget = Some(0.5 / 100.0);
+        check(
+            tight,
+            &format!("{more}the budget was used up before the cost was known; record for longer"),
+        );
         check(
             |it| {
                 tight(it);
@@ -172,38 +176,40 @@ mod tests {
         check(
             |it| {
                 tight(it);
-                it.is_at_its_end = true;
+                it.is_at_slowest_rate = true;
             },
-            &format!("{more}the signals alone take that at the slowest rate"),
+            &format!("{more}the signals alone exceed it at the lowest rate"),
         );
         check(
             |it| {
                 tight(it);
                 it.cost.recorder_ns = 1200 * MS;
             },
-            "12 %; 13 % in all, more than the 0.5 % of --max-overhead: the recorder takes 12 %, \
-             most \
-             of it at any rate (a busier target makes that a smaller share)",
+            "12 %; 13 % in total, more than the 0.5 % of --max-overhead: the recorder takes 12 %, \
+             most of it independent of the rate (for a busier target that is a smaller share)",
         );
     }
 
     #[test]
-    fn changes_of_the_rate_are_told_and_kept() {
-        let mut spent = Spent { budget: Some(0.01), ..spent() };
-        assert_eq!(spent.rate(10_000.0), None);
-        let changes = |spent: &Spent| {
-            spent.metadata().find(|(key, _)| key == "rate_changes").map(|(_, value)| value)
+    fn changes_of_the_rate_are_reported_and_kept() {
+        let mut summary = OverheadSummary { budget: Some(0.01), ..summary() };
+        assert_eq!(summary.rate(10_000.0), None);
+        let changes = |summary: &OverheadSummary| {
+            summary.metadata().find(|(key, _)| key == "rate_changes").map(|(_, value)| value)
         };
-        assert_eq!(changes(&spent), Some(Value::List(Vec::new())));
-        (spent.changes, spent.changed, spent.slowest) = (vec![(77, 32)], 1, 32);
+        assert_eq!(changes(&summary), Some(Value::List(Vec::new())));
+        (summary.changes, summary.changed, summary.slowest) = (vec![(77, 32)], 1, 32);
         let pair = Value::List(vec![Value::Unsigned(77), Value::Unsigned(32)]);
-        assert_eq!(changes(&spent), Some(Value::List(vec![pair])));
-        assert_eq!(spent.rate(10_000.0).unwrap(), "lowered to 312 Hz for --max-overhead");
-        spent.add(Spent { changed: 2, slowest: 64, ..spent.clone() });
-        let told = "changed 3 times for --max-overhead, to 3.1 Hz at the slowest";
-        assert_eq!(spent.rate(199.0).unwrap(), told);
-        assert_eq!((spent.changes.len(), spent.cost.hits), (2, 8000));
-        let keys = |spent: &Spent| spent.metadata().count();
-        assert_eq!((keys(&spent), keys(&Spent { budget: None, ..spent.clone() })), (7, 5));
+        assert_eq!(changes(&summary), Some(Value::List(vec![pair])));
+        assert_eq!(summary.rate(10_000.0).unwrap(), "lowered to 312 Hz for --max-overhead");
+        summary.add(OverheadSummary { changed: 2, slowest: 64, ..summary.clone() });
+        let expected = "changed 3 times for --max-overhead, to 3.1 Hz at the lowest";
+        assert_eq!(summary.rate(199.0).unwrap(), expected);
+        assert_eq!((summary.changes.len(), summary.cost.expiries), (2, 8000));
+        let keys = |summary: &OverheadSummary| summary.metadata().count();
+        assert_eq!(
+            (keys(&summary), keys(&OverheadSummary { budget: None, ..summary.clone() })),
+            (7, 5)
+        );
     }
 }

@@ -1,11 +1,10 @@
-//! Files that ask for the ring to be saved when they appear or are written.
+//! Files that trigger a save of the ring when they appear or are written.
 //!
 //! # Invariants
-//! - There is one watch for all processes of a recording: a user may have 128 instances of inotify
-//!   only.
-//! - What the kernel tells makes it quick, looks at the files make it sure: a network file system
-//!   tells nothing of what other machines do, a symbolic link leads to another folder, and the
-//!   folder may be replaced.
+//! - All processes of a recording share one inotify instance: a user may have only 128.
+//! - Inotify makes the trigger fast, and scans of the files make it reliable. Inotify does not
+//!   report writes by other machines on a network file system, or to the target of a symbolic link
+//!   in another folder. The folder may also be replaced.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,39 +14,39 @@ use std::time::Instant;
 
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
-use crate::record::write::trigger::LOOK;
+use crate::record::write::trigger::CHECK_INTERVAL;
 use crate::trace::directory_of;
 
-/// Readings of a turn; what is left of a storm is read in the next one.
+/// The number of reads per turn of the loop. The next turn reads the remainder of a burst.
 const READS: usize = 64;
-/// Bytes of a reading: at least a few events with long names.
+/// The buffer size of a read, in bytes: room for at least a few events with long names.
 const READ_BYTES: usize = 4096;
-/// The file appears, or something is written to it.
+/// The events for a file that appears or is written.
 const WRITTEN: EventMask = EventMask::CREATE.union(EventMask::MOVED_TO).union(EventMask::MODIFY);
 
-/// What changes when a file does.
-type FileState = (u64, u64, i64, i64, u64);
+/// Device, inode, modification time (seconds and nanoseconds) and length of a file.
+type FileStamp = (u64, u64, i64, i64, u64);
 
 /// The files of all triggers.
 #[derive(Debug)]
-pub(super) struct Files {
-    /// Where it can be had.
+pub(super) struct TriggerFiles {
+    /// The inotify instance, if the kernel granted one.
     events: Option<Inotify>,
-    files: Vec<Watched>,
-    /// The last look at them.
+    files: Vec<WatchedFile>,
+    /// The time of the last scan.
     last: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
-    /// Its folder is watched.
+    /// The watch on its folder.
     folder: Option<WatchDescriptor>,
-    state: Option<FileState>,
+    state: Option<FileStamp>,
 }
 
-impl Files {
-    /// Watches them from now on.
+impl TriggerFiles {
+    /// Watches these files from now on.
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
         let events = if paths.is_empty() { None } else { Inotify::init().ok() };
         Self::with(events, paths)
@@ -55,51 +54,52 @@ impl Files {
 
     fn with(events: Option<Inotify>, paths: Vec<PathBuf>) -> Self {
         let watched = |path: PathBuf| {
-            // First: what comes between the two is told of.
+            // The watch comes first: inotify then reports changes between the two.
             let folder = events.as_ref().and_then(|events| watch(events, &path));
-            Watched { folder, state: state_of(&path), path }
+            WatchedFile { folder, state: state_of(&path), path }
         };
         let files = paths.into_iter().map(watched).collect();
         Self { events, files, last: None }
     }
 
-    /// The last one that was written since this was asked before. Cheap: it may be asked in every
-    /// turn of a loop.
-    pub(super) fn look(&mut self, now: Instant) -> Option<&Path> {
-        let told = self.told();
-        let is_late = self.last.is_none_or(|last| now.saturating_duration_since(last) >= LOOK);
-        let seen = if is_late || told.is_overflow { self.seen(now) } else { None };
-        told.file.or(seen).and_then(|place| self.files.get(place)).map(|file| file.path.as_path())
+    /// Returns the last file that was written since the previous call. This is cheap enough for
+    /// every turn of a loop.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<&Path> {
+        let report = self.read_events();
+        let is_late =
+            self.last.is_none_or(|last| now.saturating_duration_since(last) >= CHECK_INTERVAL);
+        let seen = if is_late || report.is_overflow { self.scan(now) } else { None };
+        report.file.or(seen).and_then(|index| self.files.get(index)).map(|file| file.path.as_path())
     }
 
-    /// The same at the end: no later look will find what nobody tells of.
-    pub(super) fn last_look(&mut self, now: Instant) -> Option<&Path> {
+    /// Polls at the end, with a scan in any case: no later scan will find unreported writes.
+    pub(super) fn final_poll(&mut self, now: Instant) -> Option<&Path> {
         self.last = None;
-        self.look(now)
+        self.poll(now)
     }
 
-    /// What the kernel tells. Nobody waits for it: the loop turns often enough, and in a busy
-    /// folder it would have to turn all the time.
-    fn told(&mut self) -> Told {
-        let mut told = Told::default();
+    /// Reads the pending inotify events. The loop does not wait for events: it turns often enough,
+    /// and a busy folder would wake it all the time.
+    fn read_events(&mut self) -> InotifyReport {
+        let mut report = InotifyReport::default();
         let mut buffer = [0; READ_BYTES];
         for _ in 0..READS {
             let read = self.events.as_mut().map(|events| events.read_events(&mut buffer));
             let Some(Ok(events)) = read else { break };
             for event in events {
-                told.is_overflow |= event.mask.contains(EventMask::Q_OVERFLOW);
+                report.is_overflow |= event.mask.contains(EventMask::Q_OVERFLOW);
                 self.forget_folder(&event);
-                for (place, file) in self.files.iter_mut().enumerate() {
+                for (index, file) in self.files.iter_mut().enumerate() {
                     if file.is_written(&event) {
-                        told.file = Some(place);
+                        report.file = Some(index);
                     }
                 }
             }
         }
-        told
+        report
     }
 
-    /// A folder that was moved away or removed is none of ours any more.
+    /// Drops the watch on a folder that was moved or removed.
     fn forget_folder(&mut self, event: &Event<&OsStr>) {
         if !event.mask.intersects(EventMask::MOVE_SELF | EventMask::IGNORED) {
             return;
@@ -107,19 +107,19 @@ impl Files {
         let its = self.files.iter_mut().filter(|file| file.folder.as_ref() == Some(&event.wd));
         its.for_each(|file| file.folder = None);
         if let Some(events) = self.events.as_ref().filter(|_| event.name.is_none()) {
-            // Gone already, if it was removed.
+            // The kernel has dropped the watch already if the folder was removed.
             let _ = events.watches().remove(event.wd.clone());
         }
     }
 
-    /// What a look at them finds; it also watches folders that were not there before.
-    fn seen(&mut self, now: Instant) -> Option<usize> {
+    /// Scans the files for changes. Also watches folders that did not exist before.
+    fn scan(&mut self, now: Instant) -> Option<usize> {
         self.last = Some(now);
         let mut written = None;
-        for (place, file) in self.files.iter_mut().enumerate() {
+        for (index, file) in self.files.iter_mut().enumerate() {
             file.folder = self.events.as_ref().and_then(|events| watch(events, &file.path));
             if file.is_changed() {
-                written = Some(place);
+                written = Some(index);
             }
         }
         written
@@ -127,21 +127,21 @@ impl Files {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct InotifyReport {
     file: Option<usize>,
-    /// Some of it was not told.
+    /// Whether the event queue overflowed.
     is_overflow: bool,
 }
 
-impl Watched {
+impl WatchedFile {
     fn is_written(&mut self, event: &Event<&OsStr>) -> bool {
         let is_its = self.folder.as_ref() == Some(&event.wd);
         let is_it = is_its && event.name == self.path.file_name();
-        // In any case the state is taken down: the next look shall not find the same again.
+        // `is_changed` always stores the state, so that the next scan does not find the same write.
         is_it && (self.is_changed() || event.mask.intersects(WRITTEN))
     }
 
-    /// It is there, and in another state than when this was asked last.
+    /// Whether the file exists and its state differs from the previous call.
     fn is_changed(&mut self) -> bool {
         let state = state_of(&self.path);
         let is_changed = state.is_some() && state != self.state;
@@ -150,16 +150,16 @@ impl Watched {
     }
 }
 
-/// Has changes in a file's folder told of. For a folder that is watched it is the same watch.
+/// Watches a file's folder for changes. A folder that is watched already returns the same watch.
 fn watch(events: &Inotify, path: &Path) -> Option<WatchDescriptor> {
     let _: &OsStr = path.file_name()?;
-    // A new time, as of touch, is no writing: then the state says whether it changed.
+    // ATTRIB covers touch, which writes nothing; the file's state decides about a change.
     let written = WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MODIFY;
     let changes = written | WatchMask::ATTRIB | WatchMask::MOVE_SELF | WatchMask::ONLYDIR;
     events.watches().add(directory_of(path), changes).ok()
 }
 
-fn state_of(path: &Path) -> Option<FileState> {
+fn state_of(path: &Path) -> Option<FileStamp> {
     let meta = fs::metadata(path).ok()?;
     Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
 }
@@ -168,108 +168,114 @@ fn state_of(path: &Path) -> Option<FileState> {
 mod tests {
     use super::*;
 
-    /// A file that is not there yet, in a folder that is.
-    fn place() -> (tempfile::TempDir, PathBuf) {
+    /// Returns the path of a file that does not exist yet, in a folder that does.
+    fn new_path() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         (dir, path)
     }
 
-    fn watched(path: &Path) -> Files {
-        let files = Files::new(vec![path.to_owned()]);
-        assert!(files.events.is_some(), "no inotify: what is to be tested is not there");
+    fn watched(path: &Path) -> TriggerFiles {
+        let files = TriggerFiles::new(vec![path.to_owned()]);
+        assert!(files.events.is_some(), "no inotify instance, which this test needs");
         files
     }
 
     #[test]
-    fn the_kernel_tells_of_a_file_between_two_looks() {
-        let (dir, path) = place();
+    fn inotify_reports_a_file_between_two_scans() {
+        let (dir, path) = new_path();
         let mut files = watched(&path);
         let now = Instant::now();
-        // Always at the time of the first look: no other one comes.
-        let mut is_told = || files.look(now).is_some();
-        assert!(!is_told());
+        // All polls have the time of the first scan, so there is no other scan.
+        let mut is_reported = || files.poll(now).is_some();
+        assert!(!is_reported());
         fs::write(&path, "a").unwrap();
-        assert!(is_told() && !is_told());
+        assert!(is_reported() && !is_reported());
         fs::write(&path, "b").unwrap();
-        assert!(is_told());
+        assert!(is_reported());
         let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
         fs::File::options().append(true).open(&path).unwrap().set_times(times).unwrap();
-        assert!(is_told(), "touched");
+        assert!(is_reported(), "touched");
         fs::remove_file(&path).unwrap();
         fs::write(dir.path().join("other"), "").unwrap();
-        assert!(!is_told(), "removed, and another one is there");
+        assert!(!is_reported(), "removed, and there is another file");
         fs::rename(dir.path().join("other"), &path).unwrap();
-        assert!(is_told() && !is_told());
-        // It is gone before anybody looks.
+        assert!(is_reported() && !is_reported());
+        // The file is removed before the next poll.
         fs::write(dir.path().join("x2"), "").unwrap();
         fs::rename(dir.path().join("x2"), &path).unwrap();
         fs::remove_file(&path).unwrap();
-        assert!(is_told());
+        assert!(is_reported());
     }
 
     #[test]
-    fn what_was_told_of_is_not_found_again_by_the_next_look() {
-        let (_dir, path) = place();
+    fn a_reported_write_is_not_found_again_by_the_next_scan() {
+        let (_dir, path) = new_path();
         let mut files = watched(&path);
         let now = Instant::now();
-        assert!(files.look(now).is_none());
+        assert!(files.poll(now).is_none());
         fs::write(&path, "a").unwrap();
-        assert!(files.look(now).is_some());
-        assert!(files.look(now + LOOK).is_none());
+        assert!(files.poll(now).is_some());
+        assert!(files.poll(now + CHECK_INTERVAL).is_none());
     }
 
     #[test]
-    fn without_inotify_looks_find_a_file() {
-        let (_dir, path) = place();
-        let mut files = Files::with(None, vec![path.clone()]);
+    fn without_inotify_scans_find_a_file() {
+        let (_dir, path) = new_path();
+        let mut files = TriggerFiles::with(None, vec![path.clone()]);
         let now = Instant::now();
-        let mut is_seen = |looks| files.look(now + LOOK * looks).is_some();
+        let mut is_seen = |checks| files.poll(now + CHECK_INTERVAL * checks).is_some();
         assert!(!is_seen(0));
         fs::write(&path, "a").unwrap();
-        assert!(!is_seen(0), "there is nobody to tell of it");
+        assert!(!is_seen(0), "there is no inotify to report it");
         assert!(is_seen(1) && !is_seen(2));
         fs::write(&path, "ab").unwrap();
         assert!(is_seen(3));
         fs::write(&path, "abc").unwrap();
-        assert!(files.look(now + LOOK * 3).is_none());
-        assert!(files.last_look(now + LOOK * 3).is_some(), "there is no later one");
-        let mut is_seen = |looks| files.look(now + LOOK * looks).is_some();
+        assert!(files.poll(now + CHECK_INTERVAL * 3).is_none());
+        assert!(files.final_poll(now + CHECK_INTERVAL * 3).is_some(), "there is no later scan");
+        let mut is_seen = |checks| files.poll(now + CHECK_INTERVAL * checks).is_some();
         fs::remove_file(&path).unwrap();
         assert!(!is_seen(4));
     }
 
     #[test]
-    fn what_a_link_leads_to_is_found_by_looks() {
-        let (dir, path) = place();
+    fn scans_find_writes_to_the_target_of_a_link() {
+        let (dir, path) = new_path();
         let elsewhere = tempfile::tempdir().unwrap();
         let real = elsewhere.path().join("real");
         fs::write(&real, "a").unwrap();
         std::os::unix::fs::symlink(&real, &path).unwrap();
         let mut files = watched(&path);
         let now = Instant::now();
-        assert!(files.look(now).is_none());
+        assert!(files.poll(now).is_none());
         fs::write(&real, "ab").unwrap();
-        assert!(files.look(now).is_none() && files.look(now + LOOK).is_some());
+        assert!(files.poll(now).is_none() && files.poll(now + CHECK_INTERVAL).is_some());
         drop(dir);
     }
 
     #[test]
-    fn a_folder_that_comes_later_or_anew_is_watched_then() {
-        let (dir, _) = place();
+    fn a_new_or_replaced_folder_is_watched() {
+        let (dir, _) = new_path();
         let (folder, old) = (dir.path().join("folder"), dir.path().join("old"));
         let path = folder.join("x");
         let mut files = watched(&path);
         let now = Instant::now();
-        assert!(files.look(now).is_none());
-        for looks in [1, 2] {
+        assert!(files.poll(now).is_none());
+        for checks in [1, 2] {
             fs::create_dir(&folder).unwrap();
-            assert!(files.look(now + LOOK * looks).is_none());
+            assert!(files.poll(now + CHECK_INTERVAL * checks).is_none());
             fs::write(&path, "a").unwrap();
-            assert!(files.look(now + LOOK * looks).is_some(), "told of, without another look");
+            assert!(
+                files.poll(now + CHECK_INTERVAL * checks).is_some(),
+                "told of, without another look"
+            );
             fs::rename(&folder, &old).unwrap();
             fs::write(old.join("x"), "ab").unwrap();
-            assert!(files.look(now + LOOK * looks).is_none(), "that is another folder now");
+            assert!(
+                files.poll(now + CHECK_INTERVAL * checks).is_none(),
+                "that is another folder now"
+            );
             fs::remove_dir_all(&old).unwrap();
         }
         drop(dir);

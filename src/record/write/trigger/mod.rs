@@ -1,4 +1,4 @@
-//! What asks for the ring to be saved: a state of the target, a file.
+//! The triggers that request a save of the ring: a state of the target, or a file.
 
 mod files;
 
@@ -8,55 +8,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::files::Files;
+use self::files::TriggerFiles;
 
-/// How often the state is looked at; also the time that CPU usage is of. Files are looked at as
-/// often where nobody tells of them.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval between checks of the target's state, over which CPU usage is measured. Also the
+/// interval between scans of files.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The state of the target that triggers look at.
+/// The state of the target that triggers check.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Load {
-    /// CPU time that it has used.
+pub(crate) struct TargetLoad {
+    /// The CPU time that it has used, in nanoseconds.
     pub(crate) cpu_ns: u64,
-    /// Its threads.
+    /// The number of its threads.
     pub(crate) threads: u64,
 }
 
-/// What the processes of a recording have in common: the files, which are nobody's, and until when
-/// no trigger fires.
+/// The trigger state that all processes of a recording share: the files, which belong to no
+/// process, and the time until which no trigger fires.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    files: Option<Mutex<Files>>,
-    quiet: Mutex<Quiet>,
-    /// A save was asked for that the writer has no room for yet. Whichever process finds room makes
-    /// it: the one that asked may end before.
-    is_owed: AtomicBool,
+pub(crate) struct SharedTriggers {
+    files: Option<Mutex<TriggerFiles>>,
+    quiet: Mutex<QuietPeriod>,
+    /// Whether a save is requested that waits for room in the writer's queue. Any process starts it
+    /// that finds room, because the requesting process may end first.
+    is_requested: AtomicBool,
 }
 
-/// For the ring's time after a save most of another one would be the same again. What asks for one
-/// then has it when the time is over, or the recording.
+/// The quiet period after a save, as long as the ring's time: another save would mostly have the
+/// same samples. A request in this period is served at its end, or at the end of the recording.
 #[derive(Debug, Default)]
-struct Quiet {
+struct QuietPeriod {
     until: Option<Instant>,
-    /// Why the ring is to be saved then.
+    /// The reason of a request that waits for the end of the period.
     waiting: Option<String>,
-    /// What a trigger fired for, and when.
+    /// The time and the reason of the last save by a trigger.
     last: Option<(Instant, String)>,
 }
 
-impl Quiet {
-    fn ask(&mut self, now: Instant, why: String) {
-        // A file that is made and then written to asks once.
+impl QuietPeriod {
+    fn request(&mut self, now: Instant, why: String) {
+        // A file that is created and then written requests one save.
         let is_same = |(then, last): &(Instant, String)| {
-            *last == why && now.saturating_duration_since(*then) < LOOK
+            *last == why && now.saturating_duration_since(*then) < CHECK_INTERVAL
         };
         if !self.last.as_ref().is_some_and(is_same) {
             self.waiting.get_or_insert(why);
         }
     }
 
-    /// Why to save now; the quiet time begins.
+    /// Returns why to save now, if so, and starts the quiet period.
     fn fire(&mut self, now: Instant, pause: Duration) -> Option<String> {
         if self.until.is_some_and(|until| now < until) {
             return None;
@@ -68,67 +68,67 @@ impl Quiet {
     }
 }
 
-impl Shared {
-    /// Files are watched from now on.
+impl SharedTriggers {
+    /// Creates the state, and watches the files from now on.
     pub(crate) fn new(triggers: &[Trigger]) -> Self {
         let path =
             |it: &Trigger| if let Trigger::File(path) = it { Some(path.clone()) } else { None };
         let paths: Vec<PathBuf> = triggers.iter().filter_map(path).collect();
-        let files = (!paths.is_empty()).then(|| Mutex::new(Files::new(paths)));
-        Self { files, quiet: Mutex::default(), is_owed: AtomicBool::new(false) }
+        let files = (!paths.is_empty()).then(|| Mutex::new(TriggerFiles::new(paths)));
+        Self { files, quiet: Mutex::default(), is_requested: AtomicBool::new(false) }
     }
 
-    /// Asks for a save.
-    pub(crate) fn owe_save(&self) {
-        // Relaxed, here and below: it carries nothing with it.
-        self.is_owed.store(true, Ordering::Relaxed);
+    /// Requests a save.
+    pub(crate) fn request_save(&self) {
+        // Relaxed, here and below: the flag publishes no other memory.
+        self.is_requested.store(true, Ordering::Relaxed);
     }
 
-    /// A save was asked for that is not begun.
-    pub(crate) fn owes_save(&self) -> bool {
-        self.is_owed.load(Ordering::Relaxed)
+    /// Whether a save is requested that has not started.
+    pub(crate) fn is_save_requested(&self) -> bool {
+        self.is_requested.load(Ordering::Relaxed)
     }
 
-    /// The same, for one who begins it.
-    pub(crate) fn takes_save(&self) -> bool {
-        let is_taken = self.owes_save() && self.is_owed.swap(false, Ordering::Relaxed);
+    /// Takes the request, for a caller that starts the save. Returns whether there was one.
+    pub(crate) fn take_save(&self) -> bool {
+        let is_taken = self.is_save_requested() && self.is_requested.swap(false, Ordering::Relaxed);
         if is_taken {
-            // It has what was asked for up to now.
+            // This save also serves the requests that wait.
             self.quiet().waiting = None;
         }
         is_taken
     }
 
-    /// A save was asked for that is not begun, when the recording is over: nothing is waited for
-    /// any more, and what a program wrote as it died is still to be seen.
-    pub(crate) fn owes_save_at_end(&self, now: Instant) -> bool {
-        let written = self.files().and_then(|mut files| files.last_look(now).map(was_written));
+    /// Whether a requested save has not started at the end of the recording. The quiet period no
+    /// longer counts, and a final scan finds a file that the program wrote as it exited.
+    pub(crate) fn is_save_due_at_end(&self, now: Instant) -> bool {
+        let written = self.files().and_then(|mut files| files.final_poll(now).map(was_written));
         let mut quiet = self.quiet();
         if let Some(why) = written {
-            quiet.ask(now, why);
+            quiet.request(now, why);
         }
-        quiet.waiting.is_some() || self.owes_save()
+        quiet.waiting.is_some() || self.is_save_requested()
     }
 
-    /// A save has failed: the next trigger waits for nothing.
+    /// Ends the quiet period after a failed save, so that the next trigger fires at once.
     pub(crate) fn save_failed(&self) {
         let mut quiet = self.quiet();
         (quiet.until, quiet.last) = (None, None);
     }
 
-    fn quiet(&self) -> MutexGuard<'_, Quiet> {
-        // Never half changed in a way that matters.
+    fn quiet(&self) -> MutexGuard<'_, QuietPeriod> {
+        // A panic cannot leave it in an inconsistent state.
         self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn files(&self) -> Option<MutexGuard<'_, Files>> {
-        // At worst a look is done twice.
+    fn files(&self) -> Option<MutexGuard<'_, TriggerFiles>> {
+        // After a panic, a scan is repeated at worst.
         Some(self.files.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Which file was written since any process asked before.
+    /// Returns which file was written since the last poll by any process.
     fn written(&self, now: Instant) -> Option<String> {
-        self.files()?.look(now).map(was_written)
+        self.files()?.poll(now).map(was_written)
     }
 }
 
@@ -136,43 +136,49 @@ fn was_written(path: &Path) -> String {
     format!("{} was written", path.display())
 }
 
-/// Watches for all triggers of a recording, in one of its processes.
+/// Checks all triggers of a recording, for one of its processes.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    states: Vec<Watched>,
-    /// After one the next one waits for so long.
+    states: Vec<WatchedState>,
+    /// The length of the quiet period after a save.
     pause: Duration,
-    shared: Arc<Shared>,
-    last: Option<(Instant, Load)>,
+    shared: Arc<SharedTriggers>,
+    last: Option<(Instant, TargetLoad)>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedState {
     trigger: Trigger,
-    /// It held at the last look: it fires when it begins to hold.
+    /// Whether the condition held at the last check: the trigger fires when it starts to hold.
     held: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(triggers: &[Trigger], pause: Duration, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(triggers: &[Trigger], pause: Duration, shared: Arc<SharedTriggers>) -> Self {
         let states = triggers.iter().filter(|it| !matches!(it, Trigger::File(_)));
-        let states = states.map(|trigger| Watched { trigger: trigger.clone(), held: false });
+        let states = states.map(|trigger| WatchedState { trigger: trigger.clone(), held: false });
         Self { states: states.collect(), pause, shared, last: None }
     }
 
-    /// Why the ring is to be saved now, if it is. Asked in every turn of the loop.
-    pub(crate) fn look(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
+    /// Returns why to save the ring now, if so. The loop calls this in every turn.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        load: impl FnOnce() -> TargetLoad,
+    ) -> Option<String> {
         let written = self.shared.written(now);
         let state = self.state(now, load);
         let mut quiet = self.shared.quiet();
         if let Some(why) = written.or(state) {
-            quiet.ask(now, why);
+            quiet.request(now, why);
         }
         quiet.fire(now, self.pause)
     }
 
-    fn state(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
-        let is_early = |(last, _): &(Instant, Load)| now.saturating_duration_since(*last) < LOOK;
+    fn state(&mut self, now: Instant, load: impl FnOnce() -> TargetLoad) -> Option<String> {
+        let is_early = |(last, _): &(Instant, TargetLoad)| {
+            now.saturating_duration_since(*last) < CHECK_INTERVAL
+        };
         if self.states.is_empty() || self.last.as_ref().is_some_and(is_early) {
             return None;
         }
@@ -184,21 +190,21 @@ impl Watch {
         });
         let mut why = None;
         for watched in &mut self.states {
-            why = watched.look(percent, load.threads).or(why);
+            why = watched.poll(percent, load.threads).or(why);
         }
         why
     }
 }
 
-impl Watched {
-    fn look(&mut self, percent: Option<f64>, threads: u64) -> Option<String> {
+impl WatchedState {
+    fn poll(&mut self, percent: Option<f64>, threads: u64) -> Option<String> {
         let (holds, why) = match &self.trigger {
             Trigger::Cpu(limit) => {
                 let percent = percent?;
                 (percent > *limit as f64, format!("cpu {percent:.0} % > {limit} %"))
             }
             Trigger::Threads(limit) => (threads > *limit, format!("{threads} threads > {limit}")),
-            // Not among them: files have no state that holds.
+            // Never: files have no condition that holds.
             Trigger::File(_) => return None,
         };
         let held = std::mem::replace(&mut self.held, holds);
@@ -213,11 +219,11 @@ mod tests {
     use super::*;
 
     fn watch(triggers: &[Trigger], pause: Duration) -> Watch {
-        Watch::new(triggers, pause, Arc::new(Shared::new(triggers)))
+        Watch::new(triggers, pause, Arc::new(SharedTriggers::new(triggers)))
     }
 
-    fn at(start: Instant, looks: u32) -> Instant {
-        start + LOOK * looks
+    fn at(start: Instant, checks: u32) -> Instant {
+        start + CHECK_INTERVAL * checks
     }
 
     #[test]
@@ -235,83 +241,84 @@ mod tests {
     }
 
     #[test]
-    fn a_state_fires_when_it_begins_and_again_when_the_quiet_time_is_over() {
+    fn a_condition_fires_when_it_starts_and_again_after_the_quiet_period() {
         let start = Instant::now();
-        let mut watch = watch(&[Trigger::Threads(5)], LOOK * 4);
-        let mut look = |looks, threads| {
-            let load = || Load { cpu_ns: 0, threads };
-            watch.look(at(start, looks), load).is_some()
+        let mut watch = watch(&[Trigger::Threads(5)], CHECK_INTERVAL * 4);
+        let mut poll = |checks, threads| {
+            let load = || TargetLoad { cpu_ns: 0, threads };
+            watch.poll(at(start, checks), load).is_some()
         };
         let seen =
             [(0, 5), (1, 6), (2, 6), (3, 6), (5, 5), (6, 6), (7, 5), (8, 6), (9, 5), (10, 5)];
         let fired: Vec<u32> =
-            seen.into_iter().filter(|(at, threads)| look(*at, *threads)).map(|it| it.0).collect();
-        // It holds once in the first time, and begins twice: at 6 by itself, at 8 for when that is
-        // over.
+            seen.into_iter().filter(|(at, threads)| poll(*at, *threads)).map(|it| it.0).collect();
+        // The condition starts to hold at 1, 6 and 8. At 6 the first quiet period is over. The
+        // request at 8 waits for the end of the second one.
         assert_eq!(fired, [1, 6, 10]);
     }
 
-    /// A trigger that waits for the end of the quiet time, which has four looks.
+    /// Returns a trigger that waits for the end of the quiet period of four checks.
     fn waiting(start: Instant, path: &Path) -> Watch {
         let triggers = [Trigger::File(path.to_owned())];
-        let mut watch = watch(&triggers, LOOK * 4);
-        let mut write = |looks, text| {
+        let mut watch = watch(&triggers, CHECK_INTERVAL * 4);
+        let mut write = |checks, text| {
             fs::write(path, text).unwrap();
-            watch.look(at(start, looks), Load::default).is_some()
+            watch.poll(at(start, checks), TargetLoad::default).is_some()
         };
         assert!(write(0, "a") && !write(2, "ab"));
         watch
     }
 
     #[test]
-    fn what_is_asked_for_in_the_quiet_time_is_saved_after_it_or_at_the_end() {
+    fn a_request_in_the_quiet_period_is_served_after_it_or_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let start = Instant::now();
         let mut late = waiting(start, &path);
-        let mut look = |looks| late.look(at(start, looks), Load::default).is_some();
-        assert_eq!([3, 4, 5, 9].map(&mut look), [false, true, false, false]);
-        assert!(!late.shared.owes_save_at_end(at(start, 9)), "all was saved");
+        let mut poll = |checks| late.poll(at(start, checks), TargetLoad::default).is_some();
+        assert_eq!([3, 4, 5, 9].map(&mut poll), [false, true, false, false]);
+        assert!(!late.shared.is_save_due_at_end(at(start, 9)), "all was saved");
         let ending = waiting(start, &path);
-        assert!(ending.shared.owes_save_at_end(at(start, 3)));
-        // A signal has asked for a save, which has it.
+        assert!(ending.shared.is_save_due_at_end(at(start, 3)));
+        // A signal requests a save, which also serves the waiting request.
         let saved = waiting(start, &path);
-        saved.shared.owe_save();
-        assert!(saved.shared.takes_save() && !saved.shared.owes_save_at_end(at(start, 3)));
+        saved.shared.request_save();
+        assert!(saved.shared.take_save() && !saved.shared.is_save_due_at_end(at(start, 3)));
         let mut failed = waiting(start, &path);
         failed.shared.save_failed();
-        assert!(failed.look(at(start, 3), Load::default).is_some());
+        assert!(failed.poll(at(start, 3), TargetLoad::default).is_some());
     }
 
     #[test]
-    fn a_file_that_is_written_as_the_end_comes_owes_a_save() {
+    fn a_file_written_just_before_the_end_requests_a_save() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let start = Instant::now();
-        let mut watch = watch(&[Trigger::File(path.clone())], LOOK * 4);
-        assert!(watch.look(start, Load::default).is_none());
-        assert!(!watch.shared.owes_save_at_end(start));
+        let mut watch = watch(&[Trigger::File(path.clone())], CHECK_INTERVAL * 4);
+        assert!(watch.poll(start, TargetLoad::default).is_none());
+        assert!(!watch.shared.is_save_due_at_end(start));
         fs::write(&path, "a").unwrap();
-        assert!(watch.shared.owes_save_at_end(start));
-        // What is written in one go is asked for once, however often somebody looks meanwhile.
-        let mut watch = self::watch(&[Trigger::File(path.clone())], LOOK * 4);
+        assert!(watch.shared.is_save_due_at_end(start));
+        // Writes in quick succession request one save, however often they are polled.
+        let mut watch = self::watch(&[Trigger::File(path.clone())], CHECK_INTERVAL * 4);
         fs::write(&path, "ab").unwrap();
-        assert!(watch.look(start, Load::default).is_some());
+        assert!(watch.poll(start, TargetLoad::default).is_some());
         fs::write(&path, "abc").unwrap();
-        assert!(!watch.shared.owes_save_at_end(start + LOOK / 2));
+        assert!(!watch.shared.is_save_due_at_end(start + CHECK_INTERVAL / 2));
         fs::write(&path, "abcd").unwrap();
-        assert!(watch.shared.owes_save_at_end(at(start, 1)));
+        assert!(watch.shared.is_save_due_at_end(at(start, 1)));
     }
 
     #[test]
-    fn processor_time_is_of_the_time_since_the_last_look() {
+    fn cpu_usage_covers_the_time_since_the_last_check() {
         let start = Instant::now();
         let mut watch = watch(&[Trigger::Cpu(150)], Duration::ZERO);
-        let look_ns = LOOK.as_nanos() as u64;
-        let used = [0, look_ns, look_ns * 3, look_ns * 5, look_ns * 6, look_ns * 8];
-        let fired = used.iter().enumerate().map(|(looks, cpu_ns)| {
-            let load = || Load { cpu_ns: *cpu_ns, threads: 1 };
-            watch.look(at(start, looks as u32), load)
+        let interval_ns = CHECK_INTERVAL.as_nanos() as u64;
+        let used =
+            [0, interval_ns, interval_ns * 3, interval_ns * 5, interval_ns * 6, interval_ns * 8];
+        let fired = used.iter().enumerate().map(|(checks, cpu_ns)| {
+            let load = || TargetLoad { cpu_ns: *cpu_ns, threads: 1 };
+            watch.poll(at(start, checks as u32), load)
         });
         let fired: Vec<bool> = fired.map(|why| why.is_some()).collect();
         assert_eq!(fired, [false, false, true, false, false, true]);
@@ -324,46 +331,47 @@ mod tests {
         let start = Instant::now();
         let triggers = [Trigger::File(path.clone())];
         let mut watch = watch(&triggers, Duration::ZERO);
-        let mut look = |looks| watch.look(at(start, looks), Load::default).is_some();
-        assert!(!look(0));
+        let mut poll = |checks| watch.poll(at(start, checks), TargetLoad::default).is_some();
+        assert!(!poll(0));
         fs::write(&path, "a").unwrap();
-        assert!(look(1) && !look(2));
-        // One that is there already when the recording begins says nothing.
+        assert!(poll(1) && !poll(2));
+        // A file that exists when the recording starts does not fire.
         let mut later = self::watch(&triggers, Duration::ZERO);
-        assert_eq!(later.look(at(start, 0), Load::default), None);
+        assert_eq!(later.poll(at(start, 0), TargetLoad::default), None);
         fs::write(&path, "ab").unwrap();
-        assert!(look(3));
+        assert!(poll(3));
         fs::remove_file(&path).unwrap();
-        assert!(!look(4));
+        assert!(!poll(4));
     }
 
     #[test]
-    fn between_two_looks_nothing_is_measured() {
+    fn nothing_is_measured_between_two_checks() {
         let start = Instant::now();
         let mut watch = watch(&[Trigger::Threads(5)], Duration::ZERO);
-        let mut looks = 0;
+        let mut checks = 0;
         for ms in [0, 100, 499, 500, 900, 1000] {
-            watch.look(start + Duration::from_millis(ms), || {
-                looks += 1;
-                Load::default()
+            watch.poll(start + Duration::from_millis(ms), || {
+                checks += 1;
+                TargetLoad::default()
             });
         }
-        assert_eq!(looks, 3, "at 0, 500 and 1000 ms");
+        assert_eq!(checks, 3, "at 0, 500 and 1000 ms");
         let mut none = self::watch(&[], Duration::ZERO);
-        assert_eq!(none.look(start, || panic!("nobody asks for it")), None);
+        assert_eq!(none.poll(start, || panic!("nobody asks for it")), None);
     }
 
     #[test]
-    fn what_several_processes_see_fires_once() {
+    fn a_file_that_several_processes_poll_fires_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let start = Instant::now();
         let triggers = [Trigger::File(path.clone())];
-        let shared = Arc::new(Shared::new(&triggers));
-        let mut watches: Vec<Watch> =
-            (0..3).map(|_| Watch::new(&triggers, LOOK * 4, Arc::clone(&shared))).collect();
-        let mut fired = |looks| {
-            let each = watches.iter_mut().map(|it| it.look(at(start, looks), Load::default));
+        let shared = Arc::new(SharedTriggers::new(&triggers));
+        let mut watches: Vec<Watch> = (0..3)
+            .map(|_| Watch::new(&triggers, CHECK_INTERVAL * 4, Arc::clone(&shared)))
+            .collect();
+        let mut fired = |checks| {
+            let each = watches.iter_mut().map(|it| it.poll(at(start, checks), TargetLoad::default));
             each.filter(Option::is_some).count()
         };
         assert_eq!(fired(0), 0);

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use crate::record::batch::rotation::Batch;
 
-/// Memory of the batches that wait, of all processes together: what is above it is written, named
-/// or not. At the usual rate two busy cores fill it in minutes; debug information of gigabytes is
-/// read in less, unless the target leaves no time for it.
+/// The most memory of waiting batches, of all processes together, in bytes. Beyond it, batches are
+/// written with or without names. At the usual rate two busy cores fill it in minutes. Reading
+/// gigabytes of debug information takes less, unless the target leaves no CPU time for it.
 pub(super) const ROOM: usize = 64 << 20;
 
 /// A batch that is not written yet.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct WaitingBatch {
     pub(super) batch: Arc<Batch>,
-    /// When all questions up to this one are answered, it can be written.
+    /// The batch can be written once all questions up to this one are answered.
     question: u64,
-    /// Traces that are not new are not in it any more.
+    /// Whether only new traces are left in it.
     pub(super) is_condensed: bool,
     bytes: usize,
 }
@@ -27,55 +27,55 @@ pub(super) struct Held {
 /// The batches that wait, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    held: VecDeque<Held>,
+    waiting: VecDeque<WaitingBatch>,
     bytes: usize,
-    /// Those that came out.
-    out: u64,
+    /// The number of batches that have been popped.
+    popped: u64,
 }
 
 impl Backlog {
-    /// Adds a batch, of which `is_answered` says whether it must wait.
+    /// Adds a batch. `is_answered` says whether the names for its question are known.
     pub(super) fn push(
         &mut self,
         mut batch: Arc<Batch>,
         question: u64,
         is_answered: impl Fn(u64) -> bool,
     ) {
-        let must_wait = !self.held.is_empty() || !is_answered(question);
+        let must_wait = !self.waiting.is_empty() || !is_answered(question);
         let own = if must_wait { Arc::get_mut(&mut batch) } else { None };
-        // What others have too stays as it is.
+        // A batch that others share stays unchanged.
         let is_condensed = own.map(Batch::condense).is_some();
         let bytes = batch.bytes();
         self.bytes += bytes;
-        self.held.push_back(Held { batch, question, is_condensed, bytes });
+        self.waiting.push_back(WaitingBatch { batch, question, is_condensed, bytes });
     }
 
-    /// The oldest batch, if it need not wait.
-    pub(super) fn pop(&mut self, is_answered: impl Fn(u64) -> bool) -> Option<Held> {
-        self.held.front().filter(|held| is_answered(held.question))?;
-        let held = self.held.pop_front()?;
+    /// Takes the oldest batch, if it need not wait.
+    pub(super) fn pop(&mut self, is_answered: impl Fn(u64) -> bool) -> Option<WaitingBatch> {
+        self.waiting.front().filter(|held| is_answered(held.question))?;
+        let held = self.waiting.pop_front()?;
         self.bytes -= held.bytes;
-        self.out += 1;
+        self.popped += 1;
         Some(held)
     }
 
-    /// Their memory.
+    /// Returns the memory of the waiting batches, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many had come out when all that wait now have.
+    /// Returns the mark that is passed once all batches that wait now have been popped.
     pub(super) fn mark(&self) -> u64 {
-        self.out + self.held.len() as u64
+        self.popped + self.waiting.len() as u64
     }
 
-    /// All have come out that waited at this mark.
+    /// Whether all batches that waited at this mark have been popped.
     pub(super) fn has_passed(&self, mark: u64) -> bool {
-        self.out >= mark
+        self.popped >= mark
     }
 
-    /// None waits.
+    /// Whether no batch waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.waiting.is_empty()
     }
 }

@@ -1,23 +1,23 @@
-//! The thread that writes, so that no collector waits for a disk or for a debug file.
+//! The writer thread, so that no collector waits for a disk or for a debug file.
 //!
-//! It is one for all processes of a recording; each has a [`Writer`], its way to the thread. Names
-//! are found by other threads. A batch with addresses that have none yet waits for them, and with
-//! it those of the same process that come after it: calls are inferred from the samples of a thread
-//! in their order. Collecting goes on meanwhile, and so do the other processes.
+//! All processes of a recording share one thread, and each sends to it through its own [`Writer`].
+//! Other threads find the names. A batch with unnamed addresses waits for the names, and so do the
+//! later batches of the same process, because calls are inferred from a thread's samples in their
+//! order. Collecting and the other processes go on meanwhile.
 //!
 //! # Invariants
-//! - The queue is bounded: when writing falls behind, collecting waits, tables and buffers fill,
-//!   and what does not fit is counted by the handlers and by the kernel. Only collecting waits:
-//!   the recorder goes on watching the target.
-//! - Batches that wait for names have so much memory at most ([`backlog::Backlog`]); the oldest are
-//!   written without them then. An address that has no name yet is written as its module and its
-//!   function's start there, is counted, and has its name in traces that are new when that is
-//!   known.
-//! - A trace is resolved once, with the mappings of the time when it was new, and its stack is kept
-//!   as long as collections have it: samples may refer to it at any time until then. The heaviest
-//!   ones are kept to the end, which their program may be long gone by.
+//! - The queue is bounded. When writing falls behind, collecting waits and tables and buffers fill.
+//!   The handlers and the kernel count what does not fit. Only collecting waits: the recorder goes
+//!   on watching the target.
+//! - Batches that wait for names have bounded memory ([`backlog::Backlog`]). Beyond the bound, the
+//!   oldest batches are written without names. An address without a name is written as its module
+//!   and the start of its function there, and is counted. Traces that are new once the name is
+//!   known have the name.
+//! - A trace is resolved once, with the mappings at the time when it was new. Its stack is kept as
+//!   long as collections have the trace, because samples may refer to it until then. The stacks of
+//!   the heaviest traces are kept to the end, even if their program exited long before.
 
-use crate::record::batch::process::Number;
+use crate::record::batch::process::ProcessNumber;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,46 +35,48 @@ use crate::record::name::jvm::MapRequests;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
 use crate::record::store::liveness::Heavy;
 use crate::record::target::modules::AddressMap;
-use crate::trace::{CallTrace, Metadata, Saved, Saves, TraceError, TraceSeries, Value, Written};
+use crate::trace::{
+    CallTrace, Metadata, SavedTrace, Saves, TraceError, TraceSeries, Value, Written,
+};
 
 mod backlog;
 mod process;
 mod work;
 
-use self::process::{Process, Stack};
+use self::process::{Stack, WriterProcess};
 use self::work::Work;
 
-/// Batches in the queue; at the usual rotation a few seconds' worth.
+/// The number of batches in the queue: a few seconds' worth at the usual rotation.
 const QUEUE: usize = 64;
-/// Written batches whose memory is kept for the next ones.
+/// The number of written batches whose memory is kept for the next ones.
 const BLANKS: usize = 4;
 
-/// What was written.
+/// The totals of what was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    /// Samples.
+pub(crate) struct WrittenTotals {
+    /// The number of samples of CPU time.
     pub(crate) samples: u64,
-    /// Sum of their weights.
+    /// The sum of their weights.
     pub(crate) weight: u64,
-    /// Samples by end reason, in the order of [`EndReason::ALL`].
+    /// The numbers of these samples by end reason, in the order of [`EndReason::ALL`].
     pub(crate) reasons: [u64; EndReason::ALL.len()],
-    /// Samples of time that threads did not run, which are in none of these, and those of them
-    /// whose stack reached the root.
+    /// The number of wall-clock samples, which the fields above do not count, and the number of
+    /// those that were unwound to the root.
     pub(crate) wall: (u64, u64),
-    /// Threads that have samples.
+    /// The number of threads that have samples.
     pub(crate) threads: u64,
-    /// Samples of a thread that was never told of: not written.
+    /// The number of samples of unknown threads, which are not written.
     pub(crate) unattributed: u64,
-    /// Addresses that were written before their names were known.
+    /// The number of addresses that were written before their names were known.
     pub(crate) unnamed: u64,
-    /// Samples that were left out because the files had reached their limit.
+    /// The number of samples that were left out because the files had reached their limit.
     pub(crate) left_out: u64,
 }
 
-impl Totals {
-    /// Adds those of another process.
+impl WrittenTotals {
+    /// Adds the totals of another process.
     fn add(&mut self, other: &Self) {
-        // All by name: one that is new cannot be forgotten here.
+        // The pattern names every field, so that a new field cannot be forgotten.
         let Self { samples, weight, reasons, wall, threads, unattributed, unnamed, left_out } =
             other;
         self.samples += samples;
@@ -105,91 +107,91 @@ impl Totals {
     }
 }
 
-/// What comes to the thread.
+/// A message to the writer thread.
 enum Message {
     /// A process joins.
-    Join(Number, Box<Process>),
-    /// Samples of a process, and what they refer to.
-    Batch(Number, Arc<Batch>),
-    /// Names in a process.
-    SymbolAnswer(Number, SymbolAnswer),
-    /// Nothing more comes of a process.
-    Leave(Number),
-    /// What is in the ring is to be saved.
+    Join(ProcessNumber, Box<WriterProcess>),
+    /// A batch with samples of a process, and the objects that they refer to.
+    Batch(ProcessNumber, Arc<Batch>),
+    /// The answer to a question for names of a process.
+    SymbolAnswer(ProcessNumber, SymbolAnswer),
+    /// A process leaves: no further message comes from it.
+    Leave(ProcessNumber),
+    /// Requests a save of the ring.
     Save,
-    /// Nothing more comes.
+    /// No further message comes.
     End,
 }
 
-/// The way to the thread, which ends when it is gone and all is written.
-struct Queue(SyncSender<Message>);
+/// The queue to the writer thread. After its drop, the thread writes what is left and ends.
+struct MessageQueue(SyncSender<Message>);
 
-impl Drop for Queue {
+impl Drop for MessageQueue {
     fn drop(&mut self) {
-        // A closed queue is a failed writer; `finish` tells why.
+        // A closed queue means a failed writer; `finish` returns the error.
         let _ = self.0.send(Message::End);
     }
 }
 
-/// The thread, as long as processes may join and leave.
-pub(crate) struct Writing {
-    queue: Queue,
+/// The writer thread while processes may join and leave.
+pub(crate) struct WriterThread {
+    queue: MessageQueue,
     thread: JoinHandle<Finished>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterStatus>,
     saves: Saves,
-    /// What finds names, for all processes; since there is one.
+    /// The threads that find names for all processes, once the first process has started them.
     pool: Arc<Mutex<Option<Arc<SymbolizerPool>>>>,
 }
 
-/// A process's way to the thread. Nothing more comes of the process when it is dropped.
+/// A process's connection to the writer thread. The process leaves when this is dropped.
 pub(crate) struct Writer {
-    number: Number,
+    number: ProcessNumber,
     queue: SyncSender<Message>,
     blanks: Receiver<Arc<Batch>>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterStatus>,
     saves: Saves,
-    /// Samples that were handed over, for who wants to know.
-    handed: Arc<AtomicU64>,
+    /// Counts the samples that were sent.
+    samples_sent: Arc<AtomicU64>,
 }
 
-/// What the processes know of the thread.
+/// The state of the writer thread that the processes can read.
 #[derive(Default)]
-struct Shared {
-    /// Batches sent that the thread is not done with: written, or put to those that wait for names.
+struct WriterStatus {
+    /// The number of sent batches that the thread has neither written nor added to the backlog.
     queued: AtomicUsize,
-    /// Batches wait for names.
+    /// Whether batches wait for names.
     has_backlog: AtomicBool,
     bytes: AtomicU64,
     failed: AtomicBool,
-    /// The files are about to reach their limit.
+    /// Whether the files are about to reach their limit.
     full: AtomicBool,
-    /// Processes of which nobody will want the totals by themselves.
-    summed: Mutex<Vec<Number>>,
+    /// Processes whose totals are needed only as part of the sum.
+    summed: Mutex<Vec<ProcessNumber>>,
 }
 
-impl Shared {
-    fn summed(&self) -> Vec<Number> {
-        // Numbers, each of which is right by itself.
+impl WriterStatus {
+    fn summed(&self) -> Vec<ProcessNumber> {
+        // After a panic the list is still valid.
         std::mem::take(&mut self.summed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The totals of a process, wherever they are.
+/// A handle to the totals of a process in the writer thread.
 #[derive(Default)]
 pub(crate) struct Tally {
-    number: Number,
-    shared: Arc<Shared>,
+    number: ProcessNumber,
+    shared: Arc<WriterStatus>,
 }
 
 impl Tally {
-    /// Has them kept in the sum of such processes only.
+    /// Keeps these totals only as part of the sum.
     pub(crate) fn sum_up(&self) {
-        // As in `Shared::summed`.
+        // As in `WriterStatus::summed`.
         self.shared.summed.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
     }
 }
 
-impl Writing {
+impl WriterThread {
     /// Starts the thread over an open trace.
     pub(crate) fn start(writer: TraceSeries) -> io::Result<Self> {
         Self::with_room(backlog::ROOM, writer)
@@ -197,44 +199,44 @@ impl Writing {
 
     fn with_room(room: usize, writer: TraceSeries) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WriterStatus::default());
         let theirs = Arc::clone(&shared);
         let saves = writer.saves();
         let work = move || {
             let finished = Work::new(writer, room).run(&messages, &theirs);
             if finished.error.is_some() {
-                // Relaxed: the error itself comes with the join.
+                // Relaxed: the join returns the error itself.
                 theirs.failed.store(true, Ordering::Relaxed);
             }
             finished
         };
         let thread = std::thread::Builder::new().name("writer".to_string()).spawn(work)?;
-        Ok(Self { queue: Queue(queue), thread, shared, saves, pool: Arc::default() })
+        Ok(Self { queue: MessageQueue(queue), thread, shared, saves, pool: Arc::default() })
     }
 
-    /// The way for a process, which no other one of the recording has the `number` of. Its
-    /// addresses are resolved by what `names` makes of the way for its answers.
+    /// Adds a process, whose `number` is unique in the recording. `names` creates the symbolizer
+    /// for its addresses, which sends its answers through the given [`AnswerSender`].
     pub(crate) fn join(
         &self,
-        number: Number,
+        number: ProcessNumber,
         pid: i32,
-        names: impl FnOnce(Answers) -> io::Result<FrameNames>,
+        names: impl FnOnce(AnswerSender) -> io::Result<FrameNames>,
     ) -> io::Result<Writer> {
         let queue = self.queue.0.clone();
         let (back, blanks) = sync_channel(BLANKS);
         let pool = Arc::clone(&self.pool);
-        let names = names(Answers { number, queue: queue.clone(), pool })?;
-        let process = Box::new(Process::new(pid as u32, names, back));
-        // A closed queue is a failed writer; `finish` tells why.
+        let names = names(AnswerSender { number, queue: queue.clone(), pool })?;
+        let process = Box::new(WriterProcess::new(pid as u32, names, back));
+        // A closed queue means a failed writer; `finish` returns the error.
         let _ = queue.send(Message::Join(number, process));
         let (shared, saves) = (Arc::clone(&self.shared), self.saves.clone());
-        let handed = Arc::default();
-        Ok(Writer { number, queue, blanks, shared, saves, handed })
+        let samples_sent = Arc::default();
+        Ok(Writer { number, queue, blanks, shared, saves, samples_sent })
     }
 
-    /// Ends the thread and waits for what is queued. All processes have left.
+    /// Ends the thread after it has written everything that is queued. All processes have left.
     pub(crate) fn finish(self) -> Finished {
-        // What is still asked ends with the processes that asked.
+        // Open questions for names ended with the processes that asked them.
         drop((self.queue, self.pool));
         self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
@@ -242,42 +244,42 @@ impl Writing {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // A closed queue is a failed writer, which has forgotten the process.
+        // A closed queue means a failed writer, which no longer has the process.
         let _ = self.queue.send(Message::Leave(self.number));
     }
 }
 
 impl Writer {
-    /// The same, which counts there what is handed over.
-    pub(crate) fn counted_in(mut self, handed: Arc<AtomicU64>) -> Self {
-        self.handed = handed;
+    /// The same, which counts there what is samples_sent over.
+    pub(crate) fn counted_in(mut self, samples_sent: Arc<AtomicU64>) -> Self {
+        self.samples_sent = samples_sent;
         self
     }
 
-    /// An empty batch that nobody else has; in memory that a written one had, if there is any.
+    /// Returns an empty batch that nobody shares. It reuses the memory of a written batch if one is
+    /// available.
     pub(crate) fn blank(&self) -> Arc<Batch> {
         self.blanks.try_recv().unwrap_or_default()
     }
 
-    /// Hands over a batch; waits while the queue is full.
+    /// Sends a batch. Waits while the queue is full.
     pub(crate) fn send(&self, batch: Arc<Batch>) {
-        // Relaxed: what another process adds at the same time makes this one wait for its turn at
-        // worst.
+        // Relaxed: a concurrent add by another process makes this one wait for its turn at worst.
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
         // Relaxed: a count, see `Ledger`.
-        self.handed.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
-        // A closed queue is a failed writer; `finish` tells why.
+        self.samples_sent.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
+        // A closed queue means a failed writer; `finish` returns the error.
         let _ = self.queue.send(Message::Batch(self.number, batch));
     }
 
-    /// Hands over what is mapped.
+    /// Sends the current mappings.
     pub(crate) fn send_addresses(&self, addresses: Arc<AddressMap>) {
         let mut shared = self.blank();
         Arc::make_mut(&mut shared).addresses = Some(addresses);
         self.send(shared);
     }
 
-    /// Says something of the recording, readable by others at once.
+    /// Adds an entry to the metadata, and flushes it so that others can read it at once.
     pub(crate) fn note(&self, key: String, value: Value) {
         let mut shared = self.blank();
         let batch = Arc::make_mut(&mut shared);
@@ -286,74 +288,75 @@ impl Writer {
         self.send(shared);
     }
 
-    /// Its totals.
+    /// Returns a handle to the totals of this process.
     pub(crate) fn tally(&self) -> Tally {
         Tally { number: self.number, shared: Arc::clone(&self.shared) }
     }
 
-    /// Has what is in the ring saved.
+    /// Requests a save of the ring.
     pub(crate) fn save(&self) {
-        // A closed queue is a failed writer; `finish` tells why.
+        // A closed queue means a failed writer; `finish` returns the error.
         let _ = self.queue.send(Message::Save);
     }
 
-    /// What was saved that no process has told of.
-    pub(crate) fn saved(&self) -> Vec<Saved> {
-        self.saves.news()
+    /// Takes the finished saves that no process has reported yet.
+    pub(crate) fn saved(&self) -> Vec<SavedTrace> {
+        self.saves.take_new()
     }
 
-    /// The next batch would have to wait. Who has other duties leaves the samples where they are.
+    /// Whether the next batch would have to wait. A caller with other work leaves the samples in
+    /// the storage then.
     pub(crate) fn is_busy(&self) -> bool {
-        // Relaxed: see `send`; a batch that is taken out meanwhile makes room.
+        // Relaxed: see `send`; a batch that the thread takes meanwhile makes room.
         self.shared.queued.load(Ordering::Relaxed) >= QUEUE
     }
 
-    /// All that was sent is written.
+    /// Whether everything that was sent is written.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        // Acquire: pairs with the Release in `Work::run`; whether batches wait is visible.
+        // Acquire: pairs with the Release in `Work::run`; makes `has_backlog` visible.
         self.shared.queued.load(Ordering::Acquire) == 0
-            // Relaxed: ordered by the load above, or by what is sent later.
+            // Relaxed: ordered by the load above, or by a later message.
             && !self.shared.has_backlog.load(Ordering::Relaxed)
     }
 
-    /// Bytes written so far, both files, of all processes.
+    /// Returns the number of bytes written so far, of both files and all processes.
     pub(crate) fn bytes(&self) -> u64 {
-        // Relaxed: for the eye.
+        // Relaxed: only displayed.
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
-    /// Writing has failed: the recording should end.
+    /// Whether writing has failed, so that the recording should end.
     pub(crate) fn has_failed(&self) -> bool {
         // Relaxed: see `start`.
         self.shared.failed.load(Ordering::Relaxed)
     }
 
-    /// The files are about to reach their limit: the recording should end.
+    /// Whether the files are about to reach their limit, so that the recording should end.
     pub(crate) fn is_full(&self) -> bool {
         // Relaxed: see `Work::run`.
         self.shared.full.load(Ordering::Relaxed)
     }
 }
 
-/// The way for answers of symbolizers.
+/// Sends the answers of symbolizers to the writer thread.
 #[derive(Clone)]
-pub(crate) struct Answers {
-    number: Number,
+pub(crate) struct AnswerSender {
+    number: ProcessNumber,
     queue: SyncSender<Message>,
     pool: Arc<Mutex<Option<Arc<SymbolizerPool>>>>,
 }
 
-impl Answers {
-    /// Names of the process `pid` whose answers come this way.
+impl AnswerSender {
+    /// Starts finding names for the process `pid`, with answers through this sender.
     pub(crate) fn names(self, pid: i32, written: Arc<MapRequests>) -> io::Result<FrameNames> {
         let pool = self.pool()?;
         FrameNames::start(pid, written, pool, move |answer| self.send(answer))
     }
 
-    /// The threads that find names: the first who asks starts them.
+    /// Returns the threads that find names; the first call starts them.
     fn pool(&self) -> io::Result<Arc<SymbolizerPool>> {
-        // Nothing is done under the lock that could leave it half changed.
+        // A panic under the lock cannot leave the value half changed.
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));
@@ -361,61 +364,61 @@ impl Answers {
         Ok(Arc::clone(pool.insert(SymbolizerPool::start()?)))
     }
 
-    /// Hands over an answer; false if nobody waits for it any more.
+    /// Sends an answer. Returns false if the writer thread has ended.
     fn send(&self, answer: SymbolAnswer) -> bool {
         self.queue.send(Message::SymbolAnswer(self.number, answer)).is_ok()
     }
 }
 
-/// Everything is written but the end, or as much as could be.
+/// A trace with everything written except its end, or as much as could be written.
 pub(crate) struct Finished {
     writer: TraceSeries,
-    /// By the numbers of the processes,
-    totals: BTreeMap<Number, Totals>,
-    /// and of those that are in a sum.
-    rest: Totals,
-    /// Of the traces that were to be kept to the end.
+    /// The totals by process number.
+    totals: BTreeMap<ProcessNumber, WrittenTotals>,
+    /// The sum of the totals that are not kept by process.
+    rest: WrittenTotals,
+    /// The stacks of the traces that are kept to the end.
     stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
 }
 
-/// The files as they are in the end.
+/// The closed files of a recording.
 pub(crate) struct Closed {
-    /// What they hold.
+    /// The figures of their content.
     pub(crate) written: Written,
-    /// The data files that are kept of a recording in parts, and how many there were.
+    /// The data files that are kept of a recording in parts, and the number of all parts written.
     pub(crate) parts: (Vec<PathBuf>, u32),
-    /// What was saved of a ring.
-    pub(crate) saves: Vec<Saved>,
-    /// What was in the ring at the end was not.
+    /// The saves of a ring.
+    pub(crate) saves: Vec<SavedTrace>,
+    /// Whether the content of the ring at the end was dropped.
     pub(crate) is_dropped: bool,
-    /// What could not be written to them.
+    /// The error that cut the files short.
     pub(crate) error: Option<TraceError>,
 }
 
 impl Finished {
-    /// What was handed to the writer.
-    pub(crate) fn totals(&self) -> Totals {
+    /// Returns the totals of all processes.
+    pub(crate) fn totals(&self) -> WrittenTotals {
         let mut sum = self.rest.clone();
         self.totals.values().for_each(|totals| sum.add(totals));
         sum
     }
 
-    /// Of it, what is of one process; `None` if that never joined, or is in a sum.
-    pub(crate) fn totals_of(&self, number: Number) -> Option<&Totals> {
+    /// Returns the totals of one process; `None` if it never joined, or is part of the sum.
+    pub(crate) fn totals_of(&self, number: ProcessNumber) -> Option<&WrittenTotals> {
         self.totals.get(&number)
     }
 
-    /// What is left in a ring will not be saved.
+    /// Drops what is left in a ring instead of saving it.
     pub(crate) fn drop_rest(&mut self) {
-        // What could not be written is kept for who makes room.
+        // After a failed write the parts are kept, so that the user can make room and read them.
         if self.error.is_none() {
             self.writer.drop_rest();
         }
     }
 
-    /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;
-    /// after a failure too, as far as the reserve goes.
+    /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files.
+    /// After a failure it writes as much as the reserved space permits.
     pub(crate) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
         // Fails for a value that the format cannot hold, or for the output.
         let told = self.writer.set_closing(metadata);
@@ -434,7 +437,7 @@ impl Finished {
         match finished {
             Ok(written) => Closed { written, parts, saves, is_dropped, error },
             Err(TraceError::CutShort { path, source, kept, lost_samples, closed }) => {
-                // It says more than the error that it came with.
+                // This error says more than an earlier one.
                 let error = TraceError::CutShort { path, source, kept, lost_samples, closed };
                 Closed { written: kept, parts, saves, is_dropped, error: Some(error) }
             }

@@ -1,7 +1,7 @@
-//! What the writer thread knows of one process: its batches in, objects and samples out.
+//! The writer thread's state of one process: it takes batches and writes objects and samples.
 //!
 //! # Invariants
-//! - The process's batches are written in their order.
+//! - The batches of a process are written in their order.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,72 +14,71 @@ use traceprof_abi::storage::log::{Sample as Logged, flags};
 use traceprof_abi::unwind::{trace_end, trace_epoch};
 
 use crate::record::batch::rotation::Batch;
-use crate::record::batch::threads::{Key, ThreadLife, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::batch::traces::Collection;
 use crate::record::name::frames::FrameNames;
 use crate::record::target::modules::AddressMap;
-use crate::record::write::writer::Totals;
-use crate::record::write::writer::backlog::{Backlog, Held};
+use crate::record::write::writer::WrittenTotals;
+use crate::record::write::writer::backlog::{Backlog, WaitingBatch};
 use crate::trace::{
     LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceSeries, Value,
 };
 
-/// A trace that is resolved.
+/// The resolved stack of a call trace.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
     /// Root first.
     pub(super) locations: Vec<LocationId>,
     pub(super) end_reason: u16,
-    own_code: Option<Box<OwnCode>>,
+    jit: Option<Box<JitStack>>,
 }
 
-/// What a stack is made of that goes through code which the target has made: it may have made other
-/// code there before, and may still tell of it.
+/// The frames of a stack with code that the target generated (JIT). The target may have generated
+/// other code there before, and may report names later.
 #[derive(Debug, Clone)]
-struct OwnCode {
+struct JitStack {
     frames: Box<[u64]>,
     epoch: u16,
-    /// The stack is right for these times,
+    /// The times for which the stack is correct.
     times_ns: Range<u64>,
-    /// as far as was told by then.
+    /// The version of the names that the stack was resolved with.
     version: u64,
 }
 
-impl OwnCode {
+impl JitStack {
     fn holds(&self, time_ns: u64, version: u64) -> bool {
         self.version == version && self.times_ns.contains(&time_ns)
     }
 }
 
-/// A process as the thread sees it.
-pub(super) struct Process {
+/// The writer thread's state of one process.
+pub(super) struct WriterProcess {
     pid: u32,
     pub(super) names: FrameNames,
     pub(super) backlog: Backlog,
-    /// No batch of it comes any more.
+    /// Whether the process has left: no further batch comes.
     pub(super) has_left: bool,
-    /// Where written batches go back to.
+    /// Takes written batches back for reuse.
     blanks: SyncSender<Arc<Batch>>,
-    /// Those of the last batch that came,
+    /// The mappings of the last batch that arrived.
     latest: Arc<AddressMap>,
-    /// and of the last one that was written.
+    /// The mappings of the last batch that was written.
     addresses: Arc<AddressMap>,
-    /// Which program of the process it is that names are known of.
+    /// The number of the program whose names are known.
     program: Option<u32>,
-    /// The traces of the last batch that was written, and of those before it that waited.
+    /// The stacks of the last written batch, and of the waiting batches before it.
     pub(super) stacks: HashMap<u64, Stack>,
-    /// Those that are kept to the end.
+    /// The stacks that are kept to the end.
     pub(super) kept: HashMap<u64, Stack>,
-    /// The trace's ids, by key.
-    threads: HashMap<Key, ThreadId>,
-    /// Of them, those that have samples.
+    /// The ids of threads in the trace, by key.
+    threads: HashMap<ThreadKey, ThreadId>,
+    /// The threads that have samples.
     sampled: HashSet<ThreadId>,
-    totals: Totals,
+    totals: WrittenTotals,
 }
 
-impl Process {
-    /// One that joins. Batches come back the way `blanks`; of those that were sent `open` has those
-    /// that are not begun with.
+impl WriterProcess {
+    /// Creates the state of a process that joins. Written batches return through `blanks`.
     pub(super) fn new(pid: u32, names: FrameNames, blanks: SyncSender<Arc<Batch>>) -> Self {
         Self {
             pid,
@@ -94,11 +93,11 @@ impl Process {
             kept: HashMap::new(),
             threads: HashMap::new(),
             sampled: HashSet::new(),
-            totals: Totals::default(),
+            totals: WrittenTotals::default(),
         }
     }
 
-    /// Takes a batch in.
+    /// Asks for the names of a batch, and adds it to the backlog.
     pub(super) fn take(&mut self, batch: Arc<Batch>) {
         if let Some(addresses) = &batch.addresses {
             self.latest = Arc::clone(addresses);
@@ -107,37 +106,45 @@ impl Process {
         self.backlog.push(batch, question, |question| self.names.is_answered(question));
     }
 
-    /// What was handed to the writer so far.
-    pub(super) fn totals(&self) -> Totals {
-        Totals { unnamed: self.names.unnamed, ..self.totals.clone() }
+    /// Returns the totals so far.
+    pub(super) fn totals(&self) -> WrittenTotals {
+        WrittenTotals { unnamed: self.names.unnamed, ..self.totals.clone() }
     }
 
     /// Writes the batches that need not wait.
     pub(super) fn write_ready(&mut self, writer: &mut TraceSeries) -> Result<(), TraceError> {
-        while let Some(held) = self.backlog.pop(|question| self.names.is_answered(question)) {
-            self.write_held(writer, held)?;
+        while let Some(waiting) = self.backlog.pop(|question| self.names.is_answered(question)) {
+            self.write_waiting(writer, waiting)?;
         }
         Ok(())
     }
 
-    /// Writes the oldest batch, which there is no room for, with the names that are known.
+    /// Writes the oldest batch with the names that are known, to make room in the backlog.
     pub(super) fn write_oldest(&mut self, writer: &mut TraceSeries) -> Result<(), TraceError> {
-        self.backlog.pop(|_| true).map_or(Ok(()), |held| self.write_held(writer, held))
+        self.backlog.pop(|_| true).map_or(Ok(()), |waiting| self.write_waiting(writer, waiting))
     }
 
-    fn write_held(&mut self, writer: &mut TraceSeries, held: Held) -> Result<(), TraceError> {
-        self.write(writer, &held)?;
-        let mut batch = held.batch;
+    fn write_waiting(
+        &mut self,
+        writer: &mut TraceSeries,
+        waiting: WaitingBatch,
+    ) -> Result<(), TraceError> {
+        self.write(writer, &waiting)?;
+        let mut batch = waiting.batch;
         if let Some(blank) = Arc::get_mut(&mut batch) {
             blank.clear();
-            // Enough of them wait already, or nobody wants one any more.
+            // An error means that enough blank batches wait already, or that the process has left.
             let _ = self.blanks.try_send(batch);
         }
         Ok(())
     }
 
-    fn write(&mut self, writer: &mut TraceSeries, held: &Held) -> Result<(), TraceError> {
-        let batch = &*held.batch;
+    fn write(
+        &mut self,
+        writer: &mut TraceSeries,
+        waiting: &WaitingBatch,
+    ) -> Result<(), TraceError> {
+        let batch = &*waiting.batch;
         if let Some(addresses) = &batch.addresses {
             let former = self.program.replace(addresses.program());
             if former.is_some_and(|former| former != addresses.program()) {
@@ -146,17 +153,17 @@ impl Process {
             self.write_mappings(writer, addresses)?;
             self.addresses = Arc::clone(addresses);
         }
-        if !held.is_condensed {
-            // Those that the collection has no more are not referred to any more.
+        if !waiting.is_condensed {
+            // No later sample refers to a trace that the collection no longer has.
             self.stacks.retain(|id, _| batch.traces.get(*id).is_some());
         }
         self.names.refresh(&self.addresses.dumps);
         self.resolve(writer, &batch.traces)?;
-        let is_end = |news: &&ThreadNews| matches!(news, ThreadNews::Gone { .. });
+        let is_end = |news: &&ThreadChange| matches!(news, ThreadChange::Exited { .. });
         for news in batch.threads.iter().filter(|news| !is_end(news)) {
             self.write_thread(writer, news)?;
         }
-        // Before the samples: which of their tags are texts is said there.
+        // Before the samples: the metadata says which of their tags are texts.
         for (key, value) in &batch.metadata {
             writer.set_metadata(key, value.clone())?;
         }
@@ -177,21 +184,21 @@ impl Process {
         Ok(())
     }
 
-    /// Stacks of the new traces.
+    /// Resolves the stacks of the new traces.
     fn resolve(&mut self, writer: &mut TraceSeries, traces: &Collection) -> Result<(), TraceError> {
         for entry in traces.entries() {
             if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
                 let (frames, epoch) = (traces.frames_of(entry), trace_epoch(entry.flags));
                 let addresses = &self.addresses;
-                // Before: what is told meanwhile is not in it.
+                // Read before the names: the stack may miss names that arrive meanwhile.
                 let version = self.names.version();
                 let named = self.names.stack(writer, addresses, (frames, epoch), u64::MAX - 1)?;
-                let own_code = named.has_own_code.then(|| {
+                let jit = named.has_own_code.then(|| {
                     let (frames, times_ns) = (frames.into(), named.times_ns);
-                    Box::new(OwnCode { frames, epoch, times_ns, version })
+                    Box::new(JitStack { frames, epoch, times_ns, version })
                 });
                 let end_reason = trace_end(entry.flags);
-                place.insert(Stack { locations: named.locations, end_reason, own_code });
+                place.insert(Stack { locations: named.locations, end_reason, jit });
             }
         }
         Ok(())
@@ -228,16 +235,16 @@ impl Process {
     fn write_thread(
         &mut self,
         writer: &mut TraceSeries,
-        news: &ThreadNews,
+        news: &ThreadChange,
     ) -> Result<(), TraceError> {
         match news {
-            ThreadNews::Seen { key, life } => self.write_new_thread(writer, *key, life)?,
-            ThreadNews::Renamed { key, name } => {
+            ThreadChange::Seen { key, life } => self.write_new_thread(writer, *key, life)?,
+            ThreadChange::Renamed { key, name } => {
                 if let Some(id) = self.threads.get(key) {
                     writer.rename_thread(*id, name)?;
                 }
             }
-            ThreadNews::Gone { key, time_ns } => {
+            ThreadChange::Exited { key, time_ns } => {
                 if let Some(id) = self.threads.remove(key) {
                     self.sampled.remove(&id);
                     writer.thread_exit(id, *time_ns)?;
@@ -250,7 +257,7 @@ impl Process {
     fn write_new_thread(
         &mut self,
         writer: &mut TraceSeries,
-        key: Key,
+        key: ThreadKey,
         life: &ThreadLife,
     ) -> Result<(), TraceError> {
         let (inner_pid, inner_tid) = life.inner;
@@ -259,7 +266,7 @@ impl Process {
         let id = writer.thread(&thread)?;
         self.threads.insert(key, id);
         if (inner_pid, inner_tid) != (pid, tid) {
-            // In a pid namespace: what the target itself calls the thread.
+            // In a pid namespace, these are the ids that the target itself sees.
             let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));
             writer.set_metadata(&format!("inner_ids.{}", id.0), Value::List(ids.into()))?;
         }
@@ -297,7 +304,7 @@ impl Process {
             tags: tags_of(logged, texts, text_tags),
         };
         let mut stack = self.stacks.get_mut(&logged.trace_id);
-        if let Some(Stack { locations, own_code: Some(own), .. }) = stack.as_deref_mut()
+        if let Some(Stack { locations, jit: Some(own), .. }) = stack.as_deref_mut()
             && !own.holds(logged.time, self.names.version())
         {
             let frames = (&*own.frames, own.epoch);
@@ -310,13 +317,13 @@ impl Process {
     }
 }
 
-/// What the thread waits on, which is one of the batch's texts.
+/// Returns the object that the thread waits on, which is one of the batch's texts.
 fn waited_on(logged: &Logged, texts: &[TextId]) -> Option<TextId> {
     let place = logged.event.checked_sub(1).filter(|_| logged.flags & flags::WALL != 0)?;
     texts.get(usize::try_from(place).ok()?).copied()
 }
 
-/// The tags as the trace has them: those that are places of texts get the texts' ids, plus 1.
+/// Returns the tags for the trace: an index into the batch's texts becomes the text's id plus 1.
 fn tags_of(logged: &Logged, texts: &[TextId], text_tags: u16) -> [u32; TAGS] {
     let mut tags = logged.tags;
     for tag in tags.iter_mut().enumerate().filter(|(place, _)| text_tags >> place & 1 == 1) {

@@ -1,9 +1,9 @@
-//! What the writer thread does: batches of all processes in, one trace out.
+//! The work of the writer thread: it takes batches of all processes and writes one trace.
 //!
 //! # Invariants
-//! - Nothing here waits but for the next message.
-//! - Of a process that has left nothing is kept, when all of it is written, but its totals and the
-//!   stacks that were to be kept to the end.
+//! - The thread waits for nothing but the next message.
+//! - Once everything of a process that has left is written, only its totals are kept, and the
+//!   stacks to keep to the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic;
@@ -11,28 +11,27 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
 use std::time::Instant;
 
-use crate::record::batch::process::Number;
-use crate::record::write::writer::process::{Process, Stack};
-use crate::record::write::writer::{Finished, Message, Shared, Totals};
+use crate::record::batch::process::ProcessNumber;
+use crate::record::write::writer::process::{Stack, WriterProcess};
+use crate::record::write::writer::{Finished, Message, WriterStatus, WrittenTotals};
 use crate::trace::{TraceError, TraceSeries};
 
-/// What the thread has and does.
+/// The state and the work of the writer thread.
 pub(super) struct Work {
     writer: TraceSeries,
-    /// Memory that batches of all processes may have that wait for names.
+    /// The most memory of batches that wait for names, of all processes, in bytes.
     room: usize,
-    pub(super) processes: BTreeMap<Number, Process>,
-    /// Those of processes that have left.
-    totals: BTreeMap<Number, Totals>,
-    /// Processes whose totals are wanted in a sum only, and are not in it yet,
-    summed: BTreeSet<Number>,
-    /// and the sum.
-    rest: Totals,
+    pub(super) processes: BTreeMap<ProcessNumber, WriterProcess>,
+    /// The totals of processes that have left.
+    totals: BTreeMap<ProcessNumber, WrittenTotals>,
+    /// Processes whose totals are needed only as part of the sum, and are not in it yet.
+    summed: BTreeSet<ProcessNumber>,
+    /// The sum.
+    rest: WrittenTotals,
     kept: HashMap<u64, Stack>,
-    /// Saves of a ring that wait for batches of these processes, up to these marks, which belong to
-    /// them.
-    saves: VecDeque<Vec<(Number, u64)>>,
-    /// No batch comes any more.
+    /// Pending saves of a ring. Each waits for the batches of these processes up to these marks.
+    saves: VecDeque<Vec<(ProcessNumber, u64)>>,
+    /// Whether no further batch comes.
     is_ending: bool,
 }
 
@@ -44,16 +43,16 @@ impl Work {
             processes: BTreeMap::new(),
             totals: BTreeMap::new(),
             summed: BTreeSet::new(),
-            rest: Totals::default(),
+            rest: WrittenTotals::default(),
             kept: HashMap::new(),
             saves: VecDeque::new(),
             is_ending: false,
         }
     }
 
-    pub(super) fn run(mut self, messages: &Receiver<Message>, shared: &Shared) -> Finished {
+    pub(super) fn run(mut self, messages: &Receiver<Message>, shared: &WriterStatus) -> Finished {
         let mut error = None;
-        // A batch that waits at the end waits for an answer.
+        // At the end, batches may still wait for an answer with names.
         while error.is_none()
             && (!self.is_ending || self.has_backlog())
             && let Ok(message) = self.receive(messages)
@@ -65,9 +64,10 @@ impl Work {
             error = taken.and_then(|()| self.write_all()).err();
             self.sum_up(shared.summed());
             let (data, index) = self.writer.bytes_written();
-            // Relaxed, both: for the eye, and ordered by the store below.
+            // Relaxed: only displayed.
             shared.bytes.store(data + index, Ordering::Relaxed);
-            // Relaxed: asks for an end, which comes a little later in any case.
+            // Relaxed: requests the end, which may come a little later. `has_backlog` is ordered by
+            // the Release below.
             shared.full.store(self.writer.is_full(), Ordering::Relaxed);
             shared.has_backlog.store(self.has_backlog(), Ordering::Relaxed);
             if is_batch {
@@ -75,7 +75,7 @@ impl Work {
                 shared.queued.fetch_sub(1, Ordering::Release);
             }
         }
-        self.let_go(|_| true);
+        self.forget(|_| true);
         self.sum_up(shared.summed());
         let Self { writer, totals, rest, kept, .. } = self;
         Finished { writer, totals, rest, stacks: kept, error }
@@ -85,7 +85,7 @@ impl Work {
         self.processes.values().any(|process| !process.backlog.is_empty())
     }
 
-    /// The next message; `None` if a runtime is waited for no more.
+    /// Returns the next message; `None` when the wait for a runtime's names has timed out.
     fn receive(&self, messages: &Receiver<Message>) -> Result<Option<Message>, RecvError> {
         let deadlines = self.processes.values().filter_map(|process| process.names.deadline());
         let Some(deadline) = deadlines.min() else { return messages.recv().map(Some) };
@@ -96,8 +96,8 @@ impl Work {
         }
     }
 
-    /// Takes a message in. What comes of a process that is not there any more is an answer that
-    /// nobody waits for.
+    /// Handles a message. For a process that is forgotten, it can only be an answer that came too
+    /// late.
     pub(super) fn take(&mut self, message: Message) -> Result<(), TraceError> {
         match message {
             Message::Join(number, process) => _ = self.processes.insert(number, *process),
@@ -118,8 +118,9 @@ impl Work {
                 }
             }
             Message::Save => {
-                let mark =
-                    |(number, process): (&Number, &Process)| (*number, process.backlog.mark());
+                let mark = |(number, process): (&ProcessNumber, &WriterProcess)| {
+                    (*number, process.backlog.mark())
+                };
                 self.saves.push_back(self.processes.iter().map(mark).collect());
             }
             Message::End => self.is_ending = true,
@@ -127,8 +128,8 @@ impl Work {
         Ok(())
     }
 
-    /// Writes the batches that need not wait, and those that there is no room for: of the process
-    /// that has most of them.
+    /// Writes the batches that need not wait. Beyond the memory limit, also writes the oldest
+    /// batches of the process with the largest backlog.
     pub(super) fn write_all(&mut self) -> Result<(), TraceError> {
         for process in self.processes.values_mut() {
             process.write_ready(&mut self.writer)?;
@@ -143,13 +144,13 @@ impl Work {
             process.write_oldest(&mut self.writer)?;
             process.write_ready(&mut self.writer)?;
         }
-        self.let_go(|process| process.has_left && process.backlog.is_empty());
+        self.forget(|process| process.has_left && process.backlog.is_empty());
         self.save_ready()
     }
 
-    /// Saves the ring for whom all is written that there was when it was asked for.
+    /// Makes the saves whose batches are all written.
     fn save_ready(&mut self) -> Result<(), TraceError> {
-        let is_done = |(number, mark): &(Number, u64)| {
+        let is_done = |(number, mark): &(ProcessNumber, u64)| {
             self.processes.get(number).is_none_or(|process| process.backlog.has_passed(*mark))
         };
         while self.saves.front().is_some_and(|marks| marks.iter().all(is_done)) {
@@ -159,8 +160,8 @@ impl Work {
         Ok(())
     }
 
-    /// Adds up the totals of these and of those before that had not left.
-    fn sum_up(&mut self, more: Vec<Number>) {
+    /// Moves the totals of these processes, and of earlier ones that have left by now, to the sum.
+    fn sum_up(&mut self, more: Vec<ProcessNumber>) {
         self.summed.extend(more);
         let (totals, rest) = (&mut self.totals, &mut self.rest);
         self.summed.retain(|number| match totals.remove(number) {
@@ -172,9 +173,9 @@ impl Work {
         });
     }
 
-    /// Forgets processes, but for what the end wants to know of them.
-    fn let_go(&mut self, may_go: impl Fn(&Process) -> bool) {
-        let gone: Vec<Number> =
+    /// Drops the state of processes, except what the end of the trace needs.
+    fn forget(&mut self, may_go: impl Fn(&WriterProcess) -> bool) {
+        let gone: Vec<ProcessNumber> =
             self.processes.iter().filter(|it| may_go(it.1)).map(|it| *it.0).collect();
         for number in gone {
             if let Some(process) = self.processes.remove(&number) {

@@ -1,8 +1,8 @@
-//! Indexes and the data that they do or do not belong to.
+//! Tests of indexes against matching and other data.
 
 use super::*;
 
-/// Whatever is changed in a sorted index, all checksums made right again, is found out.
+/// Any change in a sorted index is detected, even with recomputed checksums.
 #[test]
 fn a_forged_cell_does_not_fit_the_data() {
     for compress in CODECS {
@@ -13,12 +13,12 @@ fn a_forged_cell_does_not_fit_the_data() {
         for at in forge::cells(&sound) {
             let fields: &[usize] = match Kind::from_number(sound[at]) {
                 Some(Kind::Page | Kind::Seal | Kind::Eof) => continue,
-                // Whose index it is, and how far it goes; the UUID is for those who read it.
+                // The identity and the covered size; only readers use the UUID.
                 Some(Kind::Identity) if at == HEADER_BYTES => &[0, 1, 2],
                 Some(Kind::Identity) => continue,
                 Some(Kind::Frame | Kind::BlockStart | Kind::BlockPart) => &[0, 1, 2, 3],
                 Some(Kind::BlockSpan | Kind::Call | Kind::CallSummary) => &[0, 1, 2, 3],
-                // An end that is not used.
+                // The end is unused.
                 _ => &[0, 1, 2],
             };
             for field in fields {
@@ -36,7 +36,7 @@ fn a_forged_cell_does_not_fit_the_data() {
     }
 }
 
-/// A journal is compared as far as it goes.
+/// A journal is compared as far as it reaches.
 #[test]
 fn a_torn_journal_fits_the_data() {
     let (data, journal) = journaled(options(CODECS[0]), 300);
@@ -73,7 +73,7 @@ fn an_index_of_all_calls_has_them() {
         }
         calls += u64::from(main && object.kind == "TRACEPOINT_CALL");
     }
-    // And the two streams themselves.
+    // The two streams have cells of their own.
     assert_eq!(all, calls + 2);
     assert!(few < all, "{few} {all}");
     let bytes = files.index();
@@ -89,7 +89,7 @@ fn the_index_of_another_or_an_older_trace_is_refused() {
     let (one, other) = (twin(1), twin(2));
     one.put_index(&other.index());
     assert!(one.open().unwrap_err().what.contains("another trace"));
-    // Its salt is right, its first frame is not.
+    // The salt matches, the first frame does not.
     let longer = Files::written(
         WriterOptions { salt: Some(1), frame_bytes: 900, ..options(CODECS[0]) },
         300,
@@ -97,7 +97,7 @@ fn the_index_of_another_or_an_older_trace_is_refused() {
     one.put_index(&longer.index());
     assert!(one.open().unwrap_err().what.contains("another trace"));
 
-    // The data file goes on behind what was looked at.
+    // The data file continues after the covered part.
     let (data, _) = journaled(options(CODECS[0]), 300);
     let ends: Vec<_> = frame_ends(&data);
     let middle = ends[ends.len() / 2];
@@ -108,17 +108,17 @@ fn the_index_of_another_or_an_older_trace_is_refused() {
     let index = older.index();
     fs::write(&older.path, &data).unwrap();
     assert!(older.open().unwrap_err().what.contains("older"));
-    // With a torn frame behind it was all looked at.
+    // The index does not cover the torn frame.
     let torn = Files::new(&data[..middle + 50], &index);
     assert!(torn.open().unwrap_err().what.contains("older"));
     reindex(&torn.path, false).unwrap();
     assert_eq!(torn.open().unwrap().unwrap().reach(), Ok(middle as u64));
 
-    // Or is shorter.
+    // The data file is shorter.
     let whole = Files::written(options(CODECS[0]), 300);
     fs::write(&whole.path, &data[..data.len() - 1]).unwrap();
     assert!(whole.open().unwrap_err().what.contains("beyond"));
-    // What follows the end of a closed trace is nothing.
+    // Data after the end of a closed trace does not count.
     fs::write(&whole.path, [&data[..], b"tail"].concat()).unwrap();
     assert!(whole.open().unwrap().is_some());
     // Another last frame of the same length.
@@ -128,9 +128,9 @@ fn the_index_of_another_or_an_older_trace_is_refused() {
     assert!(whole.open().unwrap_err().what.contains("not in the data"));
 }
 
-/// A trace with a damaged middle gets an index of what is left.
+/// A trace with a damaged middle gets an index of the rest.
 #[test]
-fn a_lossy_trace_gets_an_index_of_the_rest() {
+fn a_lossy_trace_gets_an_index_of_its_readable_part() {
     for compress in CODECS {
         let files = Files::written(options(compress), 900);
         let mut data = files.data();
@@ -149,7 +149,7 @@ fn a_lossy_trace_gets_an_index_of_the_rest() {
     }
 }
 
-/// An index in order of a trace that is not whole is used as far as it can be.
+/// A sorted index of an incomplete trace is used as far as possible.
 #[test]
 fn an_unfinished_or_lossy_trace_says_so_with_an_index_of_its_own() {
     let (data, _) = journaled(options(CODECS[0]), 900);

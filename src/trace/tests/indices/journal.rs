@@ -1,9 +1,9 @@
-//! Journals: as far as they are sound, and no further.
+//! Tests of journals: they are used as far as they are valid.
 
 use super::*;
 
-/// However much of it is there, a journal is taken up to its last whole group, and what it says is
-/// what the whole one says of these frames.
+/// A truncated journal is used up to its last complete group, and its rows equal those of the
+/// complete journal.
 #[test]
 fn a_torn_journal_says_how_far_it_reaches() {
     let (data, journal) = journaled(options(Compression::Zstd(3)), 120);
@@ -65,7 +65,7 @@ fn a_flipped_bit_shortens_a_journal_and_never_changes_it() {
                 }
             }
             Ok(_) => panic!("bit {bit} made another kind of index"),
-            // Nothing before the groups can be mended.
+            // Damage before the groups cannot be repaired.
             Err(_) => assert!(bit / 8 < HEADER_BYTES + 2 * index::CELL_BYTES + 1, "bit {bit}"),
         }
         file.write_all_at(&journal[bit / 8..bit / 8 + 1], bit as u64 / 8).unwrap();

@@ -1,4 +1,4 @@
-//! Indexes of whole traces: what the writer leaves and what is made anew.
+//! Tests of indexes of complete traces: those that the writer leaves, and rebuilt ones.
 
 mod fit;
 mod journal;
@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use super::*;
 use crate::trace::frame::FrameHeader;
-use crate::trace::index::tables::Tables;
+use crate::trace::index::tables::IndexTables;
 use crate::trace::index::{Index, forge, index_path};
 
-/// A data file and its index, and what is known of the first frame.
+/// A data file and its index, and the header of the first frame.
 struct Files {
     dir: tempfile::TempDir,
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Files {
         Self { dir, path, first }
     }
 
-    /// What a finished writer leaves.
+    /// Creates the files of a finished writer.
     fn written(options: WriterOptions, rounds: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.trace");
@@ -57,7 +57,7 @@ impl Files {
         Index::open(&self.path, &self.first, fs::metadata(&self.path).unwrap().len())
     }
 
-    fn tables(&self) -> Tables {
+    fn tables(&self) -> IndexTables {
         match self.open().unwrap().unwrap() {
             Index::Tables(tables) => tables,
             Index::Sorted(_) => panic!("the index is sorted"),
@@ -83,7 +83,7 @@ fn options(compress: Compression) -> WriterOptions {
     }
 }
 
-/// Threads that end, are renamed and pause, calls that hold many blocks.
+/// Writes threads that exit, are renamed and pause, and calls that contain many blocks.
 fn fill(writer: &mut TraceWriter, rounds: usize) {
     let ids = locations(writer, 5);
     let threads = [1, 2, 3].map(|tid| writer.thread(&thread(tid)).unwrap());
@@ -100,7 +100,7 @@ fn fill(writer: &mut TraceWriter, rounds: usize) {
     writer.thread_exit(threads[1], rounds as u64).unwrap();
 }
 
-/// Data and journal of a writer into memory.
+/// Returns the data and the journal of a writer into memory.
 fn journaled(options: WriterOptions, rounds: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut writer, data, index) = memory_writer(options);
     fill(&mut writer, rounds);
@@ -137,13 +137,13 @@ fn a_journal_and_its_sorted_form_say_the_same() {
             let last = tables.neutral[6].iter().rfind(|(_, id, _)| *id == 2).unwrap();
             Some((Kind::Thread, last.2))
         });
-        // The temporary file is gone.
+        // The temporary file was removed.
         assert_eq!(sorted.names(), ["a.trace", "a.trace.idx"]);
     }
 }
 
 #[test]
-fn an_index_made_anew_equals_the_one_that_was_left() {
+fn a_rebuilt_index_equals_the_original() {
     let collect = |compress| WriterOptions { mode: WriteMode::Collect, ..options(compress) };
     for compress in CODECS {
         for options in [options(compress), collect(compress)] {
@@ -167,7 +167,7 @@ fn an_index_made_anew_equals_the_one_that_was_left() {
     }
 }
 
-/// Where each frame ends.
+/// Returns the end of each frame.
 fn frame_ends(data: &[u8]) -> Vec<usize> {
     let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
     let mut ends = Vec::new();
@@ -189,7 +189,7 @@ fn an_index_that_cannot_be_sorted_stays_a_journal() {
         (dir, path, written)
     };
     let temporary = |path: &Path| PathBuf::from(format!("{}.tmp", index_path(path).display()));
-    // What stands in the way is no file that a writer left.
+    // The obstacle is not a file that a writer left.
     let (_dir, path, written) = finish(&|path| fs::create_dir(temporary(path)).unwrap());
     assert!(written.unsorted.is_some());
     let first = Files::new(&fs::read(&path).unwrap(), b"").first;
@@ -207,11 +207,11 @@ fn an_index_that_cannot_be_sorted_stays_a_journal() {
     let (_dir, path, written) = finish(&|path| fs::rename(path, path.with_extension("x")).unwrap());
     assert_eq!(written.unsorted, Some(Unsorted::Moved));
     assert!(!path.exists());
-    // What a killed writer left is no obstacle.
+    // The file of a killed writer is no obstacle.
     let (_dir, path, written) = finish(&|path| fs::write(temporary(path), b"left").unwrap());
     assert_eq!(written.unsorted, None);
     assert!(!temporary(&path).exists());
-    // What another writer is writing is.
+    // The file of a live writer is one.
     let busy = finish(&|path| {
         let file = fs::File::create(temporary(path)).unwrap();
         let lock = nix::fcntl::FlockArg::LockExclusiveNonblock;
@@ -261,12 +261,12 @@ fn a_trace_that_is_being_recorded_keeps_its_journal() {
 }
 
 #[test]
-fn files_without_a_whole_frame_get_no_index() {
+fn files_without_a_complete_frame_get_no_index() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.trace");
     for (bytes, expected) in [
-        (&file_header(DATA_MAGIC)[..], "no whole frame"),
-        (b"no trace at all, though long enough", "is not a trace"),
+        (&file_header(DATA_MAGIC)[..], "no complete frame"),
+        (b"not a trace, but long enough", "is not a trace"),
     ] {
         fs::write(&path, bytes).unwrap();
         let error = reindex(&path, false).unwrap_err();

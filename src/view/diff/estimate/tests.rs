@@ -1,14 +1,14 @@
-//! Reported changes of random recordings, and how often they are false.
+//! Reported changes of random recordings, and the fraction of them that is false.
 
 use super::*;
 
 const FUNCTIONS: usize = 30;
-/// Ten minutes of a thread at 99 Hz, or forty seconds at 999.
+/// Number of samples: ten minutes of a thread at 99 Hz, or forty seconds at 999.
 const SAMPLES: usize = 40_000;
-/// A function goes on for so many samples, on the average.
+/// Average number of consecutive samples in one function.
 const ALIKE: u64 = 5;
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Pseudo-random numbers that are the same in every run (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -25,9 +25,9 @@ impl Random {
     }
 }
 
-/// The shares of a process whose first function has `more` than in others.
+/// Returns the shares of a process whose first function has `more` than in other processes.
 fn shares(more: f64) -> Vec<f64> {
-    let weights: Vec<f64> = (0..FUNCTIONS).map(|place| 1.0 / (place + 3) as f64).collect();
+    let weights: Vec<f64> = (0..FUNCTIONS).map(|index| 1.0 / (index + 3) as f64).collect();
     let sum: f64 = weights.iter().sum();
     let mut shares: Vec<f64> = weights.iter().map(|weight| weight / sum).collect();
     let rest = 1.0 - shares[0];
@@ -36,7 +36,7 @@ fn shares(more: f64) -> Vec<f64> {
     shares
 }
 
-/// A recording of a process that stays in a function for a while.
+/// Returns a recording of a process that stays in a function for a while.
 fn recording(random: &mut Random, shares: &[f64]) -> (SideTotal, Vec<BlockWeights>) {
     let (mut whole, mut parts) = (SideTotal::default(), vec![BlockWeights::default(); FUNCTIONS]);
     let mut function = 0;
@@ -69,7 +69,7 @@ fn changes(seed: u64, more: f64, estimate: Estimate) -> Vec<ShareChange> {
 }
 
 #[test]
-fn intervals_hold_what_did_not_change_as_often_as_they_say() {
+fn intervals_cover_unchanged_shares_as_often_as_stated() {
     let outside = |estimate: Estimate| {
         let all = (0..60).flat_map(|seed| changes(seed, 0.0, estimate));
         let outside = all.filter(|change| !change.noise).count();
@@ -77,28 +77,28 @@ fn intervals_hold_what_did_not_change_as_often_as_they_say() {
     };
     let found = outside(SideTotal::share);
     assert!((0.02..0.08).contains(&found), "{found}");
-    // Independent samples are what these are not: a profiler that took them so would cry wolf.
+    // These samples are not independent: a profiler that assumed so would raise false alarms.
     let naive = outside(SideTotal::independent);
     assert!(naive > 0.4, "{naive}");
 }
 
 #[test]
-fn of_two_recordings_of_the_same_nearly_nothing_is_told() {
+fn two_recordings_of_the_same_process_report_hardly_any_change() {
     let mut reported = 0;
     for seed in 100..160 {
         let mut all = changes(seed, 0.0, SideTotal::share);
-        tell_apart(all.iter_mut());
+        mark_noise(all.iter_mut());
         reported += all.iter().filter(|change| !change.noise).count();
     }
     assert!(reported <= 10, "{reported} of {}", 60 * FUNCTIONS);
 }
 
 #[test]
-fn a_change_of_five_points_is_told_with_its_size() {
+fn a_change_of_five_points_is_reported_with_its_size() {
     let (mut reported, mut held, mut first) = (0, 0, 0);
     for seed in 200..240 {
         let mut all = changes(seed, 0.05, SideTotal::share);
-        tell_apart(all.iter_mut());
+        mark_noise(all.iter_mut());
         let planted = all[0];
         reported += u32::from(!planted.noise);
         held += u32::from((planted.difference() - 0.05).abs() <= planted.margin);
@@ -111,7 +111,7 @@ fn a_change_of_five_points_is_told_with_its_size() {
     assert!(first >= 39, "{first}");
 }
 
-/// A side whose blocks are all the same.
+/// Returns a side whose blocks are all the same.
 fn even(samples_a_block: u64) -> SideTotal {
     let mut whole = SideTotal::default();
     for block in 0..BLOCKS {
@@ -129,7 +129,7 @@ fn part(of: impl Fn(usize) -> u64) -> BlockWeights {
 #[test]
 fn no_share_is_surer_than_that_of_independent_samples() {
     let whole = even(50);
-    // Equal weights in every block, as if there were no chance at all.
+    // The weights of every block are equal, as if there were no randomness.
     let share = whole.share(&part(|_| 10));
     assert_eq!(share.value, 0.2);
     let binomial = (0.2f64 * 0.8 / 1000.0).sqrt();
@@ -149,7 +149,7 @@ fn a_phase_of_one_block_makes_a_share_unsure() {
 }
 
 #[test]
-fn what_was_hit_once_is_no_news() {
+fn a_single_sample_is_no_change() {
     let whole = even(50);
     let once = whole.share(&part(|block| u64::from(block == 0)));
     let never = whole.share(&BlockWeights::default());
@@ -160,7 +160,7 @@ fn what_was_hit_once_is_no_news() {
 }
 
 #[test]
-fn heavy_samples_are_fewer_than_they_weigh() {
+fn heavy_samples_count_as_fewer_than_their_weight() {
     let mut heavy = SideTotal::default();
     (0..BLOCKS).for_each(|block| heavy.add(block, 50));
     let half = part(|block| if block % 2 == 0 { 50 } else { 0 });
@@ -175,7 +175,7 @@ fn too_little_time_for_blocks_leaves_independent_samples() {
     assert!(whole.blocks() < 2.0);
     let half = part(|block| if block == 3 { 50 } else { 0 });
     assert_eq!(whole.share(&half), whole.independent(&half));
-    // Nothing at all is no share, and no division by it.
+    // An empty side has no share, and causes no division by zero.
     let empty = SideTotal::default();
     let change = ShareChange::new(empty.share(&BlockWeights::default()), whole.share(&half));
     assert!(change.margin.is_finite() && change.chance.is_finite(), "{change:?}");
@@ -193,12 +193,12 @@ fn everything_slower_is_a_change_of_the_rate() {
 fn a_mean_is_as_sure_as_its_blocks_are_alike() {
     let turns = part(|block| if block % 2 == 0 { 9 } else { 11 });
     let mean = SideTotal { series: turns, samples: 200, squares: 200.0 }.mean();
-    // Each block is off by one: the mean of 20 blocks has a twentieth of their variance.
+    // Each block is off by one, so the mean of 20 blocks has a twentieth of their variance.
     let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
     near(mean.value, 10.0);
     near(mean.variance, 20.0 / 19.0 / 20.0);
     near(mean.freedom, 19.0);
-    // In another unit its error is so many times as large, and its variance the square of that.
+    // In another unit the error grows by the factor, and the variance by its square.
     let scaled = mean.times(10.0);
     near(scaled.value, 100.0);
     near(scaled.variance, 100.0 * mean.variance);
@@ -206,17 +206,17 @@ fn a_mean_is_as_sure_as_its_blocks_are_alike() {
 }
 
 #[test]
-fn many_changes_are_held_to_more_than_each_alone() {
+fn many_changes_need_more_evidence_than_one() {
     let change = |chance| ShareChange { before: 0.1, after: 0.2, margin: 0.1, chance, noise: true };
     let reported = |chances: &[f64]| {
         let mut all: Vec<ShareChange> = chances.iter().map(|chance| change(*chance)).collect();
-        tell_apart(all.iter_mut());
+        mark_noise(all.iter_mut());
         all.iter().map(|change| !change.noise).collect::<Vec<_>>()
     };
     assert_eq!(reported(&[0.04]), [true]);
     assert_eq!(reported(&[0.04, 0.5]), [false, false]);
     assert_eq!(reported(&[0.5, 0.02]), [false, true]);
-    // The last that is within its part takes those before it along.
+    // The last change within its threshold also includes the ones before it.
     assert_eq!(reported(&[0.04, 0.03, 0.9, 0.035]), [false, false, false, false]);
     assert_eq!(reported(&[0.037, 0.03, 0.9, 0.035]), [true, true, false, true]);
     assert_eq!(reported(&[]), [] as [bool; 0]);

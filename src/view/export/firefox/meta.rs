@@ -11,7 +11,7 @@ use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::text::escape::escaped;
 
-/// The head of a profile.
+/// Returns the header of a profile.
 pub(super) fn meta(profile: &Profile) -> Value {
     let recording = &profile.recording;
     let period_ns = match profile.mode {
@@ -45,17 +45,17 @@ pub(super) fn meta(profile: &Profile) -> Value {
     })
 }
 
-/// The fields of the markers that spans are.
+/// Returns the schema of span markers.
 fn schema(recording: &RecordingInfo) -> Value {
     let field = |key: &str, label: &str| -> Value {
         json!({ "key": key, "label": label, "format": "string", "searchable": true })
     };
     let mut fields = vec![field(SPAN, "Span"), field(ROOT, "Root span")];
     let keys = recording.tags();
-    for place in 0..traceprof_abi::context::TAGS {
-        let unnamed = format!("tag {place}");
-        let name = keys.get(place).map_or(&unnamed, |key| &key.name);
-        fields.push(field(&tag_key(place), &escaped(name)));
+    for index in 0..traceprof_abi::context::TAGS {
+        let unnamed = format!("tag {index}");
+        let name = keys.get(index).map_or(&unnamed, |key| &key.name);
+        fields.push(field(&tag_key(index), &escaped(name)));
     }
     json!({
         "name": NAME,
@@ -67,7 +67,7 @@ fn schema(recording: &RecordingInfo) -> Value {
     })
 }
 
-/// The modules, by their ids.
+/// Returns the modules, by their ids.
 pub(super) fn libs(profile: &Profile) -> Value {
     profile.modules.iter().map(lib).collect()
 }
@@ -88,7 +88,7 @@ fn lib(module: &Module) -> Value {
     })
 }
 
-/// The id of a module as Breakpad makes it of a build id: a GUID, whose first three numbers are
+/// Returns the Breakpad id of a module with this build id: a GUID whose first three numbers are
 /// little endian, and an age of 0.
 fn breakpad_id(build_id: &[u8]) -> String {
     let mut bytes = [0u8; 16];

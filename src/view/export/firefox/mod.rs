@@ -2,10 +2,11 @@
 //! as markers.
 //!
 //! # Invariants
-//! - Memory is that of the profile, and of the samples of one thread.
-//! - All texts are safe to show before they are written.
+//! - Memory grows with the profile and with the samples of one thread.
+//! - All texts are escaped before they are written.
 //! - Weights are sampling periods, or milliseconds of wall clock time.
-//! - A marker lasts from the first to the last of consecutive samples of a thread with one context.
+//! - A marker extends from the first to the last of consecutive samples of a thread with one
+//!   context.
 
 mod meta;
 mod model;
@@ -23,7 +24,7 @@ use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::processes::Processes;
 use crate::view::profile::step_names::StepNames;
 use crate::view::profile::thread_profile::{Profile, mark_of};
-use crate::view::recording::context::TagTexts;
+use crate::view::recording::context::ContextTags;
 use crate::view::recording::mode::Mode;
 use crate::view::select::error::ViewError;
 use crate::view::select::selection::Selected;
@@ -32,12 +33,12 @@ use model::FirefoxThread;
 use span_markers::SpanMarkers;
 use thread_tables::ThreadTables;
 
-/// Categories, by their places.
+/// The indices of the categories.
 const OTHER: u32 = 0;
 const USER: u32 = 1;
 const IDLE: u32 = 2;
 
-/// Writes all samples of what is selected, which `profile` was loaded from.
+/// Writes all selected samples. `profile` was loaded from the same selection.
 pub(super) fn write(
     trace: &LazyTrace,
     (selected, profile): (&Selected, &Profile),
@@ -50,7 +51,7 @@ pub(super) fn write(
         profile,
         names: StepNames::of_functions(profile),
         processes: Processes::of(profile),
-        tags: TagTexts::new(trace, &profile.recording.tags()),
+        tags: ContextTags::new(trace, &profile.recording.tags()),
         begin_ns: profile.recording.begin_ns().unwrap_or(0),
     };
     write!(out, "{{\"meta\":")?;
@@ -58,7 +59,7 @@ pub(super) fn write(
     write!(out, ",\"libs\":")?;
     put(out, &meta::libs(profile))?;
     write!(out, ",\"pages\":[],\"profilerOverhead\":[],\"counters\":[],\"threads\":[")?;
-    // A kernel thread id may be used again, and must not be here.
+    // The kernel may reuse a thread id, but ids in the profile must be unique.
     let mut lives: HashMap<u32, u32> = HashMap::new();
     let mut first = true;
     for thread in thread_samples::threads(trace, (selected, profile), options) {
@@ -72,19 +73,19 @@ pub(super) fn write(
     Ok(writeln!(out, "]}}")?)
 }
 
-/// Writes JSON. Its texts are escaped already.
+/// Writes JSON. Its texts are already escaped.
 fn put(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     Ok(serde_json::to_writer(out, value)?)
 }
 
-/// Makes threads.
+/// Builds the threads of the profile.
 struct FirefoxBuilder<'a> {
     trace: &'a LazyTrace,
     selected: &'a Selected,
     profile: &'a Profile,
     names: StepNames,
     processes: Processes,
-    tags: TagTexts<'a>,
+    tags: ContextTags<'a>,
     begin_ns: u64,
 }
 
@@ -121,7 +122,7 @@ impl FirefoxBuilder<'_> {
     }
 }
 
-/// Gathers the samples of a thread.
+/// Collects the samples of a thread.
 struct ThreadRows<'a> {
     profile: &'a Profile,
     tables: ThreadTables<'a>,

@@ -1,13 +1,13 @@
-//! The tables of a thread in the processed profile of the Firefox Profiler, version 55: columns of
-//! equal length, which refer to each other by index.
+//! The tables of a thread in the processed profile format of the Firefox Profiler, version 55:
+//! columns of equal length that refer to each other by index.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The version number in a profile; the profiler upgrades older ones when it loads them.
+/// The version of the format. The profiler upgrades older versions when it loads them.
 pub(super) const VERSION: u32 = 55;
 
-/// A thread with all that its samples refer to.
+/// A thread and everything that its samples refer to.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FirefoxThread {
@@ -17,7 +17,7 @@ pub(super) struct FirefoxThread {
     pub(super) tid: String,
     pub(super) process_name: String,
     pub(super) process_type: &'static str,
-    /// Milliseconds, as all times.
+    /// Milliseconds, like all times.
     pub(super) process_startup_time: f64,
     pub(super) process_shutdown_time: Option<f64>,
     pub(super) register_time: f64,
@@ -71,7 +71,7 @@ pub(super) struct StackTable {
 #[serde(rename_all = "camelCase")]
 pub(super) struct FrameTable {
     pub(super) length: usize,
-    /// In the library, -1 for none.
+    /// Addresses in the library, -1 for none.
     pub(super) address: Vec<i64>,
     pub(super) inline_depth: Vec<u32>,
     pub(super) category: Vec<u32>,
@@ -93,7 +93,7 @@ pub(super) struct FuncTable {
     pub(super) is_js: Vec<bool>,
     #[serde(rename = "relevantForJS")]
     pub(super) relevant_for_js: Vec<bool>,
-    /// -1 for none.
+    /// Indices of resources, -1 for none.
     pub(super) resource: Vec<i64>,
     pub(super) file_name: Vec<Option<u32>>,
     pub(super) line_number: Vec<Option<u32>>,
@@ -111,7 +111,7 @@ pub(super) struct ResourceTable {
     pub(super) kind: Vec<u32>,
 }
 
-/// Left empty: the functions are known.
+/// A table that stays empty: the functions are known.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NativeSymbols {

@@ -5,17 +5,17 @@ use serde_json::{Map, Value};
 use super::thread_tables::ThreadTables;
 use super::{OTHER, milliseconds};
 use crate::trace::{Sample, TraceError};
-use crate::view::recording::context::{ContextKey, TagText, TagTexts};
+use crate::view::recording::context::{ContextKey, ContextTags, TagText};
 
 /// The name of the markers and of their schema.
 pub(super) const NAME: &str = "Span";
-/// Fields of a marker.
+/// The fields of a marker.
 pub(super) const SPAN: &str = "span";
 pub(super) const ROOT: &str = "root";
-/// A marker with a start and an end.
+/// The phase of a marker that has a start and an end.
 const INTERVAL: u32 = 1;
 
-/// The contexts of a thread in the order of their times.
+/// The contexts of a thread in time order.
 #[derive(Debug, Default)]
 pub(super) struct SpanMarkers {
     all: Vec<SpanMarker>,
@@ -29,13 +29,13 @@ struct SpanMarker {
     to_ns: u64,
 }
 
-/// The field of the tag at a place.
-pub(super) fn tag_key(place: usize) -> String {
-    format!("tag{place}")
+/// Returns the field of the tag with this index.
+pub(super) fn tag_key(index: usize) -> String {
+    format!("tag{index}")
 }
 
 impl SpanMarkers {
-    /// Takes in a sample, and the time that it stands for.
+    /// Adds a sample and the time that it stands for.
     pub(super) fn add(&mut self, sample: &Sample, from_ns: u64, to_ns: u64) {
         let context = ContextKey::of(sample);
         match self.all.last_mut() {
@@ -49,11 +49,11 @@ impl SpanMarkers {
         }
     }
 
-    /// Writes those that there is anything to say of.
+    /// Writes the markers that have a span or a tag.
     pub(super) fn write(
         &self,
         tables: &mut ThreadTables<'_>,
-        tags: &TagTexts<'_>,
+        tags: &ContextTags<'_>,
         begin_ns: u64,
     ) -> Result<(), TraceError> {
         let name = tables.string(NAME);
@@ -73,19 +73,19 @@ impl SpanMarkers {
     }
 }
 
-fn fields(context: &ContextKey, tags: &TagTexts<'_>) -> Result<Map<String, Value>, TraceError> {
+fn fields(context: &ContextKey, tags: &ContextTags<'_>) -> Result<Map<String, Value>, TraceError> {
     let words = context.in_words(tags)?;
     let mut fields = Map::new();
     fields.insert("type".to_owned(), NAME.into());
     fields.extend(words.span.map(|span| (SPAN.to_owned(), span.to_string().into())));
     fields.extend(words.root.map(|root| (ROOT.to_owned(), root.to_string().into())));
-    let places = (0..).zip(&context.tags).filter(|(_, value)| **value != 0);
-    for ((place, _), (_, word)) in places.zip(words.tags) {
+    let indices = (0..).zip(&context.tags).filter(|(_, value)| **value != 0);
+    for ((index, _), (_, word)) in indices.zip(words.tags) {
         let value = match word {
             TagText::Number(number) => number.to_string(),
             TagText::Text(text) => (*text).to_owned(),
         };
-        fields.insert(tag_key(place), value.into());
+        fields.insert(tag_key(index), value.into());
     }
     Ok(fields)
 }

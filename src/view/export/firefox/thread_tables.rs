@@ -1,4 +1,5 @@
-//! The tables that the stacks of a thread refer to: texts, functions, places, each once.
+//! The tables that the stacks of a thread refer to. They contain each text, function and frame
+//! once.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use crate::view::profile::step_names::StepNames;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
 
-/// The name of what the trace does not define.
+/// The name of functions that the trace does not define.
 const UNKNOWN: &str = "[unknown]";
 /// The type of a resource that is a library.
 const LIBRARY: u32 = 1;
@@ -18,9 +19,9 @@ const LIBRARY: u32 = 1;
 /// The source of a row of the function table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum FuncKey {
-    /// A method, and the text that is its file.
+    /// A method, and the index of its file name.
     Method(MethodId, Option<u32>),
-    /// None: the text that is its name.
+    /// A placeholder, and the index of its name.
     Mark(u32),
 }
 
@@ -50,7 +51,7 @@ impl<'a> ThreadTables<'a> {
         }
     }
 
-    /// The index of a text.
+    /// Returns the index of a text.
     pub(super) fn string(&mut self, text: &str) -> u32 {
         if let Some(index) = self.strings.get(text) {
             return *index;
@@ -61,7 +62,7 @@ impl<'a> ThreadTables<'a> {
         index
     }
 
-    /// The index of a stack that is given root first; `None` for one without any step.
+    /// Returns the index of a stack, given root first, or `None` for an empty stack.
     pub(super) fn stack(
         &mut self,
         steps: impl Iterator<Item = StackStep<LocationId>>,
@@ -85,23 +86,23 @@ impl<'a> ThreadTables<'a> {
         if let Some(index) = self.frames.get(&step) {
             return *index;
         }
-        let place = match step {
-            StackStep::Frame(id) => self.place(id),
+        let row = match step {
+            StackStep::Frame(id) => self.frame_row(id),
             _ => {
                 let name = self.names.text(step.map(|location| self.names.id(location)));
                 let func = self.mark(name);
-                FrameRow { func, address: -1, line: None, inline_depth: 0 }
+                FrameTableRow { func, address: -1, line: None, inline_depth: 0 }
             }
         };
         let table = &mut self.thread.frame_table;
-        table.address.push(place.address);
-        table.inline_depth.push(place.inline_depth);
+        table.address.push(row.address);
+        table.inline_depth.push(row.inline_depth);
         table.category.push(if matches!(step, StackStep::Wait(_)) { IDLE } else { USER });
         table.subcategory.push(0);
-        table.func.push(place.func);
+        table.func.push(row.func);
         table.native_symbol.push(None);
         table.inner_window_id.push(0);
-        table.line.push(place.line);
+        table.line.push(row.line);
         table.column.push(None);
         table.length = table.func.len();
         let index = last(table.length);
@@ -109,13 +110,18 @@ impl<'a> ThreadTables<'a> {
         index
     }
 
-    fn place(&mut self, id: LocationId) -> FrameRow {
+    fn frame_row(&mut self, id: LocationId) -> FrameTableRow {
         let profile = self.profile;
         let Some(location) = profile.locations.get(id.0 as usize) else {
-            return FrameRow { func: self.mark(UNKNOWN), address: -1, line: None, inline_depth: 0 };
+            return FrameTableRow {
+                func: self.mark(UNKNOWN),
+                address: -1,
+                line: None,
+                inline_depth: 0,
+            };
         };
         let (mut physical, mut inline_depth) = (location, 0);
-        // The id of a parent is smaller, so this ends.
+        // A parent has a smaller id, so this loop terminates.
         while let Some(parent) = physical.inline_parent
             && let Some(outer) = profile.locations.get(parent.0 as usize)
         {
@@ -129,10 +135,16 @@ impl<'a> ThreadTables<'a> {
             Some(_) => i64::try_from(physical.svma).unwrap_or(-1),
             None => -1,
         };
-        FrameRow { func, address, line: (location.line > 0).then_some(location.line), inline_depth }
+        FrameTableRow {
+            func,
+            address,
+            line: (location.line > 0).then_some(location.line),
+            inline_depth,
+        }
     }
 
-    /// A method, as part of a module: an inlined one is part of that which it is inlined in.
+    /// Returns the index of a method in a module. An inlined method belongs to the module that it
+    /// is inlined into.
     fn function(&mut self, id: MethodId, file: Option<u32>, module: Option<ModuleId>) -> u32 {
         let key = FuncKey::Method(id, file);
         if let Some(index) = self.functions.get(&key) {
@@ -192,15 +204,15 @@ impl<'a> ThreadTables<'a> {
     }
 }
 
-/// Where a frame is.
-struct FrameRow {
+/// A row of the frame table.
+struct FrameTableRow {
     func: u32,
     address: i64,
     line: Option<u32>,
     inline_depth: u32,
 }
 
-/// The last index of a column. More than four billion rows fit in no memory.
+/// Returns the last index of a column. Memory cannot hold more than four billion rows.
 fn last(length: usize) -> u32 {
     u32::try_from(length.saturating_sub(1)).unwrap_or(u32::MAX)
 }

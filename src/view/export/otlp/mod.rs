@@ -1,13 +1,13 @@
 //! Profiles of OpenTelemetry, for its collectors, after OTLP 1.10 (`v1development`, alpha).
 //!
-//! The message is an export request, so a collector takes the file unchanged. It is built from the
-//! pprof profile, since both formats have the same tables.
+//! The message is an export request, so a collector accepts the file unchanged. It is built from
+//! the pprof profile, because both formats have the same tables.
 //!
 //! # Invariants
-//! - The values of each profile add up to those of the samples: one profile for time, one for
-//!   samples.
-//! - Each process has a resource of its own with its samples below; the tables are common to all.
-//! - Index 0 of each table is empty, as the format demands: index 0 means nothing.
+//! - The values of each profile add up to the values of the samples. There is one profile for time
+//!   and one for samples.
+//! - Each process has its own resource with its samples below. The tables are shared.
+//! - Index 0 of each table is empty, as the format requires: index 0 means no value.
 
 mod resource;
 
@@ -25,11 +25,11 @@ use super::pprof::{self, TAG_PREFIX, proto};
 use super::{ExportOptions, Profile};
 use crate::view::recording::recording_info::RecordingInfo;
 
-/// Where the semantic conventions of OpenTelemetry name something, it is called so.
+/// Names of labels that the semantic conventions of OpenTelemetry define.
 const CONVENTIONS: [(&str, &str); 2] = [("thread", "thread.name"), ("tid", "thread.id")];
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 
-/// The attributes that replace labels. A tag of the same name gets another attribute.
+/// Returns the attribute that replaces a label. A tag with the same name gets another attribute.
 fn attribute_key(label: &str) -> Cow<'_, str> {
     match CONVENTIONS.iter().find(|(own, name)| *own == label || *name == label) {
         Some((own, name)) if *own == label => (*name).into(),
@@ -48,31 +48,31 @@ pub(super) fn write(
     out.write_all(&OtlpBuilder::new(&made).finish(profile).encode_to_vec())
 }
 
-/// Distinct things in the order of their first use, after the empty one.
+/// A table of distinct values in the order of their first use, after the empty value.
 struct InternTable<T> {
-    places: HashMap<T, i32>,
+    indices: HashMap<T, i32>,
 }
 
 impl<T: Hash + Eq + Clone> InternTable<T> {
     fn new(empty: T) -> Self {
-        Self { places: HashMap::from([(empty, 0)]) }
+        Self { indices: HashMap::from([(empty, 0)]) }
     }
 
-    fn place(&mut self, of: T) -> i32 {
-        let next = place(self.places.len());
-        *self.places.entry(of).or_insert(next)
+    fn index(&mut self, of: T) -> i32 {
+        let next = index(self.indices.len());
+        *self.indices.entry(of).or_insert(next)
     }
 
     fn finish(self) -> Vec<T> {
-        let mut all: Vec<_> = self.places.into_iter().collect();
-        all.sort_by_key(|(_, place)| *place);
+        let mut all: Vec<_> = self.indices.into_iter().collect();
+        all.sort_by_key(|(_, index)| *index);
         all.into_iter().map(|(it, _)| it).collect()
     }
 }
 
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Said {
+enum OtlpValue {
     Nothing,
     Text(String),
     Number(i64),
@@ -81,31 +81,31 @@ enum Said {
 /// The samples of a process.
 #[derive(Default)]
 struct OfProcess {
-    /// Stack, attributes and link of each sample.
-    places: Vec<(i32, Vec<i32>, i32)>,
-    /// Two values of each sample: samples, time.
+    /// The stack, attributes and link of each sample.
+    indices: Vec<(i32, Vec<i32>, i32)>,
+    /// The two values of each sample: samples and time.
     values: Vec<[i64; 2]>,
 }
 
-/// Makes the message of a profile of pprof.
+/// Builds the message from a pprof profile.
 struct OtlpBuilder<'a> {
     made: &'a proto::Profile,
     strings: Vec<String>,
-    string_places: HashMap<String, i32>,
+    string_indices: HashMap<String, i32>,
     stacks: InternTable<Vec<i32>>,
     links: InternTable<(Vec<u8>, Vec<u8>)>,
-    attributes: InternTable<(i32, Said)>,
+    attributes: InternTable<(i32, OtlpValue)>,
 }
 
 impl<'a> OtlpBuilder<'a> {
     fn new(made: &'a proto::Profile) -> Self {
         let strings = made.string_table.clone();
-        let places = strings.iter().enumerate();
-        let string_places = places.map(|(at, text)| (text.clone(), place(at))).collect();
+        let indices = strings.iter().enumerate();
+        let string_indices = indices.map(|(at, text)| (text.clone(), index(at))).collect();
         let stacks = InternTable::new(Vec::new());
         let links = InternTable::new((Vec::new(), Vec::new()));
-        let attributes = InternTable::new((0, Said::Nothing));
-        Self { made, strings, string_places, stacks, links, attributes }
+        let attributes = InternTable::new((0, OtlpValue::Nothing));
+        Self { made, strings, string_indices, stacks, links, attributes }
     }
 
     fn finish(mut self, profile: &Profile) -> otlp::ProfilesData {
@@ -117,10 +117,10 @@ impl<'a> OtlpBuilder<'a> {
                 processes.push((pid, OfProcess::default()));
                 processes.len() - 1
             });
-            let places = self.places(sample);
+            let indices = self.indices(sample);
             if let (Some((_, process)), [count, time]) = (processes.get_mut(at), &sample.value[..])
             {
-                process.places.push(places);
+                process.indices.push(indices);
                 process.values.push([*count, *time]);
             }
         }
@@ -147,61 +147,61 @@ impl<'a> OtlpBuilder<'a> {
         usize::try_from(at).ok().and_then(|at| self.made.string_table.get(at)).map_or("", |it| it)
     }
 
-    /// The stack, the attributes and the link of a sample.
-    fn places(&mut self, sample: &'a proto::Sample) -> (i32, Vec<i32>, i32) {
-        let stack = sample.location_id.iter().map(|id| place(*id as usize)).collect();
-        let stack = self.stacks.place(stack);
+    /// Returns the indices of the stack, the attributes and the link of a sample.
+    fn indices(&mut self, sample: &'a proto::Sample) -> (i32, Vec<i32>, i32) {
+        let stack = sample.location_id.iter().map(|id| index(*id as usize)).collect();
+        let stack = self.stacks.index(stack);
         let mut ids = [None; 2];
         let linked = ["trace_id", "span_id"];
         for (id, key) in ids.iter_mut().zip(linked) {
             *id = self.label(sample, key).and_then(|label| bytes(self.text(label.text)));
         }
-        // A link is of both; one alone is an attribute.
+        // A link needs both ids. A single id is an attribute.
         let link = match ids {
             [Some((trace, 16)), Some((span, 8))] => {
-                self.links.place((trace[..16].to_vec(), span[..8].to_vec()))
+                self.links.index((trace[..16].to_vec(), span[..8].to_vec()))
             }
             _ => 0,
         };
         let mut attributes = Vec::with_capacity(sample.label.len());
         for label in &sample.label {
             let key = self.text(label.key);
-            // The resource says whose the sample is.
+            // The resource already names the process.
             if key == "pid" || key == pprof::PROCESS || (link != 0 && linked.contains(&key)) {
                 continue;
             }
-            let said = match label.text {
-                0 => Said::Number(label.number),
-                text => Said::Text(self.text(text).to_owned()),
+            let value = match label.text {
+                0 => OtlpValue::Number(label.number),
+                text => OtlpValue::Text(self.text(text).to_owned()),
             };
-            attributes.push(self.attribute(&attribute_key(key), said));
+            attributes.push(self.attribute(&attribute_key(key), value));
         }
         (stack, attributes, link)
     }
 
-    fn attribute(&mut self, key: &str, said: Said) -> i32 {
+    fn attribute(&mut self, key: &str, value: OtlpValue) -> i32 {
         let key = self.string(key);
-        self.attributes.place((key, said))
+        self.attributes.index((key, value))
     }
 
     fn string(&mut self, text: &str) -> i32 {
-        if let Some(place) = self.string_places.get(text) {
-            return *place;
+        if let Some(index) = self.string_indices.get(text) {
+            return *index;
         }
-        let at = place(self.strings.len());
+        let at = index(self.strings.len());
         self.strings.push(text.to_owned());
-        self.string_places.insert(text.to_owned(), at);
+        self.string_indices.insert(text.to_owned(), at);
         at
     }
 
-    /// Time first: tools show the first profile by default.
+    /// Returns the profiles of a process, time first: tools show the first profile by default.
     fn profiles(&self, process: &OfProcess) -> Vec<otlp::Profile> {
         let types = self.made.sample_type.iter().enumerate().rev();
         types.map(|(value, kind)| self.profile(process, value, kind)).collect()
     }
 
     fn profile(&self, process: &OfProcess, value: usize, kind: &proto::ValueType) -> otlp::Profile {
-        let samples = process.places.iter().zip(&process.values);
+        let samples = process.indices.iter().zip(&process.values);
         let samples = samples.map(|((stack_index, attributes, link_index), values)| otlp::Sample {
             stack_index: *stack_index,
             attribute_indices: attributes.clone(),
@@ -226,12 +226,12 @@ impl<'a> OtlpBuilder<'a> {
         for mapping in &made.mapping {
             let build_id = self.text(mapping.build_id);
             let attribute = (!build_id.is_empty())
-                .then(|| self.attribute(BUILD_ID, Said::Text(build_id.to_owned())));
+                .then(|| self.attribute(BUILD_ID, OtlpValue::Text(build_id.to_owned())));
             mapping_table.push(otlp::Mapping {
                 memory_start: mapping.memory_start,
                 memory_limit: mapping.memory_limit,
                 file_offset: 0,
-                filename_strindex: string_place(mapping.filename),
+                filename_strindex: string_index(mapping.filename),
                 attribute_indices: attribute.into_iter().collect(),
             });
         }
@@ -253,15 +253,15 @@ impl<'a> OtlpBuilder<'a> {
     }
 }
 
-/// The indices of pprof's tables start at 1, too.
+/// Converts a location. The indices of pprof's tables start at 1, too.
 fn location(of: &proto::Location) -> otlp::Location {
     let line = |line: &proto::Line| otlp::Line {
-        function_index: place(line.function_id as usize),
+        function_index: index(line.function_id as usize),
         line: line.line,
         column: 0,
     };
     otlp::Location {
-        mapping_index: place(of.mapping_id as usize),
+        mapping_index: index(of.mapping_id as usize),
         address: of.address,
         lines: of.line.iter().map(line).collect(),
         attribute_indices: Vec::new(),
@@ -270,25 +270,25 @@ fn location(of: &proto::Location) -> otlp::Location {
 
 fn function(of: &proto::Function) -> otlp::Function {
     otlp::Function {
-        name_strindex: string_place(of.name),
-        system_name_strindex: string_place(of.system_name),
-        filename_strindex: string_place(of.filename),
+        name_strindex: string_index(of.name),
+        system_name_strindex: string_index(of.system_name),
+        filename_strindex: string_index(of.filename),
         start_line: 0,
     }
 }
 
-fn attribute((key_strindex, said): (i32, Said)) -> otlp::KeyValueAndUnit {
-    let value = match said {
-        Said::Nothing => None,
-        Said::Text(text) => Some(Word::StringValue(text)),
-        Said::Number(number) => Some(Word::IntValue(number)),
+fn attribute((key_strindex, value): (i32, OtlpValue)) -> otlp::KeyValueAndUnit {
+    let value = match value {
+        OtlpValue::Nothing => None,
+        OtlpValue::Text(text) => Some(Word::StringValue(text)),
+        OtlpValue::Number(number) => Some(Word::IntValue(number)),
     };
     let value = value.map(|value| AnyValue { value: Some(value) });
     otlp::KeyValueAndUnit { key_strindex, value, unit_strindex: 0 }
 }
 
 fn value_type(of: &proto::ValueType) -> otlp::ValueType {
-    let (type_strindex, unit_strindex) = (string_place(of.kind), string_place(of.unit));
+    let (type_strindex, unit_strindex) = (string_index(of.kind), string_index(of.unit));
     otlp::ValueType { type_strindex, unit_strindex }
 }
 
@@ -297,7 +297,7 @@ fn scope(recording: &RecordingInfo) -> InstrumentationScope {
     InstrumentationScope { name: "traceprof".to_owned(), version, ..Default::default() }
 }
 
-/// The bytes of an id of at most 32 hexadecimal digits, and their number.
+/// Parses an id of at most 32 hexadecimal digits into its bytes and their number.
 fn bytes(digits: &str) -> Option<([u8; 16], usize)> {
     let mut bytes = [0; 16];
     let length = digits.len() / 2;
@@ -311,12 +311,13 @@ fn after_empty<T: Default>(all: impl Iterator<Item = T>) -> Vec<T> {
     [T::default()].into_iter().chain(all).collect()
 }
 
-/// An index into a table; 0 if it exceeds the format's range, which memory does not allow.
-fn place(at: usize) -> i32 {
+/// Converts an index into a table. Returns 0 if it exceeds the format's range, which memory does
+/// not allow.
+fn index(at: usize) -> i32 {
     i32::try_from(at).unwrap_or(0)
 }
 
-fn string_place(at: i64) -> i32 {
+fn string_index(at: i64) -> i32 {
     i32::try_from(at).unwrap_or(0)
 }
 

@@ -1,4 +1,4 @@
-//! The resource of a process, after the semantic conventions of OpenTelemetry: the program and the
+//! The resource of a process by the semantic conventions of OpenTelemetry: the program and the
 //! host.
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Word;
@@ -14,7 +14,7 @@ use crate::view::text::escape::escaped;
 /// The prefix of metadata that a process published about itself.
 const PUBLISHED: &str = "otel.";
 const SERVICE: &str = "service.name";
-/// The attributes that the recorder decides, whatever the process published.
+/// The attributes that the recorder sets, whatever the process published.
 const OURS: [&str; 7] = [PID, EXECUTABLE, COMMAND, COMMAND_ARGS, COMMAND_LINE, HOST, OS];
 const PID: &str = "process.pid";
 const EXECUTABLE: &str = "process.executable.name";
@@ -24,7 +24,7 @@ const COMMAND_LINE: &str = "process.command_line";
 const HOST: &str = "host.name";
 const OS: &str = "os.type";
 
-/// The resource of a process.
+/// Returns the resource of a process.
 pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
     let recording = &profile.recording;
     let mut attributes = vec![attribute(PID, Word::IntValue(pid))];
@@ -55,8 +55,8 @@ pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// The attributes that the process published. With several processes it is unknown which one
-/// published them.
+/// Returns the attributes that the process published. With several processes it is unknown which
+/// one published them.
 fn published(recording: &RecordingInfo) -> Vec<KeyValue> {
     if !recording.processes().is_empty() {
         return Vec::new();
@@ -73,22 +73,22 @@ fn published(recording: &RecordingInfo) -> Vec<KeyValue> {
     own.collect()
 }
 
-/// The words of a process's command line, if the trace has them.
+/// Returns the words of a process's command line, if the trace has them.
 fn command_line(pid: i64, recording: &RecordingInfo) -> Vec<&str> {
     let listed = recording.processes();
     if let Some(process) = listed.into_iter().rfind(|it| i64::try_from(it.pid) == Ok(pid)) {
         return process.command_line;
     }
-    // An unlisted process is the one that the user named.
+    // An unlisted process is the process that the user named.
     let is_asked = recording.number("pid").is_some_and(|asked| i64::try_from(asked) == Ok(pid));
     let line = recording.metadata.get("command_line").filter(|_| is_asked);
     line.map(words).unwrap_or_default()
 }
 
-/// The file name of the program of a process: the last one that it executed, else the one in its
+/// Returns the file name of a process's program: the last one that it executed, else the one in its
 /// command line.
 ///
-/// The kernel's name is that of the first thread, which many programs set, so it is the last
+/// The kernel's name is the name of the first thread, which many programs change, so it is the last
 /// resort.
 fn executable(pid: i64, profile: &Profile, command: Option<&str>) -> Option<String> {
     let recording = &profile.recording;
@@ -104,20 +104,20 @@ fn executable(pid: i64, profile: &Profile, command: Option<&str>) -> Option<Stri
     (!name.is_empty()).then(|| escaped(name).into_owned())
 }
 
-/// The file of the last program that a process executed and that was sampled.
+/// Returns the file of the last program that a process executed and that was sampled.
 fn executed(pid: i64, recording: &RecordingInfo) -> Option<&str> {
     let asked = recording.number("pid");
     let is_it = |of: Option<u64>| of.or(asked).is_some_and(|of| i64::try_from(of) == Ok(pid));
     let mut programs = recording.executed().into_iter();
     let last = programs.rfind(|it| it.not_sampled.is_none() && is_it(it.pid))?;
-    // The recorder could not see the name.
+    // This is the recorder's text for a name that it could not read.
     Some(last.name).filter(|name| *name != "[unknown]")
 }
 
-/// The file's name in the first word of a command line, unless it is a title that a process has
-/// given itself, as `nginx: master process` is.
+/// Returns the file name in the first word of a command line, unless the word is a title that the
+/// process set, such as `nginx: master process`.
 fn program(word: &str) -> Option<&str> {
-    // Some write all of their command line into one word.
+    // Some processes write their complete command line into one word.
     let path = word.split(" -").next().unwrap_or(word);
     let is_title = path.contains(": ")
         || path.ends_with(':')
@@ -127,7 +127,7 @@ fn program(word: &str) -> Option<&str> {
 }
 
 fn file_name(path: &str) -> Option<&str> {
-    // The kernel's mark of a replaced file.
+    // The kernel marks a replaced file this way.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     path.rsplit('/').next().filter(|name| !name.is_empty())
 }

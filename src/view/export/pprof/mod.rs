@@ -1,10 +1,10 @@
-//! Profiles of pprof: gzipped protobuf, which `go tool pprof` and many others read.
+//! Profiles in the pprof format: gzipped protobuf, which `go tool pprof` and many other tools read.
 //!
-//! Values are numbers of samples and nanoseconds of CPU or wall clock time; labels say the process,
-//! the thread, the span, the root and the tags.
+//! Values are numbers of samples, and nanoseconds of CPU or wall clock time. Labels give the
+//! process, the thread, the span, the root and the tags.
 //!
 //! # Invariants
-//! - Each value adds up to that of all samples, but for those of threads that are left out.
+//! - Each value adds up to the total of all samples, except those of omitted threads.
 //! - Addresses are those in the module's file: a module is a mapping that begins at 0.
 
 mod pprof_tables;
@@ -30,10 +30,10 @@ use crate::view::text::escape::escaped;
 use pprof_tables::PprofTables;
 use proto::{Label, Sample, ValueType};
 
-/// Labels that are not an application's.
+/// Labels that traceprof itself defines.
 const OWN_LABELS: [&str; 7] =
     ["thread", "tid", PROCESS, "pid", "span_id", "root_span_id", "trace_id"];
-/// The name of the process, where there are several.
+/// The label with the name of the process, if there are several.
 pub(super) const PROCESS: &str = "process";
 pub(super) const TAG_PREFIX: &str = "tag.";
 /// The placeholder for an empty text.
@@ -50,19 +50,19 @@ pub(super) fn write(
     gzip.finish().map(drop)
 }
 
-/// The profile with all stacks.
+/// Builds the profile with all stacks.
 pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile {
     let mut made = PprofBuilder::new(profile);
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
-    for (place, thread) in profile.threads.iter().enumerate() {
-        if !idle.get(place).copied().unwrap_or(false) {
+    for (thread_index, thread) in profile.threads.iter().enumerate() {
+        if !idle.get(thread_index).copied().unwrap_or(false) {
             made.add(thread);
         }
     }
     made.finish()
 }
 
-/// Makes the profile.
+/// Builds a pprof profile.
 struct PprofBuilder<'a> {
     profile: &'a Profile,
     names: StepNames,
@@ -103,7 +103,7 @@ impl<'a> PprofBuilder<'a> {
         }
     }
 
-    /// The locations of a stack that is given leaf first.
+    /// Returns the locations of a stack that is given leaf first.
     fn locations(&mut self, path: &[StackStep<LocationId>]) -> Vec<u64> {
         let mut ids = Vec::new();
         let mut rest = path;
@@ -167,7 +167,7 @@ impl<'a> PprofBuilder<'a> {
     }
 
     fn text(&mut self, key: &str, text: &str) -> Label {
-        // A label of no text and no number is none.
+        // A label without a text and a number would count as missing.
         let text = if text.is_empty() { EMPTY } else { text };
         let (key, text) = (self.tables.string(key), self.tables.string(text));
         Label { key, text, number: 0 }
@@ -188,7 +188,7 @@ impl<'a> PprofBuilder<'a> {
                 ("wall", "nanoseconds", recording.number("wall_interval_ns").unwrap_or(0))
             }
             (Mode::Cpu, Some(period_ns)) => ("cpu", "nanoseconds", period_ns.round() as u64),
-            // The trace lacks the length of a period.
+            // The length of a period is missing in the trace.
             (Mode::Cpu, None) => ("periods", "count", 1),
         };
         let begin_ns = recording.begin_ns().unwrap_or(0);
@@ -217,9 +217,9 @@ impl<'a> PprofBuilder<'a> {
     }
 }
 
-/// The label of a tag: its name, unless another label has that name.
+/// Returns the label of a tag: its name, unless another label has that name.
 fn tag_key(name: &str) -> Cow<'_, str> {
-    // A name that already has the prefix gets it once more, so different names have different
+    // A name that already has the prefix gets the prefix again, so different names have different
     // labels.
     if OWN_LABELS.contains(&name.trim_start_matches(TAG_PREFIX)) {
         format!("{TAG_PREFIX}{name}").into()
@@ -228,7 +228,7 @@ fn tag_key(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The stack of a call, leaf first, without the thread.
+/// Returns the stack of a call, leaf first, without the thread.
 fn path(calls: &[CallNode<LocationId>], index: usize) -> Vec<StackStep<LocationId>> {
     let mut path = Vec::new();
     let mut at = index;
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_have_labels_that_nothing_else_has() {
+    fn labels_of_tags_are_unique() {
         let labels = [
             ("route", "route"),
             ("tag.route", "tag.route"),

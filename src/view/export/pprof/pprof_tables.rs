@@ -1,4 +1,4 @@
-//! The tables of a profile of pprof: texts, functions, places, modules, each once.
+//! The tables of a pprof profile. They contain each text, function, location and module once.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
 
-/// The name of what the trace does not define.
+/// The name of functions that the trace does not define.
 const UNKNOWN: &str = "[unknown]";
 
 /// The key of a row of the location table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum LocationKey {
+enum PprofLocationKey {
     /// An instruction: its innermost function, and the outermost function that it is inlined into.
     Code(LocationId, LocationId),
-    /// No instruction: the place of its name among the texts.
+    /// A placeholder, and the index of its name.
     Mark(i64),
 }
 
@@ -25,9 +25,9 @@ pub(super) struct PprofTables<'a> {
     profile: &'a Profile,
     made: Made,
     strings: HashMap<String, i64>,
-    /// The functions by method and name or file; placeholders have no method.
+    /// The functions by method, and by file or name. Placeholders have no method.
     functions: HashMap<(Option<MethodId>, i64), u64>,
-    places: HashMap<LocationKey, u64>,
+    locations: HashMap<PprofLocationKey, u64>,
     mappings: HashMap<ModuleId, u64>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> PprofTables<'a> {
             made: Made::default(),
             strings: HashMap::new(),
             functions: HashMap::new(),
-            places: HashMap::new(),
+            locations: HashMap::new(),
             mappings: HashMap::new(),
         };
         tables.string("");
@@ -49,18 +49,19 @@ impl<'a> PprofTables<'a> {
         self.made
     }
 
-    /// The place of a text.
+    /// Returns the index of a text.
     pub(super) fn string(&mut self, text: &str) -> i64 {
-        if let Some(place) = self.strings.get(text) {
-            return *place;
+        if let Some(index) = self.strings.get(text) {
+            return *index;
         }
-        let place = self.made.string_table.len() as i64;
+        let index = self.made.string_table.len() as i64;
         self.made.string_table.push(text.to_owned());
-        self.strings.insert(text.to_owned(), place);
-        place
+        self.strings.insert(text.to_owned(), index);
+        index
     }
 
-    /// The locations that one is inlined into, of those outside of it, the next first.
+    /// Returns the locations that `location` is inlined into, innermost first, as far as they are
+    /// the next steps of `outer`.
     pub(super) fn inlined(
         &self,
         location: LocationId,
@@ -69,8 +70,11 @@ impl<'a> PprofTables<'a> {
         let mut inlined = Vec::new();
         let mut at = location;
         for step in outer {
-            let parent =
-                self.profile.locations.get(at.0 as usize).and_then(|place| place.inline_parent);
+            let parent = self
+                .profile
+                .locations
+                .get(at.0 as usize)
+                .and_then(|location| location.inline_parent);
             match (parent, step) {
                 (Some(parent), StackStep::Frame(next)) if parent == *next => {
                     inlined.push(parent);
@@ -82,11 +86,11 @@ impl<'a> PprofTables<'a> {
         inlined
     }
 
-    /// The location of an instruction, whose functions these are, innermost first.
+    /// Returns the location of an instruction whose inlined functions these are, innermost first.
     pub(super) fn code(&mut self, location: LocationId, inlined: &[LocationId]) -> u64 {
         let outermost = inlined.last().copied().unwrap_or(location);
-        let place = LocationKey::Code(location, outermost);
-        if let Some(id) = self.places.get(&place) {
+        let key = PprofLocationKey::Code(location, outermost);
+        if let Some(id) = self.locations.get(&key) {
             return *id;
         }
         let all = [location].into_iter().chain(inlined.iter().copied());
@@ -98,25 +102,25 @@ impl<'a> PprofTables<'a> {
             mapping_id =
                 module.map_or(0, |module| self.mapping(module, address, !inlined.is_empty()));
         }
-        self.add(place, Location { id: 0, mapping_id, address, line })
+        self.add(key, Location { id: 0, mapping_id, address, line })
     }
 
-    /// The location of what is no instruction.
+    /// Returns the location of a placeholder.
     pub(super) fn mark(&mut self, name: &str) -> u64 {
         let name = self.string(name);
-        let place = LocationKey::Mark(name);
-        if let Some(id) = self.places.get(&place) {
+        let key = PprofLocationKey::Mark(name);
+        if let Some(id) = self.locations.get(&key) {
             return *id;
         }
         let function_id = self.function(None, name, 0);
         let line = vec![Line { function_id, line: 0 }];
-        self.add(place, Location { line, ..Location::default() })
+        self.add(key, Location { line, ..Location::default() })
     }
 
-    fn add(&mut self, place: LocationKey, location: Location) -> u64 {
+    fn add(&mut self, key: PprofLocationKey, location: Location) -> u64 {
         let id = self.made.location.len() as u64 + 1;
         self.made.location.push(Location { id, ..location });
-        self.places.insert(place, id);
+        self.locations.insert(key, id);
         id
     }
 
@@ -134,7 +138,7 @@ impl<'a> PprofTables<'a> {
     }
 
     fn function(&mut self, method: Option<MethodId>, name: i64, filename: i64) -> u64 {
-        // A placeholder is distinguished by its name.
+        // A placeholder is identified by its name.
         let key = (method, if method.is_some() { filename } else { name });
         let functions = &mut self.made.function;
         *self.functions.entry(key).or_insert_with(|| {
@@ -144,7 +148,7 @@ impl<'a> PprofTables<'a> {
         })
     }
 
-    /// The mapping of a module that reaches up to an address at least.
+    /// Returns the mapping of a module, extended to at least this address.
     fn mapping(&mut self, module: ModuleId, address: u64, is_inlined: bool) -> u64 {
         let id = match self.mappings.get(&module) {
             Some(id) => *id,
@@ -168,7 +172,7 @@ impl<'a> PprofTables<'a> {
         let (filename, build_id) = (self.string(&escaped(path)), self.string(&build_id));
         let id = self.made.mapping.len() as u64 + 1;
         self.mappings.insert(module, id);
-        // Names are complete: pprof must not search files that may have changed by now.
+        // Names are complete: pprof must not search files that may have changed since.
         let (has_functions, has_filenames, has_line_numbers) = (true, true, true);
         self.made.mapping.push(Mapping {
             id,

@@ -1,5 +1,5 @@
-//! The messages of a profile of pprof, as `profile.proto` of github.com/google/pprof has them;
-//! fields that we never set are left out.
+//! The messages of a pprof profile, as in `profile.proto` of github.com/google/pprof. Fields that
+//! traceprof never sets are left out.
 
 use prost::Message;
 
@@ -16,7 +16,7 @@ pub(in crate::view::export) struct Profile {
     pub(in crate::view::export) location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     pub(in crate::view::export) function: Vec<Function>,
-    /// The first is empty; others refer to them by their places.
+    /// The first is empty. Other fields refer to strings by index.
     #[prost(string, repeated, tag = "6")]
     pub(in crate::view::export) string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -40,10 +40,10 @@ pub(in crate::view::export) struct ValueType {
     pub(in crate::view::export) unit: i64,
 }
 
-/// Samples of one stack and one set of labels.
+/// The samples of one stack and one set of labels.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::view::export) struct Sample {
-    /// Leaf first.
+    /// The locations, leaf first.
     #[prost(uint64, repeated, tag = "1")]
     pub(in crate::view::export) location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -86,7 +86,7 @@ pub(in crate::view::export) struct Mapping {
     pub(in crate::view::export) has_inline_frames: bool,
 }
 
-/// An instruction, and the functions that it is in.
+/// An instruction, and the functions that it belongs to.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::view::export) struct Location {
     #[prost(uint64, tag = "1")]
@@ -95,12 +95,12 @@ pub(in crate::view::export) struct Location {
     pub(in crate::view::export) mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub(in crate::view::export) address: u64,
-    /// The innermost inlined function first.
+    /// The lines, that of the innermost inlined function first.
     #[prost(message, repeated, tag = "4")]
     pub(in crate::view::export) line: Vec<Line>,
 }
 
-/// A place in a function.
+/// A line of a function.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(in crate::view::export) struct Line {
     #[prost(uint64, tag = "1")]

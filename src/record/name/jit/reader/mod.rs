@@ -1,8 +1,8 @@
-//! A reader of perf maps and dumps that follows them as they grow.
+//! Reads perf maps and jitdump files, and follows them as they grow.
 //!
 //! # Invariants
-//! - Files are opened in the target's own root, by its process id there, and only if the target
-//!   owns them.
+//! - Files are opened in the target's own root, by the target's process id there, and only if the
+//!   target owns them.
 
 use std::fs::File;
 use std::io;
@@ -22,11 +22,11 @@ use crate::symbol::{CodeReader, JitDump, PerfMap};
 
 /// The only folder into which runtimes write their maps.
 const FOLDER: &str = "/tmp";
-/// Bytes per read.
+/// The size of a read, in bytes.
 const CHUNK: usize = 1 << 20;
-/// Bytes of one file that one turn reads, about a tenth of a second's work.
+/// The largest number of bytes of one file in one turn, about a tenth of a second's work.
 const TURN_MAX: u64 = 64 << 20;
-/// Bytes of one file that are read in all, so that its cost is bounded.
+/// The largest number of bytes that are read of one file in total, so that its cost is bounded.
 const LEN_MAX: u64 = 4 << 30;
 
 /// A file and its state at the last reading.
@@ -59,7 +59,7 @@ impl FollowedFile {
         Self { file, version, offset: 0, is_at_end: false, reader }
     }
 
-    /// Reads what is new, up to the limit of one turn.
+    /// Reads new content, up to the limit of one turn.
     fn read(&mut self, program: u64, known: &SharedCode) {
         let Ok(found) = self.file.metadata() else { return };
         self.version.modified = found.modified().unwrap_or(self.version.modified);
@@ -76,7 +76,7 @@ impl FollowedFile {
         }
     }
 
-    /// Checks whether the file is shorter than what was read, so that it is being rewritten.
+    /// Returns whether the file is shorter than what was read, and so is being rewritten.
     fn is_cut(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.len() < self.offset)
     }
@@ -96,16 +96,16 @@ pub(super) struct JitReader {
     map: Option<FollowedFile>,
     /// The map of the previous program.
     stale: Option<FileVersion>,
-    /// The requests for the map, and how often it had been written when it was last read.
+    /// The requests for the map, and the count of maps when it was last read.
     map_requests: (Arc<MapRequests>, u64),
     watch: MapWatch,
-    /// Whether the map from before the watch must still be opened.
+    /// Whether a map from before the watch must still be opened.
     is_new: bool,
     dumps: Vec<(Arc<DumpFile>, FollowedFile)>,
 }
 
 impl JitReader {
-    /// Starts reading for the process `pid`, whose map may be written repeatedly.
+    /// Makes a reader for the process `pid`, whose map may be written repeatedly.
     pub(super) fn start(pid: i32, map_requests: &Arc<MapRequests>, known: SharedCode) -> Self {
         let status = proc::status(pid).ok();
         let inner = status.as_ref().map_or(pid, |status| status.inner_tgid);
@@ -113,7 +113,7 @@ impl JitReader {
         Self { began: began(pid), ..Self::of(root, inner, map_requests, known) }
     }
 
-    /// Makes a reader for a process with this id in its own root.
+    /// Makes a reader for a process with this root, and with this id inside it.
     fn of(
         root: Option<Root>,
         inner: i32,
@@ -136,7 +136,7 @@ impl JitReader {
         }
     }
 
-    /// Starts another program in the process and leaves the last one's files.
+    /// Starts another program in the process, and drops the files of the last program.
     fn start_program(&mut self, program: u64) {
         self.program = program;
         self.stale = self.map.take().map(|map| map.version).or(self.stale);
@@ -158,7 +158,7 @@ impl JitReader {
         if let Some(written) = map_requests.hold() {
             self.is_new = false;
             if *written != read {
-                // Whatever it was at the last reading, it is another map now.
+                // The map was written again, so it must be read from the start.
                 (self.map, self.map_requests.1) = (None, *written);
             }
             if seen.appeared || (self.map.is_none() && (seen.changed || *written != read)) {
@@ -177,7 +177,7 @@ impl JitReader {
         self.known.set_source(self.program, source);
     }
 
-    /// Opens the present map, unless it is open already.
+    /// Opens the present map, unless it is open already or older than the program.
     fn open_map(&mut self) {
         let opened = self.root.as_ref().and_then(|root| root.read(&self.path).ok());
         let Some(file) = opened else { return };
@@ -213,7 +213,8 @@ impl JitReader {
     }
 }
 
-/// Returns a process's start by the clock of files, a little early, as neither clock is exact.
+/// Returns a process's start by the clock of file times, a little early, since neither clock is
+/// exact.
 fn began(pid: i32) -> Option<SystemTime> {
     const LEEWAY: Duration = Duration::from_secs(1);
     let start_ns = proc::start_ns(proc::start_time(pid).ok()?);
@@ -221,21 +222,21 @@ fn began(pid: i32) -> Option<SystemTime> {
     SystemTime::now().checked_sub(age + LEEWAY)
 }
 
-/// The changes since the last check.
+/// The changes of the map since the last check.
 #[derive(Clone, Copy)]
 struct MapEvents {
-    /// Whether there is a new map.
+    /// Whether a new map appeared.
     appeared: bool,
     /// Whether the map was written to.
     changed: bool,
 }
 
 impl MapEvents {
-    /// Changes that were not watched may have happened.
+    /// Both changes, since they may have happened unwatched.
     const ALL: Self = Self { appeared: true, changed: true };
 }
 
-/// The watch on the folder, and on the map once it exists; `None` where it is not available.
+/// The watch on the folder, and on the map once it exists; `None` if no watch is available.
 struct MapWatch(Option<(Inotify, WatchDescriptor)>);
 
 impl MapWatch {
@@ -254,7 +255,7 @@ impl MapWatch {
         let path = proc::descriptor_path(file);
         let events = WatchMask::MODIFY;
         let add = |(inotify, _): &(Inotify, _)| inotify.watches().add(&path, events).is_ok();
-        // Each user has a limited number of watches; without one the map is read each time.
+        // Each user has a limited number of watches. Without a watch, the map is read each time.
         self.0 = self.0.take().filter(add);
     }
 

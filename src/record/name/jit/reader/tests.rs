@@ -1,4 +1,4 @@
-//! Maps and dumps that appear, grow, are rewritten, or belong to others.
+//! Maps and dumps that appear, grow, are rewritten, or belong to another user.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -7,7 +7,7 @@ use super::*;
 
 const INNER: i32 = 7;
 
-/// A process with a root of its own.
+/// A process with its own root.
 struct Scene {
     folder: tempfile::TempDir,
     map_requests: Arc<MapRequests>,
@@ -62,7 +62,7 @@ fn a_map_is_followed_as_it_grows_and_is_replaced() {
     for is_watched in [true, false] {
         let mut scene = Scene::with(None);
         if !is_watched {
-            // All watches of the user are taken.
+            // The user has no watches left.
             scene.names.watch = MapWatch(None);
         }
         assert_eq!(scene.read(), ["", ""]);
@@ -75,9 +75,9 @@ fn a_map_is_followed_as_it_grows_and_is_replaced() {
         );
         scene.append("oes on\n");
         assert_eq!(scene.read(), ["f", "goes on"]);
-        assert_ne!(scene.names.known.lock().version, version, "holders of stacks must notice");
+        assert_ne!(scene.names.known.lock().version, version, "users of cached stacks must notice");
         fs::write(scene.map(), "1000 10 h\n").unwrap();
-        assert_eq!(scene.read(), ["h", "goes on"], "shorter: it starts again");
+        assert_eq!(scene.read(), ["h", "goes on"], "shorter: it is read from the start");
         fs::remove_file(scene.map()).unwrap();
         scene.append("2000 10 another file\n");
         assert_eq!(scene.read(), ["h", "another file"], "{is_watched}");
@@ -87,7 +87,7 @@ fn a_map_is_followed_as_it_grows_and_is_replaced() {
 }
 
 #[test]
-fn a_map_that_is_there_is_read_unless_it_is_older_than_the_process() {
+fn an_existing_map_is_read_unless_it_is_older_than_the_process() {
     let mut scene = Scene::with(Some("1000 10 f\n"));
     let later = SystemTime::now() + Duration::from_secs(10);
     let mut late = Scene::names(&scene.folder, &scene.map_requests, Some(later));
@@ -96,7 +96,7 @@ fn a_map_that_is_there_is_read_unless_it_is_older_than_the_process() {
     assert_eq!(
         late.known.lock().code.find_at(0x1000, 1).resolved,
         None,
-        "of one that had its number"
+        "the map of an earlier process with the same id"
     );
     let file = OpenOptions::new().append(true).open(scene.map()).unwrap();
     file.set_modified(later + Duration::from_secs(1)).unwrap();
@@ -105,26 +105,26 @@ fn a_map_that_is_there_is_read_unless_it_is_older_than_the_process() {
     late.read(0, &[]);
     assert!(
         late.known.lock().code.find_at(0x1000, 1).resolved.is_some(),
-        "it has taken it for its own"
+        "the process has written to it"
     );
 }
 
 #[test]
-fn names_go_with_their_program() {
+fn names_are_dropped_with_their_program() {
     let mut scene = Scene::with(Some("1000 10 f\n"));
     assert_eq!(scene.read(), ["f", ""]);
     let version = scene.names.known.lock().version;
     scene.names.known.start_program();
     assert_ne!(scene.names.known.lock().version, version);
-    assert_eq!(scene.read(), ["", ""], "the map is that of the program before");
-    // Its clock is that of the kernel's ticks.
+    assert_eq!(scene.read(), ["", ""], "the map of the previous program");
+    // File times advance with the kernel's ticks.
     std::thread::sleep(Duration::from_millis(20));
     fs::write(scene.map(), "2000 10 g\n").unwrap();
     assert_eq!(scene.read(), ["", "g"]);
 }
 
 #[test]
-fn a_map_that_is_asked_for_is_read_when_it_is_whole() {
+fn a_requested_map_is_read_once_it_is_complete() {
     let mut scene = Scene::with(Some("1000 10 f\n"));
     assert_eq!(scene.read(), ["f", ""]);
     let (map_requests, map) = (Arc::clone(&scene.map_requests), scene.map());
@@ -135,16 +135,16 @@ fn a_map_that_is_asked_for_is_read_when_it_is_whole() {
         assert_eq!(scene.read(), ["f", ""]);
     });
     assert_eq!(scene.read(), ["half a name", "g"]);
-    // As long as before, with other content.
+    // The new map has the same length, with other content.
     map_requests.write(&|| false, || fs::write(&map, "1000 10 the others\n2000 10 h\n").unwrap());
     assert_eq!(scene.read(), ["the others", "h"]);
-    // Others write it, too: another runtime, or an agent in the machine.
+    // Something else may write it, too: another runtime, or an agent in the JVM.
     scene.append("1000 10 written by itself\n");
     assert_eq!(scene.read(), ["written by itself", "h"]);
     map_requests.write(&|| false, || ());
     assert_eq!(scene.read(), ["written by itself", "h"]);
     scene.append("2000 10 and again\n");
-    assert_eq!(scene.read(), ["written by itself", "and again"], "a question may be refused");
+    assert_eq!(scene.read(), ["written by itself", "and again"], "a request may be refused");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_map_of_another_user_is_ignored() {
 }
 
 #[test]
-fn a_dump_names_each_time_by_itself() {
+fn a_dump_has_a_name_for_each_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jit-7.dump");
     let load = |time_ns: u64, name: &[u8]| {

@@ -1,16 +1,15 @@
 //! The attach protocol of a Java virtual machine: a file, a signal, a socket.
 //!
 //! # Invariants
-//! - SIGQUIT goes to the machine's one thread that handles it, never to the process. After an exec
-//!   that thread is gone, and its pending signals with it. A process without a handler would be
-//!   ended by the signal.
-//! - The socket is used only if it is the machine's own: another process may have created one
-//!   there.
-//! - As far as possible the machine never takes our SIGQUIT for a user's, which makes it write all
-//!   its stacks to its output. A stopped machine gets none, and the file that explains the signal
+//! - SIGQUIT goes to the one thread of the JVM that handles it, never to the process. An exec ends
+//!   that thread and its pending signals. The signal would kill a process without a handler.
+//! - The socket is used only if it is the JVM's own: another process may have created a socket with
+//!   this name.
+//! - As far as possible, the JVM never mistakes the SIGQUIT for a user's, which makes it write all
+//!   its stacks to its output. A stopped JVM gets no signal, and the file that explains the signal
 //!   stays for a moment even at the end.
-//! - No wait is longer than a few seconds, and it is shorter once the end is requested.
-//! - Only files that were created here, or by the machine on our request, are removed.
+//! - No wait is longer than a few seconds, and waits are shorter once the end is requested.
+//! - Only files that the recorder created, or the JVM on its request, are removed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -32,28 +31,30 @@ use crate::proc::{self, Memory, Root, Status};
 use crate::record::target::signals;
 
 const FOLDER: &str = "/tmp";
-/// The thread of HotSpot that runs its operations, the only one that does not block SIGQUIT.
+/// The name of the HotSpot thread that runs its operations, the only thread that does not block
+/// SIGQUIT.
 const HANDLES_QUIT: &str = "VM Thread";
-/// Version, command, its first argument, two empty arguments.
+/// The request: version, command, its first argument, two empty arguments.
 const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 64 << 10;
 
-/// How long to wait for a machine.
+/// How long to wait for a JVM.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    /// For its socket; a machine that has not opened it by then will not.
+pub(super) struct AttachTimeouts {
+    /// The timeout for the socket; a JVM that has not opened it by then will not.
     pub(super) socket: Duration,
-    /// For its answer; a map of a hundred thousand methods takes less than a second.
+    /// The timeout for the answer; a map of a hundred thousand methods takes less than a second.
     pub(super) answer: Duration,
-    /// For either at the end, since a map written later could not be removed.
+    /// The timeout for either once the end is requested, since a map that is written later could
+    /// not be removed.
     pub(super) last: Duration,
-    /// The interval of checks.
+    /// The interval between checks.
     pub(super) step: Duration,
 }
 
-impl Patience {
-    pub(super) const USUAL: Self = Self {
+impl AttachTimeouts {
+    pub(super) const DEFAULT: Self = Self {
         socket: Duration::from_secs(5),
         answer: Duration::from_secs(10),
         last: Duration::from_secs(2),
@@ -72,16 +73,16 @@ pub(super) struct FoundMap {
     modified: SystemTime,
 }
 
-/// The reason why a machine has not written its map.
+/// The reason why a JVM has not written its map.
 #[derive(Debug)]
 pub(super) enum AskError {
-    /// It handles no SIGQUIT: it may be starting, or be stopped.
+    /// The JVM does not handle SIGQUIT: it may be starting, or be stopped.
     NotYet,
-    /// The program is gone, or the end is requested.
+    /// The program has exited, or the end is requested.
     Over,
-    /// The machine refused, or its folder contains something unexpected.
+    /// The JVM refused, or its folder contains something unexpected.
     Refused(String),
-    /// It does not respond, or a call failed.
+    /// The JVM does not respond, or a call failed.
     Failed(io::Error),
 }
 
@@ -91,7 +92,7 @@ impl fmt::Display for AskError {
             Self::NotYet => {
                 f.write_str("it does not handle SIGQUIT (yet), is stopped, or is not HotSpot")
             }
-            Self::Over => f.write_str("it has ended"),
+            Self::Over => f.write_str("it has exited"),
             Self::Refused(why) => f.write_str(why),
             Self::Failed(error) => error.fmt(f),
         }
@@ -110,44 +111,44 @@ impl From<Errno> for AskError {
     }
 }
 
-/// A running machine.
+/// A running JVM.
 pub(super) struct JavaVm {
     pid: i32,
     /// The process id in its own namespace.
     inner_pid: i32,
-    /// Its user and group.
+    /// The user and group of the process.
     owner: (u32, u32),
-    /// The memory that distinguishes it from another program of the same process.
+    /// The memory of the program, which distinguishes it from another program of the same process.
     memory: Memory,
     folder: OwnedFd,
-    patience: Patience,
+    timeouts: AttachTimeouts,
 }
 
 impl JavaVm {
-    /// Opens the machine of a process.
+    /// Opens the JVM of a process.
     pub(super) fn of(pid: i32) -> io::Result<Self> {
         let memory = Memory::of(pid)?;
         let status = proc::status(pid)?;
         let folder = Root::open(pid, status.euid)?.directory(FOLDER.as_ref())?;
         let (inner_pid, owner) = (status.inner_tgid, (status.euid, status.egid));
-        Ok(Self { pid, inner_pid, owner, memory, folder, patience: Patience::USUAL })
+        Ok(Self { pid, inner_pid, owner, memory, folder, timeouts: AttachTimeouts::DEFAULT })
     }
 
-    /// Checks whether its program is gone.
+    /// Returns whether the JVM's program has exited, or the process has executed another one.
     pub(super) fn is_gone(&self) -> bool {
         self.memory.is_gone()
     }
 
-    /// Returns the existing map.
+    /// Returns the map that exists now.
     ///
     /// # Errors
-    /// Fails if the file is not the machine's own: writing to it would write elsewhere.
+    /// Fails if the file is not the JVM's own: the JVM would write to another file.
     pub(super) fn map(&self) -> Result<Option<FoundMap>, AskError> {
         let name = self.map_name();
         let Some(found) = self.status_of(&name)? else { return Ok(None) };
         if SFlag::S_IFMT.bits() & found.st_mode != SFlag::S_IFREG.bits() || !self.owns(&found) {
             return Err(AskError::Refused(format!(
-                "{FOLDER}/{name} is there and not its own file"
+                "{FOLDER}/{name} exists and is not its own file"
             )));
         }
         // No map is from before 1970.
@@ -156,16 +157,16 @@ impl JavaVm {
         Ok(Some(FoundMap { file: (found.st_dev, found.st_ino), modified }))
     }
 
-    /// Removes the map if it is still this one, given the time of the last request.
+    /// Removes the map if it is still this file; `asked` is the time of the last request.
     ///
-    /// Once the machine is gone, the next program may have overwritten the map.
+    /// Once the JVM has exited, the next program may have overwritten the map.
     pub(super) fn remove_map(&self, map: FoundMap, asked: SystemTime) {
         if map.modified <= asked || !self.is_gone() {
             self.remove(&self.map_name(), map.file);
         }
     }
 
-    /// Makes the machine write the map, and returns the time it took.
+    /// Makes the JVM write the map, and returns how long that took.
     pub(super) fn ask(&self, is_ending: &dyn Fn() -> bool) -> Result<Duration, AskError> {
         self.map()?;
         let mut stream = match self.connect()? {
@@ -173,8 +174,8 @@ impl JavaVm {
             None => self.open_socket(is_ending)?,
         };
         let start = Instant::now();
-        stream.set_read_timeout(Some(self.patience.step))?;
-        stream.set_write_timeout(Some(self.patience.answer))?;
+        stream.set_read_timeout(Some(self.timeouts.step))?;
+        stream.set_write_timeout(Some(self.timeouts.answer))?;
         stream.write_all(REQUEST)?;
         let answer = self.answer(stream, is_ending)?;
         match answer.split_once('\n') {
@@ -188,7 +189,7 @@ impl JavaVm {
     }
 
     fn answer(&self, stream: UnixStream, is_ending: &dyn Fn() -> bool) -> io::Result<String> {
-        let mut deadline = Instant::now() + self.patience.answer;
+        let mut deadline = Instant::now() + self.timeouts.answer;
         let mut stream = stream.take(ANSWER_MAX);
         let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
         while Instant::now() < deadline {
@@ -197,18 +198,18 @@ impl JavaVm {
                 Ok(len) => answer.extend(&chunk[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The machine has ended.
+                // The JVM has exited.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
                 Err(error) => return Err(error),
             }
             if is_ending() {
-                deadline = deadline.min(Instant::now() + self.patience.last);
+                deadline = deadline.min(Instant::now() + self.timeouts.last);
             }
         }
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Connects to the machine's socket; `None` if it does not listen yet.
+    /// Connects to the JVM's socket; `None` if it does not listen yet.
     fn connect(&self) -> Result<Option<UnixStream>, AskError> {
         let name = format!(".java_pid{}", self.inner_pid);
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -219,15 +220,15 @@ impl JavaVm {
         let found = fstat(&file)?;
         let strange = |what| AskError::Refused(format!("{FOLDER}/{name} is {what}"));
         if SFlag::S_IFMT.bits() & found.st_mode != SFlag::S_IFSOCK.bits() || !self.owns(&found) {
-            return Err(strange("there and not its own socket"));
+            return Err(strange("not its own socket"));
         }
         // A connection that is never accepted would block forever.
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        // By the open file: another file may have the name now.
+        // By the descriptor: another file may have the name by now.
         let address = UnixAddr::new(&proc::descriptor_path(&file))?;
         match connect(socket.as_raw_fd(), &address) {
-            // Left by a process that had the same id; a machine creates it anew.
+            // An earlier process with the same id left the socket; a JVM replaces it.
             Err(Errno::ECONNREFUSED) => return Ok(None),
             result => result?,
         }
@@ -240,7 +241,7 @@ impl JavaVm {
         Ok(Some(stream))
     }
 
-    /// Makes it open its socket.
+    /// Makes the JVM open its socket.
     fn open_socket(&self, is_ending: &dyn Fn() -> bool) -> Result<UnixStream, AskError> {
         let words = proc::command_line(self.pid)?;
         let refuses = |word: &OsString| word == "-Xrs" || word == "-XX:+DisableAttachMechanism";
@@ -258,7 +259,7 @@ impl JavaVm {
         if let Some((name, file)) = request {
             self.remove(&name, file);
         }
-        // A map that it started to write now would be useless.
+        // The JVM must not start to write a map now: nobody would read it.
         if is_ending() { Err(AskError::Over) } else { woken }
     }
 
@@ -266,16 +267,14 @@ impl JavaVm {
     fn quit_thread(&self) -> Result<i32, AskError> {
         let handles = |tid: &i32| {
             let status = proc::task_status(self.pid, *tid);
-            // The first thread has the id of the process and exists in the next program, too.
+            // The main thread has the id of the process, and still exists after an exec.
             *tid != self.pid && status.is_ok_and(|status| handles_quit(&status))
         };
         proc::tasks(self.pid)?.into_iter().find(handles).ok_or(AskError::NotYet)
     }
 
-    /// Creates the file that explains the SIGQUIT, unless another process is attaching at the same
-    /// time.
-    ///
-    /// Returns its name and identity.
+    /// Creates the file that explains the SIGQUIT, and returns its name and identity; `None` if
+    /// another process is attaching at the same time.
     fn make_request(&self) -> Result<Option<(String, FileId)>, AskError> {
         let name = format!(".attach_pid{}", self.inner_pid);
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -287,7 +286,7 @@ impl JavaVm {
         let found = fstat(&file)?;
         let made = (found.st_dev, found.st_ino);
         if self.owner.0 != geteuid().as_raw() {
-            // It ignores files of other users, and would write out all its stacks on the signal.
+            // The JVM ignores files of other users, and would write all its stacks on the signal.
             let (user, group) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
             if let Err(error) = fchown(&file, Some(user), Some(group)) {
                 self.remove(&name, made);
@@ -311,11 +310,11 @@ impl JavaVm {
             if let Some(stream) = self.connect()? {
                 return Ok(stream);
             }
-            let patience = if is_ending() { self.patience.last } else { self.patience.socket };
-            if sent.elapsed() >= patience {
+            let timeouts = if is_ending() { self.timeouts.last } else { self.timeouts.socket };
+            if sent.elapsed() >= timeouts {
                 return Err(silent("it did not open its socket"));
             }
-            std::thread::sleep(self.patience.step);
+            std::thread::sleep(self.timeouts.step);
         }
         Err(AskError::Over)
     }
@@ -335,17 +334,18 @@ impl JavaVm {
         }
     }
 
-    /// Removes a file, if it is still this one.
+    /// Removes a file if the name still leads to it.
     fn remove(&self, name: &str, file: FileId) {
         let is_same = |found: FileStat| (found.st_dev, found.st_ino) == file;
         if self.status_of(name).is_ok_and(|found| found.is_some_and(is_same)) {
-            // The target may have removed it meanwhile, or its folder.
+            // The target may have removed the file meanwhile, or its folder.
             let _ = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir);
         }
     }
 }
 
-/// Checks whether a thread handles SIGQUIT now; a stopped one would do so when the wait is over.
+/// Returns whether a thread handles SIGQUIT now; a stopped thread would handle it only after the
+/// wait for it has timed out.
 fn handles_quit(thread: &Status) -> bool {
     let is_stopped = matches!(thread.state, 'T' | 't');
     thread.name == HANDLES_QUIT && !is_stopped && !thread.blocks(Signal::SIGQUIT as i32)

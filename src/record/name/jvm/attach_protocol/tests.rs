@@ -1,4 +1,4 @@
-//! A stand-in for a machine: this process, with a socket in a folder of its own.
+//! A stand-in for a JVM: this process, with a socket in its own folder.
 
 use crate::record::contract::clock::wait_until;
 use crate::record::contract::stop;
@@ -17,8 +17,8 @@ use super::*;
 const INNER: i32 = 7;
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-fn machine_of(pid: i32, folder: &Path) -> JavaVm {
-    let patience = Patience {
+fn jvm_of(pid: i32, folder: &Path) -> JavaVm {
+    let timeouts = AttachTimeouts {
         socket: Duration::from_millis(300),
         answer: Duration::from_millis(300),
         last: Duration::from_millis(50),
@@ -30,15 +30,15 @@ fn machine_of(pid: i32, folder: &Path) -> JavaVm {
         owner: (geteuid().as_raw(), getegid().as_raw()),
         memory: Memory::of(pid).unwrap(),
         folder: File::open(folder).unwrap().into(),
-        patience,
+        timeouts,
     }
 }
 
-fn own_machine(folder: &Path) -> JavaVm {
-    machine_of(std::process::id() as i32, folder)
+fn own_jvm(folder: &Path) -> JavaVm {
+    jvm_of(std::process::id() as i32, folder)
 }
 
-/// Accepts one request and treats the connection as the caller wants.
+/// Accepts one connection, reads the request, and passes the connection to the caller's function.
 fn listen(
     folder: &Path,
     answer: impl FnOnce(&mut UnixStream) + Send + 'static,
@@ -53,13 +53,13 @@ fn listen(
     })
 }
 
-/// Sends a request and returns its outcome, within a bounded time.
+/// Sends a request and returns its outcome, which must come within a bounded time.
 fn asked(answer: impl FnOnce(&mut UnixStream) + Send + 'static) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let listener = listen(folder.path(), answer);
     let start = Instant::now();
-    let result = own_machine(folder.path()).ask(NEVER);
-    assert!(start.elapsed() < Duration::from_secs(20), "it is not waited for without end");
+    let result = own_jvm(folder.path()).ask(NEVER);
+    assert!(start.elapsed() < Duration::from_secs(20), "the wait must be bounded");
     assert_eq!(listener.join().unwrap(), REQUEST);
     result.map(|_| ()).map_err(|error| error.to_string())
 }
@@ -95,7 +95,7 @@ fn an_answer_may_come_slowly_or_never_or_without_end() {
     assert_eq!(slow, Ok(()));
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let never = asked(move |_| {
-        // Until the other end has given up.
+        // Waits until the other end has given up.
         let _ = ended.recv_timeout(Duration::from_millis(600));
     });
     drop(end);
@@ -104,7 +104,7 @@ fn an_answer_may_come_slowly_or_never_or_without_end() {
     let count = Arc::clone(&written);
     let endless = asked(move |stream| {
         stream.write_all(b"0\n").unwrap();
-        // A gigabyte, if the other end took it.
+        // A gigabyte, if the other end reads it all.
         for _ in 0..1 << 14 {
             if stream.write_all(&[b'x'; 1 << 16]).is_err() {
                 return;
@@ -120,20 +120,20 @@ fn an_answer_may_come_slowly_or_never_or_without_end() {
 fn a_machine_that_accepts_no_connection_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let _listener = UnixListener::bind(folder.path().join(".java_pid7")).unwrap();
-    let machine = own_machine(folder.path());
-    // Connections are queued until the queue is full; without an answer each one times out.
-    let first = machine.ask(NEVER).unwrap_err().to_string();
+    let jvm = own_jvm(folder.path());
+    // The kernel queues connections until the queue is full; each times out without an answer.
+    let first = jvm.ask(NEVER).unwrap_err().to_string();
     assert_eq!(first, "the Java virtual machine did not answer");
     let mut held = Vec::new();
     let full = loop {
-        match machine.connect() {
+        match jvm.connect() {
             Ok(stream) => held.push(stream.unwrap()),
             Err(error) => break error,
         }
     };
     assert!(matches!(full, AskError::Failed(error) if error.kind() == io::ErrorKind::WouldBlock));
     let start = Instant::now();
-    assert!(matches!(machine.ask(&|| true), Err(AskError::Failed(_))));
+    assert!(matches!(jvm.ask(&|| true), Err(AskError::Failed(_))));
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -141,16 +141,16 @@ fn a_machine_that_accepts_no_connection_is_not_waited_for() {
 fn the_end_is_not_waited_for_long() {
     let folder = tempfile::tempdir().unwrap();
     let _listener = UnixListener::bind(folder.path().join(".java_pid7")).unwrap();
-    let mut machine = own_machine(folder.path());
-    machine.patience.answer = Duration::from_secs(3600);
-    assert!(matches!(machine.ask(&|| true), Err(AskError::Over)));
+    let mut jvm = own_jvm(folder.path());
+    jvm.timeouts.answer = Duration::from_secs(3600);
+    assert!(matches!(jvm.ask(&|| true), Err(AskError::Over)));
 }
 
 #[test]
 fn files_of_others_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = own_machine(folder.path());
-    let refused = |part: &str| match machine.ask(NEVER) {
+    let jvm = own_jvm(folder.path());
+    let refused = |part: &str| match jvm.ask(NEVER) {
         Err(AskError::Refused(text)) => assert!(text.contains(part), "{text}"),
         other => panic!("{other:?}"),
     };
@@ -158,19 +158,19 @@ fn files_of_others_are_left_alone() {
     let elsewhere = folder.path().join("socket");
     let _listener = UnixListener::bind(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &socket).unwrap();
-    refused(".java_pid7 is there and not its own socket");
+    refused(".java_pid7 is not its own socket");
     fs::remove_file(&socket).unwrap();
     mkfifo(&socket, Mode::from_bits_truncate(0o600)).unwrap();
     refused("not its own socket");
     fs::remove_file(&socket).unwrap();
-    // A map written there would be written elsewhere.
+    // The JVM would write the map to another file.
     std::os::unix::fs::symlink("/dev/null", &map).unwrap();
-    refused("perf-7.map is there and not its own file");
+    refused("perf-7.map exists and is not its own file");
     fs::remove_file(&map).unwrap();
-    // A socket of another process with the right name: this one's instead of the child's.
+    // A socket with the right name, but of this process instead of the child.
     fs::rename(&elsewhere, &socket).unwrap();
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    let strange = machine_of(child.id() as i32, folder.path()).ask(NEVER);
+    let strange = jvm_of(child.id() as i32, folder.path()).ask(NEVER);
     child.kill().and_then(|()| child.wait()).unwrap();
     let text = strange.unwrap_err().to_string();
     assert!(text.contains("the socket of another process"), "{text}");
@@ -179,28 +179,28 @@ fn files_of_others_are_left_alone() {
 #[test]
 fn only_own_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = own_machine(folder.path());
+    let jvm = own_jvm(folder.path());
     let map = folder.path().join("perf-7.map");
-    assert!(machine.map().unwrap().is_none());
+    assert!(jvm.map().unwrap().is_none());
     fs::write(&map, "1000 10 f\n").unwrap();
-    let first = machine.map().unwrap().unwrap();
+    let first = jvm.map().unwrap().unwrap();
     // Another file with the same name, while the first is still open.
     let _held = File::open(&map).unwrap();
     fs::remove_file(&map).unwrap();
     fs::write(&map, "of another process").unwrap();
     let never = SystemTime::UNIX_EPOCH;
-    machine.remove_map(first, never);
+    jvm.remove_map(first, never);
     assert!(map.exists());
-    machine.remove_map(machine.map().unwrap().unwrap(), never);
+    jvm.remove_map(jvm.map().unwrap().unwrap(), never);
     assert!(!map.exists());
     let request = folder.path().join(".attach_pid7");
     fs::write(&request, "").unwrap();
-    assert!(machine.make_request().unwrap().is_none(), "another process attaches");
+    assert!(jvm.make_request().unwrap().is_none(), "another process attaches");
     assert!(request.exists());
     fs::remove_file(&request).unwrap();
-    let (name, made) = machine.make_request().unwrap().unwrap();
+    let (name, made) = jvm.make_request().unwrap().unwrap();
     assert!(request.exists());
-    machine.remove(&name, made);
+    jvm.remove(&name, made);
     assert!(!request.exists());
 }
 
@@ -208,15 +208,15 @@ fn only_own_files_are_removed() {
 fn a_map_of_the_next_program_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    let machine = machine_of(child.id() as i32, folder.path());
+    let jvm = jvm_of(child.id() as i32, folder.path());
     child.kill().and_then(|()| child.wait()).unwrap();
     let map = folder.path().join("perf-7.map");
     fs::write(&map, "1000 10 f\n").unwrap();
-    let found = machine.map().unwrap().unwrap();
+    let found = jvm.map().unwrap().unwrap();
     assert_eq!(found.modified, fs::metadata(&map).unwrap().modified().unwrap());
-    machine.remove_map(found, found.modified - Duration::from_millis(1));
+    jvm.remove_map(found, found.modified - Duration::from_millis(1));
     assert!(map.exists(), "it was written after the last answer");
-    machine.remove_map(found, found.modified);
+    jvm.remove_map(found, found.modified);
     assert!(!map.exists());
 }
 
@@ -224,24 +224,24 @@ fn a_map_of_the_next_program_is_left_alone() {
 fn a_process_that_handles_no_sigquit_gets_none() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    let machine = machine_of(child.id() as i32, folder.path());
-    let outcome = machine.ask(NEVER);
+    let jvm = jvm_of(child.id() as i32, folder.path());
+    let outcome = jvm.ask(NEVER);
     assert!(matches!(outcome, Err(AskError::NotYet)), "{outcome:?}");
-    // The signal would have ended it.
+    // The signal would have killed it.
     std::thread::sleep(Duration::from_millis(50));
     assert!(child.try_wait().unwrap().is_none());
     child.kill().and_then(|()| child.wait()).unwrap();
-    assert!(machine.is_gone() && fs::read_dir(folder.path()).unwrap().next().is_none());
+    assert!(jvm.is_gone() && fs::read_dir(folder.path()).unwrap().next().is_none());
 }
 
-/// The machine has a thread of that name that handles the signal, and is woken only by it.
+/// The JVM handles the signal only in a thread with this name.
 #[test]
 fn a_machine_is_woken_by_the_thread_that_handles_it() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = own_machine(folder.path());
+    let jvm = own_jvm(folder.path());
     let is_woken = Arc::new(AtomicBool::new(false));
     stop::notice(Signal::SIGQUIT as i32, Arc::clone(&is_woken));
-    assert!(matches!(machine.ask(NEVER), Err(AskError::NotYet)), "no thread handles it");
+    assert!(matches!(jvm.ask(NEVER), Err(AskError::NotYet)), "no thread handles it");
     assert!(!is_woken.load(Ordering::Relaxed));
     let (path, woken) = (folder.path().to_owned(), Arc::clone(&is_woken));
     let thread = std::thread::Builder::new().name(HANDLES_QUIT.to_string()).spawn(move || {
@@ -254,22 +254,22 @@ fn a_machine_is_woken_by_the_thread_that_handles_it() {
     });
     let thread = thread.unwrap();
     // The thread sets its own name.
-    while matches!(machine.quit_thread(), Err(AskError::NotYet)) {
+    while matches!(jvm.quit_thread(), Err(AskError::NotYet)) {
         std::thread::yield_now();
     }
-    machine.ask(NEVER).unwrap();
+    jvm.ask(NEVER).unwrap();
     thread.join().unwrap();
     assert!(!folder.path().join(".attach_pid7").exists());
     explains_the_signal_at_the_end(&is_woken);
 }
 
-/// The end is requested while the signal is on its way.
+/// The end is requested while the signal is pending.
 ///
-/// This is a part of the test above, since the process has one thread of that name.
+/// This is a part of the test above, since the process can have only one thread with this name.
 fn explains_the_signal_at_the_end(is_woken: &Arc<AtomicBool>) {
     let folder = tempfile::tempdir().unwrap();
-    let mut machine = own_machine(folder.path());
-    machine.patience.last = Duration::from_secs(10);
+    let mut jvm = own_jvm(folder.path());
+    jvm.timeouts.last = Duration::from_secs(10);
     is_woken.store(false, Ordering::Relaxed);
     let (path, woken) = (folder.path().to_owned(), Arc::clone(is_woken));
     let thread = std::thread::Builder::new().name(HANDLES_QUIT.to_string()).spawn(move || {
@@ -281,13 +281,13 @@ fn explains_the_signal_at_the_end(is_woken: &Arc<AtomicBool>) {
         (is_known, UnixListener::bind(path.join(".java_pid7")).unwrap())
     });
     let thread = thread.unwrap();
-    while matches!(machine.quit_thread(), Err(AskError::NotYet)) {
+    while matches!(jvm.quit_thread(), Err(AskError::NotYet)) {
         std::thread::yield_now();
     }
-    let outcome = machine.ask(&|| is_woken.load(Ordering::Relaxed));
+    let outcome = jvm.ask(&|| is_woken.load(Ordering::Relaxed));
     assert!(matches!(outcome, Err(AskError::Over)), "{outcome:?}");
     let (is_known, listener) = thread.join().unwrap();
-    assert!(is_known, "it would write out its stacks");
+    assert!(is_known, "it would write its stacks");
     let mut asked = Vec::new();
     listener.accept().unwrap().0.read_to_end(&mut asked).unwrap();
     assert!(asked.is_empty() && !folder.path().join(".attach_pid7").exists());
@@ -308,12 +308,12 @@ fn no_signal_goes_to_the_next_program() {
     shell.args(["-c", "read _; exec sleep 60"]).stdin(Stdio::piped());
     let mut child = shell.spawn().unwrap();
     let pid = child.id() as i32;
-    let machine = machine_of(pid, folder.path());
+    let jvm = jvm_of(pid, folder.path());
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    wait_until("it executes nothing", || machine.is_gone());
-    let outcome = machine.signal_and_wait(pid, NEVER);
+    wait_until("no exec", || jvm.is_gone());
+    let outcome = jvm.signal_and_wait(pid, NEVER);
     assert!(matches!(outcome, Err(AskError::Over)), "{outcome:?}");
     std::thread::sleep(Duration::from_millis(50));
-    assert!(child.try_wait().unwrap().is_none(), "the program has been ended");
+    assert!(child.try_wait().unwrap().is_none(), "the signal has killed the program");
     child.kill().and_then(|()| child.wait()).unwrap();
 }

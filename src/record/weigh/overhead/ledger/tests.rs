@@ -1,4 +1,4 @@
-//! Of the accounts, with clocks that are made up and with those of this process.
+//! The accounts, with invented clocks and with those of this process.
 
 use std::hint::black_box;
 
@@ -8,27 +8,27 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Of processes whose threads are known, with no clocks of their own.
-fn book(numbers: &[Number]) -> Book {
-    let mut book = Book::default();
+/// Makes open accounts of these processes, without clocks.
+fn state(numbers: &[ProcessNumber]) -> LedgerState {
+    let mut state = LedgerState::default();
     for number in numbers {
-        book.accounts.insert(*number, Account { is_open: true, ..Account::default() });
+        state.accounts.insert(*number, Account { is_open: true, ..Account::default() });
     }
-    book
+    state
 }
 
-fn charged(book: &Book) -> Vec<u64> {
-    book.accounts.values().map(|it| it.charged_ns).collect()
+fn charged(state: &LedgerState) -> Vec<u64> {
+    state.accounts.values().map(|it| it.charged_ns).collect()
 }
 
-fn hand_over(book: &Book, samples: &[(Number, u64)]) {
+fn hand_over(state: &LedgerState, samples: &[(ProcessNumber, u64)]) {
     for (number, count) in samples {
-        book.accounts[number].handed.fetch_add(*count, Ordering::Relaxed);
+        state.accounts[number].handed_over.fetch_add(*count, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn parts_are_as_their_weights_and_nothing_is_left_over() {
+fn parts_are_in_proportion_to_their_weights_and_add_up() {
     assert_eq!(parts(10, &[1, 1, 1]), [3, 3, 4]);
     assert_eq!(parts(10, &[0, 0, 0]), [3, 3, 4]);
     assert_eq!(parts(7, &[3, 0, 1]), [5, 0, 2]);
@@ -37,69 +37,69 @@ fn parts_are_as_their_weights_and_nothing_is_left_over() {
 }
 
 #[test]
-fn each_is_charged_its_own_thread_and_its_part_of_the_rest() {
-    let mut book = book(&[1, 2, 3]);
-    hand_over(&book, &[(1, 600), (2, 200)]);
-    // Ten of the threads, eight of what they have in common.
-    book.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, MS)], 18 * MS);
-    assert_eq!(charged(&book), [11 * MS, 6 * MS, MS]);
-    // Nothing was handed over since: as before.
-    book.halve();
-    book.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, 2 * MS)], 23 * MS);
-    assert_eq!(charged(&book), [14 * MS, 7 * MS, 2 * MS]);
-    assert_eq!(charged(&book).iter().sum::<u64>(), 23 * MS, "all that was used");
+fn each_process_is_charged_its_own_thread_and_its_part_of_the_common_time() {
+    let mut state = state(&[1, 2, 3]);
+    hand_over(&state, &[(1, 600), (2, 200)]);
+    // Ten are the threads' own, and eight are common.
+    state.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, MS)], 18 * MS);
+    assert_eq!(charged(&state), [11 * MS, 6 * MS, MS]);
+    // Nothing was handed over since: the proportions stay.
+    state.halve();
+    state.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, 2 * MS)], 23 * MS);
+    assert_eq!(charged(&state), [14 * MS, 7 * MS, 2 * MS]);
+    assert_eq!(charged(&state).iter().sum::<u64>(), 23 * MS, "all that was used");
 }
 
 #[test]
-fn what_was_handed_over_long_ago_counts_less_and_sharing_often_ages_nothing() {
-    let mut book = book(&[1, 2]);
-    hand_over(&book, &[(1, 100)]);
+fn old_samples_count_for_less_and_frequent_divisions_age_nothing() {
+    let mut state = state(&[1, 2]);
+    hand_over(&state, &[(1, 100)]);
     for turn in 1..=8 {
-        book.share_out(&[], turn * MS);
+        state.share_out(&[], turn * MS);
     }
-    assert_eq!(charged(&book), [8 * MS, 0]);
-    book.halve();
-    hand_over(&book, &[(2, 50)]);
-    book.share_out(&[], 10 * MS);
-    assert_eq!(charged(&book), [9 * MS, MS]);
+    assert_eq!(charged(&state), [8 * MS, 0]);
+    state.halve();
+    hand_over(&state, &[(2, 50)]);
+    state.share_out(&[], 10 * MS);
+    assert_eq!(charged(&state), [9 * MS, MS]);
 }
 
 #[test]
-fn who_comes_later_pays_for_nothing_that_was_before_and_who_has_gone_for_nothing_after() {
-    let mut book = book(&[1]);
-    book.share_out(&[(1, MS)], 3 * MS);
-    book.accounts.insert(2, Account { is_open: false, ..Account::default() });
-    // The thread of the second prepares: that is not the first one's either.
-    book.share_out(&[(1, MS), (2, 6 * MS)], 9 * MS);
-    assert_eq!(charged(&book), [3 * MS, 0]);
-    book.accounts.get_mut(&2).unwrap().is_open = true;
-    book.share_out(&[(1, MS), (2, 7 * MS)], 14 * MS);
-    assert_eq!(charged(&book), [5 * MS, 3 * MS]);
-    book.accounts.remove(&1);
-    book.share_out(&[(2, 7 * MS)], 15 * MS);
-    assert_eq!(charged(&book), [4 * MS]);
+fn a_process_pays_only_for_the_time_of_its_sampling() {
+    let mut state = state(&[1]);
+    state.share_out(&[(1, MS)], 3 * MS);
+    state.accounts.insert(2, Account { is_open: false, ..Account::default() });
+    // The thread of the second process prepares. The first process does not pay for that either.
+    state.share_out(&[(1, MS), (2, 6 * MS)], 9 * MS);
+    assert_eq!(charged(&state), [3 * MS, 0]);
+    state.accounts.get_mut(&2).unwrap().is_open = true;
+    state.share_out(&[(1, MS), (2, 7 * MS)], 14 * MS);
+    assert_eq!(charged(&state), [5 * MS, 3 * MS]);
+    state.accounts.remove(&1);
+    state.share_out(&[(2, 7 * MS)], 15 * MS);
+    assert_eq!(charged(&state), [4 * MS]);
 }
 
 #[test]
-fn what_is_used_while_nobody_is_sampled_is_nobodys() {
-    let mut book = book(&[1]);
-    book.accounts.get_mut(&1).unwrap().is_open = false;
-    book.share_out(&[(1, 2 * MS)], 50 * MS);
-    book.accounts.get_mut(&1).unwrap().is_open = true;
-    book.share_out(&[(1, 3 * MS)], 53 * MS);
-    assert_eq!(charged(&book), [3 * MS]);
+fn time_while_no_process_is_sampled_is_charged_to_none() {
+    let mut state = state(&[1]);
+    state.accounts.get_mut(&1).unwrap().is_open = false;
+    state.share_out(&[(1, 2 * MS)], 50 * MS);
+    state.accounts.get_mut(&1).unwrap().is_open = true;
+    state.share_out(&[(1, 3 * MS)], 53 * MS);
+    assert_eq!(charged(&state), [3 * MS]);
 }
 
 #[test]
 fn clocks_that_disagree_for_a_moment_charge_nothing_twice() {
-    let mut book = book(&[1, 2]);
-    book.share_out(&[(1, 4 * MS), (2, 4 * MS)], 7 * MS);
-    assert_eq!(charged(&book), [4 * MS, 4 * MS]);
-    book.share_out(&[(1, 4 * MS), (2, 4 * MS)], 10 * MS);
-    assert_eq!(charged(&book), [5 * MS, 5 * MS]);
+    let mut state = state(&[1, 2]);
+    state.share_out(&[(1, 4 * MS), (2, 4 * MS)], 7 * MS);
+    assert_eq!(charged(&state), [4 * MS, 4 * MS]);
+    state.share_out(&[(1, 4 * MS), (2, 4 * MS)], 10 * MS);
+    assert_eq!(charged(&state), [5 * MS, 5 * MS]);
 }
 
-/// No process has such an id.
+/// An id that no process has.
 const NOBODY: i32 = 99_999_999;
 
 fn burn(length: Duration) {
@@ -109,7 +109,7 @@ fn burn(length: Duration) {
     }
 }
 
-/// A process that computes when it is told to.
+/// A process that computes on request.
 struct Busy(std::process::Child);
 
 impl Busy {
@@ -140,7 +140,7 @@ impl Busy {
         }
     }
 
-    /// Computes for at least so long, and stands still again.
+    /// Computes for at least this much CPU time, and stops again.
     fn compute(&self, ns: u64) {
         let until_ns = self.used_ns() + ns;
         kill(Pid::from_raw(self.pid()), Signal::SIGCONT).unwrap();
@@ -152,31 +152,31 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // Already gone is as good as killed.
+        // The child may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 #[test]
-fn what_a_guardian_uses_is_charged_once_and_nothing_of_before() {
+fn a_guardian_is_charged_once_and_not_for_the_time_before() {
     let guardian = Busy::start();
     guardian.compute(20 * MS);
     let ledger = Arc::new(Ledger::default());
     let mut charge = ledger.account(1, guardian.pid());
     charge.begin();
     let begin_ns = guardian.used_ns();
-    // What other tests of this process use is common, and would be charged as well.
+    // The CPU time of other tests in this process is common, and would be charged as well.
     charge.set_open(false);
-    let before_ns = charge.ns(true);
+    let before_ns = charge.charged_ns(true);
     guardian.compute(20 * MS);
-    assert_eq!(charge.ns(true) - before_ns, guardian.used_ns() - begin_ns);
+    assert_eq!(charge.charged_ns(true) - before_ns, guardian.used_ns() - begin_ns);
 }
 
 #[test]
-fn a_thread_is_charged_what_it_uses_but_for_what_it_leaves_out() {
+fn a_thread_is_charged_for_all_but_its_uncharged_work() {
     let ledger = Arc::new(Ledger::default());
-    let one = |number: Number, length: Duration| {
+    let one = |number: ProcessNumber, length: Duration| {
         let ledger = Arc::clone(&ledger);
         move || {
             let _worker = ledger.enter(number);
@@ -186,21 +186,21 @@ fn a_thread_is_charged_what_it_uses_but_for_what_it_leaves_out() {
             charge.begin();
             let before_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID);
             burn(length);
-            charge.without(|| burn(Duration::from_millis(60)));
+            charge.uncharged(|| burn(Duration::from_millis(60)));
             let own_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID) - before_ns - 60 * MS;
-            (own_ns, charge.ns(true))
+            (own_ns, charge.charged_ns(true))
         }
     };
     let begin_ns = clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID);
     let threads = [(1, 20), (2, 40)]
         .map(|(number, ms)| std::thread::spawn(one(number, Duration::from_millis(ms))));
-    let told = threads.map(|it| it.join().unwrap());
+    let charges = threads.map(|it| it.join().unwrap());
     let all_ns = clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID) - begin_ns;
-    for (own_ns, charged_ns) in told {
+    for (own_ns, charged_ns) in charges {
         // Other tests run in this process: their time is common.
-        assert!(charged_ns + MS >= own_ns, "{told:?}");
+        assert!(charged_ns + MS >= own_ns, "{charges:?}");
     }
-    let sum_ns = told[0].1 + told[1].1;
-    assert!(sum_ns + (4 * 60 + 2 * 20) * MS <= all_ns + MS, "{told:?} of {all_ns}");
+    let sum_ns = charges[0].1 + charges[1].1;
+    assert!(sum_ns + (4 * 60 + 2 * 20) * MS <= all_ns + MS, "{charges:?} of {all_ns}");
     assert!(ledger.lock().accounts.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What is written, what waits until then, and what is used again.
+//! Tests of what is written, what waits for names, and what memory is reused.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -10,32 +10,32 @@ mod ring;
 mod runtimes;
 
 use super::*;
-use crate::record::batch::threads::{ThreadLife, ThreadNews};
+use crate::record::batch::threads::{ThreadChange, ThreadLife};
 use crate::record::batch::traces::TraceEntry;
 use crate::record::contract::clock::wait_until;
 use crate::record::name::jit::JitNames;
 use crate::record::name::symbolizers::{SymbolQuery, Symbolizers};
 use crate::record::target::modules::{AddressMap, LoadedModule};
-use crate::symbol::{ElfFile, Function, Resolved};
+use crate::symbol::{ElfFile, Resolved, ResolvedFunction};
 use crate::trace::{self, TraceSeries, TraceWriter, WriterOptions};
 
-fn seen(slot: u32, tid: i32) -> ThreadNews {
+fn seen(slot: u32, tid: i32) -> ThreadChange {
     let name = "worker".to_string();
     let life = ThreadLife { tid, inner: (1, tid as u32), name, start_ns: 1 };
-    ThreadNews::Seen { key: (slot, 0), life }
+    ThreadChange::Seen { key: (slot, 0), life }
 }
 
 fn sample(slot: u32, time: u64) -> Logged {
     Logged { slot, time, weight: 1, ..Logged::default() }
 }
 
-/// The thread, and the way to it of its only process.
-struct Whole {
+/// The writer thread, and the connection of its only process.
+struct TestWriter {
     writer: Writer,
-    writing: Writing,
+    writing: WriterThread,
 }
 
-impl Deref for Whole {
+impl Deref for TestWriter {
     type Target = Writer;
 
     fn deref(&self) -> &Writer {
@@ -43,7 +43,7 @@ impl Deref for Whole {
     }
 }
 
-impl Whole {
+impl TestWriter {
     fn start(path: &Path) -> Self {
         Self::with_room(backlog::ROOM, path, 1, |answers| answers.names(1, Arc::default()))
     }
@@ -52,7 +52,7 @@ impl Whole {
         room: usize,
         path: &Path,
         pid: i32,
-        names: impl FnOnce(Answers) -> io::Result<FrameNames>,
+        names: impl FnOnce(AnswerSender) -> io::Result<FrameNames>,
     ) -> Self {
         let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
         Self::over(room, TraceSeries::of_one(writer), pid, names)
@@ -62,9 +62,9 @@ impl Whole {
         room: usize,
         writer: TraceSeries,
         pid: i32,
-        names: impl FnOnce(Answers) -> io::Result<FrameNames>,
+        names: impl FnOnce(AnswerSender) -> io::Result<FrameNames>,
     ) -> Self {
-        let writing = Writing::with_room(room, writer).unwrap();
+        let writing = WriterThread::with_room(room, writer).unwrap();
         Self { writer: writing.join(0, pid, names).unwrap(), writing }
     }
 
@@ -74,11 +74,11 @@ impl Whole {
     }
 }
 
-/// Writes the batches; the totals, and the times of each thread's samples as they are read.
-fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
+/// Writes the batches. Returns the totals, and the times of each thread's samples in the trace.
+fn written(batches: Vec<Batch>) -> (WrittenTotals, Vec<Vec<u64>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = Whole::start(&path);
+    let writer = TestWriter::start(&path);
     batches.into_iter().for_each(|batch| writer.send(Arc::new(batch)));
     let finished = writer.finish();
     let totals = finished.totals();
@@ -94,7 +94,7 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
 
 #[test]
 fn the_totals_of_processes_are_added_up() {
-    let mut one = Totals {
+    let mut one = WrittenTotals {
         samples: 1,
         weight: 2,
         reasons: [3; EndReason::ALL.len()],
@@ -105,7 +105,7 @@ fn the_totals_of_processes_are_added_up() {
         left_out: 9,
     };
     one.add(&one.clone());
-    let both = Totals {
+    let both = WrittenTotals {
         samples: 2,
         weight: 4,
         reasons: [6; EndReason::ALL.len()],
@@ -138,7 +138,7 @@ fn a_thread_id_that_is_reused_is_another_thread() {
 
 #[test]
 fn a_thread_ends_after_its_samples_and_unknown_ones_are_counted() {
-    let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
+    let gone = |slot| ThreadChange::Exited { key: (slot, 0), time_ns: 9 };
     let (totals, threads) = written(vec![
         Batch {
             threads: vec![gone(1), seen(1, 7), seen(3, 8), seen(4, 9)],
@@ -151,7 +151,7 @@ fn a_thread_ends_after_its_samples_and_unknown_ones_are_counted() {
     assert_eq!((totals.samples, totals.threads, totals.unattributed), (2, 2, 2));
 }
 
-/// A batch with a sample of each of these traces: ids, frames, new or preserved.
+/// Returns a batch with a sample of each trace, given as id, frame, and whether it is preserved.
 fn batch(traces: &[(u64, u64, bool)], time: u64) -> Batch {
     let mut batch = Batch::default();
     for (number, (id, frame, preserved)) in traces.iter().enumerate() {
@@ -169,15 +169,15 @@ fn batch(traces: &[(u64, u64, bool)], time: u64) -> Batch {
 fn a_written_batch_is_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = Whole::start(&path);
+    let writer = TestWriter::start(&path);
     writer.send(Arc::new(batch(&[(9, 1, false)], 1)));
     let blank = writer.blanks.recv().unwrap();
-    assert!(blank.samples.is_empty() && blank.threads.is_empty() && !blank.has_news());
+    assert!(blank.samples.is_empty() && blank.threads.is_empty() && !blank.has_new_data());
     assert!(blank.samples.capacity() > 0, "its memory is there still");
     writer.finish();
 }
 
-/// The thread's work without the thread, of one process.
+/// The work of the writer thread for one process, without the thread.
 struct Bench {
     work: Work,
     messages: Receiver<Message>,
@@ -188,19 +188,20 @@ impl Bench {
         let writer =
             TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
         let (queue, messages) = sync_channel(1);
-        let names =
-            Answers { number: 0, queue, pool: Arc::default() }.names(1, Arc::default()).unwrap();
+        let names = AnswerSender { number: 0, queue, pool: Arc::default() }
+            .names(1, Arc::default())
+            .unwrap();
         let mut work = Work::new(writer, backlog::ROOM);
-        let process = Process::new(1, names, sync_channel(1).0);
+        let process = WriterProcess::new(1, names, sync_channel(1).0);
         work.take(Message::Join(0, Box::new(process))).unwrap();
         Self { work, messages }
     }
 
-    fn process(&self) -> &Process {
+    fn process(&self) -> &WriterProcess {
         &self.work.processes[&0]
     }
 
-    /// Has a batch written, when all names are there.
+    /// Writes a batch, after all names have arrived.
     fn write(&mut self, batch: Batch) {
         let mut message = Message::Batch(0, Arc::new(batch));
         loop {
@@ -222,7 +223,7 @@ fn a_preserved_trace_is_resolved_as_it_was_when_it_was_new() {
     work.write(batch(&[(5, 0x10, false), (6, 0x20, false)], 1));
     let stack = work.process().stacks[&5].locations.clone();
     assert!(stack.len() == 1 && stack != work.process().stacks[&6].locations);
-    // Were it resolved again it would have another stack, since its frames are others here.
+    // A second resolution would give another stack, because the frames differ here.
     work.write(batch(&[(5, 0x20, true)], 10));
     assert_eq!((&work.process().stacks[&5].locations, work.process().stacks.len()), (&stack, 1));
 }
@@ -244,7 +245,7 @@ fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
     work.write(last);
     assert_eq!(ids(&work), [5, 6], "what is not there cannot be kept");
     let stack = work.process().kept[&6].locations.clone();
-    // Another program, whose addresses are others.
+    // Another program, with other addresses.
     let next = Batch { keep: Some(vec![15, 6]), ..batch(&[(15, 0x20, false)], 10) };
     work.write(next);
     assert_eq!((ids(&work), &work.process().kept[&6].locations), (vec![6, 15], &stack));
@@ -255,7 +256,7 @@ fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
 fn what_is_noted_is_in_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = Whole::start(&path);
+    let writer = TestWriter::start(&path);
     writer.note("executed.1".to_owned(), Value::Unsigned(7));
     assert!(writer.finish().close(Metadata::new(), &[]).error.is_none());
     assert_eq!(trace::load(&path).unwrap().metadata["executed.1"], Value::Unsigned(7));
@@ -265,7 +266,7 @@ fn what_is_noted_is_in_the_trace() {
 fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = Whole::start(&path);
+    let writer = TestWriter::start(&path);
     let traces: Vec<_> = (0..5000u64).map(|id| (id + 2, id * 64, false)).collect();
     let shared = Arc::new(batch(&traces, 1));
     let sum = |batch: &Batch| {
@@ -286,38 +287,38 @@ fn several_threads_process_one_collection_while_it_is_written() {
     assert_eq!(sum(&shared), expected, "others have it: it is not emptied");
 }
 
-/// The same of a thread that was told of before.
+/// Returns such a batch, for a thread that is known already.
 fn next_batch(traces: &[(u64, u64, bool)], time: u64) -> Arc<Batch> {
     let mut batch = batch(traces, time);
     batch.threads.clear();
     Arc::new(batch)
 }
 
-/// A writer thread whose symbolizer answers nothing until it is let go.
-fn with_blocked_names(path: &Path, room: usize) -> (Whole, Sender<()>) {
+/// Starts a writer thread whose symbolizer blocks until the sender is dropped.
+fn with_blocked_names(path: &Path, room: usize) -> (TestWriter, Sender<()>) {
     let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
     over_blocked_names(TraceSeries::of_one(writer), room)
 }
 
-fn over_blocked_names(writer: TraceSeries, room: usize) -> (Whole, Sender<()>) {
+fn over_blocked_names(writer: TraceSeries, room: usize) -> (TestWriter, Sender<()>) {
     let (go, gate) = channel::<()>();
     let resolve = move |wanted: &mut SymbolQuery| {
-        // Closed when it is let go.
+        // Fails once the sender is dropped.
         let _ = gate.recv();
         let named = |svma: &u64| Resolved {
-            function: Some(Function { name: format!("f{svma:x}"), start_svma: *svma }),
+            function: Some(ResolvedFunction { name: format!("f{svma:x}"), start_svma: *svma }),
             ..Resolved::default()
         };
         wanted.resolved = wanted.svmas.iter().map(named).collect();
     };
-    let names = |answers: Answers| {
+    let names = |answers: AnswerSender| {
         let symbolizers = Symbolizers::with_resolver(resolve, move |answer| answers.send(answer));
         Ok(FrameNames::of(symbolizers, JitNames::start(1, Arc::default())?))
     };
-    (Whole::over(room, writer, 1, names), go)
+    (TestWriter::over(room, writer, 1, names), go)
 }
 
-/// A thread, and a module that all addresses are in.
+/// Returns a batch with a thread, and with a module that covers all addresses.
 fn first_batch() -> Arc<Batch> {
     let elf = std::fs::File::open("/proc/self/exe").unwrap().into();
     let elf = ElfFile::new(elf, "/lib/lib.so".to_string(), Vec::new());
@@ -330,7 +331,7 @@ fn is_taken(writer: &Writer) -> bool {
     writer.shared.queued.load(Ordering::Acquire) == 0
 }
 
-/// The names of the innermost function of each sample of the only thread, in order of time.
+/// Returns the time and the innermost function of each sample of the only thread, in time order.
 fn names(path: &Path) -> Vec<(u64, String)> {
     let trace = trace::load(path).unwrap();
     let mut names = Vec::new();
@@ -350,7 +351,7 @@ fn a_symbolizer_that_blocks_stops_nothing_and_costs_no_name() {
     let count = 20 * QUEUE as u64;
     writer.send(first_batch());
     for number in 0..count {
-        // A new address each time, and a trace that was there before.
+        // A new address each time, and a trace from an earlier batch.
         let (new, old) = (number + 2, number.saturating_sub(1) + 2);
         let traces = [(new, 0x1000 + new * 16, false), (old, 0x1000 + old * 16, true)];
         let traces = if number == 0 { &traces[..1] } else { &traces };
@@ -387,7 +388,7 @@ fn what_finds_no_room_is_written_without_names_and_in_order() {
     assert!(!writer.is_idle(), "nothing waits any more");
     drop(go);
     wait_until("not written when names are there", || writer.is_idle());
-    // At the address of the first one, which has a name by now.
+    // At the address of the first batch, which has a name by now.
     writer.send(one(102, 50));
     let finished = writer.finish();
     let unnamed = finished.totals().unnamed as usize;
@@ -406,7 +407,7 @@ fn what_finds_no_room_is_written_without_names_and_in_order() {
 }
 
 #[test]
-fn an_end_without_a_word_ends_the_thread() {
+fn dropping_the_writer_ends_the_thread() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, _go) = with_blocked_names(&folder.path().join("trace"), backlog::ROOM);
     let shared = Arc::downgrade(&writer.shared);
@@ -427,7 +428,7 @@ fn a_process_whose_names_are_waited_for_holds_up_no_other() {
     let sent = Arc::new(batch(&[(3, 0x1000, false)], 2));
     let seen = Arc::downgrade(&sent);
     quick.send(sent);
-    // Written, and ready to be filled again, or gone.
+    // The batch is written, and its memory is returned or freed.
     let is_written = || quick.blanks.try_recv().is_ok() || seen.strong_count() == 0;
     wait_until("it waits for another process", is_written);
     assert!(!slow.is_idle());
@@ -451,7 +452,7 @@ fn totals_that_are_wanted_in_a_sum_only_are_kept_by_nobody() {
     for number in 1..4 {
         let process = join(number);
         process.send(Arc::new(batch(&[(3, 0x1000, false)], 2)));
-        // Of one it is wanted before it has left, of another one never.
+        // Process 1 is summed before it leaves, process 2 after that, and process 3 never.
         let tally = process.tally();
         (number == 1).then(|| tally.sum_up());
         drop(process);

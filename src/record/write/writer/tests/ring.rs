@@ -1,9 +1,9 @@
-//! Saves of a ring, which wait for what belongs to them.
+//! Saves of a ring, which wait for the batches that belong to them.
 
 use std::time::Duration;
 
 use super::*;
-use crate::trace::{RingPlan, SeriesPlan, Turn};
+use crate::trace::{RingPlan, RotateAfter, SeriesPlan};
 
 #[test]
 fn a_save_has_what_waited_for_names_when_it_was_asked_for_and_no_more() {
@@ -18,8 +18,8 @@ fn a_save_has_what_waited_for_names_when_it_was_asked_for_and_no_more() {
         last: Box::new(move || end.clone()),
     };
     let name = Box::new(move |number| dir.join(format!("{number}.trace")));
-    let (turn, ring) = (Turn::Age(Duration::from_secs(60)), Some(ring));
-    let plan = SeriesPlan { name, turn, keep: None, ring };
+    let (turn, ring) = (RotateAfter::Age(Duration::from_secs(60)), Some(ring));
+    let plan = SeriesPlan { name, rotate_after: turn, keep: None, ring };
     let writer = TraceSeries::create(plan, WriterOptions::default()).unwrap();
     let (writer, go) = over_blocked_names(writer, backlog::ROOM);
     writer.send(first_batch());

@@ -1,8 +1,8 @@
-//! Names that a runtime tells of code that it has made: who waits for them, and how long.
+//! Names that a runtime reports for code that it generated: what waits for them, and how long.
 
 use super::*;
 
-/// A process, and its own perf map, which nobody else writes.
+/// A process, and its perf map, which only the test writes.
 struct Runtime {
     child: std::process::Child,
     map: std::path::PathBuf,
@@ -26,16 +26,16 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        // They may be gone.
+        // The process and the file may no longer exist.
         let _ = self.child.kill().and_then(|()| self.child.wait());
         let _ = std::fs::remove_file(&self.map);
     }
 }
 
 impl Runtime {
-    /// A writer thread that knows of it, and waits for whoever reads its map.
-    fn writer(&self, path: &Path, map_requests: &Arc<MapRequests>) -> Whole {
-        let names = |answers: Answers| {
+    /// Starts a writer thread for this process, which waits for answers to map requests.
+    fn writer(&self, path: &Path, map_requests: &Arc<MapRequests>) -> TestWriter {
+        let names = |answers: AnswerSender| {
             let theirs = answers.clone();
             map_requests.answer_by(move |question| {
                 theirs.send(Ok(SymbolQuery { question, ..SymbolQuery::default() }));
@@ -44,13 +44,13 @@ impl Runtime {
             let jit = JitNames::start(self.pid(), Arc::clone(map_requests))?.patient();
             Ok(FrameNames::of(symbolizers, jit))
         };
-        let writer = Whole::with_room(backlog::ROOM, path, self.pid(), names);
+        let writer = TestWriter::with_room(backlog::ROOM, path, self.pid(), names);
         writer.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
         writer
     }
 }
 
-/// The names of the samples, and whether the first waited for the map that the runtime wrote.
+/// Returns the names of the samples, and whether the first one waited for the runtime's map.
 fn names_of_own_code(is_served: bool) -> (Vec<String>, bool) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
@@ -64,7 +64,7 @@ fn names_of_own_code(is_served: bool) -> (Vec<String>, bool) {
     let _ = map_requests.write(&|| false, || runtime.tell("1000 10 made\n"));
     serving.iter().for_each(|it| it.answer());
     wait_until("not written", || writer.is_idle());
-    // Known by then, or asked for before: it is not asked for again.
+    // The name is known or requested by now, so the writer does not request it again.
     writer.send(next_batch(&[(3, 0x1000, false)], 2));
     wait_until("not written", || writer.is_idle());
     drop(serving);
@@ -84,7 +84,7 @@ fn samples_wait_for_the_names_of_code_that_a_runtime_is_asked_for() {
 #[test]
 fn samples_do_not_wait_for_names_that_nobody_asks_for() {
     let (names, has_waited) = names_of_own_code(false);
-    assert_eq!(names, ["[unknown]", "made"], "it was told of later");
+    assert_eq!(names, ["[unknown]", "made"], "it was reported later");
     assert!(!has_waited);
 }
 
@@ -98,7 +98,7 @@ fn a_runtime_that_does_not_answer_is_not_waited_for_without_end() {
     writer.send(next_batch(&[(2, 0x1000, false)], 1));
     wait_until("its names are still waited for", || is_taken(&writer) && writer.is_idle());
     writer.send(next_batch(&[(3, 0x2000, false)], 2));
-    // The end waits no longer.
+    // The end does not wait any longer.
     let finished = writer.finish();
     assert_eq!((finished.totals().samples, finished.totals().unnamed), (2, 2));
     assert!(finished.close(Metadata::new(), &[]).error.is_none());
@@ -106,13 +106,13 @@ fn a_runtime_that_does_not_answer_is_not_waited_for_without_end() {
 }
 
 #[test]
-fn names_that_a_runtime_told_before_are_those_of_the_first_program() {
+fn names_reported_before_the_start_belong_to_the_first_program() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let runtime = Runtime::new();
     runtime.tell("1000 10 made\n");
     let writer = runtime.writer(&path, &Arc::default());
-    // Whatever its number is.
+    // The number of the first program does not matter.
     for (number, program) in [(2, 1), (3, 1), (4, 2)] {
         let addresses = Some(Arc::new(AddressMap::of_program(program)));
         writer.send(Arc::new(Batch { addresses, ..Batch::default() }));

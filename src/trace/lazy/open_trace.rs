@@ -1,27 +1,27 @@
-//! Data file and index of a lazily read trace, together.
+//! The data file and the index of a lazily read trace.
 
 use std::sync::Arc;
 
-use super::fault::{Fault, Found};
+use super::fault::{LazyError, LazyResult};
 use super::losses::Losses;
-use super::source::{Directory, Source};
+use super::source::{DataFile, Directory};
 use crate::trace::checkpoint::BlockEntry;
 use crate::trace::index::Index;
 use crate::trace::{SIDE, ThreadId};
 
-/// What lookups go to.
+/// The files and the state that lookups use.
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) source: Source,
+pub(super) struct OpenTrace {
+    pub(super) source: DataFile,
     pub(super) index: Index,
-    /// The index comes from a scan of the data: what it does not have is not there.
+    /// Whether the index comes from a scan of the data and so is complete.
     pub(super) scanned: bool,
-    /// The trace has its end.
+    /// Whether the trace has its end.
     pub(super) closed: bool,
     pub(super) losses: Losses,
 }
 
-/// A block that was found: its frame, and where in the payload it lies.
+/// A block that was found: its frame, and its offset in the payload.
 #[derive(Debug)]
 pub(super) struct FoundBlock {
     pub(super) directory: Arc<Directory>,
@@ -29,28 +29,30 @@ pub(super) struct FoundBlock {
 }
 
 impl FoundBlock {
-    /// Its entry in the directory.
-    pub(super) fn entry(&self) -> Found<&BlockEntry> {
-        self.directory.block_at(self.at).ok_or(Fault::Index("a block is not where it should be"))
+    /// Returns the block's entry in the directory.
+    pub(super) fn entry(&self) -> LazyResult<&BlockEntry> {
+        self.directory
+            .block_at(self.at)
+            .ok_or(LazyError::Index("a block is not where the index says"))
     }
 }
 
-impl Reading {
-    /// A trace of which nothing is known to be lost.
-    pub(super) fn sound(source: Source, index: Index, closed: bool) -> Self {
+impl OpenTrace {
+    /// Creates a trace without known losses.
+    pub(super) fn sound(source: DataFile, index: Index, closed: bool) -> Self {
         Self { source, index, scanned: false, closed, losses: Losses::default() }
     }
 
-    /// The frame of a position and the offset in its payload.
-    pub(super) fn locate(&self, position: u64) -> Found<(u64, usize)> {
+    /// Returns the frame of a position and the offset in its payload.
+    pub(super) fn locate(&self, position: u64) -> LazyResult<(u64, usize)> {
         self.source.locate(position, |position| match self.index.frame_at(position)? {
             Some(frame) => Ok(frame.offset),
-            None => Err(Fault::Index("a position lies in no frame")),
+            None => Err(LazyError::Index("a position is outside of all frames")),
         })
     }
 
-    /// A block by its number in its stream.
-    pub(super) fn block(&self, stream: u32, number: u64) -> Found<FoundBlock> {
+    /// Returns a block by its number in its stream.
+    pub(super) fn block(&self, stream: u32, number: u64) -> LazyResult<FoundBlock> {
         let row = self.index.block(stream, number)?;
         let (frame, at) = self.locate(row.start)?;
         let found = FoundBlock { directory: self.source.directory(frame)?, at };
@@ -58,40 +60,46 @@ impl Reading {
         let same = (entry.stream, entry.ends.first, entry.begin.logical, entry.first_ns)
             == (stream, row.first, row.logical, row.first_ns)
             && u64::from(row.samples) == entry.samples.min(u32::MAX.into());
-        if same { Ok(found) } else { Err(Fault::Index("a block is not what it should be")) }
+        if same { Ok(found) } else { Err(LazyError::Index("a block differs from the index")) }
     }
 
-    /// The last block of a stream that begins at or before a logical offset, or the first.
-    pub(super) fn block_at(&self, stream: u32, logical: u64) -> Found<u64> {
+    /// Returns the last block of a stream that starts at or before a logical offset, or the first
+    /// block.
+    pub(super) fn block_at(&self, stream: u32, logical: u64) -> LazyResult<u64> {
         let number = self.index.block_at(stream, logical)?.unwrap_or(0);
-        self.check_place(stream, number, |begin| begin.begin.logical <= logical)?;
+        self.check_block_position(stream, number, |begin| begin.begin.logical <= logical)?;
         Ok(number)
     }
 
-    /// The last block of a stream whose first sample was taken at or before a time, or the first.
-    pub(super) fn block_at_time(&self, stream: u32, time_ns: u64) -> Found<u64> {
+    /// Returns the last block of a stream whose first sample was taken at or before a time, or the
+    /// first block.
+    pub(super) fn block_at_time(&self, stream: u32, time_ns: u64) -> LazyResult<u64> {
         let number = self.index.block_at_time(stream, time_ns)?.unwrap_or(0);
-        self.check_place(stream, number, |begin| begin.first_ns <= time_ns)?;
+        self.check_block_position(stream, number, |begin| begin.first_ns <= time_ns)?;
         Ok(number)
     }
 
-    /// What a search by rows found is compared with the data: the block is not behind the place
-    /// that is sought, and the next one is.
-    fn check_place(
+    /// Compares the result of a search in the index with the data: the found block must not be
+    /// after the searched position, and the next block must be.
+    fn check_block_position(
         &self,
         stream: u32,
         number: u64,
         is_before: impl Fn(&BlockEntry) -> bool,
-    ) -> Found<()> {
+    ) -> LazyResult<()> {
         let count = self.index.block_count(stream)?;
         let found = number >= count
             || ((number == 0 || is_before(self.block(stream, number)?.entry()?))
                 && (number + 1 >= count || !is_before(self.block(stream, number + 1)?.entry()?)));
-        if found { Ok(()) } else { Err(Fault::Index("the blocks of a thread are not in order")) }
+        if found {
+            Ok(())
+        } else {
+            Err(LazyError::Index("the blocks of a thread are not in order"))
+        }
     }
 
-    /// Compares what the index says of a whole stream with its last block.
-    pub(super) fn check_stream(&self, stream: u32) -> Found<()> {
+    /// Compares the index row of a complete stream with the stream's last block.
+    pub(super) fn check_stream(&self, stream: u32) -> LazyResult<()> {
         let Some(row) = self.index.call(stream, 0)? else { return Ok(()) };
         let Some(last) = self.index.block_count(stream)?.checked_sub(1) else { return Ok(()) };
         let last = self.block(stream, last)?;
@@ -102,11 +110,12 @@ impl Reading {
         {
             return Ok(());
         }
-        Err(Fault::Index("a thread does not reach as far as it should"))
+        Err(LazyError::Index("a thread does not end where the index says"))
     }
 
-    /// How many roots a thread has, if that is known, and whether it was not seen to end.
-    pub(super) fn roots(&self, thread: ThreadId) -> Found<(Option<u32>, bool)> {
+    /// Returns the number of roots of a thread, if it is known, and whether the thread's end is
+    /// missing.
+    pub(super) fn roots(&self, thread: ThreadId) -> LazyResult<(Option<u32>, bool)> {
         let (mut count, mut unfinished) = (Some(0u32), false);
         for stream in [thread.0, thread.0 | SIDE] {
             self.check_stream(stream)?;
@@ -119,8 +128,8 @@ impl Reading {
         Ok((count.filter(|_| !self.losses.any()), unfinished))
     }
 
-    /// Frames are lost behind the last block of a stream.
-    pub(super) fn is_tail_lost(&self, stream: u32) -> Found<bool> {
+    /// Returns whether frames are lost after the last block of a stream.
+    pub(super) fn is_tail_lost(&self, stream: u32) -> LazyResult<bool> {
         let (Some(lost_at), Some(last)) =
             (self.losses.last_at, self.index.block_count(stream)?.checked_sub(1))
         else {

@@ -1,7 +1,7 @@
-//! What the parts of a series have in common: objects and threads under ids of the series.
+//! The objects and threads of all parts of a series, under ids of the series.
 //!
 //! # Invariants
-//! - Ids are dense and stay as long as the series does, whatever becomes of its files.
+//! - Ids are dense and valid for the life of the series, whatever happens to its files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use crate::trace::{
     Thread, ThreadId, TraceError, Value,
 };
 
-/// Values that each have one id.
+/// A table that assigns one id to each distinct value.
 #[derive(Debug)]
 pub(super) struct Interned<T> {
     list: Vec<T>,
@@ -42,7 +42,7 @@ impl<T: Clone + Eq + Hash> Interned<T> {
     }
 }
 
-/// A method whose name is a text.
+/// A method whose name is a text id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct MethodEntry {
     module: Option<ModuleId>,
@@ -50,7 +50,7 @@ struct MethodEntry {
     start_svma: u64,
 }
 
-/// A location whose file is a text.
+/// A location whose file is a text id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LocationEntry {
     method: MethodId,
@@ -60,27 +60,27 @@ struct LocationEntry {
     inline_parent: Option<LocationId>,
 }
 
-/// All that was told of in a series.
+/// All objects that were added to a series.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct SeriesObjects {
     texts: Interned<Arc<str>>,
     modules: Interned<Module>,
     methods: Interned<MethodEntry>,
     locations: Interned<LocationEntry>,
-    /// Threads that have not ended.
+    /// The threads that have not exited.
     threads: BTreeMap<u32, Thread>,
     threads_ever: u32,
-    /// The last value of each key that holds for all parts.
+    /// The last value of each metadata key that applies to all parts.
     pub(super) metadata: Metadata,
-    /// Where the names of modules come from,
+    /// The sources of the modules' function names.
     pub(super) symbols: BTreeMap<u32, Value>,
-    /// and what threads are called by themselves.
+    /// The ids of the processes and threads in their own pid namespace.
     pub(super) inner_ids: BTreeMap<u32, Value>,
-    /// What is mapped now, by process and first address.
+    /// The current mappings, by process and first address.
     mapped: BTreeMap<(u32, u64), MappedModule>,
 }
 
-impl Book {
+impl SeriesObjects {
     pub(super) fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
         match self.texts.ids.get(text) {
             Some(id) => Ok(TextId(*id)),
@@ -131,7 +131,7 @@ impl Book {
         Ok(Location { method, svma, file, line, inline_parent })
     }
 
-    /// The location that it is inlined into.
+    /// Returns the location that this one is inlined into.
     pub(super) fn parent_of(&self, id: LocationId) -> Result<Option<LocationId>, TraceError> {
         Ok(self.locations.get("location", id.0)?.inline_parent)
     }
@@ -154,18 +154,18 @@ impl Book {
         Ok(())
     }
 
-    /// A thread has ended: no part to come has it.
+    /// Removes a thread that exited: no later part has it.
     pub(super) fn end_thread(&mut self, id: ThreadId) {
         self.threads.remove(&id.0);
         self.inner_ids.remove(&id.0);
     }
 
-    /// Notes what is mapped somewhere, which is what was mapped there before no more.
+    /// Adds a mapping, and removes those that it overlaps.
     pub(super) fn map(&mut self, mapped: &MappedModule) {
         let MappedModule { pid, start, end, .. } = *mapped;
         let before = self.mapped.range((pid, 0)..(pid, end));
-        let gone = before.filter(|(_, it)| it.end > start).map(|(key, _)| *key);
-        for key in gone.collect::<Vec<_>>() {
+        let overlapping = before.filter(|(_, it)| it.end > start).map(|(key, _)| *key);
+        for key in overlapping.collect::<Vec<_>>() {
             self.mapped.remove(&key);
         }
         self.mapped.insert((pid, start), mapped.clone());

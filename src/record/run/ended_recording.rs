@@ -1,65 +1,66 @@
-//! All processes of a recording, when the last one is over.
+//! A recording after its last process has ended.
 
 use std::time::Instant;
 
-use crate::record::run::accounting::Reckoning;
-use crate::record::run::common::Common;
-use crate::record::run::ended::{Ended, Refused};
+use crate::record::run::accounting::Accounting;
+use crate::record::run::common::CommonState;
+use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::ended_processes::EndedProcesses;
 use crate::record::run::executions::Executions;
-use crate::record::session::End;
+use crate::record::session::SessionEnd;
 use crate::record::session::program_run::ProgramRun;
 use crate::record::store::liveness::heaviest;
 use crate::record::target::residue::ResidueReport;
-use crate::record::write::writer::{Finished, Totals};
+use crate::record::write::writer::{Finished, WrittenTotals};
 use crate::trace::Value;
 
-/// All processes of a recording.
-pub(crate) struct Over {
-    /// There might have been more than one.
+/// A recording after its last process has ended.
+pub(crate) struct EndedRecording {
+    /// Whether the recording might have had several processes.
     pub(crate) is_several: bool,
-    /// Those that were recorded and are kept by themselves,
-    pub(crate) ended: Vec<Ended>,
-    /// and how many there are in all.
+    /// The recorded processes that are kept one by one.
+    pub(crate) ended: Vec<EndedProcess>,
+    /// The number of all recorded processes.
     pub(crate) count: u64,
-    /// What was found in each of them afterwards, where it was looked for.
+    /// What the check found in each of `ended` after the detach, if it was requested.
     pub(crate) residues: Vec<Option<ResidueReport>>,
-    /// Those that could not be.
+    /// The processes that could not be recorded.
     pub(crate) refused: Vec<Refused>,
-    /// How many more there were that ended before they could be, or that there was no room to list.
+    /// The number of further processes that exited before the attach, or that exceed the list.
     pub(crate) missed: u64,
-    /// Those that were begun with late, and why.
+    /// Lines about processes that were attached late, with the reason.
     pub(crate) late: Vec<String>,
-    /// The writer before its last words.
+    /// The writer, before the trace is closed.
     pub(crate) finished: Finished,
-    /// What was handed to it.
-    pub(crate) totals: Totals,
-    /// What the sampling came to.
+    /// The totals of the writer.
+    pub(crate) totals: WrittenTotals,
+    /// The totals of the sampling.
     pub(crate) program_run: ProgramRun,
     /// The programs that were executed.
     pub(crate) executions: Executions,
     /// The names of tags, if there are any.
     pub(crate) tags: Option<(String, Value)>,
-    /// The ring was to be saved when the end came.
-    pub(crate) is_save_owed: bool,
+    /// Whether a save of the ring was still pending at the end.
+    pub(crate) is_save_pending: bool,
 }
 
-impl Over {
-    /// Why the recording ended, where the user did not ask for it: of several processes what all
-    /// that had not ended by themselves ended for.
+impl EndedRecording {
+    /// Returns why the recording ended, unless the user ended it. With several processes, this is
+    /// the reason that all processes share that did not exit by themselves.
     pub(crate) fn reason(&self) -> Option<String> {
         if !self.is_several {
-            return self.ended.first().and_then(Ended::reason);
+            return self.ended.first().and_then(EndedProcess::reason);
         }
-        let rest = self.ended.iter().filter(|it| it.end != End::Exited).map(Ended::reason);
+        let rest =
+            self.ended.iter().filter(|it| it.end != SessionEnd::Exited).map(EndedProcess::reason);
         reason_of_all(rest)
     }
 
-    /// Sums up; `None` of no process.
+    /// Sums up the processes; `None` if there is none.
     pub(crate) fn new(
         ended_processes: EndedProcesses,
         finished: Finished,
-        common: &Common<'_>,
+        common: &CommonState<'_>,
     ) -> Option<Self> {
         let count = ended_processes.count();
         let EndedProcesses { ended, rest } = ended_processes;
@@ -76,7 +77,7 @@ impl Over {
         }
         program_run.heaviest = heaviest(&[], program_run.heaviest, common.options.preserve);
         let totals = finished.totals();
-        let residues = ended.iter().map(Ended::residue).collect();
+        let residues = ended.iter().map(EndedProcess::residue).collect();
         let (refused, missed) = (Vec::new(), 0);
         let is_several = common.is_several;
         Some(Self {
@@ -92,22 +93,23 @@ impl Over {
             program_run,
             executions,
             tags: common.tags.metadata(),
-            is_save_owed: common.triggers.owes_save_at_end(Instant::now())
+            is_save_pending: common.triggers.is_save_due_at_end(Instant::now())
                 || common.stop.takes_save(),
         })
     }
 
-    /// The reckoning.
-    pub(crate) fn reckoning(&self) -> Reckoning<'_> {
-        Reckoning {
+    /// Returns the figures of the recording.
+    pub(crate) fn accounting(&self) -> Accounting<'_> {
+        Accounting {
             program_run: &self.program_run,
             totals: &self.totals,
             executions: &self.executions,
-            is_gone: self.ended.iter().all(Ended::is_gone),
+            is_gone: self.ended.iter().all(EndedProcess::is_gone),
         }
     }
 
-    /// What stays behind and should not, and in which process, the first one if there is nothing.
+    /// Returns what is left behind and should not be, and the process that has it. Without remains
+    /// the process is the first one.
     pub(crate) fn left(&self) -> (i32, Vec<String>) {
         let each = self.ended.iter().zip(&self.residues);
         let each = each.map(|(ended, found)| (ended.opened.pid, ended.left(found.as_ref())));
@@ -123,9 +125,9 @@ impl Over {
     }
 }
 
-/// The reason of several processes from those of all that did not end by themselves.
+/// Returns the common reason of all processes that did not exit by themselves.
 fn reason_of_all(mut reasons: impl Iterator<Item = Option<String>>) -> Option<String> {
-    let Some(first) = reasons.next() else { return Some("all processes ended".to_owned()) };
+    let Some(first) = reasons.next() else { return Some("all processes exited".to_owned()) };
     first.filter(|first| reasons.all(|it| it.as_ref() == Some(first)))
 }
 
@@ -134,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_processes_have_a_reason_if_it_is_that_of_all() {
+    fn several_processes_have_a_reason_if_all_share_it() {
         let of_all = |reasons: &[Option<&str>]| {
             reason_of_all(reasons.iter().map(|it| it.map(str::to_owned)))
         };
-        assert_eq!(of_all(&[]).as_deref(), Some("all processes ended"));
+        assert_eq!(of_all(&[]).as_deref(), Some("all processes exited"));
         assert_eq!(of_all(&[Some("full"), Some("full")]).as_deref(), Some("full"));
         assert_eq!(of_all(&[Some("full"), None]), None);
         assert_eq!(of_all(&[None, Some("full")]), None);

@@ -1,10 +1,10 @@
-//! Dependencies point downwards only.
+//! Dependencies only point downwards.
 
 use super::source::{Source, words};
 
-/// The floor table of the architecture text in `src/lib.rs`. Modules of one floor do not know each
-/// other.
-const FLOORS: [(&str, u8); 12] = [
+/// The layer table of the architecture text in `src/lib.rs`. Modules of one layer do not import
+/// each other.
+const LAYERS: [(&str, u8); 12] = [
     ("cli", 5),
     ("inspect", 4),
     ("record", 3),
@@ -19,11 +19,11 @@ const FLOORS: [(&str, u8); 12] = [
     ("fault", 1),
 ];
 
-fn floor(module: &str) -> Option<u8> {
-    FLOORS.iter().find(|(name, _)| *name == module).map(|&(_, floor)| floor)
+fn layer(module: &str) -> Option<u8> {
+    LAYERS.iter().find(|(name, _)| *name == module).map(|&(_, layer)| layer)
 }
 
-/// Imports of a module of the same floor or of a higher one.
+/// Returns imports of a module of the same layer or of a higher one.
 fn imports_point_downwards(file: &Source) -> Vec<String> {
     let Some(inner) = file.path.strip_prefix("src/").filter(|_| file.is_rust()) else {
         return Vec::new();
@@ -32,31 +32,31 @@ fn imports_point_downwards(file: &Source) -> Vec<String> {
         return Vec::new();
     }
     let module = inner.split('/').next().unwrap_or(inner).trim_end_matches(".rs");
-    let Some(own_floor) = floor(module) else {
-        return vec![format!("module {module} is not in the floor table")];
+    let Some(own_layer) = layer(module) else {
+        return vec![format!("module {module} is not in the layer table")];
     };
     let code = file.code();
     let mut wrong = Vec::new();
     for imported in reached(&code, module_depth(inner)) {
-        match floor(&imported) {
+        match layer(&imported) {
             _ if imported == module => {}
-            Some(other) if other < own_floor => {}
+            Some(other) if other < own_layer => {}
             Some(other) => wrong.push(format!(
-                "{module} (floor {own_floor}) must not know {imported} (floor {other})"
+                "{module} (layer {own_layer}) must not know {imported} (layer {other})"
             )),
-            None => wrong.push(format!("crate::{imported} is not in the floor table")),
+            None => wrong.push(format!("crate::{imported} is not in the layer table")),
         }
     }
     wrong
 }
 
-/// How many `super` lead from a file to the crate root.
+/// Returns how many `super` lead from a file to the crate root.
 fn module_depth(inner: &str) -> usize {
     let parts = inner.split('/').count();
     if inner.ends_with("/mod.rs") { parts - 1 } else { parts }
 }
 
-/// Top-level modules that the code names.
+/// Returns the top-level modules that the code names.
 fn reached(code: &str, depth: usize) -> Vec<String> {
     let mut found = Vec::new();
     for at in words(code, "crate") {
@@ -65,16 +65,16 @@ fn reached(code: &str, depth: usize) -> Vec<String> {
         };
         found.extend(heads(path));
     }
-    // `super::super::trace` reaches a neighbour without the word crate.
+    // `super::super::trace` reaches a neighbour without the word `crate`.
     let climb = "super::".repeat(depth);
     for (at, _) in code.match_indices(&climb) {
         let path = &code[at + climb.len()..];
-        found.extend(heads(path).into_iter().filter(|head| floor(head).is_some()));
+        found.extend(heads(path).into_iter().filter(|head| layer(head).is_some()));
     }
     found
 }
 
-/// First segments of `a::b` or of each path in `{a::b, c}`.
+/// Returns the first segments of `a::b`, or of each path in `{a::b, c}`.
 fn heads(path: &str) -> Vec<String> {
     let Some(group) = path.strip_prefix('{') else { return vec![segment(path)] };
     let mut depth = 0_u32;
@@ -96,7 +96,7 @@ fn segment(path: &str) -> String {
     path.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// The parts of the workspace that may know only `abi`, or nothing.
+/// Members of the workspace that may import only `abi`, or nothing.
 fn members_stay_small(file: &Source) -> Vec<String> {
     let allowed: &[&str] = match file.path.as_str() {
         "abi/Cargo.toml" => &[],

@@ -1,0 +1,127 @@
+//! A process whose recording has ended, and a process that could not be recorded.
+
+use crate::record::batch::process::ProcessNumber;
+use crate::record::contract::error::RecordError;
+use crate::record::name::jvm::JvmNames;
+use crate::record::run::executions::Executions;
+use crate::record::run::opened::OpenedProcess;
+use crate::record::session::SessionEnd;
+use crate::record::session::program_run::ProgramRun;
+use crate::record::target::residue::{Footprint, ResidueReport};
+use crate::record::write::writer::Tally;
+
+/// A process that is restored and whose samples have been passed to the writer.
+pub(crate) struct EndedProcess {
+    /// Its number within the recording.
+    pub(crate) number: ProcessNumber,
+    /// The process.
+    pub(crate) opened: OpenedProcess,
+    /// Why its recording ended.
+    pub(crate) end: SessionEnd,
+    /// The totals of the sampling, over all of its programs.
+    pub(crate) program_run: ProgramRun,
+    /// The programs that it executed.
+    pub(crate) executions: Executions,
+    /// Its state before the last attach, for `--verify-detach`.
+    pub(crate) footprint: Option<Footprint>,
+    /// Keeps the requests for Java names alive until everything is written.
+    pub(crate) jvm: JvmNames,
+    /// Its totals in the writer thread.
+    pub(crate) tally: Tally,
+}
+
+impl EndedProcess {
+    /// Returns a process that never existed.
+    #[cfg(test)]
+    pub(crate) fn made_up(number: ProcessNumber, end: SessionEnd, program_run: ProgramRun) -> Self {
+        let opened = OpenedProcess {
+            pid: number as i32,
+            start_time: 0,
+            command: None,
+            candidate: crate::record::run::plan::Candidate::started(number as i32, None),
+            name: String::new(),
+            command_line: Vec::new(),
+            is_followed: false,
+        };
+        let (executions, jvm) = (Executions::default(), JvmNames::new(0, false));
+        let tally = Tally::default();
+        Self { number, opened, end, program_run, executions, footprint: None, jvm, tally }
+    }
+
+    /// Checks the process for remains of the recording. Returns `None` if the check was not
+    /// requested or the process no longer exists.
+    pub(crate) fn residue(&self) -> Option<ResidueReport> {
+        let before = self.footprint.as_ref().filter(|_| !self.is_gone())?;
+        ResidueReport::compare(self.opened.pid, before, &self.program_run.signals)
+    }
+
+    /// Returns why the recording ended, unless the user ended it.
+    pub(crate) fn reason(&self) -> Option<String> {
+        let reason = match self.end {
+            SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => return None,
+            SessionEnd::Exited if self.opened.command.is_some() => return None,
+            SessionEnd::Exited => "the target exited".to_owned(),
+            SessionEnd::Executed => match self.executions.refused() {
+                Some((name, why)) => {
+                    format!("the target executed {name}, which is not sampled: {why}")
+                }
+                None => "the target executed another program; --follow-exec records that one too"
+                    .to_owned(),
+            },
+            SessionEnd::Full => "the files have reached the size of --max-size".to_owned(),
+            SessionEnd::OutOfIds => {
+                "all ids of call traces have been used; another recording starts with \
+                              new ones"
+                    .to_owned()
+            }
+            SessionEnd::SignalTaken => {
+                "the application took the sampling signal for itself".to_owned()
+            }
+        };
+        Some(reason)
+    }
+
+    /// Returns what is known to be left in the process and should not be.
+    pub(crate) fn left(&self, residue: Option<&ResidueReport>) -> Vec<String> {
+        match residue.map(|it| &it.left).filter(|left| !left.is_empty()) {
+            Some(left) => left.clone(),
+            // An unfinished detach leaves this behind even if the check did not find it.
+            None => self.program_run.detached.unfinished().map(str::to_owned).into_iter().collect(),
+        }
+    }
+
+    /// Whether the reason for its end also ends all other processes of the recording.
+    pub(crate) fn is_end_of_all(&self) -> bool {
+        matches!(self.end, SessionEnd::Output | SessionEnd::Full | SessionEnd::OutOfIds)
+    }
+
+    /// Whether the program that had the agent no longer exists.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.end, SessionEnd::Exited | SessionEnd::Executed | SessionEnd::AskedBetween)
+    }
+}
+
+/// A process that could not be recorded.
+pub(crate) struct Refused {
+    /// The process id.
+    pub(crate) pid: i32,
+    /// The name of the process.
+    pub(crate) name: String,
+    /// Why it could not be recorded.
+    pub(crate) error: RecordError,
+}
+
+impl Refused {
+    /// Returns the process id and the name.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ({})", self.pid, self.name)
+    }
+}
+
+/// The number of processes that the trace lists one by one.
+pub(crate) const LISTED: usize = 1000;
+
+/// Whether the trace lists the process with this number while it is recorded.
+pub(crate) fn is_listed(number: ProcessNumber) -> bool {
+    number as usize <= LISTED
+}
