@@ -390,6 +390,11 @@ impl ContextReader {
         Some(slot.context[0].load(Ordering::Relaxed)).filter(|thread| *thread != 0)
     }
 
+    /// Checks whether the target has a thread with this outer id.
+    fn is_alive(&self, tid: i32) -> bool {
+        proc::task_stat(self.pid, tid).is_ok()
+    }
+
     /// Returns a thread's id in its own namespace.
     fn inner_tid(&self, tid: i32) -> Option<u32> {
         if self.inner_pid == self.pid as u32 {

@@ -31,6 +31,11 @@ impl StaleEntries {
                 }
                 ThreadChange::Exited { key, .. } => {
                     let Some((tid, inner_tid)) = self.tids.remove(key) else { continue };
+                    // A living thread with this id owns the entry. The check comes before the read:
+                    // a thread that exits in between returns its entry.
+                    if outside.is_alive(tid as i32) {
+                        continue;
+                    }
                     if let Some(context) = outside.read_entry(inner_tid) {
                         self.entries.extend([tid, inner_tid].map(|tid| (tid, (*key, context))));
                     }

@@ -189,3 +189,28 @@ fn a_thread_from_before_the_table_may_leave_a_stale_entry_too() {
     contexts.name(&mut batch);
     assert_eq!(batch.samples.iter().map(|it| it.span).collect::<Vec<_>>(), [7, 0]);
 }
+
+#[test]
+fn the_entry_of_a_living_thread_with_a_reused_id_is_not_stale() {
+    let data = own_data();
+    let (address, table) = table();
+    let mut contexts = contexts(data);
+    ready(&table);
+    let mappings = proc::mappings(std::process::id() as i32).unwrap();
+    let own: Vec<_> = mappings.into_iter().filter(|it| it.start == address).collect();
+    contexts.refresh(&own, &AddressMap::default(), data.context_sources());
+    // This thread has the id of one that exited, and sets the context that the other one had.
+    let tid = gettid().as_raw();
+    table.claim(tid as u32).unwrap().set(7, 8);
+    let inner = (std::process::id(), tid as u32);
+    let life = ThreadLife { tid, inner, name: String::new(), start_ns: 0 };
+    let threads = vec![
+        ThreadChange::Seen { key: (1, 0), life },
+        ThreadChange::Exited { key: (1, 0), time_ns: 5 },
+    ];
+    let own =
+        Sample { slot: 2, tid: tid as u32, source: 1, span: 7, root_span: 8, ..Sample::default() };
+    let mut batch = Batch { threads, samples: vec![own], ..Batch::default() };
+    contexts.name(&mut batch);
+    assert_eq!(batch.samples[0].span, 7);
+}
