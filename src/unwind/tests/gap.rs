@@ -1,6 +1,7 @@
 //! Code without unwind information, in a module that is not known to keep frame pointers. A caller
 //! is accepted only if it calls the running function.
 
+use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
 
 use super::SegmentMemory;
@@ -87,4 +88,41 @@ fn a_call_may_be_the_last_instruction_of_its_function() {
     let found = callers(&[(inner, 3), (outer, 1)], [inner, outer]);
     assert_eq!(found, (vec![inner, outer], EndReason::Gap));
     assert_eq!(callers(&[(inner, 3), (outer, 2)], [inner, outer]).0, [inner]);
+}
+
+/// Returns the callers of a thread at the instruction after a system call, where the unwind
+/// information of its function ends. The function starts at 16. `call` is the return address and
+/// the target of the only call.
+fn callers_after_a_syscall(call: (u64, u64), first_word: u64) -> Vec<u64> {
+    let table = ModuleTable {
+        blocks: vec![0, 3],
+        lows: vec![0, 16, 24],
+        ids: vec![0, 0, 1],
+        rules: vec![Rule { cfa_off: 8, ..Rule::plain(op::SP) }, Rule::GAP_GUESS],
+        ..table()
+    };
+    let segment = SegmentMemory::new(1 << 16);
+    let mut writer = TableWriter::new(segment.words());
+    let module = writer.add_module(&table).unwrap();
+    let range = ExecRange { start: CODE, end: CODE + 64, bias: CODE, module: Some(module) };
+    writer.publish(&[range], &[(STACK, STACK + 4096)]).unwrap();
+    let bytes: Vec<u8> = [CODE + first_word, 0, 0].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut registers = Registers { pc: CODE + 26, sp: STACK, fp: 0, gpr: [0; 16] };
+    registers.gpr[RSP] = registers.sp;
+    let mut code = code(&[call]);
+    code[24..26].copy_from_slice(&[0x0F, 0x05]);
+    let mut read = |avma: u64, into: &mut [u8]| read_code(&code, avma, into);
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
+    let copy = StackCopy { avma: STACK, bytes: &bytes };
+    let stack = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
+    stack.frames[1..].iter().map(|word| (word & !RETURN_ADDRESS) - CODE).collect()
+}
+
+/// glibc's `clone` and `clone3` are such functions, because the child has another stack.
+#[test]
+fn functions_that_create_threads_have_callers() {
+    assert_eq!(callers_after_a_syscall((13, 1), 13), [13]);
+    assert!(callers_after_a_syscall((13, 0), 13).is_empty(), "a call of another function");
+    assert!(callers_after_a_syscall((13, 1), 14).is_empty(), "no call returns there");
+    assert!(callers_after_a_syscall((13, 1), 16).is_empty(), "the child's own stack");
 }

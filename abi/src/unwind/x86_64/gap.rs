@@ -11,6 +11,8 @@ use super::{CODE_MIN, Frame, Registers};
 
 /// Largest plausible frame in code without unwind information, in bytes.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
+/// Bytes of the `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
 /// Maximum number of instructions of a linkage table's entry, the jump included: `endbr64`, `bnd`
 /// and the jump.
 const STUB_PREFIXES: usize = 3;
@@ -161,9 +163,20 @@ fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> b
     if !lookup.is_code(ret.wrapping_sub(1)) {
         return false;
     }
-    let holds = |target: u64| target <= pc && lookup.is_one_row(target, pc);
     let Some(target) = call_target(ret, memory) else { return false };
+    // The functions that create a thread end their unwind information at the system call, because
+    // the child continues there on another stack. The kernel's samples are at the instruction after
+    // it.
+    let at = if is_after_syscall(pc, memory) { pc.wrapping_sub(SYSCALL_LEN + 1) } else { pc };
+    let is_in = |target: u64, at: u64| target <= at && lookup.is_one_row(target, at);
+    let holds = |target: u64| is_in(target, pc) || is_in(target, at);
     holds(target) || stub_target(target, memory).is_some_and(holds)
+}
+
+/// Whether the instruction before an address is a system call.
+fn is_after_syscall(pc: u64, memory: &mut impl Memory) -> bool {
+    let code = memory.load_code(pc.wrapping_sub(SYSCALL_LEN)).map(u64::to_le_bytes);
+    matches!(code, Some([0x0F, 0x05, ..]))
 }
 
 /// Returns the target of the call that returns to `ret`, if its operand names the target.

@@ -1,10 +1,15 @@
 //! The top of a stack, as the kernel copied it with a sample.
 
-use traceprof_abi::unwind::{EndReason, Memory, Snapshot};
+use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot};
+
+use crate::inject;
+use crate::record::source::kernel::InterruptedThread;
 
 /// The copied top of a stack.
 pub(super) struct CopiedStack<'r> {
     snapshot: &'r Snapshot<'r>,
+    /// The process, whose code is read where unwinding needs it.
+    pid: i32,
     sp: u64,
     bytes: &'r [u8],
     bounds: (u64, u64),
@@ -13,8 +18,10 @@ pub(super) struct CopiedStack<'r> {
 }
 
 impl<'r> CopiedStack<'r> {
-    pub(super) fn new(snapshot: &'r Snapshot<'r>, sp: u64, bytes: &'r [u8]) -> Self {
-        let mut memory = Self { snapshot, sp, bytes, bounds: (sp, sp), is_short: false };
+    pub(super) fn new(snapshot: &'r Snapshot<'r>, interrupted: &InterruptedThread<'r>) -> Self {
+        let &InterruptedThread { pid, registers: Registers { sp, .. }, stack: bytes, .. } =
+            interrupted;
+        let mut memory = Self { snapshot, pid, sp, bytes, bounds: (sp, sp), is_short: false };
         memory.bound(sp);
         memory
     }
@@ -58,5 +65,11 @@ impl Memory for CopiedStack<'_> {
 
     fn bounds(&self) -> (u64, u64) {
         self.bounds
+    }
+
+    fn load_code(&mut self, avma: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let got = inject::read_part(self.pid, avma, &mut bytes);
+        (got == bytes.len()).then(|| u64::from_ne_bytes(bytes))
     }
 }

@@ -290,7 +290,7 @@ impl KernelEvents {
         if *self.accepted.entry(thread_on_cpu).or_insert(interrupted.event) != interrupted.event {
             return;
         }
-        let mut memory = CopiedStack::new(snapshot, interrupted.registers.sp, interrupted.stack);
+        let mut memory = CopiedStack::new(snapshot, interrupted);
         let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
         let end = memory.end(unwound.end);
         let frames = self.frames.iter().take(unwound.depth);
@@ -401,6 +401,7 @@ fn is_delivery(
 
 /// The state of a thread that a sample interrupted.
 struct InterruptedThread<'r> {
+    pid: i32,
     tid: u32,
     time_ns: u64,
     /// The kernel's id of the event, or of the event that it was inherited from.
@@ -431,7 +432,8 @@ impl<'r> InterruptedThread<'r> {
     fn parse(body: &'r [u8]) -> Option<Self> {
         const ABI_64: u64 = 2;
         let mut words = Words(body);
-        let tid = (words.next()? >> 32) as u32;
+        let ids = words.next()?;
+        let (pid, tid) = (ids as i32, (ids >> 32) as u32);
         let time_ns = words.next()?;
         let event = words.next()?;
         let cpu = words.next()? as u32;
@@ -448,7 +450,7 @@ impl<'r> InterruptedThread<'r> {
         let used = words.0.get(size..).and_then(<[u8]>::first_chunk::<8>);
         let used = used.map_or(0, |word| u64::from_ne_bytes(*word));
         let stack = copied.get(..usize::try_from(used).ok()?)?;
-        Some(Self { tid, time_ns, event, cpu, registers, stack })
+        Some(Self { pid, tid, time_ns, event, cpu, registers, stack })
     }
 }
 

@@ -69,17 +69,35 @@ fn samples_after_the_rotation_come_with_the_next_batch() {
     kernel.take(200, &mut Batch::default(), no_instance, |tid, _, _| (tid, 5));
 }
 
+/// Makes a sample of this process, with a copied stack at 0x2000.
+fn interrupted(stack: &[u8]) -> InterruptedThread<'_> {
+    let registers = Registers { sp: 0x2000, ..Registers::default() };
+    let pid = std::process::id() as i32;
+    InterruptedThread { pid, tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack }
+}
+
+/// Unwinding through code without unwind information checks the calls before return addresses.
+#[test]
+fn code_is_read_from_the_process() {
+    let tables = own_segment(Use::Tables, layout::TABLES_LEN);
+    TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
+    let tables = tables.as_tables();
+    let snapshot = tables.snapshot().unwrap();
+    let interrupted = interrupted(&[1; 16]);
+    let mut memory = CopiedStack::new(&snapshot, &interrupted);
+    let code = [0x1234_5678_9abc_def0_u64, 7];
+    assert_eq!(memory.load_code(code.as_ptr().addr() as u64), Some(code[0]));
+    assert_eq!(memory.load_code(0x2000), None, "an address of the copied stack is no code");
+}
+
 #[test]
 fn the_copy_is_blamed_only_if_a_word_above_it_is_missing() {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[(0x1000, 0x9000)]).unwrap();
     let tables = tables.as_tables();
     let snapshot = tables.snapshot().unwrap();
-    let registers = Registers { sp: 0x2000, ..Registers::default() };
-    let stack = &[1; 16];
-    let interrupted =
-        InterruptedThread { tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack: &stack[..] };
-    let mut memory = CopiedStack::new(&snapshot, interrupted.registers.sp, interrupted.stack);
+    let interrupted = interrupted(&[1; 16]);
+    let mut memory = CopiedStack::new(&snapshot, &interrupted);
     assert_eq!(memory.bounds(), (0x2000, 0x9000), "the stack continues above the copy");
     let mut end_after = |avma, end| {
         memory.load(avma);
@@ -104,18 +122,13 @@ fn the_copy_is_blamed_if_the_stack_continues_elsewhere() {
     TableWriter::new(tables.words()).publish(&[], &[(0x1000, 0x9000)]).unwrap();
     let tables = tables.as_tables();
     let snapshot = tables.snapshot().unwrap();
-    let registers = Registers { sp: 0x2000, ..Registers::default() };
-    let stack = &[1; 16];
-    let interrupted =
-        InterruptedThread { tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack: &stack[..] };
+    let interrupted = interrupted(&[1; 16]);
     for (sp, expected) in [(0x1800, EndReason::Copied), (0x800, EndReason::Range)] {
-        let mut memory = CopiedStack::new(&snapshot, interrupted.registers.sp, interrupted.stack);
+        let mut memory = CopiedStack::new(&snapshot, &interrupted);
         assert!(!memory.rebound(sp), "{sp:#x}");
         assert_eq!(memory.end(EndReason::Range), expected, "{sp:#x}");
     }
-    assert!(
-        CopiedStack::new(&snapshot, interrupted.registers.sp, interrupted.stack).rebound(0x2008)
-    );
+    assert!(CopiedStack::new(&snapshot, &interrupted).rebound(0x2008));
 }
 
 /// The signalling family counts the time of a delivery.
