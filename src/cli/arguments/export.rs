@@ -59,3 +59,26 @@ pub struct ExportArguments {
     #[command(flatten)]
     pub selection: SelectionArguments,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        export: ExportArguments,
+    }
+
+    #[test]
+    fn help_names_all_formats_and_extensions() {
+        let help = Command::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for format in Format::ALL {
+            let names = [format.name()].into_iter().chain(format.extensions().iter().copied());
+            names.for_each(|name| assert!(help.contains(name), "{name}"));
+        }
+    }
+}

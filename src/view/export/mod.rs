@@ -42,20 +42,39 @@ pub enum Format {
     Html,
 }
 
-/// The file name extensions of the formats.
-const ENDS: [(&str, Format); 10] = [
-    (".folded", Format::Folded),
-    (".collapsed", Format::Folded),
-    (".svg", Format::Flamegraph),
-    (".pb.gz", Format::Pprof),
-    (".pprof", Format::Pprof),
-    // This comes before `.json`, which such names end with too.
-    (".speedscope.json", Format::Speedscope),
-    (".json", Format::Firefox),
-    (".perf", Format::PerfScript),
-    (".otlp", Format::Otlp),
-    (".html", Format::Html),
-];
+/// What is known about a format.
+struct Properties {
+    /// The name on the command line.
+    name: &'static str,
+    /// A second name on the command line.
+    alias: Option<&'static str>,
+    /// The file name extensions.
+    extensions: &'static [&'static str],
+    /// Whether the stacks of all threads are merged, so that threads and groups can be frames.
+    is_merged: bool,
+    /// Whether the format is not text.
+    is_binary: bool,
+    /// Whether samples are grouped by their spans and tags before they are summed up.
+    is_by_context: bool,
+    /// Whether the format has spans and tags next to the stacks.
+    has_contexts: bool,
+}
+
+impl Properties {
+    /// A text format without spans and tags, which separates threads.
+    const TEXT: Self = Self {
+        name: "",
+        alias: None,
+        extensions: &[],
+        is_merged: false,
+        is_binary: false,
+        is_by_context: false,
+        has_contexts: false,
+    };
+    /// A binary format whose samples have spans and tags.
+    const BINARY: Self =
+        Self { is_binary: true, is_by_context: true, has_contexts: true, ..Self::TEXT };
+}
 
 impl Format {
     /// All formats.
@@ -70,67 +89,103 @@ impl Format {
         Self::Html,
     ];
 
+    const fn properties(self) -> Properties {
+        const TEXT: Properties = Properties::TEXT;
+        const BINARY: Properties = Properties::BINARY;
+        match self {
+            Self::Folded => Properties {
+                name: "folded",
+                alias: Some("collapsed"),
+                extensions: &[".folded", ".collapsed"],
+                is_merged: true,
+                ..TEXT
+            },
+            Self::Flamegraph => Properties {
+                name: "flamegraph",
+                alias: Some("svg"),
+                extensions: &[".svg"],
+                is_merged: true,
+                ..TEXT
+            },
+            Self::Pprof => {
+                Properties { name: "pprof", extensions: &[".pb.gz", ".pprof"], ..BINARY }
+            }
+            Self::Firefox => {
+                Properties { name: "firefox", extensions: &[".json"], has_contexts: true, ..TEXT }
+            }
+            Self::Speedscope => {
+                Properties { name: "speedscope", extensions: &[".speedscope.json"], ..TEXT }
+            }
+            Self::PerfScript => Properties {
+                name: "perf-script",
+                alias: Some("perf"),
+                extensions: &[".perf"],
+                ..TEXT
+            },
+            Self::Otlp => Properties { name: "otlp", extensions: &[".otlp"], ..BINARY },
+            Self::Html => {
+                Properties { name: "html", extensions: &[".html"], has_contexts: true, ..TEXT }
+            }
+        }
+    }
+
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Folded => "folded",
-            Self::Flamegraph => "flamegraph",
-            Self::Pprof => "pprof",
-            Self::Firefox => "firefox",
-            Self::Speedscope => "speedscope",
-            Self::PerfScript => "perf-script",
-            Self::Otlp => "otlp",
-            Self::Html => "html",
-        }
+        self.properties().name
+    }
+
+    /// Returns the file name extensions.
+    pub fn extensions(self) -> &'static [&'static str] {
+        self.properties().extensions
     }
 
     /// Returns the format that a file with this name is expected to have.
     pub fn of_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
-        let known = ENDS.iter().find(|(end, _)| name.ends_with(end));
-        known.map(|(_, format)| *format)
+        let ends = |format: &Self| {
+            let fitting = format.extensions().iter().filter(|end| name.ends_with(**end));
+            fitting.map(|end| end.len()).max()
+        };
+        // The longest extension: `.speedscope.json` ends with `.json` too.
+        let known = Self::ALL.into_iter().filter(|format| ends(format).is_some());
+        known.max_by_key(ends)
     }
 
     /// Returns whether the stacks of all threads are merged, so that threads and groups can be
     /// frames.
     pub fn is_merged(self) -> bool {
-        matches!(self, Self::Folded | Self::Flamegraph)
+        self.properties().is_merged
     }
 
     /// Returns whether the format is not text.
     pub fn is_binary(self) -> bool {
-        matches!(self, Self::Pprof | Self::Otlp)
+        self.properties().is_binary
     }
 
     /// Returns whether samples are grouped by their spans and tags before they are summed up.
     pub fn is_by_context(self) -> bool {
-        matches!(self, Self::Pprof | Self::Otlp)
+        self.properties().is_by_context
     }
 
     /// Returns whether the format has spans and tags next to the stacks.
     pub fn has_contexts(self) -> bool {
-        matches!(self, Self::Pprof | Self::Firefox | Self::Otlp | Self::Html)
+        self.properties().has_contexts
     }
 }
+
+/// A variant that [`Format::ALL`] misses moves the last one.
+const _: () = assert!(Format::ALL.len() == Format::Html as usize + 1);
 
 impl FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "folded" | "collapsed" => Ok(Self::Folded),
-            "flamegraph" | "svg" => Ok(Self::Flamegraph),
-            "pprof" => Ok(Self::Pprof),
-            "firefox" => Ok(Self::Firefox),
-            "speedscope" => Ok(Self::Speedscope),
-            "perf-script" | "perf" => Ok(Self::PerfScript),
-            "otlp" => Ok(Self::Otlp),
-            "html" => Ok(Self::Html),
-            _ => {
-                let known = Self::ALL.map(Self::name).join(", ");
-                Err(format!("the formats are: {known}"))
-            }
-        }
+        let is_named =
+            |format: &Self| format.name() == text || format.properties().alias == Some(text);
+        Self::ALL.into_iter().find(is_named).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("the formats are: {known}")
+        })
     }
 }
 
