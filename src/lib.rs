@@ -9,7 +9,7 @@
 //!  +--------------------------+     +---------------------------+    +------------------------+
 //!  | application threads      |     | control block: counters   |    | attach, restore        |
 //!  |   ^ a sampling signal    |     | thread slots              |    | open perf events       |
-//!  | agent image, a few kB,   |<--->| unwind tables, mappings   |<-->| rotate, drain, weight  |
+//!  | agent image, a few kB,   |<--->| unwind tables, mappings   |<-->| rotate, drain, weigh   |
 //!  |   no libc: handler       |     | three call-trace tables   |    | symbolize, infer calls |
 //!  |   unwinds and stores     |     |   with sample logs        |    | write data and index   |
 //!  +--------------------------+     +---------------------------+    +------------------------+
@@ -34,7 +34,10 @@
 //!    each stage takes the type that the previous stage returns. `record::store` drains the table
 //!    that was active before, and finds the thread of each sample.
 //! 4. `record::name` finds the code and the context of each sample, as they were at its time.
-//! 5. `record::weigh` computes the weight of each sample: the CPU time that it stands for.
+//! 5. A sample's weight is the number of periods that it stands for. Its source sets the weight:
+//!    the handler (`agent/src/sample.rs`), `record::source::kernel` or `record::source::wall`.
+//!    `record::weigh` corrects the weights by the threads' CPU clocks, and credits CPU time that no
+//!    sample covers.
 //! 6. The writer thread (`record::write`) symbolizes each new address once (`record::name::frames`,
 //!    [`symbol`]), from file descriptors that it keeps open. Samples wait for their symbols; the
 //!    recorder does not. The writer then passes the batch to [`trace`], which infers calls from

@@ -159,6 +159,15 @@ fn bold(text: &str) -> Vec<String> {
     pieces.map(|piece| plain(piece.split("\\fR").next().unwrap())).collect()
 }
 
+/// Whether code defines an item of this kind and name; a name with a `*` is the beginning of one.
+fn is_defined(code: &str, kind: &str, name: &str) -> bool {
+    let start = name.trim_end_matches('*');
+    code.match_indices(&format!("{kind}{start}")).any(|(at, found)| {
+        let next = code[at + found.len()..].chars().next();
+        start != name || !next.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
 /// Appends all source files below a folder.
 fn sources(folder: &Path, into: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -187,11 +196,11 @@ fn files_and_tests_that_written_pages_name_are_there() {
             if folders.iter().any(|folder| name.starts_with(folder)) {
                 assert!(root.join(name).exists(), "{page}: {name}");
                 files += 1;
-            } else if let Some((_, item)) = name.rsplit_once("::") {
-                let item = item.trim_end_matches('*');
-                let is_there =
-                    ["fn ", "mod "].iter().any(|kind| code.contains(&format!("{kind}{item}")));
-                assert!(is_there, "{page}: {name}");
+            } else if name.contains("::") {
+                for item in name.split("::") {
+                    let is_there = ["fn ", "mod "].iter().any(|kind| is_defined(&code, kind, item));
+                    assert!(is_there, "{page}: {name}");
+                }
                 tests += 1;
             }
         }

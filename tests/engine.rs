@@ -73,7 +73,7 @@ fn the_engine_and_its_reason_are_reported_and_kept() {
     };
     let short = Duration::from_millis(200);
     for (options, engine, why) in [
-        (&[][..], PERF, "best that works"),
+        (&[][..], PERF, "best engine that works"),
         (&["--engine", "timer"], TIMER, "requested"),
         (&["--engine", "perf"], PERF, "requested"),
     ] {

@@ -28,10 +28,9 @@ mod firefox_tables; // tables of a profile beside names and weights
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
-mod guests; // children in their parents' memory
 mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters
-mod kill; // a recorder that is killed at any moment
+mod killed_recorder; // a recorder that is killed at any moment
 mod lease; // the timers' lease while the recorder is stopped
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
@@ -40,11 +39,11 @@ mod opener; // the command with which a desktop opens pages
 mod otel; // contexts in the format of OpenTelemetry
 mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // full disks, limits, two recorders with one file
-mod output_side; // names and limits of the output, reports of a recording
+mod output_names; // names and limits of the output, reports of a recording
 mod overhead; // the cost of profiling, and rates that follow a budget
 mod page; // the contents of a page for a browser
 mod page_head; // its threads and times
-mod page_manners; // its colours, keys and print
+mod page_interaction; // its colours, keys and print
 mod page_shown; // the page in a browser
 mod page_sums; // sums that a browser computes
 mod perf_script; // text for tools that read perf script
@@ -69,13 +68,14 @@ mod soak; // storms of everything, for a long time
 mod speedscope; // profiles for speedscope.app
 mod stacks; // all threads at once, against the target itself and gdb
 mod stop; // signals, exits, repeated requests
-mod storage; // threads that stop or die inside our handler
+mod stopped_in_handler; // threads that stop or die inside our handler
 mod symbols; // where names come from
 mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // complete texts of calls in time order
 mod top; // the live table
 mod unique; // programs in which every function has one caller
+mod vfork_children; // children in their parents' memory
 mod views; // complete texts of the views of synthetic profiles
 mod waiters; // programs that wait for signals
 mod wall; // wall clock time of real programs, against their own measurements

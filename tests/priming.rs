@@ -1,4 +1,4 @@
-//! The four tests of the thread priming document, for a recorder outside of the process.
+//! How threads get their timers: signals, their delivery, and threads that start meanwhile.
 
 use std::process::Command;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use traceprof::trace;
 use crate::common::{
     Outcome, Recorder, Target, needs_recording, scratch_dir, together, traceprof, wait_until,
 };
-use crate::output_side::{names_in, record_in, text, weight_of};
+use crate::output_names::{names_in, record_in, text, weight_of};
 
 /// Whether the file is a complete trace.
 fn is_closed(path: &Path) -> bool {
@@ -98,7 +98,7 @@ fn the_parts_of_a_ring_outlive_a_killed_recorder() {
     // The next recording does not overwrite them.
     let output = record_in(outcome.trace.dir(), &["--ring", "2s", "-o", "out.trace"]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("its parts are traces"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("print them as traces"), "{}", text(&output.stderr));
     target.goes_on_and_ends_by_itself();
 }
 

@@ -49,7 +49,7 @@ pub const ARM_PENDING_WORDS: usize = THREAD_SLOTS / 64;
 pub const CONTEXT_SOURCES_OFFSET: u64 = 0xB_3000;
 /// Offset of the thread slots.
 pub const THREAD_SLOTS_OFFSET: u64 = 0x10_0000;
-/// Size of a thread slot in bytes: two cache lines, as in the thread priming document.
+/// Size of a thread slot in bytes: two cache lines.
 pub const THREAD_SLOT_BYTES: u64 = 128;
 /// Minimum number of thread slots that the recorder populates at attach.
 pub const INITIAL_THREAD_SLOTS: u32 = 256;
@@ -236,7 +236,7 @@ pub enum Counter {
     Late = 9,
     /// Signals that came while sampling was off.
     Off = 10,
-    /// Samples lost because the handler found a table or buffer unusable.
+    /// Times that a handler found the control block, a table or a buffer unusable.
     Broken = 11,
     /// Memory probes outside a verified window that found the memory unreadable.
     ProbeFailed = 12,

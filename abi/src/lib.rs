@@ -1,4 +1,4 @@
-//! The layouts and algorithms that the recorder and the agent inside the target share (floor 0).
+//! The layouts and algorithms that the recorder and the agent inside the target share (layer 0).
 //!
 //! Both processes map three memory segments, at constant distances from each other, so that the
 //! agent computes the addresses of the other two from its own program counter:

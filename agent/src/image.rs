@@ -50,9 +50,9 @@ pub extern "C" fn traceprof_entry(op: u64) -> i64 {
     unsafe { entry::run(op, data(base()), own) }
 }
 
-/// Returns from a signal handler by `rt_sigreturn`. A tracer may replace this call by another one,
-/// to keep what it would drop, and may die before it has put the thread back. The loop then repeats
-/// the call.
+/// Returns from a signal handler by `rt_sigreturn`. A tracer may run another call in its place, so
+/// that the signal frame is kept, and may die before it has restored the registers. The loop then
+/// repeats `rt_sigreturn`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_restorer() {

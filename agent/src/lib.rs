@@ -24,9 +24,9 @@ pub mod frame;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
+pub mod otel_record;
 pub mod prime;
 pub mod rate;
-pub mod record;
 pub mod sample;
 pub mod signal;
 pub mod stack;

@@ -23,8 +23,8 @@ pub fn running(slot: &ThreadSlot) -> u32 {
     slot.timer_shift.load(Ordering::Relaxed).min(SHIFT_MAX)
 }
 
-/// Sets the calling thread's timer to the wanted rate. Like a new timer, it first expires anywhere
-/// in its new period, so that the weight of that expiry is right on average.
+/// Sets the calling thread's timer to the wanted rate. Like a new timer, it first expires at
+/// a random phase of its new period, so that the weight of that expiry is right on average.
 pub fn follow(control: &ControlBlock, slot: &ThreadSlot, timer: i32, value: u64) {
     let shift = wanted(control);
     if shift == running(slot) {
@@ -68,7 +68,7 @@ mod tests {
             let first = phase(slot, period_ns);
             assert!((1..=period_ns).contains(&first), "{first} of {period_ns}");
         }
-        // Each tenth of a period has its share of a thousand threads.
+        // The phases of a thousand threads are spread evenly.
         let mut tenths = [0; 10];
         (0..1000).for_each(|slot| tenths[(phase(slot, 1_000_000) - 1) as usize / 100_000] += 1);
         assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");

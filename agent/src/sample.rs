@@ -22,7 +22,7 @@ use crate::clock::now;
 use crate::frame::Frame;
 use crate::memory::StackMemory;
 use crate::thread::{Thread, find_thread};
-use crate::{context, event, record, stack, sys, timer};
+use crate::{context, event, otel_record, stack, sys, timer};
 
 /// The trigger of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn take_or_lose(
     let before = duplicates.load(Ordering::Relaxed);
     take(data, tables, frame, thread, origin);
     if samples.load(Ordering::Relaxed) == stored && duplicates.load(Ordering::Relaxed) == before {
-        // The loss itself is counted where it happened, as one period.
+        // The loss was already counted as one period; the others are added.
         let besides = origin.weight(frame).saturating_sub(1);
         counts.count_by(Counter::LostOverruns, u64::from(besides));
     }
@@ -94,14 +94,14 @@ pub fn take(
     origin: Origin,
 ) {
     let control = data.control();
-    // Relaxed: only this thread writes it. An expiry between the load and the store runs to its end
-    // and leaves 0 behind. An expiry after the store would overwrite the frames of this sample.
+    // Relaxed: only this thread writes it. An expiry between the load and the store completes and
+    // resets the flag to 0. An expiry after the store would overwrite the frames of this sample.
     if thread.slot.inside.load(Ordering::Relaxed) != 0 {
         return control.count(Counter::Nested);
     }
     thread.slot.inside.store(1, Ordering::Relaxed);
-    // Only the compiler could move the frames' stores out of these two stores. A signal arrives
-    // between two instructions and sees the effects of all earlier ones.
+    // Only the compiler could reorder the frames' stores past these two: a handler on the same
+    // thread sees the effects of all earlier instructions.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
     timer::drain(data, timer::ARM_PER_SAMPLE);
@@ -144,7 +144,7 @@ fn take_once(
             let mut sample = describe(data, thread, frame, origin);
             context::read(data, &mut sample);
             if sample.source == origin::NONE {
-                record::read(data, thread.slot, &table, &mut sample);
+                otel_record::read(data, thread.slot, &table, &mut sample);
             }
             let slices = data.slices(hazard.table());
             store(data, thread, (&table, slices, &snapshot), frame, sample);

@@ -86,8 +86,8 @@ impl Kind {
 /// stays on the stack.
 fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
     let signal = frame.info.signo;
+    // Relaxed: the recorder writes it before it has the handler installed.
     let is_of = |action: &&SignalAction| action.signal.load(Ordering::Relaxed) == signal as u32;
-    // Relaxed: written at installation, by this process.
     let Some(action) = data.control().signals.iter().find(is_of) else { return 0 };
     // Relaxed: written at installation, by this process.
     let [handler, flags, restorer, mask] =

@@ -1,4 +1,4 @@
-//! Inspection of a process or a host without recording anything.
+//! `doctor`, `--dry-run` and `stacks`: inspection of a process or a host without a recording.
 
 pub(crate) mod doctor;
 pub(crate) mod dry_run;

@@ -21,7 +21,6 @@ pub fn signalfd_masks(pid: i32) -> u64 {
 
 /// Returns the signals that a thread currently waits for, with `sigwaitinfo` or a similar call; bit
 /// 0 is signal 1. An unreadable set counts as empty.
-/// 1. An unreadable set counts as empty.
 pub fn awaited_in_call(pid: i32, tid: i32) -> u64 {
     let Ok(TaskActivity::Syscall { number, args: [set, ..], .. }) = task_activity(pid, tid) else {
         return 0;

@@ -9,8 +9,8 @@
 //! | `batch` | the data that flows between stages: samples, traces, threads, addresses |
 //! | `source` | the sources of samples: perf events, timers, the wall clock, task records |
 //! | `store` | the shared tables: rotation, collection, threads and their lifetimes |
-//! | `weigh` | the conversion of expiries to CPU time, and the recording's own overhead |
-//! | `name` | modules, mappings, generated code, contexts, symbolizers |
+//! | `weigh` | the correction of weights by CPU clocks, and the recording's own overhead |
+//! | `name` | the code and context of each sample: mappings, JIT code, spans, symbolizers |
 //! | `write` | the writer thread, the output files, the triggers that save a ring |
 //! | `session` | one program from its first to its last sample |
 //! | `run` | one recording: processes, programs after an exec, children, the closing report |
@@ -37,4 +37,4 @@ pub use contract::trigger::Trigger;
 pub use name::progress::addresses_named;
 pub use run::priority::Priority;
 pub use run::record;
-pub use target::detach::{Removed, detach};
+pub use target::leftovers::{Removed, detach};

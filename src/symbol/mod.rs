@@ -36,6 +36,8 @@ mod elf_file;
 mod elf_headers;
 mod fetcher;
 mod file_symbolizer;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_entry;
 mod go;
 mod jit;
 mod memory_budget;
@@ -44,8 +46,6 @@ mod name;
 mod panic_guard;
 mod parser;
 mod plt;
-#[cfg(any(test, fuzzing))]
-pub mod probe;
 mod resolved;
 mod split_dwarf;
 #[cfg(test)]

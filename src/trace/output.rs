@@ -12,13 +12,13 @@ use super::checkpoint::BlockEntry;
 use super::failure::WriteFailure;
 use super::frame::{FrameHeader, HEADER_BYTES, LAST, StoredSection, TRAILER_BYTES};
 use super::index::{self, Cell};
+use super::intern::NeutralBlock;
 use super::kind::Kind;
 use super::object::Neutral;
 use super::pack::Packer;
 use super::schedule::Schedule;
 use super::sink::TraceFile;
 use super::stream::Block;
-use super::tables::NeutralBlock;
 use super::{
     DATA_MAGIC, INDEX_MAGIC, MAX_FRAME_BYTES, NO_THREAD, TraceError, Value, WriterOptions,
     file_header,

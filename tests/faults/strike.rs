@@ -302,7 +302,7 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
     Ok(Some(outcome))
 }
 
-/// Runs the scenario until the recorder has exited and the deed is done.
+/// Runs the scenario until the recorder has exited and the fault was injected.
 fn run(
     scenario: &Scenario,
     target: Option<&Target>,

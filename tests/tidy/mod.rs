@@ -1,11 +1,12 @@
 //! The house rules that a program can check, each with a test of itself.
 
-mod circles;
-mod doors;
+mod allowed_crates;
 mod hygiene;
+mod import_cycles;
 mod layers;
 mod objects;
 mod source;
+mod test_groups;
 
 use source::Source;
 

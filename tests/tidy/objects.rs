@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::circles::{CRATES, Module, module, without_tests};
+use super::import_cycles::{CRATES, Module, module, without_tests};
 use super::source::{self, Source};
 
 /// The most files that may have methods of one type.

@@ -11,7 +11,7 @@
 //!   as well, although it is not computed from them.
 //! - Writing and reading are bounded. They do not allocate, lock or call anything.
 
-mod record;
+mod otel_record;
 mod sources;
 mod table;
 pub mod table_layout;
@@ -20,7 +20,7 @@ mod tags;
 mod tests;
 mod texts;
 
-pub use record::{
+pub use otel_record::{
     ATTRIBUTES_MAX, RECORD_HEADER, RECORD_SYMBOL, Record, TlsLocation, Unreadable, is_own_block,
 };
 pub use sources::{

@@ -55,8 +55,8 @@ pub mod flags {
     /// No expiry: time of the thread in one state. The weight is in microseconds of wall clock
     /// time, not in periods.
     pub const WALL: u32 = 32;
-    /// No handler read the context. It is the one that the thread has had since long before this
-    /// sample and had after it.
+    /// No handler read the context. It is inferred: the thread had it long before this sample, and
+    /// after it.
     pub const CARRIED: u32 = 64;
 }
 
@@ -73,7 +73,7 @@ pub struct Sample {
     pub generation: u32,
     /// The kernel's thread id in the target's pid namespace.
     pub tid: u32,
-    /// Weight in sampling periods.
+    /// Weight in sampling periods; in microseconds with [`flags::WALL`].
     pub weight: u32,
     /// [`flags`].
     pub flags: u32,

@@ -7,9 +7,9 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Number of slices of each table: one megabyte.
+/// Number of slices of each table: one megabyte in all.
 pub const SLICES: usize = 128;
-/// Number of stack words in a slice. The models have few, because they follow each of them.
+/// Number of stack words in a slice: few under loom, which explores every access.
 pub const WORDS: usize = if cfg!(loom) { 2 } else { 1000 };
 /// Number of general registers, in DWARF order.
 const REGISTERS: usize = 16;

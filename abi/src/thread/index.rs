@@ -1,7 +1,7 @@
 //! The index from thread ids to slots.
 //!
 //! # Invariants
-//! - A thread's word is among its [`PROBES_MAX`] probes or not in the index.
+//! - A thread's word is within [`PROBES_MAX`] probes of its hash, or absent.
 
 use crate::sync::{AtomicU64, Ordering};
 

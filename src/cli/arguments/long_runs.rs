@@ -24,7 +24,7 @@ pub struct LongRunArguments {
     ///
     /// OUT.trace becomes OUT-0001.trace, OUT-0002.trace and so on. A %n in the name is the number
     /// instead. Each file is a closed trace with an index as soon as the next one starts. Calls
-    /// that go on are unfinished in one file and start anew in the next. The last file has the
+    /// that go on are unfinished in one file and start again in the next. The last file has the
     /// closing figures of the whole recording, under names that start with `recording.`.
     #[arg(long, value_name = "SIZE|TIME")]
     #[arg(aliases = ["switch-output", "chunksize", "chunktime", "loop"])]
@@ -72,9 +72,9 @@ pub struct LongRunArguments {
 /// When a ring is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingSave {
-    /// When it is asked for, and at the end.
+    /// When it is requested, and at the end.
     End,
-    /// Only when it is asked for.
+    /// Only when it is requested.
     Trigger,
 }
 

@@ -55,7 +55,7 @@ pub struct Arguments {
 pub enum Action {
     /// Record a running process, or start a program and record it
     ///
-    /// The recording ends after --duration, when the target ends, or at Ctrl-C or SIGTERM. The
+    /// The recording ends after --duration, when the target exits, or at Ctrl-C or SIGTERM. The
     /// samples taken so far are kept in every case. A program that is started is sampled from its
     /// first instruction, and its exit status is part of the closing report.
     #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>...\n       \
@@ -91,11 +91,11 @@ pub enum Action {
     /// On a terminal, keys change the table: f, t, m and l choose the rows, s and c the sort order,
     /// p pauses, ? explains all keys, q or Ctrl-C quits. Ctrl-Z takes the agent out of the process
     /// until fg, unless --output keeps the trace. In a pipe, or with --iterations, tables are plain
-    /// text, separated by empty lines. They end with the process, or at SIGINT or SIGTERM.
+    /// text, separated by empty lines. They end when the process exits, or at SIGINT or SIGTERM.
     ///
     /// Samples go to a temporary trace in TMPDIR (or /tmp). The trace has no name after the first
     /// table, so nothing remains even after a SIGKILL. A SIGKILL before that leaves a directory
-    /// traceprof-top-*. The exit code is 0 if the table was shown, even if the process ended.
+    /// traceprof-top-*. The exit code is 0 if the table was shown, even if the process exited.
     #[command(override_usage = "traceprof top [OPTIONS] <--pid <PID>|PID>")]
     Top(TopArguments),
     /// Remove the agent that a killed recording left in a process
@@ -111,7 +111,7 @@ pub enum Action {
     ///
     /// Threads whose names differ only in digits share one tree, such as worker-*. The main thread
     /// has its own tree, and --threads gives one to each. Trees and calls are sorted by weight.
-    /// Only forks are indented: a line at the same column as the line above is called by it.
+    /// Only branches are indented: a line at the same column as the line above is called by it.
     /// `total` counts the sampling periods in a call and everything that it called, `self` those in
     /// the call alone. `total %` and `self %` are shares of the tree, `all %` is the share of the
     /// trace. A line sums up everything that is left out. `[truncated]` stands for the callers of a
@@ -136,7 +136,7 @@ pub enum Action {
     ///
     /// --follow prints what is added to the trace until the recording ends. The samples of each new
     /// window of time are printed on their own, and a note counts those that came too late for
-    /// theirs. The exit code is 0 if the recording ended well, and 8 if the recorder is gone
+    /// theirs. The exit code is 0 if the recording ended well, and 8 if the recorder exited
     /// without closing the trace.
     Print(PrintArguments),
     /// List every object of a trace, one a line

@@ -24,7 +24,7 @@ pub struct RecordArguments {
     /// How long to record, such as 30s or 1h30m
     ///
     /// A number without a unit is seconds. Without this option the recording runs until Ctrl-C,
-    /// SIGTERM, or the end of the target.
+    /// SIGTERM, or the exit of the target.
     #[arg(short, long, value_name = "TIME", short_aliases = ['l', 'x'])]
     #[arg(aliases = ["time-limit", "exposure"], help_heading = HOW)]
     pub duration: Option<RecordingTime>,
@@ -46,7 +46,7 @@ pub struct RecordArguments {
     /// Threads that do not run are watched from outside, without signals. A thread that sleeps on
     /// in one place is left alone. The stack of a thread that now sleeps elsewhere is mostly read
     /// without a stop. A stop takes some tens of microseconds, and the system call continues. The
-    /// time limit of epoll_wait, sigtimedwait, semop or a socket's receive may start anew, once.
+    /// time limit of epoll_wait, sigtimedwait, semop or a socket's receive may start again, once.
     #[arg(short, long, value_name = "MODE", default_value = "cpu", help_heading = HOW)]
     pub mode: ModeName,
 
@@ -147,8 +147,8 @@ pub struct RecordArguments {
     /// Record the descendants as well, also new ones
     ///
     /// The recorder looks for new processes about every ten milliseconds. It attaches when they
-    /// have executed a program, or have not done so for some milliseconds. A process that ends
-    /// before is counted and not sampled. A process whose parent ended before it was seen is
+    /// have executed a program, or have not done so for some milliseconds. A process that exits
+    /// before is counted and not sampled. A process whose parent exited before it was seen is
     /// missed. Programs that descendants execute later are recorded too, as with --follow-exec.
     #[arg(short, long, short_alias = 'C', aliases = ["children", "with-subprocesses"])]
     #[arg(help_heading = SEVERAL)]
@@ -194,8 +194,8 @@ pub struct RecordArguments {
     /// Ask a Java VM (JDK 17 or later) for the names of compiled methods
     ///
     /// The recorder uses the VM's own attach protocol, about every second. This sends a SIGQUIT,
-    /// which the VM handles, and leaves a socket in the VM's /tmp until it ends. Whole stacks need
-    /// a VM that was started with -XX:+PreserveFramePointer. The recorder removes the files
+    /// which the VM handles, and leaves a socket in the VM's /tmp until it exits. Complete stacks
+    /// need a VM that was started with -XX:+PreserveFramePointer. The recorder removes the files
     /// perf-N.map and .attach_pidN in the VM's /tmp. A SIGKILL to the recorder leaves them there.
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub jvm_names: bool,
@@ -227,9 +227,9 @@ pub struct RecordArguments {
 
     /// Keep the recorder's process id in this file while it records
     ///
-    /// An existing file is replaced if it is empty or names a process that is gone. The recorder
-    /// locks the file, so a second recorder is refused with code 6. A symbolic link is refused. At
-    /// the end the recorder removes the file, unless it was replaced by another one.
+    /// An existing file is replaced if it is empty or names a process that no longer exists. The
+    /// recorder locks the file, so a second recorder is refused with code 6. A symbolic link is
+    /// refused. At the end the recorder removes the file, unless it was replaced by another one.
     #[arg(long, value_name = "FILE", help_heading = ADVANCED, hide_short_help = true)]
     pub pidfile: Option<PathBuf>,
 

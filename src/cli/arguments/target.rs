@@ -18,7 +18,7 @@ pub struct TargetArguments {
     /// Processes, such as 12 or 12,15; repeatable
     ///
     /// Several processes go into one trace with one clock. Each has its own guardian. The recording
-    /// goes on when one of them ends. The closing report names processes that could not be
+    /// goes on when one of them exits. The closing report names processes that could not be
     /// recorded. The recording fails if none can be recorded.
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = process_id)]
     #[arg(alias = "pids", help_heading = WHAT)]
@@ -44,7 +44,7 @@ pub struct TargetArguments {
 
     /// With --name: wait for a matching process, at most this long
     ///
-    /// A process that ends before the attach does not count, and the wait goes on.
+    /// A process that exits before the attach does not count, and the wait goes on.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, requires = "name")]
     #[arg(help_heading = WHAT, hide_short_help = true)]
     pub wait: Option<Option<RecordingTime>>,

@@ -122,11 +122,11 @@ mod tests {
     #[test]
     fn a_refusal_is_reported_too() {
         let failure =
-            CommandFailure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 is gone"));
+            CommandFailure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 has exited"));
         let expected = json!({
             "exit_code": 7,
             "meaning": "the target exited before there was any data",
-            "reason": "process 7 is gone",
+            "reason": "process 7 has exited",
         });
         assert_eq!(object(None, Some(&failure)), expected);
         assert_eq!(object(None, None)["exit_code"], 0);

@@ -209,7 +209,7 @@ mod tests {
         let text = lines(|observer| {
             observer.event(Event::Attached {
                 engine: "perf".to_owned(),
-                why: "asked for".to_owned(),
+                why: "requested".to_owned(),
                 threads: 2,
                 stops_ns: vec![41_000, 38_500],
                 command_pid: Some(12),
@@ -227,7 +227,7 @@ mod tests {
             observer.event(Event::Detaching);
         });
         let expected = "started process 12; sampling 2 threads with the perf engine \
-                        (asked for), target stopped for 0.041 ms + 0.038 ms\nexecuted /bin/a\\n; \
+                        (requested), target stopped for 0.041 ms + 0.038 ms\nexecuted /bin/a\\n; \
                         sampling 1 thread with the timer engine (it starts)\nnote: a\\nb\n\
                         detaching\n";
         assert_eq!(text, expected);

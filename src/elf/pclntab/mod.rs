@@ -11,9 +11,9 @@
 //!   total.
 
 mod find;
-mod inline;
 #[cfg(any(test, fuzzing))]
-mod probe;
+mod fuzz_entry;
+mod inline;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::Elf;
 pub(super) use find::SECTIONS;
 #[cfg(any(test, fuzzing))]
-pub use probe::pclntab;
+pub use fuzz_entry::pclntab;
 pub use value::Values;
 
 /// The longest name or path that is accepted, in bytes.

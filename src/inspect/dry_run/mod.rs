@@ -231,9 +231,9 @@ fn exec(options: &Options) -> &'static str {
 }
 
 fn end(options: &Options) -> String {
-    let until = "the target's end, Ctrl-C or SIGTERM";
+    let until = "when the target exits, or at Ctrl-C or SIGTERM";
     match options.duration {
-        Some(duration) => format!("after {:.3} s, or with {until}", duration.as_secs_f64()),
-        None => format!("with {until}"),
+        Some(duration) => format!("after {:.3} s, or {until}", duration.as_secs_f64()),
+        None => until.to_owned(),
     }
 }

@@ -45,7 +45,7 @@ impl Slices {
         let first = self.kept.len();
         for (slice, words) in slices {
             self.kept.push(StoredSlice { slice, from: self.bytes.len(), sample: None });
-            // Relaxed: no handler writes to the table any more.
+            // Relaxed: the scan of the hazards showed that no handler is in the table any more.
             let words = words.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
             self.bytes.extend(words.flatten());
         }

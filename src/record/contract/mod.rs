@@ -5,11 +5,11 @@
 pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod event;
-pub(crate) mod every;
-pub(crate) mod figures;
+pub(crate) mod number_format;
 pub(crate) mod observer;
 pub(crate) mod options;
 pub(crate) mod pattern;
+pub(crate) mod periodic;
 pub(crate) mod sampling;
 pub(crate) mod stop;
 pub(crate) mod summary;

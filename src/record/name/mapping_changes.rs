@@ -20,7 +20,7 @@ use std::ops::Range;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::{EndReason, lookup_avma, trace_epoch, trace_flags};
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::traces::Distinct;
 use crate::record::target::modules::{AddressMap, is_before};
 

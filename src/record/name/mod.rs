@@ -8,12 +8,12 @@ use self::contexts::{ContextStats, Contexts};
 use self::jvm::JvmNames;
 use self::mapping_changes::MappingChanges;
 use crate::proc::{self, Mapping};
+use crate::record::batch::Batch;
 use crate::record::batch::mapped::Mapped;
-use crate::record::batch::rotation::Batch;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::event::Event;
-use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
+use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
@@ -40,7 +40,7 @@ pub(crate) struct Namer<'a> {
     pub(crate) contexts: &'a mut Contexts,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
-    refresh: Every,
+    refresh: Periodic,
     settling_until: Instant,
     /// Whether the target has left the program, so that its mappings say nothing about samples.
     has_left: bool,
@@ -98,7 +98,7 @@ impl<'a> Namer<'a> {
             contexts,
             addresses: attached.modules().current(),
             changes: MappingChanges::since(began_ns),
-            refresh: Every::new(REFRESH),
+            refresh: Periodic::new(REFRESH),
             settling_until: Instant::now() + SETTLING,
             has_left: false,
         }

@@ -1,6 +1,6 @@
 //! The final accounting: the CPU time that was sampled against the CPU time that the target used.
 
-use crate::record::contract::figures::{percent, seconds};
+use crate::record::contract::number_format::{percent, seconds};
 use traceprof_abi::layout::Counter;
 use traceprof_abi::unwind::EndReason;
 
@@ -203,17 +203,18 @@ impl Accounting<'_> {
                 "{asked:.0} Hz of CPU time requested; the target used less than one period"
             );
         }
-        let timer_hits = self.program_run.counts.of(Counter::TimerExpiries);
-        let delivered = match timer_hits {
+        let delivered = match self.program_run.counts.of(Counter::TimerExpiries) {
             0 => String::new(),
-            hits => {
-                let hz = hits as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
-                format!(", in {hz:.0} signals a second, {timer_hits} in all")
+            signals => {
+                let hz = signals as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
+                format!(", by {hz:.0} signals per second, {signals} in total")
             }
         };
         let changed =
             self.program_run.overhead.rate(asked).map_or(String::new(), |text| format!(", {text}"));
-        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}{changed}")
+        format!(
+            "{asked:.0} Hz of CPU time requested, {effective:.0} Hz achieved{delivered}{changed}"
+        )
     }
 
     /// Describes threads whose timer could not be created.
@@ -240,14 +241,13 @@ impl Accounting<'_> {
 
     fn samples(&self) -> String {
         let samples = self.totals.samples;
-        let mut text =
-            format!("{samples}, {} unwound to the root", percent(self.rooted(), samples));
+        let mut text = format!("{samples}, {} reach the root", percent(self.rooted(), samples));
         let others = EndReason::ALL.iter().zip(self.totals.reasons);
         let others = others.filter(|(reason, count)| **reason != EndReason::Root && *count > 0);
         let others: Vec<_> =
             others.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
         if !others.is_empty() {
-            text.push_str(&format!(" (others ended: {})", others.join(", ")));
+            text.push_str(&format!("; stopped early: {}", others.join(", ")));
         }
         text
     }
@@ -369,7 +369,7 @@ impl Accounting<'_> {
         match &self.program_run.detached.stopped_ns {
             Some(ns) => format!("{attach}{meanwhile}, {} at detach", us(ns)),
             None if self.is_gone => {
-                format!("{attach}{meanwhile}; the program ended before the detach")
+                format!("{attach}{meanwhile}; the program was gone before the detach")
             }
             None => format!("{attach}{meanwhile}; the detach failed"),
         }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::record::run::accounting::Accounting;
-use crate::record::run::common::CommonState;
+use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::ended_processes::EndedProcesses;
 use crate::record::run::executions::Executions;

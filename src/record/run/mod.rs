@@ -1,11 +1,12 @@
 //! One recording: its processes, the programs they execute, and the closing report.
 
 pub(crate) mod accounting;
-pub(crate) mod common;
+pub(crate) mod common_state;
 pub(crate) mod counted;
 pub(crate) mod ended_process;
 pub(crate) mod ended_processes;
 pub(crate) mod ended_recording;
+pub(crate) mod exec_in_progress;
 pub(crate) mod executions;
 pub(crate) mod failed;
 pub(crate) mod opened;
@@ -16,14 +17,13 @@ pub(crate) mod process_list;
 pub(crate) mod processes;
 pub(crate) mod recording;
 pub(crate) mod report;
-pub(crate) mod settled;
 pub(crate) mod shortfall;
 
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 
-use self::common::CommonState;
+use self::common_state::CommonState;
 use self::ended_processes::EndedProcesses;
 use self::ended_recording::EndedRecording;
 use self::failed::Failed;

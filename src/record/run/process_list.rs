@@ -5,7 +5,7 @@
 //!   of the others.
 
 use crate::proc;
-use crate::record::contract::figures::{percent, seconds};
+use crate::record::contract::number_format::{percent, seconds};
 use crate::record::run::ended_process::{EndedProcess, LISTED};
 use crate::record::run::ended_recording::EndedRecording;
 use crate::record::session::SessionEnd;

@@ -2,7 +2,7 @@
 
 use traceprof_abi::layout::Counter;
 
-use crate::record::contract::figures::seconds;
+use crate::record::contract::number_format::seconds;
 use crate::record::contract::sampling::Engine;
 use crate::record::run::accounting::Accounting;
 

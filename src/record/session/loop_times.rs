@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::contract::every::Every;
+use crate::record::contract::periodic::Periodic;
 
 /// The longest sleep of the loop.
 const NAP: Duration = Duration::from_millis(10);
@@ -27,9 +27,9 @@ pub(super) struct LoopTimes {
     pub(super) started_ns: u64,
     /// The requested duration of the recording.
     pub(super) duration: Option<Duration>,
-    pub(super) rotation: Every,
-    pub(super) signals: Every,
-    pub(super) tick: Every,
+    pub(super) rotation: Periodic,
+    pub(super) signals: Periodic,
+    pub(super) tick: Periodic,
 }
 
 impl LoopTimes {
@@ -38,9 +38,9 @@ impl LoopTimes {
             started: Instant::now(),
             started_ns: monotonic_now_ns(),
             duration,
-            rotation: Every::new(ROTATION),
-            signals: Every::new(SIGNAL_CHECK),
-            tick: Every::new(TICK),
+            rotation: Periodic::new(ROTATION),
+            signals: Periodic::new(SIGNAL_CHECK),
+            tick: Periodic::new(TICK),
         }
     }
 

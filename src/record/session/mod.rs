@@ -22,8 +22,8 @@ use crate::proc;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
-use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
+use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Choice;
 use crate::record::contract::stop::StopCondition;
 use crate::record::name::contexts::Contexts;
@@ -81,7 +81,7 @@ pub(crate) struct Session<'a> {
     weigher: Weigher,
     namer: Namer<'a>,
     writer: &'a Writer,
-    flush: Every,
+    flush: Periodic,
     /// What requests that the ring be saved.
     saving: &'a mut Saving,
     exit: &'a OwnedFd,
@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
             weigher,
             namer,
             writer: parts.writer,
-            flush: Every::new(FLUSH),
+            flush: Periodic::new(FLUSH),
             saving: parts.saving,
             exit: parts.exit,
             before,

@@ -10,7 +10,7 @@ use crate::record::source::SourceTotals;
 use crate::record::store::StoreTotals;
 use crate::record::store::liveness::Heavy;
 use crate::record::target::counters::HandlerCounts;
-use crate::record::target::detach::Detached;
+use crate::record::target::leftovers::Detached;
 use crate::record::weigh::WeightTotals;
 use crate::record::weigh::cpu_clock::CpuClock;
 use crate::record::weigh::overhead::OverheadSummary;

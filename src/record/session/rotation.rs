@@ -9,7 +9,7 @@ use std::sync::Arc;
 use traceprof_abi::storage::log::Sample;
 
 use crate::fault::{self, FaultPoint};
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::session::Session;
 use crate::record::source::program::TargetThreads;

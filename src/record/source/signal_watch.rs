@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::{PRIMING, SAMPLING};
 
 use crate::proc::{self, Status};
-use crate::record::contract::every::Every;
+use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Engine;
 use crate::record::source::SampleSource;
 use crate::record::source::missing_expiries::{self, MissingExpiries};
@@ -19,7 +19,7 @@ const SILENCE_WATCH: Duration = Duration::from_millis(50);
 /// The check for expiries that do not arrive.
 pub(super) struct SignalWatch {
     missing: MissingExpiries,
-    check: Every,
+    check: Periodic,
 }
 
 /// One of our signals, after the application changed its action.
@@ -31,7 +31,7 @@ struct TakenSignal {
 
 impl SignalWatch {
     pub(super) fn new(pid: i32) -> Self {
-        Self { missing: MissingExpiries::new(pid), check: Every::new(SILENCE_WATCH) }
+        Self { missing: MissingExpiries::new(pid), check: Periodic::new(SILENCE_WATCH) }
     }
 }
 

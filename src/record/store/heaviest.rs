@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use traceprof_abi::unwind::trace_end;
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::traces::hash;
 use crate::record::store::liveness::{Heavy, LivenessChecker, PreserveSet};
 

@@ -14,7 +14,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::sync::Ordering;
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 
 /// The largest number of traces that are preserved at once: three for each thread slot.
 const PRESERVED_MAX: usize = 3 * THREAD_SLOTS;

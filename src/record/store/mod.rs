@@ -1,4 +1,4 @@
-//! Moves samples from the shared tables into batches, and knows the target's threads.
+//! Drains the shared tables into batches, and attributes each sample to a thread.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use traceprof_abi::unwind::EndReason;
 use self::collector::{Collector, Stats};
 use self::outside_unwind::OutsideUnwinder;
 use self::threads::{Registry, ThreadMetrics};
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::contract::clock::Clock;
 use crate::record::source::kernel::KernelEvents;
 use crate::record::source::program::TargetThreads;

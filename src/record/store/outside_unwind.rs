@@ -13,7 +13,7 @@ use traceprof_abi::storage::slice::Slice;
 use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, trace_flags};
 
 use crate::inject;
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::traces::Distinct;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
 

@@ -5,7 +5,7 @@
 //! - Dropping an [`Attached`] restores the target, even without [`Attached::detach`].
 
 use crate::record::contract::error::{NO_HOLE, target_error};
-use crate::record::target::detach::Detached;
+use crate::record::target::leftovers::Detached;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

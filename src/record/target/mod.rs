@@ -1,12 +1,12 @@
-//! The recorded process: attach and detach in order, and what is restored.
+//! The recorded process: attach, detach, its modules, its signals and the shared segments.
 
 pub(crate) mod attach;
 pub(crate) mod command;
 pub(crate) mod counters;
 pub(crate) mod crash_reporter;
-pub(crate) mod detach;
 pub(crate) mod jit_dump;
 pub(crate) mod lease;
+pub(crate) mod leftovers;
 pub(crate) mod memory_file;
 pub(crate) mod modules;
 pub(crate) mod namespace;

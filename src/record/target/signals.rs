@@ -127,8 +127,8 @@ impl SignalUse {
     pub(crate) fn trap_doubt(&self) -> Option<String> {
         let blocked = || match self.trap_blocked {
             0 => None,
-            1 => Some("a thread blocks SIGTRAP and may wait for it".to_owned()),
-            some => Some(format!("{some} threads block SIGTRAP and may wait for it")),
+            1 => Some("a thread blocks SIGTRAP and possibly waits for it".to_owned()),
+            some => Some(format!("{some} threads block SIGTRAP and possibly wait for it")),
         };
         self.trap_waiter.map(|waiter| waiter.to_string()).or_else(blocked)
     }

@@ -1,4 +1,9 @@
-//! Decides how much CPU time each sample stands for, and measures what the recording itself uses.
+//! Makes the weights of the samples add up to the CPU time that the threads used, and measures and
+//! limits what the recording itself uses.
+//!
+//! A sample comes with the weight that its source gave it: the periods that a perf event's or a
+//! timer's expiry stands for. For perf events, the threads' own CPU clocks correct these weights,
+//! and time that no sample covers is credited to a thread's last stack.
 
 use std::time::Instant;
 
@@ -10,9 +15,9 @@ use self::overhead::{CostInputs, Overhead, OverheadSummary};
 use self::parents::{PARENTS_MAX, Parents};
 use self::remainder::Remainder;
 use crate::proc;
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
-use crate::record::contract::every::Every;
+use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Setup;
 use crate::record::source::perf::{EventFamily, open_anchor};
 use crate::record::source::signal_blocked::{Blocked, blocks};
@@ -30,7 +35,7 @@ pub(crate) struct Weigher {
     pid: i32,
     /// The CPU time that the target has used.
     pub(crate) cpu: CpuClock,
-    cpu_check: Every,
+    cpu_check: Periodic,
     /// The target's CPU time in the kernel at the start, in nanoseconds.
     system_start_ns: u64,
     balance: Balance,
@@ -86,7 +91,7 @@ impl Weigher {
         Self {
             pid,
             cpu: CpuClock::start(pid),
-            cpu_check: Every::new(std::time::Duration::ZERO),
+            cpu_check: Periodic::new(std::time::Duration::ZERO),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             balance: Balance::new(period_ns),
             remainder: Remainder::new(period_ns),

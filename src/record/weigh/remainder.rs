@@ -23,8 +23,8 @@ use std::collections::HashMap;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::log::{Sample, flags};
 
+use crate::record::batch::Batch;
 use crate::record::batch::contexts::ThreadContext;
-use crate::record::batch::rotation::Batch;
 use crate::record::batch::threads::ThreadKey;
 use crate::record::store::threads::{Exit, Usage};
 

@@ -31,8 +31,8 @@ fn replay(target: &str, probe: Probe, changes: usize) {
 
 #[test]
 fn maps_and_dumps_of_runtimes_hold() {
-    replay("perf_map", probe::perf_map, 300);
-    replay("jit_dump", probe::jit_dump, 300);
+    replay("perf_map", fuzz_entry::perf_map, 300);
+    replay("jit_dump", fuzz_entry::jit_dump, 300);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn tables_of_go_functions_hold() {
 
 #[test]
 fn elf_files_hold() {
-    replay("elf", probe::elf, 40);
+    replay("elf", fuzz_entry::elf, 40);
 }
 
 #[test]

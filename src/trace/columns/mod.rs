@@ -9,13 +9,13 @@
 //! - [`Columns::split`] refuses what [`join()`] would not restore exactly.
 //! - [`join()`] returns exactly the requested number of bytes and allocates no more.
 
-mod join;
-mod split;
+mod decode;
+mod encode;
 #[cfg(test)]
 mod tests;
 
-pub(super) use join::join;
-pub(super) use split::Columns;
+pub(super) use decode::join;
+pub(super) use encode::Columns;
 
 use super::kind::Kind;
 

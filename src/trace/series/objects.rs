@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::trace::tables::next_id;
+use crate::trace::intern::next_id;
 use crate::trace::{
     Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId, TextId,
     Thread, ThreadId, TraceError, Value,

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::TraceSeries;
-use crate::trace::join::{join, join_parts};
+use crate::trace::join_parts::{join, join_parts};
 use crate::trace::{TraceError, WriterOptions, Written};
 
 /// The most saves that may wait; each takes as much work as the ring is large.

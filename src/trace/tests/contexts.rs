@@ -3,8 +3,8 @@
 
 use super::size::{Random, symbols, walk};
 use super::*;
+use crate::trace::fuzz_entry;
 use crate::trace::object::{SampleFields, TracePoint};
-use crate::trace::probe;
 
 const SAMPLES: u64 = 20_000;
 
@@ -131,7 +131,7 @@ fn a_later_field_after_the_root_is_skipped() {
     }
     for points in [known, later] {
         let content = [&[neutral.len() as u8, points.len() as u8], &neutral[..], &points].concat();
-        let trace = load_bytes(&probe::build_file(&content)).unwrap();
+        let trace = load_bytes(&fuzz_entry::build_file(&content)).unwrap();
         let samples = samples_of(&trace.threads[0]);
         assert_eq!(samples.len(), 1);
         assert_eq!((samples[0].0.root_high, samples[0].0.time_ns), (300, 1));

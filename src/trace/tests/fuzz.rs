@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::crash::{all, small_trace};
 use super::*;
-use crate::trace::probe;
+use crate::trace::fuzz_entry;
 
 const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus");
 
@@ -25,22 +25,22 @@ fn replay(target: &str, probe: fn(&[u8])) {
 
 #[test]
 fn frames_that_were_found_hold() {
-    replay("frame", probe::frame);
+    replay("frame", fuzz_entry::frame);
 }
 
 #[test]
 fn blocks_that_were_found_hold() {
-    replay("block", probe::block);
+    replay("block", fuzz_entry::block);
 }
 
 #[test]
 fn indices_that_were_found_hold() {
-    replay("index", probe::index);
+    replay("index", fuzz_entry::index);
 }
 
 #[test]
 fn lazy_reads_that_were_found_hold() {
-    replay("lazy", probe::lazy);
+    replay("lazy", fuzz_entry::lazy);
 }
 
 /// Detects a change of the format that the writer and the readers make together: old traces must
@@ -60,7 +60,7 @@ fn traces_that_were_written_once_read_as_those_of_today() {
 #[test]
 fn files_built_from_contents_are_readable() {
     for content in &contents() {
-        let bytes = probe::build_file(content);
+        let bytes = fuzz_entry::build_file(content);
         let trace = load_bytes(&bytes).unwrap();
         assert!(trace.closed && trace.threads[0].sample_count() >= 2);
     }
@@ -154,7 +154,7 @@ fn seeds_of_the_corpora() {
         // The cells after the GROUP of the first frame.
         put("index", &format!("{name}-cells"), &[&[1], &cells[index::CELL_BYTES..800]].concat());
     }
-    put("frame", "content", &probe::build_file(&second)[HEADER_BYTES..]);
+    put("frame", "content", &fuzz_entry::build_file(&second)[HEADER_BYTES..]);
 }
 
 proptest! {
@@ -168,10 +168,10 @@ proptest! {
     ) {
         type Probe = fn(&[u8]);
         let targets: [(&str, Probe); 4] = [
-            ("frame", probe::frame),
-            ("block", probe::block),
-            ("index", probe::index),
-            ("lazy", probe::lazy),
+            ("frame", fuzz_entry::frame),
+            ("block", fuzz_entry::block),
+            ("index", fuzz_entry::index),
+            ("lazy", fuzz_entry::lazy),
         ];
         let (target, probe) = which.get(&targets);
         let files = fs::read_dir(Path::new(CORPORA).join(target)).unwrap();

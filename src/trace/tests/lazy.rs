@@ -401,7 +401,7 @@ fn with_blocks(data: &[u8], blocks: Vec<stream::Block>) -> Vec<u8> {
     let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
     let first = frames.next_frame().unwrap().unwrap();
     let mut cursor = bytes::Cursor::new(&first.payload);
-    let mut neutral = tables::NeutralBlock::default();
+    let mut neutral = intern::NeutralBlock::default();
     while !cursor.is_at_end() {
         if let object::Record::Neutral(object) = object::Record::decode(&mut cursor).unwrap() {
             neutral.push(&object);

@@ -2,8 +2,8 @@
 //! exist.
 
 use super::*;
+use crate::trace::fuzz_entry;
 use crate::trace::object::{Neutral, SampleFields, TracePoint};
-use crate::trace::probe;
 use traceprof_abi::storage::log::flags::WALL;
 
 /// Creates a sample of time that a thread sleeps in a system call.
@@ -135,7 +135,7 @@ fn a_text_that_does_not_exist_is_found_by_every_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     for (number, exists) in [(0, true), (1, true), (2, false), (u32::MAX, false)] {
-        let bytes = probe::build_file(&referring(number));
+        let bytes = fuzz_entry::build_file(&referring(number));
         std::fs::write(&path, &bytes).unwrap();
         let output = dir.path().join(format!("out{number}"));
         for result in [
@@ -153,6 +153,6 @@ fn a_text_that_does_not_exist_is_found_by_every_reader() {
             }
         }
     }
-    let trace = load_bytes(&probe::build_file(&referring(1))).unwrap();
+    let trace = load_bytes(&fuzz_entry::build_file(&referring(1))).unwrap();
     assert_eq!(trace.texts, [(TextId(0), "pipe".to_owned())].into());
 }

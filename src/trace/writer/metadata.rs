@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::trace::intern::next_id;
 use crate::trace::object::Neutral;
-use crate::trace::tables::next_id;
 use crate::trace::{TraceError, Value};
 
 /// The metadata in the order of setting.

@@ -1,7 +1,7 @@
 //! The thread-neutral objects: modules, methods, locations, texts, stacks.
 
+use crate::trace::intern::{InternTables, next_id};
 use crate::trace::object::Neutral;
-use crate::trace::tables::{InternTables, next_id};
 use crate::trace::{Location, LocationId, MappedModule, Method, TRUNCATED, TraceError};
 
 /// The objects of a trace that were written, and those that are in no frame yet.

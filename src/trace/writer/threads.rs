@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use crate::trace::index::Cell;
 use crate::trace::infer::Site;
+use crate::trace::intern::next_id;
 use crate::trace::object::Neutral;
 use crate::trace::state::{ThreadState, WriteContext};
 use crate::trace::stream::{Block, Stream};
-use crate::trace::tables::next_id;
 use crate::trace::{Thread, ThreadId, TraceError};
 
 /// The threads that have not exited.

@@ -10,7 +10,10 @@ use crate::view::text::escape::shell_quoted;
 pub(super) const UNKNOWN: &str = "[unknown]";
 /// Prefixes of the file names of runtimes, and how each can name its code.
 const RUNTIMES: [(&[&str], &str); 5] = [
-    (&["libjvm.so"], "record with --jvm-names; whole stacks need `java -XX:+PreserveFramePointer`"),
+    (
+        &["libjvm.so"],
+        "record with --jvm-names; complete stacks need `java -XX:+PreserveFramePointer`",
+    ),
     (&["node", "nodejs"], "start it with `node --perf-basic-prof`"),
     (&["python3", "libpython3"], "start it with `python3 -X perf`, from 3.12 on"),
     (&["beam.smp"], "start it with `erl +JPperf true`"),

@@ -1,6 +1,6 @@
 //! A call tree as lines of text: columns of numbers, then the call.
 //!
-//! Only forks are indented. A line calls the next line at the same column, so a chain of sixty
+//! Only branches are indented. A line calls the next line at the same column, so a chain of sixty
 //! callers is sixty lines at one column. The callees of a fork each start with a branch. Hidden
 //! calls always have a line with their numbers.
 

@@ -13,7 +13,7 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
     let mut line = |label: &str, text: &str| writeln!(out, "{label:9} {}", escaped(text));
     line("file", file)?;
     line("size", &counted(found.bytes, "byte"))?;
-    let frames = counted(found.frames, "whole frame");
+    let frames = counted(found.frames, "complete frame");
     let (checked, coverage) = (counted(found.checked, "byte"), coverage_percent(found));
     line("checked", &format!("{checked} in {frames}, {coverage:.1} %"))?;
     for BadRange { offset, bytes, what } in &found.bad {

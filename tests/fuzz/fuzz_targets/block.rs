@@ -1,4 +1,4 @@
 //! Fuzzes the contents of frames with correct checksums.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::probe::block(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::fuzz_entry::block(bytes));

@@ -1,4 +1,4 @@
 //! Fuzzes a data file after its header.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::probe::frame(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::fuzz_entry::frame(bytes));

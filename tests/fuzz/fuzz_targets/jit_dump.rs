@@ -1,4 +1,4 @@
 //! Fuzzes a jitdump of a runtime's code.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::symbol::probe::jit_dump(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::symbol::fuzz_entry::jit_dump(bytes));

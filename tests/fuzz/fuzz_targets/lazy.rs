@@ -1,4 +1,4 @@
 //! Fuzzes the contents of frames, read lazily.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::probe::lazy(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| traceprof::trace::fuzz_entry::lazy(bytes));

@@ -46,7 +46,7 @@ pub(crate) use self::tags::TagNames;
 use self::tags::{AdmittedTexts, ProcessTags};
 use crate::inject;
 use crate::proc::{self, Mapping};
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::modules::AddressMap;
@@ -386,7 +386,7 @@ impl ContextReader {
     fn noted_thread_pointer(&self, inner_tid: u32) -> Option<u64> {
         let threads = self.data?.threads();
         let slot = threads.slots.get(threads.find(inner_tid)?)?;
-        // Relaxed: a single word, which does not change while the thread sleeps.
+        // Relaxed: a single word, which the handler wrote before the thread went to sleep.
         Some(slot.context[0].load(Ordering::Relaxed)).filter(|thread| *thread != 0)
     }
 

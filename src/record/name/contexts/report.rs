@@ -1,6 +1,6 @@
 //! The counts of contexts as a line of the closing report and as metadata.
 
-use crate::record::contract::figures::percent;
+use crate::record::contract::number_format::percent;
 use crate::record::name::contexts::ContextStats;
 
 impl ContextStats {

@@ -16,9 +16,9 @@ const BLOCK_MAX: u64 = 1 << 32;
 
 /// Resolves a module's access to a variable in a live process.
 ///
-/// `bias` is the load bias of the module. `vector` is the C library's kind of record for blocks
-/// without a fixed distance, and `read` returns a word of memory. The result is `None` if the
-/// loader has not decided yet, or if its value is impossible.
+/// `bias` is the load bias of the module. `vector` is the C library's layout of the dynamic thread
+/// vector, for TLS blocks without a static offset. `read` returns a word of memory. The result is
+/// `None` if the loader has not decided yet, or if its value is impossible.
 pub(super) fn resolve(
     access: TlsAccess,
     bias: u64,

@@ -13,7 +13,7 @@ use anyhow::anyhow;
 use crate::proc;
 use crate::record::contract::error::{RecordError, target_error};
 use crate::record::contract::stop::StopCondition;
-use crate::record::run::settled::is_settled;
+use crate::record::run::exec_in_progress::is_settled;
 
 /// How long the recorder waits for a new child to call exec. A shell's child does so within a
 /// millisecond, and an attach before that is wasted. A forked worker loses this much of its
@@ -87,7 +87,7 @@ fn left_out((pid, parent): (i32, i32), until: Option<&str>) -> RecordError {
             "it shared the memory of process {parent}, its parent, {until}: an attach would have \
              put the agent into the parent"
         )),
-        None => RecordError::TargetGone(anyhow!("process {pid} is gone")),
+        None => RecordError::TargetGone(anyhow!("process {pid} has exited")),
     }
 }
 

@@ -23,10 +23,10 @@ use crate::inject::ForkServer;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
-use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
+use crate::record::contract::periodic::Periodic;
 use crate::record::contract::summary::Summary;
-use crate::record::run::common::CommonState;
+use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::opened::{OpenedProcess, TargetProcess};
 use crate::record::run::priority::Raised;
@@ -182,7 +182,9 @@ impl Launcher<'_, '_> {
 fn catch_panic<T>(work: impl FnOnce() -> Result<T, RecordError>) -> Result<T, RecordError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic_message(&*panic);
-        Err(RecordError::Other(anyhow!("the recorder's thread for it panicked: {text}")))
+        Err(RecordError::Other(anyhow!(
+            "traceprof failed while it recorded this process; please report the panic: {text}"
+        )))
     })
 }
 
@@ -225,7 +227,7 @@ struct ProcessThreads<'scope, 'env> {
     start: Launcher<'scope, 'env>,
     members: Members,
     family: Option<Family>,
-    scan_due: Every,
+    scan_due: Periodic,
 }
 
 impl<'scope, 'env> ProcessThreads<'scope, 'env> {
@@ -237,7 +239,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             start,
             members: Members::default(),
             family,
-            scan_due: Every::new(SCAN_INTERVAL),
+            scan_due: Periodic::new(SCAN_INTERVAL),
         };
         chosen.iter().for_each(|process| processes.add(*process));
         processes.scan(false);

@@ -15,8 +15,8 @@ use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::options::NamedProcesses;
 use crate::record::contract::stop::StopCondition;
+use crate::record::run::exec_in_progress::is_settled;
 use crate::record::run::opened::TargetProcess;
-use crate::record::run::settled::is_settled;
 use crate::{inject, proc};
 
 /// Interval between scans during a wait for a process.

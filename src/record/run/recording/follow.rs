@@ -6,7 +6,7 @@
 //! - A program that executes another one during the attach is skipped, however often that happens.
 //!   A program that stays and cannot be attached to ends the recording.
 
-use crate::record::run::settled::is_settled;
+use crate::record::run::exec_in_progress::is_settled;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -18,7 +18,7 @@ use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::name::contexts::Contexts;
 use crate::record::name::jvm::JvmNames;
-use crate::record::run::common::CommonState;
+use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, is_listed};
 use crate::record::run::executions::{Executions, Fate};
 use crate::record::run::opened::{NEVER_SAMPLED, OpenedProcess, exit_descriptor};

@@ -27,7 +27,7 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
 
 use crate::proc;
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
 use crate::record::contract::sampling::Setup;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::unwind::trace_end;
 
+use crate::record::batch::Batch;
 use crate::record::batch::contexts::ThreadContext;
-use crate::record::batch::rotation::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::batch::traces::TraceEntry;
 use crate::record::contract::clock::monotonic_now_ns;

@@ -27,8 +27,8 @@ use traceprof_abi::storage::table::{ARENA_WORDS, Put, Trace, TraceTable};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::{ATTRIBUTES, trace_end};
 
+use crate::record::batch::Batch;
 use crate::record::batch::contexts;
-use crate::record::batch::rotation::Batch;
 use crate::record::batch::traces::{Collection, TraceEntry};
 use crate::record::store::liveness::{Heavy, LivenessChecker, PreserveSet};
 use crate::record::store::trace_ids::Instances;

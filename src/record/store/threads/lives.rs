@@ -110,7 +110,7 @@ impl Lives {
     /// Adds a life, and returns its number.
     pub(super) fn begin(&mut self, life: Life) -> u32 {
         let number = self.next;
-        // Numbers last for four billion threads: years of a thread-creation storm.
+        // 32 bits number four billion threads: years of a thread-creation storm.
         self.next = self.next.saturating_add(1);
         if let Some(last) = self.living(life.tid) {
             // The end of the previous life was missed: the kernel reuses an id only after it.

@@ -31,7 +31,7 @@ use std::collections::HashMap;
 
 use traceprof_abi::storage::log::{Sample, flags};
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadKey;
 use crate::record::store::threads::Exit;
 

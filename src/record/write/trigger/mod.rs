@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use self::files::TriggerFiles;
 
 /// Interval between checks of the target's state, over which CPU usage is measured. Also the
-/// interval between scans of files.
+/// interval between scans of files that inotify does not report.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The state of the target that triggers check.

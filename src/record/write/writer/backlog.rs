@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 
 /// The most memory of waiting batches, of all processes together, in bytes. Beyond it, batches are
 /// written with or without names. At the usual rate two busy cores fill it in minutes. Reading

@@ -29,7 +29,7 @@ use std::{io, panic};
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::unwind::EndReason;
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::name::frames::FrameNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
@@ -250,7 +250,7 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    /// The same, which counts there what is samples_sent over.
+    /// Makes the writer add the samples that it is sent to a counter.
     pub(crate) fn counted_in(mut self, samples_sent: Arc<AtomicU64>) -> Self {
         self.samples_sent = samples_sent;
         self

@@ -13,7 +13,7 @@ use traceprof_abi::context::TAGS;
 use traceprof_abi::storage::log::{Sample as Logged, flags};
 use traceprof_abi::unwind::{trace_end, trace_epoch};
 
-use crate::record::batch::rotation::Batch;
+use crate::record::batch::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::batch::traces::Collection;
 use crate::record::name::frames::FrameNames;

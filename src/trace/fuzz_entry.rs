@@ -177,7 +177,7 @@ pub(super) fn build_file(bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Checks that the eager reader and the scan check_readers_agree about a file.
+/// Checks that the eager reader and the scan agree about a file.
 fn check_readers_agree(file: &[u8]) -> Option<(LoadedTrace, Scan)> {
     let name = Path::new("fuzzed");
     let loaded = load_within(file, name, LIMITS);

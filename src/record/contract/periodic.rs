@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// The schedule of a task that runs at intervals, or earlier on request within a time budget.
-pub(crate) struct Every {
+pub(crate) struct Periodic {
     interval: Duration,
     due: Instant,
     /// The earliest moment for which an early run may be requested.
@@ -15,7 +15,7 @@ const BURST: Duration = Duration::from_millis(50);
 /// A throttled task may take one part in this many of the elapsed time.
 const SHARE: u32 = 20;
 
-impl Every {
+impl Periodic {
     /// Makes a schedule whose first run is due one interval from now.
     pub(crate) fn new(interval: Duration) -> Self {
         let now = Instant::now();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn early_runs_take_at_most_a_twentieth_of_the_time() {
-        let mut every = Every::new(Duration::from_secs(3600));
+        let mut every = Periodic::new(Duration::from_secs(3600));
         assert!(!every.is_due());
         every.hasten();
         assert!(every.is_due() && !every.is_due());
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn too_many_early_runs_do_not_delay_regular_ones() {
-        let mut every = Every::new(Duration::from_secs(1));
+        let mut every = Periodic::new(Duration::from_secs(1));
         let regular = every.due;
         for _ in 0..100 {
             every.spend(Duration::from_millis(100));

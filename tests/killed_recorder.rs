@@ -187,7 +187,12 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
     for round in 0..rounds(100, 1000) {
         let path = dir.path().join(format!("{round}.trace"));
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["kill::a_writer_to_be_killed", "--exact", "--nocapture", "--test-threads=1"])
+            .args([
+                "killed_recorder::a_writer_to_be_killed",
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(WRITER, &path)
             .env("TRACEPROF_TEST_SEED", random.below(u64::MAX).to_string())
             .stdout(Stdio::piped())

@@ -19,7 +19,7 @@ pub const ATTRIBUTES_MAX: usize = 640 - RECORD_HEADER;
 /// Offsets from the thread pointer at which a thread's block holds the kernel's thread id: with
 /// glibc, and with musl. glibc's block has a random number at musl's offset.
 const TIDS_AT: [u64; 2] = [0x2d0, 0x30];
-/// Value in glibc's vector for a block that the thread does not have yet.
+/// The entry in glibc's dynamic thread vector (DTV) of a TLS block that is not allocated yet.
 const UNALLOCATED: u64 = u64::MAX;
 
 /// The error for memory on the way to a variable that could not be read.
