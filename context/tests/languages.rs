@@ -8,10 +8,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::cc::{built, compile, run, source};
 use common::remote::Remote;
 use traceprof_abi::context::{Reading, Values};
+
+/// Timeout for the exit of threads that a language has joined.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A program that the test reads once it reports that it is ready. It continues when the test
 /// writes a line to it.
@@ -69,8 +73,14 @@ fn check_published(program: &Program) -> (u32, u32) {
         Reading::None => None,
         Reading::Torn => panic!("torn"),
     };
-    let mut published: Vec<(u32, Values)> =
-        remote.published().into_iter().filter_map(is_set).collect();
+    let read = || remote.published().into_iter().filter_map(is_set).collect();
+    // A language's thread ends before the kernel's, which releases its entry as it exits.
+    let mut published: Vec<(u32, Values)> = read();
+    let deadline = Instant::now() + EXIT_TIMEOUT;
+    while published.len() > 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+        published = read();
+    }
     published.sort_by_key(|(_, values)| values.span);
     let [(main, outer), (other, inner)] = published[..] else { panic!("{published:?}") };
     assert_eq!((outer.span, outer.root_span), (0x1234, 0x99));

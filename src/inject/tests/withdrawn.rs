@@ -1,6 +1,8 @@
 //! Threads that are withdrawn from a chain, and put back at difficult points.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -129,13 +131,16 @@ fn stop_that_comes_while_a_thread_is_stepped_is_not_lost() {
         let stand_in = StandIn::new(victim.pid);
         let mut guardian = start_guardian();
         let pid = victim.pid;
+        let is_attached = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&is_attached);
         let stopper = std::thread::spawn(move || {
-            let deadline = Instant::now() + WAIT;
-            while proc::status(pid).unwrap().tracer == 0 && Instant::now() < deadline {}
+            // The attach may be over before a tracer is seen: the stop comes after it then.
+            while proc::status(pid).unwrap().tracer == 0 && !is_over.load(Ordering::Relaxed) {}
             std::thread::sleep(Duration::from_micros(round * 10));
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
         });
         let attached = guardian.attach(&stand_in.plan);
+        is_attached.store(true, Ordering::Relaxed);
         stopper.join().unwrap();
         await_state(victim.pid, 'T');
         victim.signal(Signal::SIGCONT);
