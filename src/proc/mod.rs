@@ -104,6 +104,8 @@ pub struct Status {
     pub has_memory: bool,
     /// Whether the process is a kernel thread.
     pub kernel_thread: bool,
+    /// How often the thread has gone to sleep.
+    pub voluntary_switches: u64,
     /// The seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
     /// The number of seccomp filters, where the kernel shows it.
@@ -375,6 +377,7 @@ fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
             let (used, limit) = value.split_once('/')?;
             status.queued = (used.parse().ok()?, limit.parse().ok()?);
         }
+        b"voluntary_ctxt_switches" => status.voluntary_switches = value.parse().ok()?,
         b"Kthread" => status.kernel_thread = value == "1",
         b"Threads" => status.threads = value.parse().ok()?,
         b"Seccomp" => status.seccomp = value.parse().ok()?,

@@ -41,13 +41,25 @@ const ENTRY_PAUSE: Duration = Duration::from_millis(50);
 const CHECKS_MAX: usize = 64;
 /// The time budget for checks in one turn, so that ten thousand sleepers do not stall the loop.
 const CHECKS_TIME: Duration = Duration::from_micros(500);
-/// The share of the time between two checks that a thread must have run to be signalled, in
-/// percent.
+/// The CPU time that a thread must have used without a sleep since the previous check, in
+/// nanoseconds, to be signalled.
 ///
-/// The remainder covers the time between reading the clock and reading the CPU time. To wait for a
-/// processor is not enough: the thread may be about to return from a call that timed out, which a
-/// signal would still turn into EINTR (measured with `poll` on a busy machine).
-const COMPUTES_PERCENT: u128 = 90;
+/// To wait for a processor is not enough: the thread may be about to return from a call that timed
+/// out, which a signal would still turn into EINTR (measured with `poll` on a busy machine). The
+/// kernel brings the CPU time of a running thread up to date at its clock ticks only, so a share of
+/// the elapsed time says less than the count of sleeps.
+const COMPUTED_NS: u64 = 1_000_000;
+
+/// What a check found out about a thread.
+#[derive(Debug, Clone, Copy)]
+struct RunCheck {
+    /// Whether it ran or waited for a processor.
+    is_running: bool,
+    /// Its CPU time in nanoseconds.
+    ran_ns: u64,
+    /// How often it had gone to sleep.
+    sleeps: u64,
+}
 
 /// A slot that has no timer yet.
 #[derive(Debug, Clone, Copy)]
@@ -56,8 +68,7 @@ struct UnarmedSlot {
     since: Instant,
     /// Whether the thread existed when sampling started.
     is_first: bool,
-    /// The time of the last check, and the thread's CPU time at that check in nanoseconds.
-    last_check: Option<(Instant, u64)>,
+    last_check: Option<RunCheck>,
     signalled: Option<Instant>,
 }
 
@@ -236,10 +247,14 @@ impl Timers {
 
     /// Decides which help a thread without a timer needs.
     fn check(&self, waiting: &mut UnarmedSlot, now: Instant) -> std::io::Result<Help> {
-        let is_running = proc::task_stat(self.pid, waiting.tid)?.state == 'R';
-        let ran_ns = proc::task_cpu_or_ticks_ns(self.pid, waiting.tid)?;
-        let before = waiting.last_check.replace((now, ran_ns));
-        Ok(help(waiting, is_running, before, now))
+        let status = proc::task_status(self.pid, waiting.tid)?;
+        let check = RunCheck {
+            is_running: status.state == 'R',
+            ran_ns: proc::task_cpu_or_ticks_ns(self.pid, waiting.tid)?,
+            sleeps: status.voluntary_switches,
+        };
+        let before = waiting.last_check.replace(check);
+        Ok(help(waiting, before, check, now))
     }
 
     fn signal(&mut self, waiting: &mut UnarmedSlot, now: Instant) {
@@ -287,30 +302,24 @@ fn has_timer(slot: &ThreadSlot) -> bool {
 ///
 /// A signal goes only to a thread that has only computed between two checks. It would interrupt a
 /// call of a thread that sleeps now and then.
-fn help(
-    waiting: &UnarmedSlot,
-    is_running: bool,
-    before: Option<(Instant, u64)>,
-    now: Instant,
-) -> Help {
-    if !is_running {
+fn help(waiting: &UnarmedSlot, before: Option<RunCheck>, check: RunCheck, now: Instant) -> Help {
+    if !check.is_running {
         return Help::None;
     }
-    let ran_ns = waiting.last_check.map_or(0, |(_, ran_ns)| ran_ns);
     match (waiting.signalled, before) {
         (Some(sent), _) if now.duration_since(sent) >= ACKNOWLEDGE => Help::Entry,
-        (Some(_), _) => Help::None,
-        (None, Some((last_check, ran_before))) => {
-            let passed_ns = now.duration_since(last_check).as_nanos();
-            let computes =
-                u128::from(ran_ns.saturating_sub(ran_before)) * 100 >= passed_ns * COMPUTES_PERCENT;
-            match computes && passed_ns > 0 {
-                true => Help::Signal,
-                false if now.duration_since(waiting.since) >= SIGNAL_PATIENCE => Help::Entry,
-                false => Help::None,
+        (Some(_), _) | (None, None) => Help::None,
+        (None, Some(before)) => {
+            let has_slept = check.sleeps != before.sleeps;
+            let ran_ns = check.ran_ns.saturating_sub(before.ran_ns);
+            if !has_slept && ran_ns >= COMPUTED_NS {
+                Help::Signal
+            } else if now.duration_since(waiting.since) >= SIGNAL_PATIENCE {
+                Help::Entry
+            } else {
+                Help::None
             }
         }
-        (None, None) => Help::None,
     }
 }
 

@@ -157,27 +157,32 @@ fn the_deletion_of_timers_of_exited_threads_is_requested() {
 
 #[test]
 fn only_a_computing_thread_is_signalled() {
-    const MS: u64 = 1_000_000;
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);
-    let check = |is_running, ran_ms: u64, ms: u64, signalled: Option<u64>, expected| {
-        let last_check = Some((at(ms), ran_ms * MS));
+    let unarmed = |signalled: Option<u64>| {
         let signalled = signalled.map(at);
-        let waiting = UnarmedSlot { tid: 1, since: start, is_first: false, last_check, signalled };
-        let before = Some((at(10), 0));
-        assert_eq!(help(&waiting, is_running, before, at(ms)), expected, "{waiting:?}");
+        UnarmedSlot { tid: 1, since: start, is_first: false, last_check: None, signalled }
     };
-    check(true, 10, 20, None, Help::Signal);
-    check(true, 5, 18, None, Help::None);
-    check(true, 8, 60, None, Help::Entry);
-    check(false, 10, 20, None, Help::None);
-    check(false, 0, 600, None, Help::None);
-    check(true, 10, 20, Some(15), Help::None);
-    check(true, 10, 200, Some(15), Help::Entry);
-    check(false, 10, 200, Some(15), Help::None);
-    let first =
-        UnarmedSlot { tid: 1, since: start, is_first: true, last_check: None, signalled: None };
-    assert_eq!(help(&first, true, None, at(20)), Help::None);
+    let before = RunCheck { is_running: true, ran_ns: 7_000_000, sleeps: 3 };
+    let ran = |us: u64| RunCheck { ran_ns: before.ran_ns + us * 1000, ..before };
+    let asleep = RunCheck { is_running: false, ..ran(4000) };
+    let has_slept = RunCheck { sleeps: 4, ..ran(4000) };
+    let check = |check: RunCheck, ms: u64, signalled: Option<u64>, expected| {
+        let found = help(&unarmed(signalled), Some(before), check, at(ms));
+        assert_eq!(found, expected, "{check:?} at {ms} ms");
+    };
+    check(ran(1000), 12, None, Help::Signal);
+    check(ran(1000), 60, None, Help::Signal);
+    check(ran(999), 18, None, Help::None);
+    check(ran(0), 60, None, Help::Entry);
+    check(has_slept, 18, None, Help::None);
+    check(has_slept, 60, None, Help::Entry);
+    check(asleep, 20, None, Help::None);
+    check(asleep, 600, None, Help::None);
+    check(ran(4000), 20, Some(15), Help::None);
+    check(ran(4000), 200, Some(15), Help::Entry);
+    check(asleep, 200, Some(15), Help::None);
+    assert_eq!(help(&unarmed(None), None, ran(4000), at(20)), Help::None, "the first check");
 }
 
 #[test]
