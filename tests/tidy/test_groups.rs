@@ -1,5 +1,5 @@
-//! The filters of `.config/nextest.toml` name tests that exist: a test that is renamed must not lose
-//! its group, and with it what it needs of the machine.
+//! The filters of `.config/nextest.toml` name tests that exist: a renamed test must not lose its
+//! group, and with it what it needs of the machine.
 
 use super::source::{self, Source};
 
