@@ -64,6 +64,7 @@ mod stop;
 mod syscall;
 mod target;
 mod worker;
+mod yama;
 
 #[cfg(test)]
 mod tests;
@@ -78,10 +79,11 @@ pub use guardian::Guardian;
 pub use guardian::fork_server::ForkServer;
 pub use plan::{Access, AttachPlan, SharedSegment};
 pub use preflight::{
-    CheckResult, ProcessFacts, examine, preflight, preflight_to_capture, read_facts, yama_scope,
+    CheckResult, ProcessFacts, examine, preflight, preflight_to_capture, read_facts,
 };
 pub use ptrace::read_part;
 pub use refusal::Refusal;
 pub use report::{AttachReport, DetachReport, EntryReport};
 pub use seccomp::{Permits, SeccompReport};
 pub use worker::choice::first_choice;
+pub use yama::yama_scope;

@@ -19,6 +19,7 @@ use super::error::InjectError;
 use super::refusal::Refusal;
 use super::target::claim::Claim;
 use super::target::tracer::{already_traced, is_guardian};
+use super::yama::yama_refusal;
 use crate::proc::{self, Namespace, Status};
 
 const CAP_SYS_PTRACE: u32 = 19;
@@ -162,17 +163,12 @@ fn check_permission(facts: &ProcessFacts) -> Result<String, Refusal> {
     let capable = own.cap_effective >> CAP_SYS_PTRACE & 1 == 1;
     let same_user = [status.uid, status.euid, status.suid] == [own.uid; 3]
         && [status.gid, status.egid, status.sgid] == [own.gid; 3];
-    Err(match yama_scope() {
-        scope @ 3 => Refusal::Yama { scope },
+    Err(match yama_refusal() {
+        Some(off @ Refusal::Yama { scope: 3.. }) => off,
         _ if !capable && status.uid != own.uid => Refusal::OtherUser { uid: status.uid },
-        scope @ 1..=2 if !capable && same_user => Refusal::Yama { scope },
+        Some(refusal) if same_user => refusal,
         _ => Refusal::Protected,
     })
-}
-
-/// Returns the value of `kernel.yama.ptrace_scope`, 0 without Yama.
-pub fn yama_scope() -> u32 {
-    proc::sysctl("kernel.yama.ptrace_scope").and_then(|scope| scope.try_into().ok()).unwrap_or(0)
 }
 
 /// Each thread has its own seccomp mode, and the thread to stop is not chosen yet.

@@ -242,13 +242,22 @@ impl Refusal {
                      the target: {answer}; the target cannot be recorded under this filter"
                 )
             }
-            Self::Yama { scope: 3 } => {
-                write!(f, "kernel.yama.ptrace_scope is 3: attaching is off until the next boot")
-            }
+            Self::Yama { scope: 3.. } => write!(
+                f,
+                "the Yama security module forbids it: kernel.yama.ptrace_scope is 3, so attaching \
+                 is off until the next boot"
+            ),
+            Self::Yama { scope: 2 } => write!(
+                f,
+                "the Yama security module forbids it: kernel.yama.ptrace_scope is 2, so only root \
+                 (CAP_SYS_PTRACE) may attach, to programs that traceprof starts as well; run as \
+                 root, or set it to 0: sysctl kernel.yama.ptrace_scope=0"
+            ),
             Self::Yama { scope } => write!(
                 f,
-                "kernel.yama.ptrace_scope is {scope}; run as root, start the program with \
-                 `traceprof record -- COMMAND`, or set it to 0: sysctl kernel.yama.ptrace_scope=0"
+                "the Yama security module forbids it: kernel.yama.ptrace_scope is {scope}; run as \
+                 root, start the program with `traceprof record -- COMMAND`, or set it to 0: \
+                 sysctl kernel.yama.ptrace_scope=0"
             ),
             Self::OtherUser { uid } => write!(
                 f,
@@ -268,6 +277,15 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn yama_is_named_with_advice_that_its_level_permits() {
+        let text = |scope| Refusal::Yama { scope }.to_string();
+        assert!((1..=3).all(|scope| text(scope).contains("Yama")));
+        assert!(text(1).contains("record -- COMMAND") && text(1).contains("ptrace_scope=0"));
+        assert!(!text(2).contains("COMMAND") && text(2).contains("ptrace_scope=0"));
+        assert!(!text(3).contains("COMMAND") && !text(3).contains("ptrace_scope=0"));
+    }
 
     #[test]
     fn obstacles_that_a_command_removes_have_a_remedy() {

@@ -2,6 +2,7 @@
 
 use super::tracer;
 use crate::inject::error::InjectError;
+use crate::inject::yama::yama_refusal;
 use crate::proc;
 
 /// Checks that the process still runs and is the same. The kernel reuses pids, but a start time
@@ -29,6 +30,6 @@ pub(in crate::inject) fn explain(pid: i32, tid: i32, error: InjectError) -> Inje
         Err(_) => InjectError::Gone,
         Ok(status) if proc::has_ended(status.state) => InjectError::Gone,
         Ok(status) if status.tracer != 0 => tracer::already_traced(status.tracer).into(),
-        Ok(_) => InjectError::NotPermitted,
+        Ok(_) => yama_refusal().map_or(InjectError::NotPermitted, InjectError::from),
     }
 }
