@@ -146,7 +146,10 @@ pub(crate) fn start(
     let started = if late {
         held.exec(|| wait_for_handlers(pid, || false))
     } else {
-        guardian.hold_at_exec(pid).map_err(inject_error)?;
+        if let Err(error) = guardian.hold_at_exec(pid) {
+            held.kill();
+            return Err(inject_error(error));
+        }
         held.exec(|| guardian.wait_exec().map_err(inject_error))
     };
     let started = started.map_err(|failure| match failure {

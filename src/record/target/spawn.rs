@@ -16,6 +16,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 /// A child between fork and exec.
 pub(crate) struct HeldChild {
     pid: i32,
@@ -110,6 +113,16 @@ impl HeldChild {
         self.parked.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Kills the child, which has not executed its program and that nothing traces.
+    pub(crate) fn kill(self) {
+        // Nothing reaps the child before the join, so the id is still its own.
+        let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        let spawned = self.spawning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        if let Ok(mut child) = spawned {
+            let _ = child.wait();
+        }
+    }
+
     /// Lets the child exec, then calls `wait`, which waits until the program is mapped.
     pub(crate) fn exec<E>(
         mut self,
@@ -121,7 +134,11 @@ impl HeldChild {
         }
         let waited = wait();
         let spawned = self.spawning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let child = spawned.map_err(ExecError::Spawn)?;
+        let mut child = spawned.map_err(ExecError::Spawn)?;
+        if waited.is_err() && self.parked.is_some() {
+            // It may have exited by itself. Its tracer is the first to wait for it.
+            let _ = child.kill();
+        }
         waited.map_err(ExecError::Wait)?;
         Ok(StartedProgram { child, parked: self.parked.is_some(), release: Some(self.release) })
     }
