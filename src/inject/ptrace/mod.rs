@@ -317,11 +317,14 @@ impl Tracee {
     }
 
     /// Returns the address of the thread's rseq area, if the thread registered one.
-    pub(super) fn rseq(&self) -> Option<u64> {
+    ///
+    /// # Errors
+    /// Fails on kernels before 5.13.
+    pub(super) fn rseq(&self) -> io::Result<Option<u64>> {
         let mut configuration = [0u64; 3];
         let place = configuration.as_mut_ptr() as usize;
-        request(PTRACE_GET_RSEQ_CONFIGURATION, self.tid, 24, place).ok()?;
-        (configuration[0] != 0).then_some(configuration[0])
+        request(PTRACE_GET_RSEQ_CONFIGURATION, self.tid, 24, place)?;
+        Ok((configuration[0] != 0).then_some(configuration[0]))
     }
 
     /// Reads the target's memory completely, or returns an error.

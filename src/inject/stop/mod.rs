@@ -20,6 +20,7 @@ use crate::proc;
 mod launched;
 mod pending_signals;
 mod request;
+mod restartable_sequence;
 mod return_state;
 mod running;
 mod stepper;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{NotStopped, failed, system};
+use super::{NotStopped, failed, restartable_sequence, system};
 use crate::inject::arch::{self, Interrupted};
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::Tracee;
@@ -89,34 +89,14 @@ impl ReturnState {
             reason: "the processor has no XSAVE state, which signal frames need".to_owned(),
         })?;
         self.saved.vectors = raw;
-        if let Some(abort) = self.rseq_abort(tracee) {
+        // A thread in a call is not inside a sequence.
+        if self.interrupted == Interrupted::User
+            && let Some(abort) = restartable_sequence::abort(tracee, self.saved.registers.rip)
+        {
             self.saved.registers.rip = abort;
             self.touched = true;
         }
         Ok(())
-    }
-
-    /// Returns the address at which a thread inside a restartable sequence must continue. If the
-    /// tracer moved the thread away and back, the kernel would forget the sequence. The sequence
-    /// would then commit although other threads ran on its processor.
-    fn rseq_abort(&self, tracee: &Tracee) -> Option<u64> {
-        if self.interrupted != Interrupted::User {
-            return None;
-        }
-        let area = tracee.rseq()?;
-        let mut pointer = [0; 8];
-        tracee.read(area + 8, &mut pointer).ok()?;
-        let descriptor = u64::from_le_bytes(pointer);
-        if descriptor == 0 {
-            return None;
-        }
-        let mut bytes = [0; 32];
-        tracee.read(descriptor, &mut bytes).ok()?;
-        let word = |index: usize| {
-            bytes[index * 8..index * 8 + 8].iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b))
-        };
-        let (start, length, abort) = (word(1), word(2), word(3));
-        (self.saved.registers.rip.wrapping_sub(start) < length).then_some(abort)
     }
 
     /// Issues an interrupted sleep again, because a filter forbids the call with which the kernel
