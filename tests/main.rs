@@ -35,6 +35,7 @@ mod lease; // the timers' lease while the recorder is stopped
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
 mod nasty; // every kind of target
+mod older_kernels; // calls that older kernels lack, and Yama's levels
 mod opener; // the command with which a desktop opens pages
 mod otel; // contexts in the format of OpenTelemetry
 mod otlp; // profiles for collectors of OpenTelemetry

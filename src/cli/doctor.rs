@@ -18,8 +18,7 @@ type Outcome = Result<Prospect, CommandFailure>;
 
 /// Checks and reports. The exit code is 0, or that of the refused recording.
 pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, CommandFailure> {
-    let Diagnosis { host, target, outcome } =
-        inspect::diagnose(arguments.pid).map_err(CommandFailure::of_recording)?;
+    let Diagnosis { host, target, outcome } = inspect::diagnose(arguments.pid);
     let outcome = outcome.map_err(CommandFailure::of_recording);
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |_| ExitCode::Ok);
     let written = Destination::Standard.write(|out| {

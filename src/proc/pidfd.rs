@@ -15,10 +15,25 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers, returns a new descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(explain(io::Error::last_os_error()));
     }
     // SAFETY: opened above, owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Names the kernel version in the error of a kernel that does not know the call, or of a seccomp
+/// filter that refuses it.
+fn explain(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!(
+                "pidfd_open is refused ({error}): use Linux 5.3 or later, and a seccomp filter \
+                 that permits this call"
+            ),
+        ),
+        _ => error,
+    }
 }
 
 /// Waits until a descriptor is readable or at its end. Returns `TimedOut` after the deadline.

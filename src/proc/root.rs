@@ -6,8 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, fstat, stat};
+
+use super::root_walk;
 
 /// The root directory of a process. It stays usable after the process has exited.
 #[derive(Debug)]
@@ -70,11 +73,15 @@ impl Root {
         self.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
     }
 
+    /// Links are followed as the process would follow them.
     fn resolve(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-        // Links are followed as the process would follow them.
         let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC);
         let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        Ok(openat2(self.directory.as_fd(), path, how)?)
+        match openat2(self.directory.as_fd(), path, how) {
+            // Linux has this call since 5.6; a seccomp filter may refuse it.
+            Err(Errno::ENOSYS | Errno::EPERM) => root_walk::resolve(&self.directory, path, flags),
+            opened => Ok(opened?),
+        }
     }
 }
 

@@ -22,17 +22,42 @@ pub(crate) fn without_perf(command: Command) -> Command {
 }
 
 /// Returns the command under a filter that gives `action` for one system call.
-pub(crate) fn without(mut command: Command, number: libc::c_long, action: u32) -> Command {
+pub(crate) fn without(command: Command, number: libc::c_long, action: u32) -> Command {
+    filtered(command, vec![Step(0x06, 0, 0, action)], number)
+}
+
+/// Returns the command under a filter that gives `action` for one system call if an argument, by
+/// its index, has this value in the lower half.
+pub(crate) fn without_argument(
+    command: Command,
+    number: libc::c_long,
+    (index, value): (u32, u32),
+    action: u32,
+) -> Command {
+    let steps = vec![
+        Step(0x20, 0, 0, 16 + 8 * index), // the argument
+        Step(0x15, 0, 1, value),          // is it this one?
+        Step(0x06, 0, 0, action),         // answer it so
+        Step(0x06, 0, 0, PERMIT),
+    ];
+    filtered(command, steps, number)
+}
+
+const PERMIT: u32 = 0x7fff_0000;
+
+/// Returns the command under a filter that takes `steps` for one system call, and permits all
+/// others.
+fn filtered(mut command: Command, steps: Vec<Step>, number: libc::c_long) -> Command {
     const NO_NEW_PRIVILEGES: i32 = 38;
     const SET_FILTER: libc::c_long = 1;
-    let steps = [
+    let mut program = vec![
         Step(0x20, 0, 0, 0),             // the system call's number
-        Step(0x15, 0, 1, number as u32), // is it this one?
-        Step(0x06, 0, 0, action),        // answer it so
-        Step(0x06, 0, 0, 0x7fff_0000),   // permit all others
+        Step(0x15, 1, 0, number as u32), // is it this one?
+        Step(0x06, 0, 0, PERMIT),
     ];
+    program.extend(steps);
     let install = move || {
-        let filter = Filter(steps.len() as u16, steps.as_ptr());
+        let filter = Filter(program.len() as u16, program.as_ptr());
         // SAFETY: the call takes only numbers.
         let quiet = unsafe { libc::prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) };
         // SAFETY: the kernel reads the filter's steps, which live across the call.

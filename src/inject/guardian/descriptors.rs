@@ -5,7 +5,10 @@
 #![allow(unsafe_code, reason = "closes the descriptors that it inherited")]
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use crate::proc;
 
 /// Closes every descriptor but these two, and opens /dev/null as the standard descriptors.
 pub(super) fn keep_only(socket: RawFd, recorder: RawFd) -> io::Result<(OwnedFd, OwnedFd)> {
@@ -15,8 +18,7 @@ pub(super) fn keep_only(socket: RawFd, recorder: RawFd) -> io::Result<(OwnedFd, 
     let (low, high) = (duplicate(socket, floor)?, duplicate(recorder, floor)?);
     for range in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
         if range.0 <= range.1 {
-            // SAFETY: closes descriptors that this process no longer uses.
-            unsafe { libc::close_range(range.0 as u32, range.1 as u32, 0) };
+            close_all(range.0..=range.1)?;
         }
     }
     for _ in 0..3 {
@@ -28,6 +30,22 @@ pub(super) fn keep_only(socket: RawFd, recorder: RawFd) -> io::Result<(OwnedFd, 
     // SAFETY: as above.
     let high = unsafe { OwnedFd::from_raw_fd(high) };
     Ok((low, high))
+}
+
+/// Closes descriptors that this process no longer uses.
+fn close_all(range: RangeInclusive<RawFd>) -> io::Result<()> {
+    if proc::close_range(*range.start() as u32, *range.end() as u32).is_ok() {
+        return Ok(());
+    }
+    // Linux has this call since 5.9; a seccomp filter may refuse it.
+    for (fd, _) in proc::descriptors(std::process::id() as i32)? {
+        if range.contains(&fd) {
+            // SAFETY: this process no longer uses it. The descriptor that listed the others is
+            // closed already.
+            unsafe { libc::close(fd) };
+        }
+    }
+    Ok(())
 }
 
 fn duplicate(fd: RawFd, floor: RawFd) -> io::Result<RawFd> {

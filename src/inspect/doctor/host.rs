@@ -1,8 +1,8 @@
 //! What the host permits this user, whichever process is recorded.
 
 use crate::inject;
-use crate::inspect::doctor::{Finding, check_proc, of_concern};
-use crate::proc::{self, Status};
+use crate::inspect::doctor::{Finding, check_proc, kernel_calls, of_concern};
+use crate::proc::{self, KernelVersion, Status};
 use crate::record::contract::sampling::Setup;
 use crate::record::source::engine::{EngineFacts, Gravity};
 use crate::record::source::kernel;
@@ -37,6 +37,7 @@ pub(super) fn findings() -> Vec<Finding> {
         Err(error) => findings.push(Finding::limit("perf events", error.to_string(), None)),
     }
     findings.extend([
+        kernel_calls::finding(),
         paranoia(&status),
         kernel_time(own, setup),
         filters(&status),
@@ -58,8 +59,9 @@ fn has(status: &Status, capability: u32) -> bool {
 }
 
 fn capabilities(status: &Status) -> Finding {
-    let (held, missing): (Vec<_>, Vec<_>) =
-        CAPABILITIES.iter().partition(|(number, ..)| has(status, *number));
+    let last = proc::sysctl("kernel.cap_last_cap").unwrap_or(i64::MAX);
+    let known = CAPABILITIES.iter().filter(|(number, ..)| i64::from(*number) <= last);
+    let (held, missing): (Vec<_>, Vec<_>) = known.partition(|(number, ..)| has(status, *number));
     let names = held.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let absent = missing.iter().map(|(_, name, what)| format!("{name} ({what})"));
     let absent = absent.collect::<Vec<_>>().join(", ");
@@ -88,7 +90,7 @@ fn yama(status: &Status) -> Finding {
     let seen = match scope {
         0 => "0: attach to all of your own processes",
         1 => "1: attach only to your own children, without CAP_SYS_PTRACE",
-        2 => "2: attach with CAP_SYS_PTRACE only",
+        2 => "2: attach with CAP_SYS_PTRACE only, to own children as well",
         _ => "3: no attach until the next boot",
     };
     let seen = format!("kernel.yama.ptrace_scope is {seen}");
@@ -102,15 +104,20 @@ fn yama(status: &Status) -> Finding {
 }
 
 fn paranoia(status: &Status) -> Finding {
+    const CAP_SYS_ADMIN: u32 = 21;
     const CAP_PERFMON: u32 = 38;
     let subject = "perf_event_paranoid";
     let Some(level) = proc::sysctl("kernel.perf_event_paranoid") else {
         return Finding::limit(subject, "this kernel has no perf events", None);
     };
-    let capable = has(status, CAP_PERFMON);
+    // Kernels before 5.8 know only the older capability.
+    let privilege = [(CAP_PERFMON, "CAP_PERFMON"), (CAP_SYS_ADMIN, "CAP_SYS_ADMIN")];
+    let held = privilege.into_iter().find(|(capability, _)| has(status, *capability));
     let remedy = |level: i32| Some(format!("sysctl kernel.perf_event_paranoid={level}"));
+    if let Some((_, name)) = held {
+        return Finding::fine(subject, format!("{level}, and {name} passes it"));
+    }
     match level {
-        _ if capable => Finding::fine(subject, format!("{level}, and CAP_PERFMON passes it")),
         ..=1 => Finding::fine(subject, format!("{level}: perf events, time in the kernel too")),
         2 => Finding::fine(subject, "2: perf events, but not of time in the kernel"),
         _ => Finding::limit(subject, format!("{level}: no perf events for this user"), remedy(2)),
@@ -118,12 +125,15 @@ fn paranoia(status: &Status) -> Finding {
 }
 
 fn kernel_time(own: i32, setup: Setup) -> Finding {
+    /// The first version with events that end at an exec.
+    const EVENTS_SINCE: KernelVersion = (5, 13);
     if kernel::is_permitted(own, setup) {
         return Finding::fine("time in the kernel", "perf_event_open samples it");
     }
     let seen = "perf events cannot sample it; with timers it counts at the system call";
-    let remedy = "sysctl kernel.perf_event_paranoid=1".to_owned();
-    Finding::limit("time in the kernel", seen, Some(remedy))
+    let is_old = proc::kernel_version().is_some_and(|version| version < EVENTS_SINCE);
+    let remedy = (!is_old).then(|| "sysctl kernel.perf_event_paranoid=1".to_owned());
+    Finding::limit("time in the kernel", seen, remedy)
 }
 
 fn filters(status: &Status) -> Finding {

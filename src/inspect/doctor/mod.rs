@@ -4,16 +4,16 @@
 //! The outcome comes from these checks alone.
 
 mod host;
+mod kernel_calls;
 mod modules;
 mod target;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::inject::Guardian;
-use crate::record::contract::error::{NO_GUARDIAN, RecordError};
+use crate::record::contract::error::{RecordError, guardian_error};
 use crate::record::contract::options::{EngineChoice, Files, Measure, Options, Target};
 use crate::record::contract::pattern::OutputPattern;
 use crate::record::contract::sampling::Choice;
@@ -106,18 +106,20 @@ pub struct Diagnosis {
 ///
 /// Nothing is changed, but threads with seccomp filters may be stopped for a moment to read them.
 /// The caller has no other threads yet.
-///
-/// # Errors
-/// Fails if the guardian process cannot be started.
-pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
-    let guardian = Guardian::start().context(NO_GUARDIAN);
-    let mut guardian = guardian.map_err(RecordError::Other)?;
+pub fn diagnose(pid: Option<i32>) -> Diagnosis {
+    let mut guardian = match Guardian::start() {
+        Ok(guardian) => guardian,
+        Err(error) => {
+            let outcome = Err(guardian_error(error));
+            return Diagnosis { host: host::findings(), target: None, outcome };
+        }
+    };
     let target = pid.map(|pid| target::examine(pid, &mut guardian));
     let outcome = check_proc().and_then(|()| match pid {
         Some(pid) => of_process(pid, &mut guardian),
         None => of_host(),
     });
-    Ok(Diagnosis { host: host::findings(), target, outcome })
+    Diagnosis { host: host::findings(), target, outcome }
 }
 
 fn of_process(pid: i32, guardian: &mut Guardian) -> Result<Prospect, RecordError> {

@@ -14,7 +14,7 @@ use traceprof_abi::layout::{self, PRIMING, SAMPLING};
 
 use crate::inject::{self, Guardian};
 use crate::proc;
-use crate::record::contract::error::{NO_GUARDIAN, NO_HOLE, RecordError, target_error};
+use crate::record::contract::error::{NO_HOLE, RecordError, guardian_error, target_error};
 use crate::record::contract::options::{NamedProcesses, Options, Target};
 use crate::record::contract::sampling::Engine;
 use crate::record::run::plan::{Candidate, Plan};
@@ -95,8 +95,7 @@ fn of_processes(pids: &[i32], options: &Options) -> Result<Vec<PlannedStep>, Rec
 }
 
 fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
-    let guardian = Guardian::start().context(NO_GUARDIAN);
-    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let mut guardian = Guardian::start().map_err(guardian_error)?;
     let plan = Plan::new(&Candidate::running(pid, options, &mut guardian)?, options)?;
     let gone = |error| target_error(pid, error);
     let status = proc::status(pid).map_err(gone)?;

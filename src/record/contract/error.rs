@@ -81,9 +81,17 @@ pub(crate) fn refusal_error(refusal: Refusal) -> RecordError {
 pub(crate) const NO_HOLE: &str = "the target's address space has no gap of 2 GiB for the agent; \
     `traceprof stacks --pid PID` reads its stacks without an agent";
 
-/// The context of an error from starting the guardian process.
-pub(crate) const NO_GUARDIAN: &str = "starting the guardian process; if the limit of processes is \
-    reached, raise it (ulimit -u, or pids.max of the control group)";
+/// Converts an error from starting the guardian process, or the process that forks guardians.
+pub(crate) fn guardian_error(error: io::Error) -> RecordError {
+    let text = match error.raw_os_error() {
+        Some(libc::EAGAIN) => {
+            "starting the guardian process; if the limit of processes is reached, raise it \
+             (ulimit -u, or pids.max of the control group)"
+        }
+        _ => "starting the guardian process",
+    };
+    RecordError::Other(anyhow::Error::new(error).context(text))
+}
 
 pub(crate) fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))

@@ -21,7 +21,7 @@ pub(crate) mod shortfall;
 
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use self::common_state::CommonState;
 use self::ended_processes::EndedProcesses;
@@ -33,7 +33,7 @@ use self::processes::search::Search;
 use self::recording::{Recording, RecordingParts};
 use crate::fault::{self, FaultPoint, Party};
 use crate::inject::{ForkServer, Guardian};
-use crate::record::contract::error::{NO_GUARDIAN, RecordError};
+use crate::record::contract::error::{RecordError, guardian_error};
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::options::{Options, Target};
@@ -77,7 +77,7 @@ fn attempt(
         return several(options, stop, chosen, observer);
     }
     // The guardian forks first, while this process has one thread and no open files.
-    let mut guardian = Guardian::start().context(NO_GUARDIAN).map_err(RecordError::Other)?;
+    let mut guardian = Guardian::start().map_err(guardian_error)?;
     fault::at(FaultPoint::RecordStarted);
     // After the fork of the guardian, and before the first scan of the target's threads.
     let raised = Raised::raise();
@@ -127,8 +127,7 @@ fn several(
 ) -> Result<Summary, Failed> {
     processes::check_count(chosen.len())?;
     // The fork server forks first, like a guardian.
-    let fork_server = ForkServer::start().context(NO_GUARDIAN);
-    let fork_server = fork_server.map_err(RecordError::Other)?;
+    let fork_server = ForkServer::start().map_err(guardian_error)?;
     let common = CommonState::new(options, Arc::clone(stop), true);
     let outcome = processes::record(&common, fork_server, chosen, observer);
     outcome.map_err(|error| common.failed(error))

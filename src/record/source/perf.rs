@@ -412,6 +412,14 @@ pub(crate) fn descriptor_limit() -> u64 {
     }
 }
 
+/// Whether `perf_event_open` fails with this errno because the kernel does not know the event.
+///
+/// E2BIG: the kernel's structure of attributes ends before `sig_data`, which is part of it since
+/// Linux 5.13. EINVAL: it does not know a flag of the same version.
+pub(crate) fn is_unknown(errno: i32) -> bool {
+    matches!(errno, libc::E2BIG | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS)
+}
+
 /// Converts an error of `perf_event_open` on a process, with advice.
 pub(crate) fn event_error(pid: i32, error: io::Error) -> RecordError {
     match error.raw_os_error() {
@@ -424,7 +432,7 @@ pub(crate) fn event_error(pid: i32, error: io::Error) -> RecordError {
             "too few descriptors for one event per thread: raise the limit with `ulimit -n`, or \
              use --engine timer"
         )),
-        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => RecordError::Other(anyhow!(
+        number if number.is_some_and(is_unknown) => RecordError::Other(anyhow!(
             "this kernel has no events that signal threads ({error}): use Linux 6.1 or later, or \
              --engine timer"
         )),

@@ -1,9 +1,7 @@
 //! Removal of what a recording left behind when both its recorder and its guardian were killed.
 
-use anyhow::Context;
-
 use crate::inject::{self, Guardian};
-use crate::record::contract::error::{NO_GUARDIAN, RecordError, inject_error, refusal_error};
+use crate::record::contract::error::{RecordError, guardian_error, inject_error, refusal_error};
 use crate::record::target::namespace::check_proc;
 
 /// The result of a removal.
@@ -27,8 +25,7 @@ pub fn detach(pid: i32) -> Result<Removed, RecordError> {
     // The target's filter and limits did not prevent the attach of a leftover agent. Without an
     // agent this function changes nothing.
     let start_time = inject::preflight_to_capture(pid).map_err(refusal_error)?.start_time;
-    let guardian = Guardian::start().context(NO_GUARDIAN);
-    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let mut guardian = Guardian::start().map_err(guardian_error)?;
     let reports = guardian.remove_residue(pid, start_time).map_err(inject_error)?;
     Ok(Removed {
         agents: reports.len(),

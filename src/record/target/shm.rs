@@ -13,6 +13,7 @@
 #![allow(unsafe_code, reason = "the door to System V shared memory")]
 
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +23,7 @@ use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::Tables;
 
 use crate::fault::{self, FaultPoint};
+use crate::proc::POPULATE_WRITE;
 
 /// The purpose of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(crate) enum Use {
     /// The data that handlers write.
     Data,
 }
+
+const PAGE: u64 = 4096;
 
 /// Addresses of dropped segments, with the use and length that views expect there.
 static FREE: Mutex<Vec<(Use, usize, u64)>> = Mutex::new(Vec::new());
@@ -147,8 +151,6 @@ impl SharedMemory {
 
     /// Makes the pages of a range present, so that the target never has to allocate one.
     pub(crate) fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
-        const PAGE: u64 = 4096;
-        const MADV_POPULATE_WRITE: i32 = 23;
         let start = offset & !(PAGE - 1);
         let end = (offset + len).next_multiple_of(PAGE).min(self.len);
         if start >= end {
@@ -158,8 +160,51 @@ impl SharedMemory {
         let address = unsafe { self.base.as_ptr().add(start as usize) };
         // SAFETY: the range is within the segment; populating changes no contents.
         let result =
-            unsafe { libc::madvise(address.cast(), (end - start) as usize, MADV_POPULATE_WRITE) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            unsafe { libc::madvise(address.cast(), (end - start) as usize, POPULATE_WRITE) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // Linux knows this advice since 5.14; a seccomp filter may have other answers.
+            Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) => self.touch(start..end),
+            _ => Err(error),
+        }
+    }
+
+    /// Makes pages present one by one, where the kernel cannot populate a range.
+    ///
+    /// The kernel itself writes each page's first word as it was. If it has no memory for a page,
+    /// this is an error; a write by this process would then end it by a SIGBUS.
+    fn touch(&self, pages: Range<u64>) -> io::Result<()> {
+        let or_zero = libc::FUTEX_OP(libc::FUTEX_OP_OR, 0, libc::FUTEX_OP_CMP_EQ, 0);
+        const NOBODY: i32 = 0;
+        for offset in pages.step_by(PAGE as usize) {
+            // SAFETY: the callers pass offsets below the segment's length.
+            let word = unsafe { self.base.as_ptr().add(offset as usize) };
+            // SAFETY: the word is within the segment, aligned, and everything reaches it through
+            // atomics. No thread waits for it.
+            let result = unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    word,
+                    libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
+                    NOBODY,
+                    NOBODY,
+                    word,
+                    or_zero,
+                )
+            };
+            if result < 0 {
+                return Err(match io::Error::last_os_error() {
+                    error if error.raw_os_error() == Some(libc::EFAULT) => {
+                        io::ErrorKind::OutOfMemory.into()
+                    }
+                    error => error,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the bytes, while no other process has the segment attached.
@@ -331,6 +376,28 @@ mod tests {
     use traceprof_abi::sync::Ordering;
 
     use super::*;
+
+    #[test]
+    fn touched_pages_are_present_and_keep_their_contents() {
+        const LEN: u64 = 7 << 16;
+        let segment = SharedMemory::create(Use::Tables, LEN).unwrap();
+        let words = segment.words();
+        words[512].store(u64::MAX, Ordering::Relaxed);
+        let present = || {
+            let mut pages = [0u8; (LEN / PAGE) as usize];
+            let base = segment.base.as_ptr().cast();
+            // SAFETY: one byte for each page of the segment.
+            let result = unsafe { libc::mincore(base, LEN as usize, pages.as_mut_ptr()) };
+            assert_eq!(result, 0);
+            pages.iter().map(|page| usize::from(page & 1)).sum::<usize>()
+        };
+        assert_eq!(present(), 1);
+        segment.touch(PAGE..4 * PAGE).unwrap();
+        assert_eq!((present(), words[512].load(Ordering::Relaxed)), (3, u64::MAX));
+        segment.touch(0..LEN).unwrap();
+        assert_eq!(present() as u64, LEN / PAGE);
+        assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count(), 1);
+    }
 
     #[test]
     fn views_outlive_their_segment_and_the_next_one_takes_its_place() {
