@@ -62,3 +62,32 @@ fn a_recovered_trace_is_on_the_disk_with_its_name_before_its_index() {
     assert!(place("sync saved.trace.idx.tmp") < named, "{notes:?}");
     assert_eq!(notes.last().map(String::as_str), Some("sync /"), "{notes:?}");
 }
+
+/// Runs a command for which no directory can be synced, and returns its exit code and its messages.
+fn without_synced_directory(words: &[&str], dir: &Path, errno: i32) -> (Option<i32>, String) {
+    let mut command = traceprof(words);
+    command.current_dir(dir).env("LD_PRELOAD", program("sync_log"));
+    command.env("SYNC_DIRECTORY_ERRNO", errno.to_string());
+    let output = command.output().expect("traceprof");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_directory_that_cannot_be_synced_fails_only_what_cannot_be_made_again() {
+    // Not every file system can sync a directory, not every user may open it, and there may be no
+    // descriptor left for it.
+    for errno in [libc::EINVAL, libc::EACCES, libc::EMFILE, libc::EIO] {
+        let trace = trace();
+        let path = trace.path();
+        let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        let dir = path.parent().expect("a directory");
+        fs::remove_file(trace.index_path()).expect("an index");
+        // The index has its name by then, and it can be made again.
+        let (code, text) = without_synced_directory(&["reindex", file], dir, errno);
+        assert_eq!(code, Some(0), "reindex, {errno}: {text}");
+        assert!(trace.index_path().exists());
+        let saved = ["recover", file, "saved.trace"];
+        let (code, text) = without_synced_directory(&saved, dir, errno);
+        assert_eq!(code == Some(0), errno != libc::EIO, "recover, {errno}: {text}");
+    }
+}

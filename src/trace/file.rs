@@ -164,12 +164,13 @@ impl Sink for OutputFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if let Some(directory) = &self.directory {
-            // Not every file system can sync a directory; the data itself is durable anyway.
-            let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            synced.or_else(|error| match error.raw_os_error() {
-                Some(libc::EINVAL | libc::EACCES | libc::EPERM) => Ok(()),
-                _ => Err(error),
-            })?;
+            match sync_directory(directory) {
+                // There was no descriptor left for the directory. The next sync tries again.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    return Ok(());
+                }
+                synced => synced?,
+            }
             self.directory = None;
         }
         Ok(())
@@ -183,6 +184,17 @@ impl Sink for OutputFile {
         self.reserve = None;
         self.released = true;
     }
+}
+
+/// Makes the names in a directory durable, where that is possible: not every file system can sync a
+/// directory, and not every user who may create files in it may open it. The data of the files is
+/// durable anyway.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EACCES | libc::EPERM) => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// Returns the directory of a file, which need not exist.

@@ -1,9 +1,12 @@
 // Preloaded into a command: logs in $SYNC_LOG which files it syncs and which it renames, in order.
+// If $SYNC_DIRECTORY_ERRNO is set, no directory can be synced, for this reason.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void note(const char *what, const char *path) {
@@ -27,6 +30,12 @@ static void note_file(int fd) {
 
 int fsync(int fd) {
     note_file(fd);
+    const char *reason = getenv("SYNC_DIRECTORY_ERRNO");
+    struct stat about;
+    if (reason && fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+        errno = atoi(reason);
+        return -1;
+    }
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
     return real(fd);
 }

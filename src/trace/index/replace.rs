@@ -16,7 +16,7 @@ use super::pages::MAX_BYTES;
 use super::sorted::{self, Stamp};
 use super::tables::IndexTables;
 use crate::trace::TraceError;
-use crate::trace::file::directory_of;
+use crate::trace::file::{directory_of, sync_directory};
 
 /// The permission bits, without the file type and the set-id bits.
 const PERMISSIONS: u32 = 0o777;
@@ -43,7 +43,9 @@ pub(super) fn write(data: &Path, tables: &IndexTables, stamp: &Stamp) -> Result<
         let _ = std::fs::remove_file(&temporary);
     }
     let bytes = written?;
-    sync_directory(&path).map_err(|source| TraceError::write(&path, source))?;
+    // The new index is in its place and replaces the old one for every reader. If its name is lost
+    // with the machine's power, the old index is there again, or none, which can be made again.
+    let _ = sync_directory(directory_of(&path));
     Ok(bytes)
 }
 
@@ -98,9 +100,4 @@ fn fill(file: &File, tables: &IndexTables, stamp: &Stamp, mode: u32) -> io::Resu
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
     Ok(bytes)
-}
-
-/// Makes the new name durable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(directory_of(path))?.sync_all()
 }
