@@ -12,6 +12,8 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 
+use super::abandoned_segments;
+
 /// Words at the start of the injection area: three `struct sigaction`, and a byte as a read buffer.
 const SCRATCH_WORDS: usize = 16;
 /// Offset of the action that the kernel reports.
@@ -61,12 +63,7 @@ impl AttachedData {
     /// Creates an empty segment, in place of one that no longer exists.
     pub(super) fn blank() -> io::Result<AttachedData> {
         const SHM_NORESERVE: i32 = 0o10000;
-        let len = layout::DATA_LEN as usize;
-        // SAFETY: takes numbers only.
-        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len, 0o600 | SHM_NORESERVE) };
-        if id < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let id = abandoned_segments::create(layout::DATA_LEN as usize, 0o600 | SHM_NORESERVE)?;
         let attached = Self::new(id);
         // SAFETY: takes numbers only; the id is ours.
         unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };

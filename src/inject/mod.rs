@@ -40,7 +40,7 @@
 //! recorder that already has threads.
 //!
 //! # Does not
-//! - create segments, know the agent's symbols, or open perf events.
+//! - create the agent's segments, know the agent's symbols, or open perf events.
 
 mod abandoned_segments;
 mod address_gap;
@@ -69,6 +69,7 @@ mod yama;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use abandoned_segments::create as create_segment;
 pub use address_gap::find_gap;
 pub use capture::sleeping::{SleepingThread, copy_stack, read_sleeping_thread};
 pub use capture::{

@@ -14,6 +14,7 @@ use traceprof_abi::calls::{SyscallPattern, nr};
 use traceprof_abi::signal::SI_QUEUE;
 
 use super::answer::FilterAnswer;
+use crate::inject::abandoned_segments;
 
 /// The child writes this byte before each call, and the errno or 0 after it.
 const STARTED: u8 = u8::MAX;
@@ -82,8 +83,7 @@ fn try_one(call: &SyscallPattern, scratch: &mut Scratch, last: &mut Previous) ->
     let arguments: [u64; 4] = match call.number {
         nr::RT_SIGRETURN => return take_a_signal(),
         number if number == libc::SYS_shmat as u64 => {
-            // SAFETY: no pointers.
-            let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o700 | libc::IPC_CREAT) };
+            let id = abandoned_segments::create(4096, 0o700).unwrap_or(-1);
             let errno = bare(call.number, [id as u64, 0, given(2, 0), 0], &mut last.address);
             // SAFETY: IPC_RMID takes no structure.
             unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };

@@ -23,6 +23,7 @@ use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::Tables;
 
 use crate::fault::{self, FaultPoint};
+use crate::inject::create_segment;
 use crate::proc::POPULATE_WRITE;
 
 /// The purpose of a segment.
@@ -75,13 +76,7 @@ impl SharedMemory {
     /// Other users may attach it after [`Self::give`].
     pub(crate) fn create(purpose: Use, len: u64) -> io::Result<Self> {
         const MODE: i32 = 0o700;
-        // SAFETY: no pointers.
-        let id = unsafe {
-            libc::shmget(libc::IPC_PRIVATE, len as usize, MODE | libc::IPC_CREAT | SHM_NORESERVE)
-        };
-        if id < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let id = create_segment(len as usize, MODE | SHM_NORESERVE)?;
         fault::at(FaultPoint::SegmentMade);
         let free = take_free(purpose, len);
         let (at, flags) = free.map_or((0, 0), |at| (at, libc::SHM_REMAP));
@@ -285,11 +280,7 @@ impl Drop for SharedMemory {
 /// Checks that this process may attach a segment for execution, as a target must.
 pub(crate) fn try_executable() -> io::Result<()> {
     const LEN: usize = 4096;
-    // SAFETY: no pointers.
-    let id = unsafe { libc::shmget(libc::IPC_PRIVATE, LEN, 0o700 | libc::IPC_CREAT) };
-    if id < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let id = create_segment(LEN, 0o700)?;
     // SAFETY: the kernel chooses the address.
     let base = unsafe { libc::shmat(id, ptr::null(), libc::SHM_RDONLY | libc::SHM_EXEC) };
     let error = io::Error::last_os_error();
