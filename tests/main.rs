@@ -4,6 +4,7 @@
 mod agent_image; // what the agent image must not contain
 mod baseline; // the targets without a recorder
 mod budget; // a trace writer's memory
+mod claim; // one recorder at a time, and who may claim a target
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside

@@ -75,6 +75,11 @@ pub enum Refusal {
         /// The pid of the guardian.
         guardian: i32,
     },
+    /// Another program holds the lock that admits one recorder at a time.
+    Locked {
+        /// The program's pid and name, if they are known.
+        holder: Option<(i32, String)>,
+    },
     /// The control group is frozen, so the process cannot be stopped.
     Frozen,
     /// The limit of address space leaves no room for the segments.
@@ -154,6 +159,8 @@ impl Refusal {
             }
             Self::ShadowStack => "export GLIBC_TUNABLES=glibc.cpu.x86_shstk=off".to_owned(),
             Self::AlreadyTraced { tracer, .. } => format!("kill {tracer}"),
+            Self::Locked { holder: Some((holder, _)) } => format!("kill {holder}"),
+            Self::Locked { holder: None } => format!("fuser /proc/{pid}/maps"),
             Self::AlreadyRecorded { recorder: Some(recorder) } => format!("kill -INT {recorder}"),
             Self::Frozen => format!(
                 "echo 0 > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cgroup.freeze"
@@ -198,6 +205,17 @@ impl Refusal {
                 f,
                 "process {guardian} is still removing the agent of an earlier recording, because \
                  the target gets no CPU time; try again when the target runs"
+            ),
+            Self::Locked { holder: Some((pid, name)) } => write!(
+                f,
+                "{name} (pid {pid}) holds a lock on the target's /proc/PID/maps, with which \
+                 traceprof admits one recorder at a time; end that program first"
+            ),
+            Self::Locked { holder: None } => write!(
+                f,
+                "another program holds a lock on the target's /proc/PID/maps, with which traceprof \
+                 admits one recorder at a time; `fuser /proc/PID/maps` shows the program: end it \
+                 first"
             ),
             Self::Frozen => {
                 write!(f, "the target's control group is frozen; thaw it first")
@@ -297,6 +315,8 @@ mod tests {
         check(Refusal::NotAProcess { tid: 9, pid: 8 }, Some("traceprof record --pid 8"));
         check(Refusal::OtherUser { uid: 1 }, Some("sudo traceprof record --pid 7"));
         check(Refusal::AlreadyRecorded { recorder: None }, None);
+        check(Refusal::Locked { holder: Some((9, "flock".to_owned())) }, Some("kill 9"));
+        check(Refusal::Locked { holder: None }, Some("fuser /proc/7/maps"));
         check(Refusal::KernelThread { pid: 7 }, None);
     }
 }

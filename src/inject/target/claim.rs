@@ -1,18 +1,24 @@
 //! The claim on a target: a lock that admits one recorder at a time.
 //!
 //! Two agents in one process would each save the other's handler as the action to restore. The last
-//! one to leave would restore a handler that no longer exists. So the guardian locks the process's
-//! directory in `/proc`. That directory belongs to exactly this process, and not to a later process
-//! with the same pid. The lock ends with the guardian, and only after its restore.
+//! one to leave would restore a handler that no longer exists. So the guardian locks `maps` in the
+//! process's directory in `/proc`. That file belongs to exactly this process, and not to a later
+//! process with the same pid. The lock ends with the guardian, and only after its restore.
+//!
+//! The kernel lets a user open `maps` only where it lets him look into the process, which every
+//! recorder must. Everybody may open the directory itself and most other files in it: a lock there
+//! would let any user keep root away from a process. (The `maps` of a process whose first thread
+//! has exited is open to everybody, because that thread has no memory.)
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
 use super::identity;
-use super::tracer::FORK_SERVER;
+use super::tracer::{FORK_SERVER, GUARDIAN};
 use crate::inject::error::InjectError;
 use crate::inject::refusal::Refusal;
 use crate::proc;
@@ -34,22 +40,23 @@ pub(in crate::inject) struct Claim {
 impl Claim {
     /// Claims a process. Returns a refusal while another guardian holds the claim.
     pub(in crate::inject) fn on(pid: i32, start_time: u64) -> Result<Claim, InjectError> {
-        let path = format!("/proc/{pid}");
-        let mut directory = File::open(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => InjectError::Gone,
-            _ => InjectError::system("opening /proc/PID", &error),
-        })?;
-        // Checks that the opened directory belongs to the intended process.
+        let mut maps =
+            File::open(format!("/proc/{pid}/maps")).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => InjectError::Gone,
+                ErrorKind::PermissionDenied => InjectError::NotPermitted,
+                _ => InjectError::system("opening /proc/PID/maps", &error),
+            })?;
+        // Checks that the opened file belongs to the intended process.
         identity::check(pid, start_time)?;
         let since = Instant::now();
         loop {
-            directory = match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            maps = match Flock::lock(maps, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Claim { _lock: lock }),
-                Err((directory, nix::errno::Errno::EWOULDBLOCK)) => directory,
+                Err((maps, nix::errno::Errno::EWOULDBLOCK)) => maps,
                 Err((_, errno)) => return Err(InjectError::system("flock", &errno.into())),
             };
             if since.elapsed() >= PATIENCE {
-                let refusal = owner_of_claim(&directory);
+                let refusal = owner_of_claim(&maps);
                 let is_orphan = matches!(refusal, Refusal::BeingRestored { .. });
                 if !is_orphan || since.elapsed() >= ORPHAN_PATIENCE {
                     return Err(refusal.into());
@@ -61,27 +68,44 @@ impl Claim {
 }
 
 /// Returns the refusal that names the owner of the claim on a target.
-fn owner_of_claim(directory: &File) -> Refusal {
-    let Some(guardian) = guardian_of(directory) else {
+fn owner_of_claim(maps: &File) -> Refusal {
+    let Some(holder) = holder_of(maps) else {
         return Refusal::AlreadyRecorded { recorder: None };
     };
-    match recorder_of(guardian) {
-        None => Refusal::BeingRestored { guardian },
+    // The process that took the lock may have exited and left it to another one.
+    let Ok(proc::Status { name, .. }) = proc::status(holder) else {
+        return Refusal::Locked { holder: None };
+    };
+    if !is_traceprof(holder, &name) {
+        return Refusal::Locked { holder: Some((holder, name)) };
+    }
+    match recorder_of(holder) {
+        None => Refusal::BeingRestored { guardian: holder },
         recorder => Refusal::AlreadyRecorded { recorder },
     }
 }
 
-/// Returns the process that has a directory locked, from proc_locks(5). `None` if that process is
-/// not visible here.
-fn guardian_of(directory: &File) -> Option<i32> {
-    let inode = format!(":{}", directory.metadata().ok()?.ino());
+/// Returns the process that locked a file, from proc_locks(5). `None` if it belongs to another pid
+/// namespace.
+fn holder_of(file: &File) -> Option<i32> {
+    let inode = format!(":{}", file.metadata().ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let holder = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5)?.ends_with(&inode);
         fields.get(4).filter(|_| is_it)?.parse().ok()
     };
-    locks.lines().filter_map(holder).find(|pid| proc::status(*pid).is_ok())
+    locks.lines().find_map(holder)
+}
+
+/// Whether a holder is a guardian, or a recorder that restores in place of its guardian. The answer
+/// chooses the words of a refusal only, since any program can take a guardian's name.
+fn is_traceprof(holder: i32, name: &str) -> bool {
+    let is_same_program = || {
+        let own = proc::executable(std::process::id() as i32).ok();
+        own.is_some() && own == proc::executable(holder).ok()
+    };
+    name == GUARDIAN || is_same_program()
 }
 
 /// Returns the recorder that forked a guardian, directly or through its fork server. `None` if the
@@ -92,28 +116,56 @@ fn recorder_of(guardian: i32) -> Option<i32> {
     if forked_by.name == FORK_SERVER {
         parent = forked_by.parent;
     }
-    let of = |pid| proc::executable(pid).ok();
+    // Every user may read a command line, but not the path of another user's program. A guardian is
+    // forked without an execve, so it has the command line of its recorder.
+    let of = |pid| proc::command_line(pid).ok().filter(|words| !words.is_empty());
     (of(parent)? == of(guardian)?).then_some(parent)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn holder_of_a_claim_is_found() {
         let own = std::process::id() as i32;
-        let directory = File::open(format!("/proc/{own}")).unwrap();
-        assert_eq!(guardian_of(&directory), None);
+        let maps = File::open(format!("/proc/{own}/maps")).unwrap();
+        let holder = || holder_of(&maps);
+        assert_eq!(holder(), None);
         let claim = Claim::on(own, proc::start_time(own).unwrap()).unwrap();
-        assert_eq!(guardian_of(&directory), Some(own));
+        assert_eq!(holder(), Some(own));
+        assert!(matches!(owner_of_claim(&maps), Refusal::BeingRestored { .. }));
         drop(claim);
-        assert_eq!(guardian_of(&directory), None);
+        assert_eq!(holder(), None);
+    }
+
+    #[test]
+    fn foreign_holder_of_the_lock_is_named() {
+        let mut target = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = target.id() as i32;
+        let path = format!("/proc/{pid}/maps");
+        let mut holder =
+            Command::new("flock").args(["--no-fork", &path, "sleep", "60"]).spawn().unwrap();
+        let maps = File::open(&path).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while holder_of(&maps).is_none() {
+            assert!(Instant::now() < deadline, "it takes no lock");
+            std::thread::sleep(RETRY);
+        }
+        let refused = Claim::on(pid, proc::start_time(pid).unwrap()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.starts_with(&format!("sleep (pid {}) holds", holder.id())), "{text}");
+        for child in [&mut holder, &mut target] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]
     fn recorder_is_the_parent_that_runs_the_same_program() {
-        let mut child = std::process::Command::new("sleep").arg("9").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("9").spawn().unwrap();
         assert_eq!(recorder_of(child.id() as i32), None);
         child.kill().unwrap();
         child.wait().unwrap();
