@@ -156,6 +156,73 @@ fn a_recorder_in_another_mount_namespace_is_kept_away() {
     excludes(&mut target, traceprof(&[]), second);
 }
 
+/// Returns `unshare` for a pid namespace with a `/proc` of its own, if the host permits that.
+fn container() -> Option<Command> {
+    let flags = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let with_flags = || {
+        let mut command = Command::new("unshare");
+        command.args(flags);
+        command
+    };
+    let is_permitted =
+        with_flags().arg("true").output().is_ok_and(|output| output.status.success());
+    is_permitted.then(with_flags)
+}
+
+/// Returns `traceprof` with these arguments, for the first process of the target's container.
+fn inside(target: &Target, args: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["--pid", "--mount", "--target", &target.pid().to_string()]);
+    command.arg(traceprof(&[]).get_program()).args(args).args(["--pid", "1"]);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Both processes lock files in `/proc`, but not the same ones.
+#[test]
+fn a_recorder_outside_leaves_the_agent_of_one_in_a_container() {
+    needs_recording!();
+    let _machine = together();
+    let Some(mut container) = container() else {
+        skip!("unshare: namespaces are not permitted here");
+    };
+    container.arg(program("prey")).arg("spin");
+    let mut target = Target::spawn_inside(container);
+    let mut recorder = Recorder::spawn(inside(&target, &["record"]), Trace::new());
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    let pid = target.pid().to_string();
+    let text = check_code(&traceprof(&["detach", "--pid", &pid]).output().expect("traceprof"), 3);
+    assert!(text.contains("already records the target"), "{text}");
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    // It waits for the command inside.
+    let command = crate::common::child_named(recorder.pid(), "traceprof").expect("a recorder");
+    let command = nix::unistd::Pid::from_raw(command);
+    nix::sys::signal::kill(command, Signal::SIGINT).expect("a recorder");
+    recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn a_recorder_in_a_container_leaves_the_agent_of_one_outside() {
+    needs_recording!();
+    let _machine = together();
+    let Some(mut container) = container() else {
+        skip!("unshare: namespaces are not permitted here");
+    };
+    container.arg(program("prey")).arg("spin");
+    let mut target = Target::spawn_inside(container);
+    let mut recorder = Recorder::start(&["--pid", &target.pid().to_string()]);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    let text = check_code(&inside(&target, &["detach"]).output().expect("nsenter"), 3);
+    assert!(text.contains("already records the target"), "{text}");
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+}
+
 #[test]
 fn the_claim_of_a_killed_recorder_is_free_again() {
     needs_recording!();

@@ -77,6 +77,19 @@ pub(super) fn remove_abandoned() {
     }
 }
 
+/// Returns how often each of two segments is attached, by all processes of all pid namespaces.
+pub(super) fn attachments(ids: [i32; 2]) -> Option<[i64; 2]> {
+    let all = listed();
+    let count = |id: i32| all.iter().find(|it| it.id == id).map(|it| it.attached);
+    Some([count(ids[0])?, count(ids[1])?])
+}
+
+/// Returns the process that created a segment, if it is in this pid namespace.
+pub(super) fn creator(id: i32) -> Option<i32> {
+    let creator = listed().into_iter().find(|it| it.id == id)?.creator;
+    i32::try_from(creator).ok().filter(|&pid| pid > 0)
+}
+
 /// A System V segment, as the kernel lists it.
 struct ListedSegment {
     key: i64,

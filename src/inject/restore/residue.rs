@@ -4,6 +4,8 @@
 //! have slept since then still have their timers. The target's maps and the data segment contain
 //! all that the restore needs to know.
 
+use std::time::{Duration, Instant};
+
 use traceprof_abi::layout::{self, MAGIC};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
@@ -13,12 +15,18 @@ use crate::inject::data_segment::AttachedData;
 use crate::inject::error::InjectError;
 use crate::inject::image;
 use crate::inject::plan::{Access, AttachPlan, SharedSegment};
+use crate::inject::refusal::Refusal;
 use crate::inject::report::DetachReport;
 use crate::proc::{self, Mapping};
 
 /// The id of a segment that is not mapped.
 const NO_SEGMENT: i32 = -1;
 const PAGE: u64 = 4096;
+/// How long to wait for a guardian that was killed: its memory may outlive it for a moment, while
+/// others read about it.
+const GUARDIAN_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between attempts.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Returns the plans of complete or partial agents in this process, with their data. The caller
 /// holds the claim on the process, so nothing else removes them.
@@ -88,18 +96,47 @@ fn plan_of_code(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> A
 
 /// Removes the residue in this process, and segments that no process attached. Returns a report for
 /// each agent. The caller holds the claim on the process.
+///
+/// # Errors
+/// Those of a restore, and a refusal while a recorder that the claim does not exclude uses the
+/// agent.
 pub(in crate::inject) fn remove(
     pid: i32,
     start_time: u64,
 ) -> Result<Vec<DetachReport>, InjectError> {
     abandoned_segments::remove_abandoned();
-    let removed = find(pid, start_time).into_iter().map(|(left, data)| {
+    let left = find(pid, start_time);
+    let since = Instant::now();
+    while let Some((plan, _)) = left.iter().find(|(plan, _)| has_guardian(plan)) {
+        if since.elapsed() >= GUARDIAN_PATIENCE {
+            let recorder = abandoned_segments::creator(plan.data.shm_id);
+            let recorder = recorder.filter(|&pid| proc::status(pid).is_ok());
+            return Err(Refusal::AlreadyRecorded { recorder }.into());
+        }
+        std::thread::sleep(RETRY);
+    }
+    let removed = left.into_iter().map(|(left, data)| {
         fault::at(FaultPoint::ResidueFound);
         let report = super::restore(&left, &data, super::PATIENCE)?;
         fault::at(FaultPoint::ResidueRemoved);
         Ok(report)
     });
     removed.collect()
+}
+
+/// Whether a guardian still has the data of a complete agent attached. The claim excludes only
+/// recorders that see the same mount of `/proc`, so the agent may be in use by one in a container.
+/// If it were removed then, the next expiry would end the target.
+///
+/// The recorder, the target and its forked children have the data attached as often as the tables.
+/// Guardians have the data only, and the caller has attached it once.
+fn has_guardian(plan: &AttachPlan) -> bool {
+    let parts = [plan.code.shm_id, plan.tables.shm_id, plan.data.shm_id];
+    if parts.contains(&NO_SEGMENT) {
+        return false;
+    }
+    let attached = abandoned_segments::attachments([plan.data.shm_id, plan.tables.shm_id]);
+    attached.is_some_and(|[data, tables]| data - 1 > tables)
 }
 
 fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<AttachPlan> {

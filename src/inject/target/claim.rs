@@ -9,6 +9,11 @@
 //! recorder must. Everybody may open the directory itself and most other files in it: a lock there
 //! would let any user keep root away from a process. (The `maps` of a process whose first thread
 //! has exited is open to everybody, because that thread has no memory.)
+//!
+//! Another mount of `/proc`, as a container has, has another file. [`residue::remove`] refuses an
+//! agent that a recorder behind such a mount uses.
+//!
+//! [`residue::remove`]: crate::inject::restore::residue::remove
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
