@@ -8,8 +8,9 @@ use super::arguments::DiffArguments;
 use super::exit::{CommandFailure, ExitCode};
 use super::input;
 use super::output::Destination;
-use crate::view::Selection;
+use crate::trace::FileState;
 use crate::view::diff::{self, DiffFormat, DiffOptions, DiffSide};
+use crate::view::{Selected, Selection};
 
 /// Compares two traces, or two parts of one.
 pub(super) fn run(arguments: DiffArguments) -> Result<(), CommandFailure> {
@@ -44,10 +45,27 @@ fn load(path: &Path, selection: &Selection) -> Result<DiffSide, CommandFailure> 
     let side = DiffSide::load(&trace, &selected, &name).map_err(CommandFailure::of_view)?;
     input::note_new(&trace, noted);
     if side.samples() == 0 {
-        let selection = selected.text.as_deref().unwrap_or("all of it");
-        let error =
-            anyhow!("{name} has no sample that matches the selection ({selection}): select others");
-        return Err(CommandFailure::new(ExitCode::Usage, error));
+        return Err(no_sample(&name, &selected, trace.state()));
     }
     Ok(side)
+}
+
+/// Returns why a side has no sample: the command line is at fault only if it selects a part.
+fn no_sample(name: &str, selected: &Selected, state: FileState) -> CommandFailure {
+    let (code, why) = match (&selected.text, state) {
+        (Some(selection), _) => {
+            (ExitCode::Usage, format!("that matches the selection ({selection}): select others"))
+        }
+        (None, FileState::Lossy) => (
+            ExitCode::Lossy,
+            "left: parts of it are lost, and `traceprof verify` says which".to_owned(),
+        ),
+        (None, FileState::Unfinished) => {
+            (ExitCode::Unfinished, "yet: its recording did not end".to_owned())
+        }
+        (None, FileState::Clean) => {
+            (ExitCode::NoSamples, "to compare: record it for longer".to_owned())
+        }
+    };
+    CommandFailure::new(code, anyhow!("{name} has no sample {why}"))
 }

@@ -25,8 +25,18 @@ const MAX_STORED_BYTES: u32 = (MAX_FRAME_BYTES + MAX_FRAME_BYTES / 128 + 1024) a
 const MAX_RATIO: u64 = 1024;
 /// The decoded size up to which any ratio is allowed: equal samples compress without bound.
 const RATIO_FREE_BYTES: u32 = 4 << 20;
+/// The reason for a frame whose end is missing.
+pub(super) const CUT: &str = "the last frame is truncated";
 /// The flag of the frame that ends a complete file.
 pub(super) const LAST: u8 = 1;
+
+/// Returns the trailer of a frame: its length and its header's checksum again.
+pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(TRAILER_BYTES);
+    put_u32(&mut out, header.total_bytes() as u32);
+    out.extend_from_slice(&encoded[HEADER_BYTES - 4..]);
+    out
+}
 
 /// The sizes and the checksum of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -160,6 +170,25 @@ impl FrameHeader {
             Codec::Plain => self.section_offset(SectionKind::Neutral) + at,
             Codec::Zstd | Codec::Columns => (self.offset << 24).saturating_add(at),
         }
+    }
+
+    /// Returns why the frame with this header is damaged, if it is. `head` is the header as it is
+    /// stored, `stored` are the bytes after it. All readers decide by this whether a frame counts.
+    pub(super) fn damage(&self, head: &[u8; HEADER_BYTES], stored: &[u8]) -> Option<&'static str> {
+        let sections = (stored.len() as u64 + HEADER_BYTES as u64 == self.total_bytes())
+            .then(|| stored.split_at(stored.len() - TRAILER_BYTES));
+        let Some((mut rest, end)) = sections else { return Some(CUT) };
+        if end != trailer(self, head) {
+            return Some("the trailer of a frame is wrong");
+        }
+        for section in &self.sections {
+            let (stored, tail) = rest.split_at(section.stored as usize);
+            rest = tail;
+            if crc32fast::hash(stored) != section.crc {
+                return Some("the checksum of a frame is wrong");
+            }
+        }
+        None
     }
 
     /// Checks and decodes a section.

@@ -12,14 +12,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::codec::SectionKind;
-use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
+use super::frame::{CUT, Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
 use super::loss::BadRange;
 use super::meter::note_read;
 use super::window::InputWindow;
 use super::{DATA_MAGIC, FRAME_MAGIC, TraceError};
 
-const CUT: &str = "the last frame is truncated";
 const FOREIGN: &str = "a frame belongs to another file or offset";
 
 /// Reads one frame after the other; needs no seeking.
@@ -237,22 +235,8 @@ impl<R: Read> Frames<R> {
         if (seen.len() as u64) < total {
             return Ok(FoundFrame::Broken(total, CUT));
         }
-        let (body, trailer) =
-            seen[HEADER_BYTES..].split_at(seen.len() - HEADER_BYTES - TRAILER_BYTES);
-        let mut what = None;
-        if trailer != super::output::trailer(&header, &bytes) {
-            what = Some("the trailer of a frame is wrong");
-        }
-        let mut rest = body;
-        for part in [SectionKind::Directory, SectionKind::Neutral, SectionKind::Points] {
-            let section = header.section(part);
-            let (stored, tail) = rest.split_at(section.stored as usize);
-            rest = tail;
-            if crc32fast::hash(stored) != section.crc {
-                what.get_or_insert("the checksum of a frame is wrong");
-            }
-        }
-        let body = body.to_vec();
+        let mut what = header.damage(&bytes, &seen[HEADER_BYTES..]);
+        let body = seen[HEADER_BYTES..seen.len() - TRAILER_BYTES].to_vec();
         if !self.follows(&header) {
             what.get_or_insert(FOREIGN);
         }

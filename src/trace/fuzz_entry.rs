@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{BlockEntry, Ends};
 use super::codec::Codec;
-use super::frame::{FrameHeader, LAST, StoredSection};
+use super::frame::{FrameHeader, LAST, StoredSection, trailer};
 use super::frames::Frames;
 use super::index::{self, CELL_BYTES};
 use super::kind::Kind;
@@ -15,7 +15,7 @@ use super::scan::scan_frames;
 use super::scanned::Scan;
 use super::{
     DATA_MAGIC, INDEX_MAGIC, LazyTrace, LoadLimits, LoadedTrace, ThreadId, TraceError, Window,
-    file_header, load_within, output,
+    file_header, load_within,
 };
 
 /// The memory limit for a file of a few kilobytes.
@@ -170,7 +170,7 @@ pub(super) fn build_file(bytes: &[u8]) -> Vec<u8> {
         let encoded = header.encode();
         file.extend_from_slice(&encoded);
         [&directory, &neutral, &block].into_iter().for_each(|it| file.extend_from_slice(it));
-        file.extend_from_slice(&output::trailer(&header, &encoded));
+        file.extend_from_slice(&trailer(&header, &encoded));
         let Some(end) = end else { break };
         thread.begin = end;
     }

@@ -28,6 +28,13 @@ pub struct BadRange {
     pub what: &'static str,
 }
 
+/// Returns whether anything of a data file is lost, given the ranges without a complete frame and
+/// the losses of threads. A lost frame without samples is no loss of a thread, but its objects are
+/// missing all the same. All readers and commands decide by this.
+pub(super) fn is_lossy(bad: &[BadRange], losses: &[Loss]) -> bool {
+    !bad.is_empty() || !losses.is_empty()
+}
+
 /// The continuation of a stream after a loss of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resumption {

@@ -79,6 +79,7 @@ pub(super) struct Merge {
     seen_ns: u64,
     lost_frames: u64,
     mixed: bool,
+    flags: u32,
     pending_loss: PendingLoss,
 }
 
@@ -109,6 +110,7 @@ impl Merge {
             seen_ns: 0,
             lost_frames: 0,
             mixed: false,
+            flags: 0,
             pending_loss: PendingLoss::default(),
         }
     }
@@ -118,6 +120,7 @@ impl Merge {
         let header = &frame.header;
         self.first = self.first.or(Some(*header));
         self.mixed |= frame.mixed;
+        self.flags |= frame.flags;
         if frame.after_loss {
             let expected = self.tables.frames.len() as u64 + self.lost_frames;
             self.lost_frames += u64::from(header.sequence).saturating_sub(expected);
@@ -272,6 +275,7 @@ impl Merge {
             lost_frames: self.lost_frames,
             last_ns: self.seen_ns,
             mixed: self.mixed,
+            flags: self.flags,
             closed,
             samples: self.samples,
             threads: count,

@@ -10,7 +10,7 @@
 use super::bytes::{put_u32, put_u64};
 use super::checkpoint::BlockEntry;
 use super::failure::WriteFailure;
-use super::frame::{FrameHeader, HEADER_BYTES, LAST, StoredSection, TRAILER_BYTES};
+use super::frame::{FrameHeader, HEADER_BYTES, LAST, StoredSection, trailer};
 use super::index::{self, Cell};
 use super::intern::NeutralBlock;
 use super::kind::Kind;
@@ -28,13 +28,6 @@ use super::{
 const OFFSET_MAX: u64 = 1 << 39;
 /// The part of that limit that is reserved for the last frame.
 const END_BYTES: u64 = 1 << 28;
-/// Returns the trailer of a frame: its length and its header's checksum again.
-pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(TRAILER_BYTES);
-    put_u32(&mut out, header.total_bytes() as u32);
-    out.extend_from_slice(&encoded[HEADER_BYTES - 4..]);
-    out
-}
 
 /// The blocks of the frame under construction.
 #[derive(Debug, Default)]

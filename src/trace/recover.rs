@@ -79,7 +79,7 @@ pub fn recover(
     let scan = scan(input, false)?;
     let was = FileState::of(&scan.bad, &scan.losses, scan.closed);
     // In a file without losses all references are valid: the scan has checked them.
-    let everywhere = scan.mixed || !scan.bad.is_empty();
+    let everywhere = scan.mixed || was == FileState::Lossy;
     meter::again();
     let neutrals = read_objects(frames, everywhere)?;
     let trace_ids = options.trace_ids;

@@ -35,6 +35,8 @@ pub(super) struct Scan {
     pub(super) samples: u64,
     /// The time of the last sample, 0 without samples.
     pub(super) last_ns: u64,
+    /// The union of the flags of all samples.
+    pub(super) flags: u32,
     /// Whether blocks of threads contain thread-neutral objects.
     pub(super) mixed: bool,
     /// The number of threads, including those that are only referred to.
@@ -73,6 +75,8 @@ pub(super) struct FrameScan {
     pub(super) eof: Option<EofCounts>,
     /// Whether blocks of threads contain thread-neutral objects.
     pub(super) mixed: bool,
+    /// The union of the flags of its samples.
+    pub(super) flags: u32,
     pub(super) decoded_bytes: u64,
 }
 
@@ -90,9 +94,10 @@ impl FrameScan {
             survey: Survey::default(),
             eof: None,
             mixed: false,
+            flags: 0,
             decoded_bytes: (frame.directory.len() + frame.payload.len()) as u64,
         };
-        (walk.locations, walk.texts) = (0, 0);
+        (walk.locations, walk.texts, walk.flags) = (0, 0, 0);
         let mut end = 0;
         let mut samples = 0u64;
         for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
@@ -105,6 +110,7 @@ impl FrameScan {
             let what = "the number of samples in a frame differs from its header";
             return Err(corrupt(header.offset, what));
         }
+        scan.flags = walk.flags;
         if let Some(location) = walk.locations.checked_sub(1) {
             scan.survey.refer_always(Kind::Location, location as u32);
         }

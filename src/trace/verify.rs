@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::index::tables::{IndexTables, NEUTRAL_KINDS};
 use super::index::{self, Index, OpenedIndex};
-use super::loss::{BadRange, Loss};
+use super::loss::{self, BadRange, Loss};
 use super::scan::scan;
 use super::scanned::Scan;
 use super::{Metadata, TraceError};
@@ -53,7 +53,7 @@ pub enum FileState {
 impl FileState {
     pub(super) fn of(bad: &[BadRange], losses: &[Loss], closed: bool) -> Self {
         match closed {
-            _ if !bad.is_empty() || !losses.is_empty() => Self::Lossy,
+            _ if loss::is_lossy(bad, losses) => Self::Lossy,
             true => Self::Clean,
             false => Self::Unfinished,
         }

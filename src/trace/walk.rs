@@ -55,6 +55,8 @@ pub(super) struct BlockWalk {
     pub(super) locations: u64,
     /// The largest text id in use plus one, 0 if none is used.
     pub(super) texts: u64,
+    /// The union of the flags of all samples.
+    pub(super) flags: u32,
     levels: Vec<Level>,
     roots: u32,
     low: usize,
@@ -325,6 +327,7 @@ impl BlockWalk {
             if has(bit) {
                 let value = small(limit, cursor)?;
                 outer = if bit == bit::OUTER { value } else { outer };
+                self.flags |= if bit == bit::FLAGS { value as u32 } else { 0 };
             }
         }
         if has(bit::TAGS) {

@@ -2,22 +2,28 @@
 
 use std::collections::HashMap;
 
-use crate::trace::{Loss, SIDE, ThreadId};
+use crate::trace::loss::{self, BadRange, Loss};
+use crate::trace::{SIDE, ThreadId};
 
 /// The losses of a trace; empty if it was not scanned.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
+    /// The ranges that belong to no complete frame.
+    pub(super) bad: Vec<BadRange>,
+    /// The losses of threads and of thread-neutral objects that others refer to.
     pub(super) found: Vec<Loss>,
     /// The number of lost samples of each stream, as far as later blocks state it.
     pub(super) samples: HashMap<u32, u64>,
-    /// The offset of the last loss of frames.
-    pub(super) last_at: Option<u64>,
+    /// The union of the flags of all samples that can be read.
+    pub(super) flags: u32,
+    /// The size of the file when it was scanned.
+    pub(super) file_bytes: u64,
 }
 
 impl Losses {
     /// Returns whether something is lost. A node for a loss counts as a child, unlike in the index.
     pub(super) fn any(&self) -> bool {
-        !self.found.is_empty()
+        loss::is_lossy(&self.bad, &self.found)
     }
 
     /// Returns the number of samples of a stream that are known to be lost.

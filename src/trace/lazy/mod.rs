@@ -23,7 +23,7 @@ mod written_samples;
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use call::{LazyCall, LazyNode};
 use children::Wanted;
@@ -38,8 +38,8 @@ use written_samples::WrittenSamples;
 
 use super::meter::note_sample;
 use super::{
-    CallTrace, Location, LocationId, Loss, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, Sample, TextId, ThreadId, TraceError,
+    BadRange, CallTrace, FileState, Location, LocationId, Loss, MappedModule, Metadata, Method,
+    MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError,
 };
 
 /// A trace that is read on request. Several traces can be open at a time.
@@ -73,8 +73,24 @@ pub struct LazyTrace {
     path: PathBuf,
     open_trace: Mutex<Arc<OpenTrace>>,
     notices: Mutex<Vec<String>>,
+    context: TraceContext,
+    /// The context without what is lost, if reading has found damage. Parts of the other one may be
+    /// in use.
+    rebuilt: OnceLock<TraceContext>,
+}
+
+/// What stays in memory of a trace.
+#[derive(Debug, Default)]
+struct TraceContext {
     metadata: Metadata,
     threads: Vec<ThreadSummary>,
+}
+
+impl TraceContext {
+    fn read(open_trace: &OpenTrace) -> LazyResult<Self> {
+        let metadata = StoredObjects::of(open_trace).metadata()?;
+        Ok(Self { metadata, threads: ThreadSummary::read_all(open_trace)? })
+    }
 }
 
 impl LazyTrace {
@@ -90,30 +106,44 @@ impl LazyTrace {
             path: path.to_owned(),
             open_trace: Mutex::new(Arc::new(open_trace)),
             notices: Mutex::new(notices),
-            metadata: Metadata::new(),
-            threads: Vec::new(),
+            context: TraceContext::default(),
+            rebuilt: OnceLock::new(),
         };
         trace.with_context()
     }
 
     /// Reads metadata and threads, which stay in memory.
     fn with_context(mut self) -> Result<Self, TraceError> {
-        (self.metadata, self.threads) = self.read(Self::context)?;
+        self.context = self.read(TraceContext::read)?;
+        self.rebuilt = OnceLock::new();
         Ok(self)
     }
 
-    fn context(open_trace: &OpenTrace) -> LazyResult<(Metadata, Vec<ThreadSummary>)> {
-        Ok((StoredObjects::of(open_trace).metadata()?, ThreadSummary::read_all(open_trace)?))
+    fn context(&self) -> &TraceContext {
+        self.rebuilt.get().unwrap_or(&self.context)
     }
 
     /// Returns the last value of each key.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.context().metadata
     }
 
     /// Returns whether the recording was finished; otherwise it is still running or was killed.
     pub fn closed(&self) -> bool {
         self.open_trace().closed
+    }
+
+    /// Returns the state of the data file, as [`verify`](fn@super::verify) does, but only from what
+    /// was read so far. Reading all samples in file order reads every frame.
+    pub fn state(&self) -> FileState {
+        self.open_trace().state()
+    }
+
+    /// Returns the union of the flags of all samples that are left of a damaged trace, whose
+    /// metadata may be lost; 0 if nothing is lost.
+    pub fn flags_left(&self) -> u32 {
+        let open_trace = self.open_trace();
+        if open_trace.losses.any() { open_trace.losses.flags } else { 0 }
     }
 
     /// Returns the path of the data file, as it was opened.
@@ -126,14 +156,20 @@ impl LazyTrace {
         locked(&self.notices).clone()
     }
 
+    /// Returns the ranges of the data file that cannot be read. Reading may add some.
+    pub fn bad(&self) -> Vec<BadRange> {
+        self.open_trace().losses.bad.clone()
+    }
+
     /// Returns what cannot be read. Reading may add some.
     pub fn losses(&self) -> Vec<Loss> {
         self.open_trace().losses.found.clone()
     }
 
-    /// Returns all threads, by [`ThreadId`].
+    /// Returns all threads, by [`ThreadId`]. If reading finds damage, the samples that are lost do
+    /// not count any more.
     pub fn threads(&self) -> &[ThreadSummary] {
-        &self.threads
+        &self.context().threads
     }
 
     /// Returns the module with this id.
@@ -191,7 +227,7 @@ impl LazyTrace {
         f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
     ) -> Result<(), TraceError> {
         let times = (window.from_ns, window.to_ns);
-        for ThreadSummary { id, .. } in &self.threads {
+        for ThreadSummary { id, .. } in self.threads() {
             if window.has_thread(*id) {
                 // Each sample is passed once, even if the index turns out to be wrong in the
                 // middle.
@@ -339,7 +375,8 @@ impl LazyTrace {
             return Ok(false);
         };
         *locked(&self.open_trace) = Arc::new(open_trace);
-        (self.metadata, self.threads) = self.read(Self::context)?;
+        self.context = self.read(TraceContext::read)?;
+        self.rebuilt = OnceLock::new();
         Ok(true)
     }
 
@@ -357,7 +394,7 @@ impl LazyTrace {
 
     fn known(&self, thread: ThreadId) -> Result<&ThreadSummary, TraceError> {
         let unknown = TraceError::UnknownId { kind: "thread", id: thread.0 };
-        self.threads.get(thread.0 as usize).ok_or(unknown)
+        self.threads().get(thread.0 as usize).ok_or(unknown)
     }
 
     fn open_trace(&self) -> Arc<OpenTrace> {
@@ -390,11 +427,14 @@ impl LazyTrace {
         let rebuilt = open::rebuilt(&self.path, what, &mut locked(&self.notices))?;
         let rebuilt = Arc::new(rebuilt);
         *locked(&self.open_trace) = Arc::clone(&rebuilt);
-        match lookup(&rebuilt) {
-            Ok(found) => Ok(found),
-            Err(LazyError::Trace(error)) => Err(error),
-            Err(LazyError::Index(what)) => Err(corrupt(what)),
-        }
+        let all = |error| match error {
+            LazyError::Trace(error) => error,
+            LazyError::Index(what) => corrupt(what),
+        };
+        let context = TraceContext::read(&rebuilt).map_err(all)?;
+        // Damage is found once.
+        let _ = self.rebuilt.set(context);
+        lookup(&rebuilt).map_err(all)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::trace::kind::Kind;
 use crate::trace::object::{Neutral, Record};
 use crate::trace::{
     CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, NONE, TextId, Thread, TraceError,
+    ModuleId, NONE, SIDE, TextId, Thread, TraceError,
 };
 
 /// All modules, methods and locations of a trace. Ids are indices.
@@ -161,7 +161,7 @@ impl<'a> StoredObjects<'a> {
     pub(super) fn threads(self) -> LazyResult<Vec<Thread>> {
         let mut names = HashMap::new();
         let mut threads = Vec::new();
-        for id in 0..self.count(Kind::Thread)? {
+        for id in 0..self.thread_count()? {
             let object = self.object(Kind::Thread, id)?;
             let Some(Neutral::Thread { tid, pid, name, first_seen, ended, .. }) = object else {
                 threads.push(Thread { name: LOST.to_owned(), ..Thread::default() });
@@ -175,6 +175,17 @@ impl<'a> StoredObjects<'a> {
             threads.push(Thread { pid, tid, name: known, first_seen_ns: first_seen, ended_ns });
         }
         Ok(threads)
+    }
+
+    /// Returns the number of threads, including those of which only the samples are left.
+    fn thread_count(self) -> LazyResult<u32> {
+        let count = self.count(Kind::Thread)?;
+        if !self.trace.losses.any() {
+            return Ok(count);
+        }
+        let streams = self.trace.index.streams()?;
+        let sampled = streams.into_iter().map(|stream| (stream & !SIDE).saturating_add(1));
+        Ok(count.max(sampled.max().unwrap_or(0)))
     }
 
     /// Returns the last value of each key.

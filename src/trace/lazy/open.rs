@@ -14,18 +14,19 @@ use super::open_trace::OpenTrace;
 use super::source::{DataFile, Directory};
 use crate::trace::bytes::Cursor;
 use crate::trace::checkpoint::BLOCK_START_BYTES;
-use crate::trace::codec::SectionKind;
-use crate::trace::frame::{self, FrameHeader, LAST, TRAILER_BYTES};
+use crate::trace::frame::{self, FrameHeader, LAST};
 use crate::trace::index::Index;
 use crate::trace::index::tables::IndexTables;
 use crate::trace::object::Record;
-use crate::trace::output::trailer;
 use crate::trace::scan::scan;
 use crate::trace::{DATA_MAGIC, FRAME_MAGIC, HEADER_BYTES, NO_THREAD, TraceError, check_header};
 
 /// The notice for a trace that has no end.
 const UNFINISHED: &str = "the trace was not finished: the recording is still running or was \
     killed; everything that was flushed is included";
+
+/// The start of all notices for a trace that has no end.
+const NO_END: &str = "the trace was not finished";
 
 /// Opens the data file and the index.
 pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<OpenTrace, TraceError> {
@@ -103,7 +104,7 @@ pub(super) fn rebuilt(
 fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<OpenTrace, TraceError> {
     let scan = scan(path, false)?;
     notices.extend(scan.notices);
-    let source = DataFile::new(file, path, scan.first);
+    let source = DataFile::new(file, path, scan.first).scanned();
     let index = Index::Tables(scan.tables);
     let sum = |lost: &[(u64, u64)]| lost.iter().map(|(_, samples)| samples).sum();
     Ok(OpenTrace {
@@ -111,7 +112,9 @@ fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<OpenTra
         losses: Losses {
             found: scan.losses,
             samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
-            last_at: scan.bad.last().map(|bad| bad.offset),
+            bad: scan.bad,
+            flags: scan.flags,
+            file_bytes: scan.bytes,
         },
         ..OpenTrace::sound(source, index, scan.closed)
     })
@@ -127,6 +130,9 @@ pub(super) fn refreshed(
     if before.closed {
         return Ok(None);
     }
+    if before.losses.any() {
+        return rescanned(path, before, notices);
+    }
     let source = before.source.reopened()?;
     let Some(source) = source else {
         // The file had no frames yet.
@@ -139,7 +145,7 @@ pub(super) fn refreshed(
     match tail.read(bytes) {
         Ok(closed) if tail.end() > known => {
             if closed {
-                notices.retain(|notice| !notice.starts_with(UNFINISHED));
+                notices.retain(|notice| !notice.starts_with(NO_END));
             }
             Ok(Some(tail.into_trace(closed)))
         }
@@ -147,6 +153,25 @@ pub(super) fn refreshed(
         Err(LazyError::Trace(error)) => Err(error),
         Err(LazyError::Index(what)) => rebuilt(path, what, notices).map(Some),
     }
+}
+
+/// Like [`refreshed`], for a damaged trace: what is lost is known after a scan only.
+fn rescanned(
+    path: &Path,
+    before: &OpenTrace,
+    notices: &mut Vec<String>,
+) -> Result<Option<OpenTrace>, TraceError> {
+    if before.source.len()? == before.losses.file_bytes {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    let trace = scanned(path, open_data(path)?, &mut found)?;
+    if trace.closed {
+        notices.retain(|notice| !notice.starts_with(NO_END));
+    }
+    found.retain(|notice| !notice.starts_with(NO_END) && !notices.contains(notice));
+    notices.append(&mut found);
+    Ok(Some(trace))
 }
 
 /// Opens a data file and checks its header.
@@ -212,36 +237,25 @@ impl Tail {
         if offset + (frame::HEADER_BYTES as u64) > bytes {
             return Ok(false);
         }
-        let (Ok(directory), last) = (self.source.directory(offset), self.last) else {
-            return Ok(false);
+        let directory = match self.source.directory(offset) {
+            Ok(directory) => directory,
+            Err(LazyError::Index(_)) => return Ok(false),
+            Err(error) => return Err(error),
         };
         let header = directory.header;
-        let follows = match last {
+        let follows = match self.last {
             None => header.sequence == 0 && header.previous == 0,
             Some(last) => {
                 Some(header.sequence) == last.sequence.checked_add(1)
                     && header.previous == last.offset
             }
         };
-        if !follows || offset + header.total_bytes() > bytes || !self.is_complete(&header)? {
+        if !follows || offset + header.total_bytes() > bytes {
             return Ok(false);
         }
         self.add(&directory)?;
         self.last = Some(header);
         Ok(true)
-    }
-
-    /// Compares the checksums of the other sections and the trailer.
-    fn is_complete(&self, header: &FrameHeader) -> LazyResult<bool> {
-        let neutral = header.section(SectionKind::Neutral);
-        let points = header.section(SectionKind::Points);
-        let length = neutral.stored as usize + points.stored as usize + TRAILER_BYTES;
-        let stored = self.source.bytes(header.section_offset(SectionKind::Neutral), length)?;
-        let (first, rest) = stored.split_at(neutral.stored as usize);
-        let (second, end) = rest.split_at(points.stored as usize);
-        Ok(crc32fast::hash(first) == neutral.crc
-            && crc32fast::hash(second) == points.crc
-            && end == trailer(header, &header.encode()))
     }
 
     fn add(&mut self, directory: &Directory) -> LazyResult<()> {

@@ -7,7 +7,7 @@ use super::losses::Losses;
 use super::source::{DataFile, Directory};
 use crate::trace::checkpoint::BlockEntry;
 use crate::trace::index::Index;
-use crate::trace::{SIDE, ThreadId};
+use crate::trace::{FileState, SIDE, ThreadId};
 
 /// The files and the state that lookups use.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl OpenTrace {
     /// Creates a trace without known losses.
     pub(super) fn sound(source: DataFile, index: Index, closed: bool) -> Self {
         Self { source, index, scanned: false, closed, losses: Losses::default() }
+    }
+
+    /// Returns the state of the data, as far as it was read.
+    pub(super) fn state(&self) -> FileState {
+        FileState::of(&self.losses.bad, &self.losses.found, self.closed)
     }
 
     /// Returns the frame of a position and the offset in its payload.
@@ -130,11 +135,11 @@ impl OpenTrace {
 
     /// Returns whether frames are lost after the last block of a stream.
     pub(super) fn is_tail_lost(&self, stream: u32) -> LazyResult<bool> {
-        let (Some(lost_at), Some(last)) =
-            (self.losses.last_at, self.index.block_count(stream)?.checked_sub(1))
+        let (Some(lost), Some(last)) =
+            (self.losses.bad.last(), self.index.block_count(stream)?.checked_sub(1))
         else {
             return Ok(false);
         };
-        Ok(self.locate(self.index.block(stream, last)?.start)?.0 < lost_at)
+        Ok(self.locate(self.index.block(stream, last)?.start)?.0 < lost.offset)
     }
 }

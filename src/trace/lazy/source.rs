@@ -4,6 +4,8 @@
 //! - Decoded frames take no more than [`CACHED_BYTES`], whatever the size of the file.
 //! - The file is read with `pread`, never mapped: truncating a mapped file causes SIGBUS, not an
 //!   error.
+//! - A frame is used only if it is complete, as a scan decides it: also if the requested part of it
+//!   is sound. Otherwise this reader would show samples that the others call lost.
 
 use std::fs::File;
 use std::io;
@@ -41,6 +43,15 @@ impl Directory {
     }
 }
 
+/// A complete frame as it is stored. The next frame takes its memory.
+#[derive(Debug, Default)]
+struct CheckedFrame {
+    /// The header; `None` if there is no frame.
+    header: Option<FrameHeader>,
+    /// The sections and the trailer.
+    stored: Vec<u8>,
+}
+
 /// The data file.
 #[derive(Debug)]
 pub(super) struct DataFile {
@@ -48,20 +59,32 @@ pub(super) struct DataFile {
     path: PathBuf,
     /// The header of the first frame; all others must match its salt and codec.
     first: Option<FrameHeader>,
+    /// Whether a scan has checked the frames.
+    scanned: bool,
     directories: Mutex<Cache<Arc<Directory>>>,
+    /// The frame that was checked last: most often the next request is for its payload.
+    checked: Mutex<CheckedFrame>,
     /// The neutral blocks, and the blocks of threads.
     payloads: [Mutex<Cache<Arc<Vec<u8>>>>; 2],
 }
 
 impl DataFile {
+    /// Creates the file whose frames are checked when they are read.
     pub(super) fn new(file: File, path: &Path, first: Option<FrameHeader>) -> Self {
         Self {
             file,
             path: path.to_owned(),
             first,
+            scanned: false,
             directories: Mutex::new(Cache::new(CACHED_DIRECTORY_BYTES)),
+            checked: Mutex::default(),
             payloads: [(); 2].map(|()| Mutex::new(Cache::new(CACHED_BYTES / 2))),
         }
+    }
+
+    /// Returns the file, of which a scan has checked all frames that will be requested.
+    pub(super) fn scanned(self) -> Self {
+        Self { scanned: true, ..self }
     }
 
     /// Returns the current size of the file in bytes.
@@ -96,7 +119,10 @@ impl DataFile {
         if let Some(known) = locked(&self.directories).get(offset) {
             return Ok(known);
         }
-        let header = self.header(offset)?;
+        let header = match self.scanned {
+            true => self.header(offset)?,
+            false => self.complete_frame(offset)?,
+        };
         let bytes = self.section(&header, SectionKind::Directory)?;
         let blocks = header.blocks(&bytes).map_err(|bad| corrupt(offset, bad))?;
         let directory = Arc::new(Directory { header, blocks });
@@ -125,11 +151,36 @@ impl DataFile {
         Ok((bytes, base))
     }
 
+    /// Reads and checks the frame at `offset`, and returns its header.
+    fn complete_frame(&self, offset: u64) -> LazyResult<FrameHeader> {
+        let head = self.head(offset)?;
+        let header = self.decoded(offset, &head)?;
+        let (rest, length) = (offset + HEADER_BYTES as u64, header.total_bytes());
+        let mut checked = locked(&self.checked);
+        checked.header = None;
+        self.read_into(&mut checked.stored, rest, length as usize - HEADER_BYTES)?;
+        note_read(length);
+        if let Some(what) = header.damage(&head, &checked.stored) {
+            // A scan finds the same and leaves the frame out.
+            return Err(LazyError::Index(what));
+        }
+        checked.header = Some(header);
+        Ok(header)
+    }
+
     /// Returns the header of the frame at `offset`.
     pub(super) fn header(&self, offset: u64) -> LazyResult<FrameHeader> {
+        self.decoded(offset, &self.head(offset)?)
+    }
+
+    fn head(&self, offset: u64) -> LazyResult<[u8; HEADER_BYTES]> {
         let mut bytes = [0; HEADER_BYTES];
         self.read(&mut bytes, offset)?;
-        let Ok(header) = FrameHeader::decode(&bytes) else {
+        Ok(bytes)
+    }
+
+    fn decoded(&self, offset: u64, head: &[u8; HEADER_BYTES]) -> LazyResult<FrameHeader> {
+        let Ok(header) = FrameHeader::decode(head) else {
             return Err(LazyError::Index("there is no frame where the index says"));
         };
         let follows = self.first.is_none_or(|first| {
@@ -152,21 +203,35 @@ impl DataFile {
 
     /// Reads stored bytes.
     pub(super) fn bytes(&self, offset: u64, length: usize) -> LazyResult<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_into(&mut bytes, offset, length)?;
+        Ok(bytes)
+    }
+
+    fn read_into(&self, bytes: &mut Vec<u8>, offset: u64, length: usize) -> LazyResult<()> {
         // Checked before the allocation.
         if offset.saturating_add(length as u64) > self.len()? {
             return Err(LazyError::Index("a frame extends beyond the file"));
         }
-        let mut bytes = vec![0; length];
-        self.read(&mut bytes, offset)?;
-        Ok(bytes)
+        bytes.clear();
+        bytes.resize(length, 0);
+        self.read(bytes, offset)
     }
 
     fn section(&self, header: &FrameHeader, part: SectionKind) -> LazyResult<Vec<u8>> {
         let stored = header.section(part).stored as usize;
-        let bytes = self.bytes(header.section_offset(part), stored)?;
+        let checked = locked(&self.checked);
+        let expanded = if checked.header == Some(*header) {
+            let at = (header.section_offset(part) - header.offset) as usize - HEADER_BYTES;
+            header.expand(part, &checked.stored[at..at + stored])
+        } else {
+            drop(checked);
+            let bytes = self.bytes(header.section_offset(part), stored)?;
+            note_read(stored as u64);
+            header.expand(part, &bytes)
+        };
         // An error means a damaged frame: a scan finds it and leaves it out.
-        note_read(stored as u64);
-        header.expand(part, &bytes).map_err(|bad| LazyError::Index(bad.what))
+        expanded.map_err(|bad| LazyError::Index(bad.what))
     }
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> LazyResult<()> {

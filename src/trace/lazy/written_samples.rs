@@ -35,6 +35,10 @@ impl<'a> WrittenSamples<'a> {
             }
             let directory = trace.source.directory(row.offset)?;
             let header = &directory.header;
+            if !trace.scanned && header.crc() != row.crc {
+                // Then the scan that made the index has not checked what is in this frame.
+                return Err(LazyError::Index("a frame differs from the index"));
+            }
             end = row.offset + header.total_bytes();
             let outside = header.last_ns < window.from_ns || header.first_ns > window.to_ns;
             if header.samples > 0 && !outside {

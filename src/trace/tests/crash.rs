@@ -156,18 +156,54 @@ fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> V
                 section[at] = *value;
             }
         }
-        let neutral = frame.header.section(codec::SectionKind::Neutral).bytes as usize;
-        let (neutral, points) = frame.payload.split_at(neutral);
-        let sections = [&frame.directory, neutral, points];
-        for (section, bytes) in frame.header.sections.iter_mut().zip(sections) {
-            section.crc = crc32fast::hash(bytes);
-        }
-        let header = frame.header.encode();
-        forged.extend_from_slice(&header);
-        forged.extend_from_slice(&sections.concat());
-        forged.extend_from_slice(&output::trailer(&frame.header, &header));
+        forged.extend(sealed(&mut frame));
     }
     forged
+}
+
+/// Returns a frame of a plain file as it is stored, with the checksums of its contents.
+fn sealed(frame: &mut frame::Frame) -> Vec<u8> {
+    let neutral = frame.header.section(codec::SectionKind::Neutral).bytes as usize;
+    let (neutral, points) = frame.payload.split_at(neutral);
+    let sections = [&frame.directory, neutral, points];
+    for (section, bytes) in frame.header.sections.iter_mut().zip(sections) {
+        section.crc = crc32fast::hash(bytes);
+    }
+    let header = frame.header.encode();
+    [&header[..], &sections.concat(), &frame::trailer(&frame.header, &header)].concat()
+}
+
+/// Other bytes with the right checksums are no damage: either all readers take them or none does,
+/// also with an index from before.
+#[test]
+fn all_readers_agree_on_a_forged_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    let (data, index, ends) = small_trace(Compression::None);
+    fs::write(index_path(&path), index).unwrap();
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let [_, frame] = [(); 2].map(|()| frames.next_frame().unwrap().unwrap());
+    let [before, after] = [&data[..ends[0].0], &data[ends[1].0..]];
+    let (mut taken, mut refused) = (0, 0);
+    for at in 0..frame.payload.len() {
+        let mut forged = frame.clone();
+        forged.payload[at] ^= 0x15;
+        fs::write(&path, [before, &sealed(&mut forged), after].concat()).unwrap();
+        let verified = verify(&path).map(|verified| verified.samples);
+        let read = LazyTrace::open(&path).and_then(|trace| {
+            let mut samples = 0;
+            trace.for_each_sample_as_written(&Window::default(), &mut |_, _, _| samples += 1)?;
+            Ok(samples)
+        });
+        if verified.is_ok() {
+            taken += 1
+        } else {
+            refused += 1
+        };
+        let text = |error: TraceError| error.to_string();
+        assert_eq!(read.map_err(text), verified.map_err(text), "byte {at}");
+    }
+    assert!(taken > 0 && refused > 0, "{taken} {refused}");
 }
 
 #[test]

@@ -402,7 +402,7 @@ fn with_other_last_frame(
     change(&mut header, &before);
     let head = header.encode();
     let body = last.offset as usize + head.len()..data.len() - frame::TRAILER_BYTES;
-    let trailer = output::trailer(&header, &head);
+    let trailer = frame::trailer(&header, &head);
     let forged = [&data[..last.offset as usize], &head, &data[body], &trailer].concat();
     (forged, [before, last])
 }

@@ -253,7 +253,7 @@ fn with_last_bytes(data: &[u8], bytes: &[u8]) -> Vec<u8> {
     header.sections[codec::SectionKind::Points as usize].crc = crc32fast::hash(&section);
     let head = header.encode();
     let body = &data[header.offset as usize + head.len()..start];
-    let trailer = output::trailer(&header, &head);
+    let trailer = frame::trailer(&header, &head);
     let forged = [&data[..header.offset as usize], &head, body, &section, &trailer].concat();
     assert_eq!(forged.len(), data.len());
     forged

@@ -113,7 +113,7 @@ fn forged(frames: &[(Codec, [Vec<u8>; 3], u32, u32)]) -> Vec<u8> {
         let encoded = header.encode();
         file.extend_from_slice(&encoded);
         stored.iter().for_each(|stored| file.extend_from_slice(stored));
-        file.extend_from_slice(&output::trailer(&header, &encoded));
+        file.extend_from_slice(&frame::trailer(&header, &encoded));
         last = header;
     }
     file

@@ -104,7 +104,7 @@ impl<'a> JsonSummary<'a> {
             "rooted_percent": percent(rooted, all),
             "ends": ends,
             "lost": lost.collect::<Map<_, _>>(),
-            "unreadable_places": recording.losses.len(),
+            "unreadable_places": recording.losses.len().max(recording.bad.len()),
             "cpu_time_ns": recording.number("cpu_time_ns"),
             "state_us": states,
             "attach_stops_ns": recording.metadata.get("attach_stops_ns").map(value),

@@ -347,7 +347,11 @@ fn milliseconds(ns: u64) -> String {
 fn damage(recording: &RecordingInfo) -> Option<String> {
     let losses = &recording.losses;
     if losses.is_empty() {
-        return None;
+        let bytes: u64 = recording.bad.iter().map(|range| range.bytes).sum();
+        // Only the end of the file says that no sample is missing.
+        let samples = if recording.closed { "; no sample is lost" } else { "" };
+        let text = || format!("{} can no longer be read{samples}", counted(bytes, "byte"));
+        return (!recording.bad.is_empty()).then(text);
     }
     let threads: BTreeSet<_> = losses.iter().filter_map(|loss| loss.thread).collect();
     let known: u64 = losses.iter().filter_map(|loss| loss.samples).sum();

@@ -1,7 +1,8 @@
 //! The facts of a trace about its recording, without the samples.
 
-use crate::trace::{self, LazyTrace, Loss, Metadata, TagKey, ThreadId, Value};
+use traceprof_abi::storage::log::flags::WALL;
 
+use crate::trace::{self, BadRange, LazyTrace, Loss, Metadata, TagKey, ThreadId, Value};
 use crate::view::text::escape::escaped;
 
 /// A recording: the recorder's metadata, and how complete the file is.
@@ -13,8 +14,12 @@ pub struct RecordingInfo {
     pub closed: bool,
     /// Whether the recorder is still writing.
     pub running: bool,
-    /// The unreadable parts.
+    /// The unreadable parts of the file.
+    pub bad: Vec<BadRange>,
+    /// What is lost with them.
     pub losses: Vec<Loss>,
+    /// The union of the flags of all samples, for a damaged trace.
+    pub flags_left: u32,
     /// The times of the first and the last of all samples.
     pub span_ns: Option<(u64, u64)>,
     /// The selection as text, or `None` if everything is shown.
@@ -118,7 +123,9 @@ impl RecordingInfo {
             metadata: trace.metadata().clone(),
             closed: trace.closed(),
             running: !trace.closed() && matches!(trace::is_being_written(trace.path()), Ok(true)),
+            bad: trace.bad(),
             losses: trace.losses(),
+            flags_left: trace.flags_left(),
             span_ns: first.zip(last),
             window: None,
         }
@@ -202,9 +209,13 @@ impl RecordingInfo {
         }
     }
 
-    /// Returns whether the recording includes wall clock time.
+    /// Returns whether the recording includes wall clock time. If that is lost, the samples say it:
+    /// otherwise a view would leave out those that are not of CPU time.
     pub fn has_wall(&self) -> bool {
-        self.text("mode").is_some_and(|mode| mode.split(',').any(|part| part == "wall"))
+        match self.text("mode") {
+            Some(mode) => mode.split(',').any(|part| part == "wall"),
+            None => self.flags_left & WALL != 0,
+        }
     }
 
     /// Returns the start of the recording: from the recorder, or from the first sample.
