@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -63,13 +63,14 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<TraceFile, 
         Role::Index => None,
     };
     file.set_len(0).map_err(write)?;
-    let directory = directory_of(path).to_owned();
-    let reserve = if role == Role::Data { reserve(&directory) } else { None };
+    let directory = directory_of(path);
+    let reserve = if role == Role::Data { reserve(directory) } else { None };
+    let directory = open_directory(directory).map_err(write)?;
     let file = OutputFile {
         file,
         at: 0,
         role,
-        directory: Some(directory),
+        directory,
         reserve,
         released: false,
         started: Instant::now(),
@@ -115,13 +116,24 @@ fn reserve(directory: &Path) -> Option<File> {
     Some(file)
 }
 
+/// Opens the directory of a new file. `None` for one that this user may write to but not read: its
+/// entries cannot be synced.
+fn open_directory(directory: &Path) -> io::Result<Option<File>> {
+    match File::open(directory) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 #[derive(Debug)]
 struct OutputFile {
     file: File,
     at: u64,
     role: Role,
     /// The directory, until the file's entry in it is durable.
-    directory: Option<PathBuf>,
+    ///
+    /// It is opened with the file: later there may be no descriptor for it.
+    directory: Option<File>,
     reserve: Option<File>,
     released: bool,
     started: Instant,
@@ -164,13 +176,7 @@ impl Sink for OutputFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if let Some(directory) = &self.directory {
-            match sync_directory(directory) {
-                // There was no descriptor left for the directory. The next sync tries again.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    return Ok(());
-                }
-                synced => synced?,
-            }
+            sync_opened(directory)?;
             self.directory = None;
         }
         Ok(())
@@ -186,12 +192,18 @@ impl Sink for OutputFile {
     }
 }
 
-/// Makes the names in a directory durable, where that is possible: not every file system can sync a
-/// directory, and not every user who may create files in it may open it. The data of the files is
-/// durable anyway.
+/// Makes the names in a directory durable, as far as [`sync_opened`] can.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.or_else(|error| match error.raw_os_error() {
+    match open_directory(directory)? {
+        Some(directory) => sync_opened(&directory),
+        None => Ok(()),
+    }
+}
+
+/// Makes the names in a directory durable, where that is possible: not every file system can sync a
+/// directory. The data of the files is durable anyway.
+fn sync_opened(directory: &File) -> io::Result<()> {
+    directory.sync_all().or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL | libc::EACCES | libc::EPERM) => Ok(()),
         _ => Err(error),
     })
