@@ -1,7 +1,6 @@
 //! Both engines: which engine the recorder chooses and why, what happens when it cannot go on, and
 //! what it leaves behind.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use traceprof_abi::storage::log::flags::KERNEL;
 use crate::common::{
     Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, child_named, cpu_clock,
     needs_recording, program, program_for_everyone, record_cpu, skip, timers, together, traceprof,
-    wait_until, without_perf,
+    wait_until, with_descriptors, without_perf,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -365,7 +364,7 @@ fn threads_that_can_have_no_timer_have_events() {
         if engine == "auto" {
             // Too few descriptors for one event a thread. Only because of that, `auto` does not
             // choose perf events.
-            command = with_descriptors(68, command);
+            command = with_descriptors((68, 68), command);
         }
         let (target, outcome) = record_limited(command, each);
         let (text, trace) = (outcome.text(), &outcome.trace);
@@ -384,17 +383,6 @@ fn threads_that_can_have_no_timer_have_events() {
             assert!(off < error, "{engine}, {name}: {sampled} of {own} +- {error}\n{text}");
         }
     }
-}
-
-/// Returns the command with at most this many descriptors.
-fn with_descriptors(most: u64, mut command: Command) -> Command {
-    let limit = move || {
-        use nix::sys::resource::{Resource, setrlimit};
-        Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
-    };
-    // SAFETY: the closure only makes a system call.
-    unsafe { command.pre_exec(limit) };
-    command
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod conservation; // sample weights against the threads' own clocks
 mod context; // spans on samples, against the programs that publish them
 mod context_views; // spans and tags in views of synthetic traces
 mod damage; // verify, recover, reindex; views of damaged traces
+mod descriptors; // recordings under limits of descriptors
 mod detach; // removal of what killed recorders left
 mod diff; // changes between synthetic traces, and between recordings of a real program
 mod docs; // manual pages and completions against the command line

@@ -14,6 +14,7 @@ mod activity;
 mod auxiliary;
 mod awaited_signals;
 mod child_lifetime;
+mod descriptor_budget;
 mod descriptor_names;
 mod descriptors;
 mod executable;
@@ -51,6 +52,9 @@ pub use activity::{TaskActivity, descriptor, kernel_stack, task_activity, wait_c
 pub use auxiliary::{may_read_thread_pointer, random_bytes, signal_frame_len};
 pub use awaited_signals::{awaited_in_call, signalfd_masks};
 pub use child_lifetime::kill_with_starter;
+pub use descriptor_budget::{
+    DESCRIPTORS_MIN, DescriptorUse, descriptor_limit, raise_descriptor_limit, with_original_limit,
+};
 pub use descriptor_names::{DescriptorNames, waited_descriptor};
 pub use descriptors::descriptors;
 pub use executable::{ElfKind, command_line, elf_kind, executable};

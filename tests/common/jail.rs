@@ -1,4 +1,4 @@
-//! Commands under a seccomp filter.
+//! Commands under a seccomp filter or a limit.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -66,5 +66,16 @@ fn filtered(mut command: Command, steps: Vec<Step>, number: libc::c_long) -> Com
     };
     // SAFETY: the closure only makes system calls.
     unsafe { command.pre_exec(install) };
+    command
+}
+
+/// Returns the command with this soft and hard limit of descriptors.
+pub(crate) fn with_descriptors((soft, hard): (u64, u64), mut command: Command) -> Command {
+    let limit = move || {
+        use nix::sys::resource::{Resource, setrlimit};
+        Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?)
+    };
+    // SAFETY: the closure only makes a system call.
+    unsafe { command.pre_exec(limit) };
     command
 }

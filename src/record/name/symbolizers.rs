@@ -21,7 +21,7 @@ use crate::symbol::{ElfFile, Resolved, Symbolizer};
 const THREADS_MAX: usize = 4;
 
 /// The reported source of names of a module whose file is unreadable or invalid.
-const NOT_READ: &str = "nowhere: its file could not be read";
+const NOT_READ: &str = "nowhere: its file could not be read or kept open";
 
 /// A query of the names of addresses in one module, and later its answer.
 #[derive(Default)]

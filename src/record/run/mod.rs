@@ -33,6 +33,7 @@ use self::processes::search::Search;
 use self::recording::{Recording, RecordingParts};
 use crate::fault::{self, FaultPoint, Party};
 use crate::inject::{ForkServer, Guardian};
+use crate::proc::{self, DESCRIPTORS_MIN};
 use crate::record::contract::error::{RecordError, guardian_error};
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
@@ -50,6 +51,8 @@ use crate::record::write::output;
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
     output::check_early(options)?;
     check_proc()?;
+    // Before the fork of the guardian, which inherits the limit.
+    check_descriptors(proc::raise_descriptor_limit())?;
     let stop =
         Arc::new(StopCondition::install().map_err(|error| RecordError::Other(error.into()))?);
     if let Some(text) = output::notice(options) {
@@ -63,6 +66,17 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
             outcome => return outcome.map_err(|failed| failed.error),
         }
     }
+}
+
+/// Refuses a limit that would end the recording before it has begun.
+fn check_descriptors(limit: u64) -> Result<(), RecordError> {
+    if limit >= DESCRIPTORS_MIN {
+        return Ok(());
+    }
+    Err(RecordError::Other(anyhow!(
+        "this process may open only {limit} files at once, and a recording needs \
+         {DESCRIPTORS_MIN}: raise the limit with `ulimit -n {DESCRIPTORS_MIN}`"
+    )))
 }
 
 /// Records the chosen processes.

@@ -11,10 +11,10 @@ use crate::record::target::signals::SIGTRAP;
 use std::io;
 use std::path::PathBuf;
 
-use crate::proc::{self, Mapping};
+use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::options::EngineChoice;
 use crate::record::contract::sampling::Setup;
-use crate::record::source::perf::{self};
+use crate::record::source::{kernel, perf};
 use crate::record::target::signals::SignalUse;
 use crate::record::target::{command, crash_reporter};
 
@@ -25,8 +25,8 @@ pub(crate) struct EngineFacts {
     perf: io::Result<()>,
     /// The version of the running kernel.
     kernel: Option<(u32, u32)>,
-    /// The number of threads, each of which needs a descriptor, and the limit of descriptors.
-    descriptors: (u64, u64),
+    /// The descriptors of the events of all threads.
+    descriptors: EventDescriptors,
     /// Whether the program is started for the recording.
     is_started: bool,
     /// Whether the application handles SIGTRAP, and may stop doing so.
@@ -37,10 +37,52 @@ pub(crate) struct EngineFacts {
     pub(crate) signals: SignalUse,
 }
 
+/// How many descriptors events need, and how many there are.
+#[derive(Debug, Clone, Copy)]
+struct EventDescriptors {
+    /// The number of threads.
+    threads: u64,
+    /// The number of events for each thread.
+    each: u64,
+    /// The number of descriptors that events may take now.
+    left: u64,
+    /// The limit of all descriptors.
+    limit: u64,
+}
+
+impl EventDescriptors {
+    /// Returns what the events of this many threads need in this process.
+    ///
+    /// A thread has one event for user mode, and for kernel mode one on each core.
+    fn of(threads: u64, has_kernel: bool) -> Self {
+        let limit = proc::raise_descriptor_limit();
+        let each = 1 + if has_kernel { kernel::cpus().len() as u64 } else { 0 };
+        Self { threads, each, left: DescriptorUse::Events.left(), limit }
+    }
+
+    fn wanted(self) -> u64 {
+        self.threads.saturating_mul(self.each)
+    }
+
+    fn why_not(self) -> Option<String> {
+        let Self { threads, limit, .. } = self;
+        let (wanted, left) = (self.wanted(), self.left.saturating_sub(DESCRIPTORS_KEPT));
+        (wanted > left).then(|| {
+            format!(
+                "perf events need {wanted} descriptors for {threads} threads; the limit of {limit} \
+                 leaves {left} for them"
+            )
+        })
+    }
+}
+
 /// The first kernel whose signalling events lose no signal.
 const KERNEL_MIN: (u32, u32) = (6, 1);
-/// Descriptors that the recorder needs for purposes other than events.
+/// Descriptors that the recorder opens before its events, for other purposes.
 const DESCRIPTORS_KEPT: u64 = 64;
+/// Descriptors that a limit must have besides those of events: these, those that are open already,
+/// and those that [`DescriptorUse::Events`] leaves free.
+const DESCRIPTORS_LEFT: u64 = 256;
 
 impl EngineFacts {
     /// Reads the facts of a process before anything is changed in it.
@@ -49,10 +91,11 @@ impl EngineFacts {
         let mappings = proc::mappings(pid)?;
         let catches = status.catches(SIGTRAP);
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        let has_kernel = setup.kernel && kernel::is_permitted(pid, setup);
         Ok(Self {
             perf: perf::probe(pid, setup),
             kernel: proc::kernel_version(),
-            descriptors: (u64::from(status.threads), perf::descriptor_limit()),
+            descriptors: EventDescriptors::of(u64::from(status.threads), has_kernel),
             is_started,
             // Go's runtime handles every signal from start to end.
             handles_trap: catches && !command::takes_all_signals(program.as_os_str()),
@@ -63,21 +106,17 @@ impl EngineFacts {
 
     /// Returns everything that speaks for or against `perf`, the gravest first.
     pub(crate) fn concerns(&self) -> [Concern; 7] {
-        let (threads, descriptors) = self.descriptors;
+        let EventDescriptors { limit, .. } = self.descriptors;
+        let wanted = self.descriptors.wanted();
         [
             self.kernel_concern(),
             self.event_concern(),
             Concern {
                 subject: "descriptors",
                 gravity: Gravity::Shortage,
-                seen: format!("{descriptors}, {threads} of them for threads"),
-                why_not: (threads + DESCRIPTORS_KEPT > descriptors).then(|| {
-                    format!(
-                        "perf events need a descriptor for each of {threads} threads; the limit is \
-                         {descriptors}"
-                    )
-                }),
-                remedy: Some(format!("ulimit -n {}", threads + DESCRIPTORS_KEPT)),
+                seen: format!("{limit}, {wanted} of them for perf events"),
+                why_not: self.descriptors.why_not(),
+                remedy: Some(format!("ulimit -n {}", wanted + DESCRIPTORS_LEFT)),
             },
             danger(
                 "start",
@@ -195,6 +234,9 @@ pub(crate) fn choose(asked: EngineChoice, facts: &EngineFacts) -> io::Result<Cho
     match (asked, &facts.perf) {
         (_, Err(error)) if is_gone(error) => Err(again(error)),
         (EngineChoice::Timer, _) => choice(Engine::Timer, "requested"),
+        (EngineChoice::Perf, Ok(())) if facts.descriptors.threads > facts.descriptors.left => {
+            Err(io::Error::from_raw_os_error(libc::EMFILE))
+        }
         (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "requested"),
         (EngineChoice::Perf, Err(error)) => Err(again(error)),
         (EngineChoice::Auto, _) => match facts.reason(Gravity::Danger) {
@@ -236,12 +278,16 @@ mod tests {
         EngineFacts {
             perf: Ok(()),
             kernel: Some((6, 18)),
-            descriptors: (10, 1024),
+            descriptors: descriptors(10, 1),
             is_started: false,
             handles_trap: false,
             reporter: None,
             signals: SignalUse::default(),
         }
+    }
+
+    fn descriptors(threads: u64, each: u64) -> EventDescriptors {
+        EventDescriptors { threads, each, left: 800 + DESCRIPTORS_KEPT, limit: 1024 }
     }
 
     fn errno(number: i32) -> io::Result<()> {
@@ -261,6 +307,7 @@ mod tests {
         check(|_| {}, Engine::Perf, "best");
         check(|facts| facts.kernel = None, Engine::Perf, "best");
         check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best");
+        check(|facts| facts.descriptors = descriptors(800, 1), Engine::Perf, "best");
     }
 
     #[test]
@@ -272,7 +319,8 @@ mod tests {
             check(|facts| facts.perf = errno(number), Engine::Timer, "Linux 6.1 has");
         }
         check(|facts| facts.kernel = Some((5, 19)), Engine::Timer, "Linux 5.19");
-        check(|facts| facts.descriptors = (2000, 1024), Engine::Timer, "2000 threads");
+        check(|facts| facts.descriptors = descriptors(801, 1), Engine::Timer, "801 threads");
+        check(|facts| facts.descriptors = descriptors(267, 3), Engine::Timer, "need 801");
         check(|facts| facts.is_started = true, Engine::Timer, "starts");
         check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
         check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
@@ -295,7 +343,7 @@ mod tests {
             }
         };
         check(|_| {}, None);
-        check(|facts| facts.descriptors = (2000, 1024), None);
+        check(|facts| facts.descriptors = descriptors(2000, 1), None);
         check(|facts| facts.is_started = true, Some("starts"));
         check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
         check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
@@ -315,6 +363,11 @@ mod tests {
         };
         assert_eq!(asked(EngineChoice::Timer, |_| {}), Ok(Engine::Timer));
         assert_eq!(asked(EngineChoice::Perf, |facts| facts.is_started = true), Ok(Engine::Perf));
+        // Time in the kernel is not sampled then.
+        let few = |facts: &mut EngineFacts| facts.descriptors = descriptors(864, 3);
+        assert_eq!(asked(EngineChoice::Perf, few), Ok(Engine::Perf));
+        let too_few = |facts: &mut EngineFacts| facts.descriptors = descriptors(865, 1);
+        assert_eq!(asked(EngineChoice::Perf, too_few), Err(Some(libc::EMFILE)));
         let refused = |facts: &mut EngineFacts| facts.perf = errno(libc::EACCES);
         assert_eq!(asked(EngineChoice::Perf, refused), Err(Some(libc::EACCES)));
         assert_eq!(asked(EngineChoice::Timer, refused), Ok(Engine::Timer));

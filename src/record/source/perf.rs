@@ -30,7 +30,7 @@ use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
 use traceprof_abi::unwind::Registers;
 
-use crate::proc;
+use crate::proc::{self, DescriptorUse, descriptor_limit};
 
 /// `struct perf_event_attr` up to `sig_data` (version 7).
 #[repr(C)]
@@ -140,7 +140,7 @@ pub(crate) fn each_thread(
 impl Events {
     /// Opens a disabled event on every thread of the process.
     pub(crate) fn open(pid: i32, setup: Setup, family: EventFamily) -> io::Result<Self> {
-        descriptor_limit();
+        DescriptorUse::Events.check(proc::tasks(pid)?.len() as u64)?;
         let mut events = Self { setup, family, open: BTreeMap::new(), next: 0 };
         each_thread(pid, |tid| events.add(tid))?;
         Ok(events)
@@ -397,19 +397,9 @@ fn perf_event_open(attributes: &EventAttributes, tid: i32, cpu: i32) -> io::Resu
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just returned it to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
-}
-
-/// Raises the limit of descriptors as far as the kernel allows, and returns it.
-///
-/// One descriptor for each thread may exceed a shell's default limit.
-pub(crate) fn descriptor_limit() -> u64 {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
-    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(_) => soft,
-    }
+    let event = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+    // Whatever the event is for, a recording can do without it.
+    DescriptorUse::Events.admit(event)
 }
 
 /// Whether `perf_event_open` fails with this errno because the kernel does not know the event.
@@ -429,8 +419,9 @@ pub(crate) fn event_error(pid: i32, error: io::Error) -> RecordError {
              --engine timer"
         )),
         Some(libc::EMFILE) => RecordError::Other(anyhow!(
-            "too few descriptors for one event per thread: raise the limit with `ulimit -n`, or \
-             use --engine timer"
+            "too few descriptors for one event per thread (the limit is {}): raise the hard limit \
+             (`ulimit -Hn`), or use --engine timer",
+            descriptor_limit()
         )),
         number if number.is_some_and(is_unknown) => RecordError::Other(anyhow!(
             "this kernel has no events that signal threads ({error}): use Linux 6.1 or later, or \

@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use crate::proc;
+use crate::proc::{self, DescriptorUse, descriptor_limit};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::source::exit_times::ExitTimes;
 use crate::record::source::kernel::cpus;
@@ -107,8 +107,9 @@ impl SideBand {
 
     /// Opens one event per core for the whole machine.
     fn of_machine(kind: TaskRecords) -> io::Result<Self> {
-        let mut side_band = Self::default();
-        for cpu in cpus() {
+        let (mut side_band, cpus) = (Self::default(), cpus());
+        check_descriptors(cpus.len())?;
+        for cpu in cpus {
             let event = perf::open_task(kind, None, cpu)?;
             side_band.rings.push(RingBuffer::map(&event, Self::ring_len(kind))?);
             side_band.events.push(event);
@@ -120,10 +121,7 @@ impl SideBand {
     fn of_family(kind: TaskRecords, pid: i32) -> io::Result<Self> {
         let mut side_band = Self::default();
         let cpus = cpus();
-        let wanted = proc::tasks(pid)?.len() * cpus.len();
-        if wanted as u64 > perf::descriptor_limit() / DESCRIPTORS_SHARE {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        }
+        check_descriptors(proc::tasks(pid)?.len() * cpus.len())?;
         for cpu in cpus {
             let mut first = None;
             perf::each_thread(pid, |tid| {
@@ -162,6 +160,14 @@ impl SideBand {
         }
         lost
     }
+}
+
+/// Checks that so many events are within their share of the descriptors.
+fn check_descriptors(wanted: usize) -> io::Result<()> {
+    if wanted as u64 > descriptor_limit() / DESCRIPTORS_SHARE {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    DescriptorUse::Savings.check(wanted as u64)
 }
 
 impl TaskEvents {

@@ -19,6 +19,8 @@ use std::thread::JoinHandle;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::proc;
+
 /// A child between fork and exec.
 pub(crate) struct HeldChild {
     pid: i32,
@@ -83,6 +85,7 @@ impl HeldChild {
         };
         // SAFETY: the closure is async-signal-safe: it allocates nothing and takes no lock.
         unsafe { child.pre_exec(before_exec) };
+        proc::with_original_limit(&mut child);
         let spawning = std::thread::spawn(move || {
             let child = child.spawn();
             drop((wait, tell));
@@ -184,9 +187,11 @@ impl Drop for StartedProgram {
 /// Duplicates a descriptor so that it survives exec, with a number that programs do not expect.
 fn inheritable(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
-    const LOWEST: i32 = 200;
+    const LOWEST: u64 = 200;
+    // A low limit may not reach that far.
+    let lowest = LOWEST.min(proc::descriptor_limit() / 2) as i32;
     // SAFETY: the descriptor is open.
-    let copy = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD, LOWEST) };
+    let copy = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD, lowest) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -19,7 +19,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::elf::build_id_text;
-use crate::proc::kill_with_starter;
+use crate::proc::{kill_with_starter, with_original_limit};
 
 /// The program that asks servers for debug information and keeps it in its own cache.
 const PROGRAM: &str = "debuginfod-find";
@@ -88,6 +88,7 @@ impl Fetcher {
         // The child gets its own process group: the key that ends a recording must not signal it.
         command.process_group(0);
         kill_with_starter(&mut command);
+        with_original_limit(&mut command);
         let mut child = command.spawn().ok()?;
         while child.try_wait().ok()?.is_none() {
             if Instant::now() >= deadline {

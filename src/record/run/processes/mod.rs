@@ -20,6 +20,7 @@ use anyhow::{Context, anyhow};
 
 use crate::fault::{self, FaultPoint, Party};
 use crate::inject::ForkServer;
+use crate::proc::{self, DescriptorUse};
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
@@ -49,6 +50,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The most processes that are recorded at once. Each has a thread, a guardian, and its own shared
 /// segments: some 20 MB of the recorder's memory.
 const AT_ONCE_MAX: usize = 200;
+/// The descriptors that each process takes in any case: its directories in `/proc`, its guardian's
+/// socket, the ends of both, and its timers.
+const DESCRIPTORS_EACH: u64 = 14;
+/// The descriptors that all processes share, such as the files of the trace.
+const DESCRIPTORS_SHARED: u64 = 26;
 
 /// A report from the thread of one process.
 enum ProcessReport {
@@ -89,13 +95,30 @@ impl Observer for Reporter {
 
 /// Refuses more processes than can be recorded at once.
 pub(crate) fn check_count(count: usize) -> Result<(), RecordError> {
-    if count <= AT_ONCE_MAX {
+    let most = at_once_max();
+    if count <= most {
         return Ok(());
     }
+    let why = limited_by(most);
     Err(RecordError::Usage(format!(
-        "{count} processes match, but at most {AT_ONCE_MAX} can be recorded at once: narrow \
-         --name, or give fewer ids to --pid"
+        "{count} processes match, but at most {most} can be recorded at once{why}: narrow --name, \
+         or give fewer ids to --pid"
     )))
+}
+
+/// Returns the most processes that are recorded at once within the descriptors of this process.
+fn at_once_max() -> usize {
+    let room = DescriptorUse::Events.share().saturating_sub(DESCRIPTORS_SHARED);
+    ((room / DESCRIPTORS_EACH) as usize).clamp(1, AT_ONCE_MAX)
+}
+
+/// Returns why there are no more, if that can be changed.
+fn limited_by(most: usize) -> String {
+    let limit = proc::descriptor_limit();
+    match most {
+        AT_ONCE_MAX => String::new(),
+        _ => format!(" with a limit of {limit} descriptors (see `ulimit -Hn`)"),
+    }
 }
 
 /// Records processes, and with `--subprocesses` their descendants.
@@ -256,8 +279,10 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
     fn scan(&mut self, are_new: bool) {
         let children = self.family.as_mut().map_or_else(Vec::new, Family::scan);
         for Child { pid, parent } in children {
-            if self.members.running() >= AT_ONCE_MAX {
-                let why = anyhow!("{AT_ONCE_MAX} processes are recorded already, the maximum");
+            let most = at_once_max();
+            if self.members.running() >= most {
+                let why = limited_by(most);
+                let why = anyhow!("{most} processes are recorded already, the maximum{why}");
                 self.members.refuse(pid, RecordError::Other(why));
             } else {
                 self.add(TargetProcess::Child { pid, parent, is_new: are_new });

@@ -26,7 +26,7 @@ use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
 
-use crate::proc;
+use crate::proc::{self, DescriptorUse, descriptor_limit};
 use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
@@ -127,13 +127,21 @@ fn ring_len(cores: usize) -> usize {
     1 << (RING_BUFFERS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
 }
 
-/// Checks that one descriptor for each thread on each core is within the limit.
-fn check_descriptors(pid: i32, cores: usize) -> io::Result<()> {
+/// Checks that one descriptor for each thread on each core is within the limit; some are open
+/// already.
+fn check_descriptors(pid: i32, cores: usize, open: usize) -> io::Result<()> {
     let threads = proc::tasks(pid)?.len().max(1);
-    match threads.saturating_mul(cores) {
-        0..=DESCRIPTORS_MAX => Ok(()),
-        _ => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    let wanted = threads.saturating_mul(cores);
+    if wanted.saturating_add(open) > DESCRIPTORS_MAX {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
+    DescriptorUse::Events.check(wanted as u64).map_err(|_| {
+        let (left, limit) = (DescriptorUse::Events.left(), descriptor_limit());
+        io::Error::other(format!(
+            "its events need {wanted} descriptors, and {left} are left of {limit} (see `ulimit \
+             -Hn`)"
+        ))
+    })
 }
 
 /// Checks whether this user may sample kernel mode on this thread.
@@ -171,7 +179,7 @@ impl KernelEvents {
     pub(crate) fn open(pid: i32, setup: Setup, shift: u32, tables: Tables) -> io::Result<Self> {
         let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
         let cpus = cpus();
-        check_descriptors(pid, cpus.len())?;
+        check_descriptors(pid, cpus.len(), 0)?;
         let (ring_len, period_ns) = (ring_len(cpus.len()), kernel.period_ns(setup));
         for cpu in cpus {
             kernel.open_core(pid, cpu, period_ns, ring_len)?;

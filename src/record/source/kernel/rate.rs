@@ -35,7 +35,7 @@ impl KernelEvents {
     ) -> io::Result<SlowerFamily> {
         let cpus = cpus();
         // The current family keeps its descriptors until the change.
-        check_descriptors(pid, cpus.len() * 2)?;
+        check_descriptors(pid, cpus.len(), self.events.len())?;
         let share = slow_share(setup, shift);
         let period_ns = setup.period_ns.saturating_mul(share) / SHARE;
         let (mut events, stack) = (Vec::new(), stack_len(period_ns));

@@ -2,9 +2,9 @@
 //!
 //! CPU samples say where a thread is while it runs. This module measures, without a signal, how
 //! long it runs, waits for a processor and sleeps. It reads the scheduler's account of each thread
-//! through a descriptor that stays open. While the account does not change, the thread sleeps at
-//! the same location. [`sleep_location`] finds the location when the thread goes to sleep, mostly
-//! without a stop.
+//! through descriptors, which stay open if there are enough of them. While the account does not
+//! change, the thread sleeps at the same location. [`sleep_location`] finds the location when the
+//! thread goes to sleep, mostly without a stop.
 //!
 //! Checks come at random moments, one in each interval. Regular checks would always find a program
 //! with the same rhythm at the same location.
@@ -21,6 +21,7 @@ mod sleep_location;
 mod thread_time;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::storage::log::Sample;
@@ -34,7 +35,6 @@ use crate::record::batch::Batch;
 use crate::record::batch::contexts::ReadContext;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::source::perf::descriptor_limit;
 use crate::trace::RunState;
 
 /// The maximum number of threads that one turn stops to read their stacks.
@@ -44,8 +44,6 @@ const STOPS_MAX: usize = 16;
 const CHECK_MAX_NS: u64 = 100_000_000;
 /// The maximum number of checks of sleeping threads in a second.
 const CHECKS_MAX: u64 = 2000;
-/// One in this many permitted descriptors may be used for threads; the others are for perf events.
-const DESCRIPTORS_SHARE: usize = 4;
 /// A turn may take one part in this many of the interval, but checks at least one thread.
 const SHARE: u32 = 4;
 
@@ -68,7 +66,10 @@ pub(crate) struct WallStats {
     pub(crate) missed: u64,
     /// The number of turns that left threads to the next turn, and the number of these threads.
     pub(crate) capped: (u64, u64),
-    /// The largest number of threads at a time without a descriptor.
+    /// The largest number of threads at a time whose accounts are opened at each check, since there
+    /// are too few descriptors to keep them open.
+    pub(crate) reopened: u64,
+    /// The largest number of threads at a time whose accounts could not be opened.
     pub(crate) unwatched: u64,
     /// The number of accounts that cannot belong to the thread, since a thread that called exec has
     /// taken over its id.
@@ -93,6 +94,7 @@ impl WallStats {
         self.missed += later.missed;
         self.capped.0 += later.capped.0;
         self.capped.1 += later.capped.1;
+        self.reopened = self.reopened.max(later.reopened);
         self.unwatched = self.unwatched.max(later.unwatched);
         self.ended_unseen += later.ended_unseen;
         self.impossible += later.impossible;
@@ -141,8 +143,6 @@ pub(crate) struct Wall {
     due: Instant,
     random: u64,
     watched: BTreeMap<u32, WatchedThread>,
-    /// The maximum number of watched threads; each takes two descriptors.
-    watched_max: usize,
     /// The version of the thread list at the last update.
     version: Option<(usize, usize)>,
     /// The longest time between two checks of a sleeping thread; see [`CHECK_MAX_NS`].
@@ -161,7 +161,7 @@ pub(crate) struct Wall {
 
 impl Wall {
     /// Starts the measurement of a process that has these unwind tables.
-    pub(crate) fn new(pid: i32, interval: Duration, tables: Tables) -> std::io::Result<Self> {
+    pub(crate) fn new(pid: i32, interval: Duration, tables: Tables) -> io::Result<Self> {
         let now = Instant::now();
         let mut wall = Self {
             interval,
@@ -170,7 +170,6 @@ impl Wall {
             // Any number but 0.
             random: monotonic_now_ns() | 1,
             watched: BTreeMap::new(),
-            watched_max: descriptor_limit() as usize / DESCRIPTORS_SHARE,
             version: None,
             check_max_ns: CHECK_MAX_NS,
             ever_watched: 0,
@@ -236,16 +235,20 @@ impl Wall {
             if self.watched.contains_key(&life) {
                 continue;
             }
-            if self.watched.len() >= self.watched_max {
-                unwatched += 1;
-                continue;
+            match watch(pid, tid, born_ns) {
+                Ok(watched) => {
+                    self.ever_watched += 1;
+                    self.samples.add_thread(life, tid);
+                    self.watched.insert(life, watched);
+                }
+                // It has exited already.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(_) => unwatched += 1,
             }
-            // A thread that cannot be watched has exited already.
-            if let Some(watched) = watch(pid, tid, born_ns) {
-                self.ever_watched += 1;
-                self.samples.add_thread(life, tid);
-                self.watched.insert(life, watched);
-            }
+        }
+        if unwatched > 0 {
+            // The next update tries again.
+            self.version = None;
         }
         self.stats.unwatched = self.stats.unwatched.max(unwatched);
         self.stats.ended_unseen = (version.0 as u64).saturating_sub(self.ever_watched + unwatched);
@@ -259,6 +262,8 @@ impl Wall {
             self.samples.add_spans((life, watched.tid), end_ns, &mut self.spans);
             self.samples.remove_thread(life, end_ns);
         }
+        let reopened = self.watched.values().filter(|it| it.clock.is_reopened()).count();
+        self.stats.reopened = self.stats.reopened.max(reopened as u64);
         let each_ns = self.watched.len() as u64 * 1_000_000_000 / CHECKS_MAX;
         self.check_max_ns = each_ns.max(CHECK_MAX_NS);
     }
@@ -404,13 +409,13 @@ impl Wall {
     }
 }
 
-fn watch(pid: i32, tid: i32, born_ns: Option<u64>) -> Option<WatchedThread> {
-    let clock = TaskClock::open(pid, tid).ok()?;
+fn watch(pid: i32, tid: i32, born_ns: Option<u64>) -> io::Result<WatchedThread> {
+    let clock = TaskClock::open(pid, tid)?;
     let time = match born_ns {
         Some(born_ns) => ThreadTime::new(born_ns, Turns::default()),
-        None => ThreadTime::new(monotonic_now_ns(), clock.turns().ok()?),
+        None => ThreadTime::new(monotonic_now_ns(), clock.turns()?),
     };
-    Some(WatchedThread { tid, clock, time, history: LocationHistory::default(), stops: (0, 0) })
+    Ok(WatchedThread { tid, clock, time, history: LocationHistory::default(), stops: (0, 0) })
 }
 
 /// Returns the minimum pause in nanoseconds before the next stop, after this many consecutive

@@ -15,6 +15,7 @@ pub(crate) fn numbers(stats: &WallStats) -> Vec<(String, u64)> {
         ("stacks_missed", stats.missed),
         ("turns_capped", stats.capped.0),
         ("threads_put_off", stats.capped.1),
+        ("threads_reopened", stats.reopened),
         ("threads_unwatched", stats.unwatched),
         ("threads_unmet", stats.ended_unseen),
         ("accounts_refused", stats.impossible),
@@ -62,9 +63,17 @@ pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
         let text = format!("{} threads that exited before their first check", stats.ended_unseen);
         lines.push(("not seen", text));
     }
+    if stats.reopened > 0 {
+        let count = stats.reopened;
+        let text = format!(
+            "the accounts of {count} threads at each check: too few descriptors to keep them open \
+             (see `ulimit -Hn`)"
+        );
+        lines.push(("opened", text));
+    }
     if stats.unwatched > 0 {
         let count = stats.unwatched;
-        let text = format!("{count} threads at a time: too few descriptors (see `ulimit -n`)");
+        let text = format!("{count} threads at a time: too few descriptors (see `ulimit -Hn`)");
         lines.push(("not watched", text));
     }
     lines

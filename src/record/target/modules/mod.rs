@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::elf;
 use crate::inject::image;
-use crate::proc::{self, Mapping};
+use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
@@ -96,6 +96,8 @@ pub(crate) struct Modules<'a> {
     own: Range<u64>,
     /// Messages for the user about files that could not be opened or compiled.
     pub(crate) notices: Vec<String>,
+    /// Whether a file could not stay open.
+    has_not_kept: bool,
 }
 
 impl<'a> Modules<'a> {
@@ -115,6 +117,7 @@ impl<'a> Modules<'a> {
             writable: Vec::new(),
             own,
             notices: Vec::new(),
+            has_not_kept: false,
         }
     }
 
@@ -302,7 +305,8 @@ impl<'a> Modules<'a> {
         if self.dumps.len() >= DUMPS_MAX || self.dumps.iter().any(|dump| dump.file == file) {
             return;
         }
-        if let Ok(descriptor) = proc::open_mapping(self.pid, mapping) {
+        let opened = proc::open_mapping(self.pid, mapping);
+        if let Ok(descriptor) = opened.and_then(|it| DescriptorUse::Files.admit(it)) {
             let path = mapping.path.to_string_lossy().into_owned();
             self.dumps.push(Arc::new(DumpFile { descriptor, file, path }));
         }
@@ -341,17 +345,34 @@ impl<'a> Modules<'a> {
             module.exports = ContextExports::of(&bytes);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);
+        let is_kept = DescriptorUse::Files.allows(&descriptor);
+        if !is_kept {
+            self.note_not_kept(&path);
+        }
         let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
         let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
         match self.compile(&elf, &bytes, is_vdso) {
             Ok((compiled, table)) => {
                 module.functions = compiled.functions;
                 module.loads = compiled.loads;
-                (module.build_id, module.table, module.elf) = (build_id, table, Some(elf));
+                (module.build_id, module.table) = (build_id, table);
+                module.elf = Some(elf).filter(|_| is_kept);
             }
             Err(what) => self.notices.push(format!("{path}: {what}")),
         }
         Some(module)
+    }
+
+    /// Reports the first file that cannot stay open. Its stacks are complete, but they have no
+    /// names.
+    fn note_not_kept(&mut self, path: &str) {
+        if !std::mem::replace(&mut self.has_not_kept, true) {
+            let limit = proc::descriptor_limit();
+            self.notices.push(format!(
+                "{path}: too few descriptors to keep it open (the limit is {limit}, see `ulimit \
+                 -Hn`), so its code has no names; nor has that of files that are loaded later"
+            ));
+        }
     }
 
     fn open(&self, mapping: &Mapping, is_vdso: bool) -> io::Result<OwnedFd> {
