@@ -47,10 +47,8 @@ const SET_LEN: Option<u64> = Some(8);
 
 calls! {
     RT_SIGACTION = 13 "rt_sigaction" [None, None, None, SET_LEN];
-    // The memory probe, which changes nothing, and the signal mask that a handler sets when it
-    // passes a signal on.
-    RT_SIGPROCMASK = 14 "rt_sigprocmask"
-        [Some(u32::MAX as u64), None, Some(0), SET_LEN] [Some(2), None, Some(0), SET_LEN];
+    // The memory probe, which changes nothing.
+    RT_SIGPROCMASK = 14 "rt_sigprocmask" [Some(u32::MAX as u64), None, Some(0), SET_LEN];
     RT_SIGRETURN = 15 "rt_sigreturn" [];
     GETPID = 39 "getpid" [];
     GETTID = 186 "gettid" [];

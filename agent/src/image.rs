@@ -10,9 +10,10 @@ use traceprof_abi::layout::{DATA_DISTANCE, TABLES_DISTANCE, TABLES_LEN};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::unwind::Tables;
 
+use crate::entry;
 use crate::frame::Frame;
+use crate::signal::{self, KEEPS_MASK, NextCall};
 use crate::sys::{SigInfo, UserContext};
-use crate::{entry, signal};
 
 /// Unreachable: a test of the image shows that it contains no panic.
 #[panic_handler]
@@ -59,9 +60,16 @@ pub extern "C" fn traceprof_restorer() {
     naked_asm!("2:", "mov eax, 15", "syscall", "jmp 2b")
 }
 
-/// The signal handler. It saves its three arguments, calls `on_signal`, and either returns or jumps
-/// to the previous handler with the same arguments on the same frame. Its unwind information
+/// The signal handler. It saves its three arguments, calls `on_signal`, and then returns, or goes
+/// on in the previous handler with the same arguments on the same frame. Its unwind information
 /// describes its frame, for readers of a thread that is inside.
+///
+/// All signals are blocked while it runs. One that comes meanwhile is delivered as soon as they are
+/// not, and its handler would run on top of this one and return to it, after the detach perhaps. So
+/// `rt_sigreturn` sets the previous handler's signal mask and calls that handler in one step. The
+/// frame for it is below the kernel's and is not used again. It has no processor state, which the
+/// kernel then initializes, as it does for every handler; and it has flags of an alternate stack
+/// that do not exist, so that the kernel keeps the setting.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_handler() {
@@ -76,6 +84,7 @@ pub extern "C" fn traceprof_handler() {
         "push rdx",
         ".cfi_adjust_cfa_offset 8",
         "call {on_signal}",
+        "mov rcx, rdx",
         "pop rdx",
         ".cfi_adjust_cfa_offset -8",
         "pop rsi",
@@ -86,33 +95,76 @@ pub extern "C" fn traceprof_handler() {
         "jnz 2f",
         "ret",
         "2:",
+        "cmp rcx, {keeps_mask}",
+        "jne 3f",
         "jmp rax",
+        // The frame's `ucontext`: its flags, and those of the alternate stack.
+        "3:",
+        "mov r8, rsp",
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "pop r9",
+        ".cfi_adjust_cfa_offset -8",
+        "xor r10d, r10d",
+        "sub rsp, 304",
+        ".cfi_adjust_cfa_offset 304",
+        "mov [rsp], r10",
+        "mov qword ptr [rsp + 24], 4",
+        // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, the segments.
+        "mov [rsp + 40], r10",
+        "mov [rsp + 48], r10",
+        "mov [rsp + 56], r10",
+        "mov [rsp + 64], r10",
+        "mov [rsp + 72], r12",
+        "mov [rsp + 80], r13",
+        "mov [rsp + 88], r14",
+        "mov [rsp + 96], r15",
+        "mov [rsp + 104], rdi",
+        "mov [rsp + 112], rsi",
+        "mov [rsp + 120], rbp",
+        "mov [rsp + 128], rbx",
+        "mov [rsp + 136], rdx",
+        "mov [rsp + 144], r10",
+        "mov [rsp + 152], r10",
+        "mov [rsp + 160], r8",
+        "mov [rsp + 168], rax",
+        "mov [rsp + 176], r9",
+        "mov r8d, cs",
+        "mov r9d, ss",
+        "shl r9, 48",
+        "or r8, r9",
+        "mov [rsp + 184], r8",
+        // Three words that the kernel does not read, and no processor state. Then the mask.
+        "mov [rsp + 224], r10",
+        "mov [rsp + 296], rcx",
+        // As in `traceprof_restorer`.
+        "4:",
+        "mov eax, 15",
+        "syscall",
+        "jmp 4b",
         ".cfi_endproc",
         on_signal = sym on_signal,
+        keeps_mask = const KEEPS_MASK as i64,
     )
 }
 
 /// # Safety
 /// The arguments are those of a signal handler. `return_slot` is the stack pointer at its entry.
 unsafe extern "C" fn on_signal(
-    _signo: i32,
+    signal: i32,
     info: *const SigInfo,
     context: *const UserContext,
     return_slot: *mut u64,
-) -> u64 {
+) -> NextCall {
     let base = base();
     let tables = (base + TABLES_DISTANCE) as *const u8;
     // SAFETY: the recorder maps the tables segment at this distance and length.
     let tables = unsafe { Tables::new(tables, TABLES_LEN as usize) };
-    let mut frame = Frame {
-        // SAFETY: the kernel wrote it for this handler.
-        info: unsafe { &*info },
-        // SAFETY: as above.
-        context: unsafe { &*context },
-        // SAFETY: the slot contains the handler's return address, and nothing else refers to it.
-        return_slot: unsafe { &mut *return_slot },
-    };
-    signal::on_signal(data(base), tables, &mut frame)
+    // SAFETY: promised by the caller.
+    match unsafe { Frame::of_call(signal, info, context, return_slot) } {
+        Some(mut frame) => signal::on_signal(data(base), tables, &mut frame),
+        None => signal::on_bare_call(data(base), signal),
+    }
 }
 
 // The compiler may call these functions for its own copies. They are in assembly, because the

@@ -42,6 +42,16 @@ pub fn on_expiry(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     rate::follow(control, thread.slot, timer, frame.info.value);
 }
 
+/// Deletes the timer of a former signal. Its thread gets another timer, with the present signal.
+pub fn on_late_expiry(data: DataSegment, frame: &Frame<'_>) {
+    let timer = frame.info.timer();
+    match thread::known_thread(data).filter(|it| is_for(data.control(), it, frame)) {
+        Some(thread) if end(thread.slot, timer) => data.want_timer(thread.index),
+        // The slot has another timer by now, or none.
+        _ => sys::timer_delete(timer),
+    }
+}
+
 /// Whether the expired timer was created for this life of the thread's slot.
 fn is_for(control: &ControlBlock, thread: &Thread<'_>, frame: &Frame<'_>) -> bool {
     // Relaxed: the slot belongs to this thread, and the cookie was written before the handler was

@@ -5,6 +5,7 @@
 mod again; // repeated attach and detach
 mod calls; // in the middle of every kind of system call
 mod forks; // children of a recorded process
+mod forwarders; // handlers over ours that forward to ours
 mod kinds; // compilers, runtimes, numbers of threads, stacks, signals
 mod places; // namespaces, users, deleted files
 mod refused; // targets that cannot be recorded

@@ -179,13 +179,6 @@ pub fn readable(avma: u64) -> bool {
     result != EFAULT && avma != 0
 }
 
-/// Sets the calling thread's signal mask.
-pub fn set_signal_mask(mask: u64) {
-    const SIG_SETMASK: u64 = 2;
-    // SAFETY: the call reads eight bytes of a live local.
-    unsafe { syscall4(nr::RT_SIGPROCMASK, [SIG_SETMASK, &raw const mask as u64, 0, 8]) };
-}
-
 /// Whether a signal's default action does nothing (SIGCHLD, SIGCONT, SIGURG, SIGWINCH). SIGCONT has
 /// its effect when it is sent.
 pub fn is_ignored_by_default(signal: i32) -> bool {
