@@ -31,6 +31,11 @@ pub enum InjectError {
         /// The thread's state letter.
         state: char,
     },
+    /// A thread runs a signal handler that interrupted the agent's code and will return to it.
+    StillInUse {
+        /// The thread.
+        tid: i32,
+    },
     /// The target could not attach a segment.
     MapFailed {
         /// The segment's name.
@@ -100,6 +105,13 @@ impl From<Refusal> for InjectError {
     }
 }
 
+fn still_in_use(tid: i32) -> String {
+    format!(
+        "thread {tid} of the target runs a signal handler of the program that will return to the \
+         agent; try again when that handler has returned"
+    )
+}
+
 impl fmt::Display for InjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -130,6 +142,7 @@ impl fmt::Display for InjectError {
                 "thread {tid} of the target did not stop (state {state}): it is blocked inside the \
                  kernel; try again when it runs"
             ),
+            Self::StillInUse { tid } => f.write_str(&still_in_use(*tid)),
             Self::MapFailed { segment, errno } => write!(
                 f,
                 "the target could not attach the {segment} segment: {}; {}",

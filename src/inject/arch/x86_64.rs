@@ -31,6 +31,7 @@ pub(in crate::inject) const RESTORERS: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
 
 const USER_CODE_64: u64 = 0x33;
+const USER_STACK: u64 = 0x2b;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
@@ -43,6 +44,23 @@ const MCONTEXT: usize = 40;
 const SIGMASK: usize = 296;
 /// Length of the syscall instruction.
 const SYSCALL_LEN: u64 = 2;
+
+/// Returns the program counter and the stack pointer of each signal frame in the words of a stack:
+/// where the signal interrupted 64-bit code.
+///
+/// The kernel stores the four segment registers as one word, two words above the program counter. A
+/// virtual machine monitor may have its own bits in their upper halves.
+pub(in crate::inject) fn interruptions(
+    words: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = (u64, u64)> {
+    const KNOWN_BITS: u64 = 0x0fff_ffff_ffff_0fff;
+    let mut last = [0; 3];
+    words.filter_map(move |word| {
+        let [sp, pc, flags] = last;
+        last = [pc, flags, word];
+        (word & KNOWN_BITS == USER_STACK << 48 | USER_CODE_64).then_some((pc, sp))
+    })
+}
 
 /// The state that a stop interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,8 @@
 //! a sampling signal would sometimes kill the program.
 //!
 //! # Invariants
-//! - No segment is unmapped while a thread is in the agent's code or on its stack.
+//! - No segment is unmapped while a thread is in the agent's code or on its stack, or runs a signal
+//!   handler that will return to either.
 //! - If the application replaced the agent's action, it may have kept the handler's address to call
 //!   it. Then all segments stay mapped.
 
@@ -65,6 +66,8 @@ enum Attempt {
     Stuck {
         tid: i32,
         held_for: Duration,
+        /// Whether the thread has stopped, but inside of the agent's code.
+        is_inside: bool,
     },
     /// Everything is restored except the mappings.
     Mapped(DetachReport),
@@ -113,8 +116,7 @@ pub(super) fn restore(
         }
         let attempted = Instant::now();
         let is_late = |patience| since.elapsed() >= patience;
-        let in_use = InUse { plan, data, returns_through_agent: false };
-        let restore = Restore { plan, data, in_use, sleeper, until: since + patience };
+        let restore = Restore { plan, data, sleeper, until: since + patience };
         let outcome = on_tracing_thread(move || restore.attempt());
         stop::count_withheld(data);
         let mut rest = attempted.elapsed();
@@ -125,12 +127,16 @@ pub(super) fn restore(
                 longest = longest.and(report);
                 (InjectError::EntryTimedOut, starved)
             }
-            Ok(Attempt::Stuck { tid, held_for }) => {
+            Ok(Attempt::Stuck { tid, held_for, is_inside }) => {
                 longest.stopped_ns = longest.stopped_ns.max(held_for.as_nanos() as u64);
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
                 (rest, sleeper) = (held_for, (state == 'D').then_some(tid));
                 let patience = if state == 'R' { starved } else { patience };
-                (InjectError::WouldNotStop { tid, state }, patience)
+                let failure = match is_inside && state != 'R' {
+                    true => InjectError::StillInUse { tid },
+                    false => InjectError::WouldNotStop { tid, state },
+                };
+                (failure, patience)
             }
             Err(InjectError::EntryTimedOut) => (InjectError::EntryTimedOut, starved),
             Err(error) => (error, patience),
@@ -149,7 +155,6 @@ pub(super) fn restore(
 struct Restore<'a> {
     plan: &'a AttachPlan,
     data: &'a AttachedData,
-    in_use: InUse<'a>,
     /// A thread in uninterruptible sleep. It is stopped first, while all other threads run.
     sleeper: Option<i32>,
     /// The time when the wait for that thread ends.
@@ -157,12 +162,12 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
-    fn attempt(mut self) -> Result<Attempt, InjectError> {
+    fn attempt(self) -> Result<Attempt, InjectError> {
         let mut stopper = ThreadStopper::of(self.plan.pid);
         if let Some(tid) = self.sleeper
             && !stopper.catch_sleeper(tid, self.until)?
         {
-            return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO });
+            return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO, is_inside: false });
         }
         let execution = ExecIdentity::of(self.plan.pid);
         let mappings = self.mappings()?;
@@ -172,16 +177,22 @@ impl Restore<'_> {
         }
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
         let gadgets = gadgets.ok_or(InjectError::Executed)?;
-        self.in_use.returns_through_agent = gadgets.restorer.is_none();
+        let in_use = InUse {
+            plan: self.plan,
+            data: self.data,
+            returns_through_agent: gadgets.restorer.is_none(),
+            mappings: &mappings,
+        };
         stopper.inspect_threads();
-        let outcome_of_stop = stopper.stop_all(self.in_use, &mappings)?;
+        let outcome_of_stop = stopper.stop_all(in_use, &mappings)?;
         let since = stopper.since();
         let mut worker = match outcome_of_stop {
             StopAllOutcome::All(worker) => *worker,
             StopAllOutcome::Nobody => return Ok(Attempt::Done(DetachReport::default())),
             StopAllOutcome::Stuck(tid) => {
+                let is_inside = stopper.inside == Some(tid);
                 stopper.held.release()?;
-                return Ok(Attempt::Stuck { tid, held_for: since.elapsed() });
+                return Ok(Attempt::Stuck { tid, held_for: since.elapsed(), is_inside });
             }
         };
         let threads = stopper.held.tids().count() + 1;

@@ -44,6 +44,10 @@ pub(super) struct ThreadStopper {
     first_interrupted: Option<Instant>,
     /// Threads that have taken their pending signals once.
     settled: HashSet<i32>,
+    /// Held threads that do not use the agent. A thread that runs again is checked again.
+    outside: HashSet<i32>,
+    /// The thread that still used the agent at the end of an attempt.
+    pub(super) inside: Option<i32>,
 }
 
 /// The outcome of an attempt to stop all threads.
@@ -58,8 +62,9 @@ pub(super) enum StopAllOutcome {
 
 impl ThreadStopper {
     pub(super) fn of(pid: i32) -> ThreadStopper {
-        let (held, exited, settled) = Default::default();
-        ThreadStopper { pid, held, exited, first_interrupted: None, settled }
+        let (held, exited, settled, outside) = Default::default();
+        let (first_interrupted, inside) = (None, None);
+        ThreadStopper { pid, held, exited, first_interrupted, settled, outside, inside }
     }
 
     /// Returns the time when the first thread was interrupted; now, if none was.
@@ -116,7 +121,10 @@ impl ThreadStopper {
             match worker.settle_held(last.min(Instant::now() + COLLECT_MAX)) {
                 Ok(false) => return Ok(StopAllOutcome::All(Box::new(worker))),
                 // The thread has run, and may be in the agent's handler now.
-                Ok(true) => self.held.stopped.push(worker),
+                Ok(true) => {
+                    self.outside.remove(&tid);
+                    self.held.stopped.push(worker);
+                }
                 Err(failure) => {
                     if let Some(tid) = self.handle_failed_stop(tid, failure)? {
                         return Ok(StopAllOutcome::Stuck(tid));
@@ -135,7 +143,7 @@ impl ThreadStopper {
             let is_new = |tid: &i32| !known.contains(tid) && !self.exited.contains(tid);
             let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
             self.held.order(self.pid, &mut new);
-            let found = self.held.stopped.iter().position(|thread| in_use.by(thread));
+            let found = self.find_inside(in_use);
             if new.is_empty() && found.is_none() {
                 let (is_any, stuck) = self.deliver_own_signals(last)?;
                 if !is_any || stuck.is_some() {
@@ -155,8 +163,21 @@ impl ThreadStopper {
             }
         }
         let mut held = self.held.stopped.iter().chain(&self.held.vfork_children);
-        let found = held.find(|thread| in_use.by(thread)).map(Stopped::tid);
-        Ok(found.or_else(|| self.held.tids().next()))
+        self.inside = held.find(|thread| in_use.by(thread)).map(Stopped::tid);
+        Ok(self.inside.or_else(|| self.held.tids().next()))
+    }
+
+    /// Returns the index of a held thread that uses the agent. Searches the stack of each thread
+    /// once.
+    fn find_inside(&mut self, in_use: InUse<'_>) -> Option<usize> {
+        let outside = &mut self.outside;
+        self.held.stopped.iter().position(|thread| {
+            let is_inside = !outside.contains(&thread.tid()) && in_use.by(thread);
+            if !is_inside {
+                outside.insert(thread.tid());
+            }
+            is_inside
+        })
     }
 
     /// Lets threads take their own deliverable signals, each thread once. Returns whether there
@@ -170,6 +191,7 @@ impl ThreadStopper {
                 continue;
             }
             is_any = true;
+            self.outside.remove(&tid);
             if let Err(failure) = thread.settle_held(last.min(Instant::now() + COLLECT_MAX)) {
                 index -= 1;
                 self.held.stopped.swap_remove(index);
@@ -186,6 +208,7 @@ impl ThreadStopper {
         let mut thread = self.held.stopped.swap_remove(index);
         let tid = thread.tid();
         if Instant::now() >= last {
+            self.inside = Some(tid);
             return Ok(Some(tid));
         }
         match thread.nudge(NUDGE, Instant::now() + COLLECT_MAX) {

@@ -3,6 +3,7 @@
 mod agent;
 mod capture;
 mod death;
+mod forwarded;
 mod held_program;
 mod pending_signals;
 mod residue;
