@@ -294,7 +294,10 @@ fn memory_of_a_view_does_not_grow_with_the_trace() {
             command.arg(trace.path());
             peak_kib(command)
         };
-        let (few, all) = (peak(&small), peak(&large));
+        // A peak varies by half a megabyte: it includes the pages of the program that the system
+        // happens to have mapped.
+        let smallest = |trace: &Trace| (0..3).map(|_| peak(trace)).min().unwrap_or(0);
+        let (few, all) = (smallest(&small), smallest(&large));
         assert!(few > 1 << 10, "{args:?}: {few} KiB");
         // Half of the memory that a timeline would need if it kept every sample.
         let most = few + (many - SAMPLES) * 12 / 1024;
