@@ -283,6 +283,9 @@ fn write_random(trace: &Trace, random: &mut Random) {
 
 /// Damages bytes in one of many ways.
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+    if bytes.is_empty() {
+        return;
+    }
     let at = random.below(bytes.len() as u64) as usize;
     let length = [1, 8, 50, 300, 2000, 9000][random.below(6) as usize];
     let end = bytes.len().min(at + length);
