@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -63,14 +63,15 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<TraceFile, 
         Role::Index => None,
     };
     file.set_len(0).map_err(write)?;
-    let directory = directory_of(path);
-    let reserve = if role == Role::Data { reserve(directory) } else { None };
-    let directory = open_directory(directory).map_err(write)?;
+    let directory = directory_of(path).to_owned();
+    let reserve = if role == Role::Data { reserve(&directory) } else { None };
+    let opened_directory = File::open(&directory).ok();
     let file = OutputFile {
         file,
         at: 0,
         role,
-        directory,
+        directory: Some(directory),
+        opened_directory,
         reserve,
         released: false,
         started: Instant::now(),
@@ -116,24 +117,15 @@ fn reserve(directory: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Opens the directory of a new file. `None` for one that this user may write to but not read: its
-/// entries cannot be synced.
-fn open_directory(directory: &Path) -> io::Result<Option<File>> {
-    match File::open(directory) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(None),
-        opened => opened.map(Some),
-    }
-}
-
 #[derive(Debug)]
 struct OutputFile {
     file: File,
     at: u64,
     role: Role,
     /// The directory, until the file's entry in it is durable.
-    ///
-    /// It is opened with the file: later there may be no descriptor for it.
-    directory: Option<File>,
+    directory: Option<PathBuf>,
+    /// The same, if it could be opened with the file: later there may be no descriptor for it.
+    opened_directory: Option<File>,
     reserve: Option<File>,
     released: bool,
     started: Instant,
@@ -176,8 +168,18 @@ impl Sink for OutputFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if let Some(directory) = &self.directory {
-            sync_opened(directory)?;
-            self.directory = None;
+            let synced = match &self.opened_directory {
+                Some(opened) => sync_opened(opened),
+                None => sync_directory(directory),
+            };
+            match synced {
+                // There was no descriptor left for the directory. The next sync tries again.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    return Ok(());
+                }
+                synced => synced?,
+            }
+            (self.directory, self.opened_directory) = (None, None);
         }
         Ok(())
     }
@@ -192,11 +194,12 @@ impl Sink for OutputFile {
     }
 }
 
-/// Makes the names in a directory durable, as far as [`sync_opened`] can.
+/// Makes the names in a directory durable, as far as [`sync_opened`] can. A user who may create
+/// files in a directory may not be able to open it.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    match open_directory(directory)? {
-        Some(directory) => sync_opened(&directory),
-        None => Ok(()),
+    match File::open(directory) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+        opened => sync_opened(&opened?),
     }
 }
 
