@@ -149,8 +149,8 @@ fn somebody_dies_at_every_fault_point() {
         tally.into_inner().unwrap();
     let _ = writeln!(
         std::io::stderr(),
-        "seed {}: {strikes} strikes at {} points, {with_residue} left residue; of {bare_strikes} in bare \
-         calls {bare_deaths} killed the target",
+        "seed {}: {strikes} strikes at {} points, {with_residue} left residue; of {bare_strikes} in \
+         bare calls {bare_deaths} killed the target",
         seed(),
         struck.len()
     );
@@ -197,8 +197,8 @@ fn guardian_dies_after_every_touch_of_a_thread() {
     let reached = reached.into_inner();
     let _ = writeln!(
         std::io::stderr(),
-        "{names:?}: {reached} touches of a thread, {eintr} targets saw an EINTR; of {bare_strikes} in \
-         bare calls {bare_deaths} killed the target"
+        "{names:?}: {reached} touches of a thread, {eintr} targets saw an EINTR; of {bare_strikes} \
+         in bare calls {bare_deaths} killed the target"
     );
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(reached > jobs.len() * 9 / 10, "{reached} of {}", jobs.len());

@@ -268,7 +268,7 @@ mod tests {
             fs::write(&path, "a").unwrap();
             assert!(
                 files.poll(now + CHECK_INTERVAL * checks).is_some(),
-                "told of, without another look"
+                "reported without another scan"
             );
             fs::rename(&folder, &old).unwrap();
             fs::write(old.join("x"), "ab").unwrap();
