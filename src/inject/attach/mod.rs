@@ -5,6 +5,7 @@
 
 pub(super) mod held_program;
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::Operation;
@@ -29,6 +30,8 @@ use crate::proc::Mapping;
 
 /// Longest wait for the mappings to appear.
 const MAPPED_MAX: Duration = Duration::from_secs(1);
+/// Pause between two checks whether the target has exited.
+const EXIT_CHECK: Duration = Duration::from_millis(5);
 
 /// Maps the segments and starts the agent. After an error the target is restored.
 pub(super) fn attach(
@@ -62,14 +65,14 @@ fn map_and_start(
 ) -> Result<AttachReport, InjectError> {
     let execution = ExecIdentity::of(plan.pid);
     let mappings = read_mappings(plan.pid)?;
-    let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
-        // The memory of a target that is being killed is not readable; soon its exit is visible.
-        std::thread::sleep(Duration::from_millis(20));
-        read_mappings(plan.pid)?;
-        identity::check(plan.pid, plan.start_time)?;
-        return Err(InjectError::BadPlan {
-            reason: "the target's code contains no system call instruction".to_owned(),
-        });
+    let gadgets = match Gadgets::find(plan.pid, execution, &mappings) {
+        Ok(Some(gadgets)) => gadgets,
+        Ok(None) => {
+            return Err(InjectError::BadPlan {
+                reason: "the target's code contains no system call instruction".to_owned(),
+            });
+        }
+        Err(error) => return Err(await_exit(plan, &error)),
     };
     let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
     let first = match held {
@@ -81,6 +84,19 @@ fn map_and_start(
     let second = agent_entry::run(plan, data, Operation::Install, FrameArea::Fresh)?;
     let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, bare_call: first.bare_call, tid: first.tid })
+}
+
+/// Explains why the target's code cannot be read. A target that is being killed has no memory for
+/// as long as its last thread takes to exit.
+fn await_exit(plan: &AttachPlan, unread: &io::Error) -> InjectError {
+    let deadline = Instant::now() + restore::PATIENCE;
+    while Instant::now() < deadline {
+        if let Err(error) = identity::check(plan.pid, plan.start_time) {
+            return error;
+        }
+        std::thread::sleep(EXIT_CHECK);
+    }
+    InjectError::system("reading the target's code", unread)
 }
 
 /// The end of the stop that maps the segments.

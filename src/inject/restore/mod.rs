@@ -176,7 +176,7 @@ impl Restore<'_> {
             return Ok(Attempt::Done(DetachReport::default()));
         }
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
-        let gadgets = gadgets.ok_or(InjectError::Executed)?;
+        let gadgets = gadgets.ok().flatten().ok_or(InjectError::Executed)?;
         let in_use = InUse {
             plan: self.plan,
             data: self.data,

@@ -16,7 +16,8 @@ use crate::proc;
 
 /// Makes the process run the calls of an attach that ends there.
 fn make(pid: i32, calls: &[Syscall]) {
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &proc::mappings(pid).unwrap()).unwrap();
+    let mappings = proc::mappings(pid).unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &mappings).unwrap().unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
     let last = Instant::now() + Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! The few instructions in the target's code that chains use.
 
 use std::ffi::OsStr;
+use std::io;
 
 use super::execution::ExecIdentity;
 use crate::inject::arch::{RESTORERS, SYSCALL, SYSCALL_RETURN};
@@ -26,21 +27,32 @@ pub(in crate::inject) struct Gadgets {
 impl Gadgets {
     /// Searches the mapped code, likely mappings first. Returns `None` if the code contains no
     /// system call at all. The caller has read the mappings in this execution.
+    ///
+    /// # Errors
+    /// Code that could contain a system call cannot be read. The memory of a process that is being
+    /// killed is gone before the process is.
     pub(in crate::inject) fn find(
         pid: i32,
         execution: ExecIdentity,
         mappings: &[Mapping],
-    ) -> Option<Gadgets> {
+    ) -> io::Result<Option<Gadgets>> {
         let mut code: Vec<&Mapping> =
             mappings.iter().filter(|m| m.exec && m.read && is_code(m)).collect();
         code.sort_by_key(|mapping| preference(&mapping.path));
         let (mut syscall, mut syscall_return, mut restorer) = (None, None, None);
+        let mut unread = None;
         for mapping in code {
             if syscall_return.is_some() && restorer.is_some() {
                 break;
             }
             let len = (mapping.end - mapping.start).min(SEARCH_MAX) as usize;
-            let Ok(bytes) = proc::read_memory(pid, mapping.start, len) else { continue };
+            let bytes = match proc::read_memory(pid, mapping.start, len) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    unread = Some(error);
+                    continue;
+                }
+            };
             let find =
                 |pattern: &[u8]| position(&bytes, pattern).map(|at| mapping.start + at as u64);
             // The vDSO has system calls, but none that is reliably followed by a return.
@@ -50,7 +62,13 @@ impl Gadgets {
             }
             syscall = syscall.or_else(|| find(SYSCALL));
         }
-        Some(Gadgets { execution, syscall: syscall_return.or(syscall)?, syscall_return, restorer })
+        match (syscall_return.or(syscall), unread) {
+            (Some(syscall), _) => {
+                Ok(Some(Gadgets { execution, syscall, syscall_return, restorer }))
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Confirms the instructions for a stopped thread. Since the search, the process may have
@@ -88,4 +106,25 @@ fn preference(path: &OsStr) -> u8 {
 
 fn position(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_code_is_an_error_unless_other_code_has_a_system_call() {
+        let pid = std::process::id() as i32;
+        let mappings = proc::mappings(pid).unwrap();
+        let code: Vec<Mapping> =
+            mappings.into_iter().filter(|m| m.exec && m.read && is_code(m)).collect();
+        let mut gone = code[0].clone();
+        // Nothing is mapped there.
+        (gone.start, gone.end) = (1 << 46, (1 << 46) + 4096);
+        let execution = ExecIdentity::of(pid);
+        assert!(Gadgets::find(pid, execution, &[gone.clone()]).is_err());
+        let all = [&[gone][..], &code].concat();
+        assert!(Gadgets::find(pid, execution, &all).unwrap().is_some());
+        assert_eq!(Gadgets::find(pid, execution, &[]).unwrap(), None);
+    }
 }
