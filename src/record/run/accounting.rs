@@ -302,7 +302,8 @@ impl Accounting<'_> {
             // The report must not present estimated time as sampled time.
             let credited_ns = self.program_run.weights.credited.saturating_mul(self.period_ns());
             text.push_str(&format!(
-                ", {} of it estimated for threads that exited or started others between samples",
+                ", {} of it estimated for threads that exited, slept or started others between \
+                 samples",
                 seconds(credited_ns)
             ));
         }

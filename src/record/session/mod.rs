@@ -469,6 +469,7 @@ impl<'a> Session<'a> {
         self.store.threads.scan(true);
         let (source, mut program) = self.sampled();
         source.scan_blocked(&mut program, true);
+        self.weigher.read_last_clocks(&self.store.threads, &self.source.blocked);
         monotonic_now_ns()
     }
 }

@@ -16,18 +16,22 @@ use self::parents::{PARENTS_MAX, Parents};
 use self::remainder::Remainder;
 use crate::proc;
 use crate::record::batch::Batch;
+use crate::record::batch::threads::ThreadKey;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Setup;
 use crate::record::source::perf::{EventFamily, open_anchor};
 use crate::record::source::signal_blocked::{Blocked, blocks};
-use crate::record::store::threads::{Registry, Usage};
+use crate::record::store::threads::{Exit, Registry, Usage};
 
 pub(crate) mod balance;
 pub(crate) mod cpu_clock;
 pub(crate) mod overhead;
 pub(crate) mod parents;
 pub(crate) mod remainder;
+
+/// Most threads whose clocks are read at the end of a recording. One takes about 20 us.
+const LAST_READINGS_MAX: usize = 1024;
 
 /// Decides how much CPU time each sample of one program stands for, and at which rate the program
 /// is sampled.
@@ -38,10 +42,13 @@ pub(crate) struct Weigher {
     cpu_check: Periodic,
     /// The target's CPU time in the kernel at the start, in nanoseconds.
     system_start_ns: u64,
+    period_ns: u64,
     balance: Balance,
     remainder: Remainder,
     parents: Parents,
     overhead: Overhead,
+    /// The clocks of threads just before sampling stopped.
+    last_readings: Vec<(Usage, ThreadCpuReading)>,
 }
 
 /// How the samples of a batch were taken.
@@ -63,8 +70,8 @@ pub(crate) struct BatchOrigin {
 /// Totals of the weights of one program, or of several.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WeightTotals {
-    /// The number of periods that were credited to the last stacks of threads that exited, or that
-    /// started others.
+    /// The number of periods that were credited to the last stacks of threads: of those that
+    /// exited, of those that started others, and of all at the end.
     pub(crate) credited: u64,
     /// Corrections of weights by the threads' own clocks.
     pub(crate) balanced: Balanced,
@@ -93,10 +100,12 @@ impl Weigher {
             cpu: CpuClock::start(pid),
             cpu_check: Periodic::new(std::time::Duration::ZERO),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
+            period_ns: period_ns.max(1),
             balance: Balance::new(period_ns),
             remainder: Remainder::new(period_ns),
             parents: Parents::new(period_ns),
             overhead,
+            last_readings: Vec::new(),
         }
     }
 
@@ -184,11 +193,31 @@ impl Weigher {
     fn balance(&mut self, batch: &mut Batch, until_ns: u64, threads: &Registry, blocked: &Blocked) {
         let late_ns = monotonic_now_ns().saturating_sub(until_ns);
         let remainder = &self.remainder;
-        let clock = |key| {
-            let Usage { tid, cpu_ns, .. } = threads.usage_of(key)?;
-            Some(ThreadCpuReading { cpu_ns, is_signal_blocked: blocked.holds(tid) })
-        };
+        let clock = |key| read_clock(key, threads, blocked).map(|(_, reading)| reading);
         self.balance.correct(batch, late_ns, |key| remainder.weight(key), clock);
+    }
+
+    /// Reads the clocks of the threads with the most samples. The caller stops sampling afterwards.
+    pub(crate) fn read_last_clocks(&mut self, threads: &Registry, blocked: &Blocked) {
+        let keys = self.remainder.heaviest(LAST_READINGS_MAX).into_iter();
+        self.last_readings = keys.filter_map(|key| read_clock(key, threads, blocked)).collect();
+    }
+
+    /// Adds samples for CPU time that threads used by the end of the recording and that no sample
+    /// covers. Most of these threads sleep: those that run on get the next expiry in time.
+    fn settle_last(&mut self, batch: &mut Batch, exits: &[Exit], process_ns: u64) {
+        for (usage, reading) in std::mem::take(&mut self.last_readings) {
+            if exits.iter().any(|exit| exit.key == usage.key) {
+                continue;
+            }
+            let weight = self.remainder.weight(usage.key);
+            let missing = self.balance.missing_at_end(usage.key, reading, weight);
+            let most = self.remainder.unsampled_ns(process_ns) / self.period_ns;
+            let weight = u32::try_from(missing.min(most)).unwrap_or(u32::MAX);
+            if weight > 0 {
+                self.remainder.credit(&usage, weight, monotonic_now_ns(), batch);
+            }
+        }
     }
 
     /// Adds samples for CPU time that no sample covers: of threads that have exited, and of threads
@@ -205,6 +234,8 @@ impl Weigher {
         }
         if origin.until_ns.is_some() {
             self.settle_parents(batch, origin, threads);
+        } else if origin.has_kernel {
+            self.settle_last(batch, &exits, self.cpu.used_ns());
         }
         if batch.samples.len() > before {
             for sample in &batch.samples[before..] {
@@ -255,6 +286,18 @@ impl Weigher {
     pub(crate) fn totals(&self, system_ns: Option<u64>) -> WeightTotals {
         WeightTotals { credited: self.remainder.credited, balanced: self.balance.sum, system_ns }
     }
+}
+
+/// Reads the CPU clock of a thread that is alive.
+fn read_clock(
+    key: ThreadKey,
+    threads: &Registry,
+    blocked: &Blocked,
+) -> Option<(Usage, ThreadCpuReading)> {
+    let usage = threads.usage_of(key)?;
+    let is_signal_blocked = blocked.holds(usage.tid);
+    let reading = ThreadCpuReading { cpu_ns: usage.cpu_ns, is_signal_blocked };
+    Some((usage, reading))
 }
 
 /// The counts that the cost of sampling is computed from.

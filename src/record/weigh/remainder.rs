@@ -15,8 +15,8 @@
 //!   about thirty thread-creation storms, by up to half of the true value.)
 //!
 //! # Does not
-//! - credit time to threads that are alive and start no others. Each misses less than one period,
-//!   which the next expiry covers.
+//! - credit time to threads that are alive and start no others, before the recording ends. Each
+//!   misses less than one period, which the next expiry covers.
 
 use std::collections::HashMap;
 
@@ -134,6 +134,16 @@ impl Remainder {
     /// Returns the weight of the samples of a thread that is alive, in periods.
     pub(crate) fn weight(&self, key: ThreadKey) -> u64 {
         self.threads.get(&key).map_or(0, |thread| thread.weight)
+    }
+
+    /// Returns up to `most` threads that are alive and whose last stack is known, those with the
+    /// most weight first.
+    pub(crate) fn heaviest(&self, most: usize) -> Vec<ThreadKey> {
+        let with_stack = self.threads.iter().filter(|(_, thread)| thread.trace.is_some());
+        let mut keys: Vec<(u64, ThreadKey)> =
+            with_stack.map(|(key, thread)| (thread.weight, *key)).collect();
+        keys.sort_unstable_by(|a, b| b.cmp(a));
+        keys.into_iter().take(most).map(|(_, key)| key).collect()
     }
 
     /// Returns the part of the process's CPU time `cpu_ns` that no sample covers, in nanoseconds.

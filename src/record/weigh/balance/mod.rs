@@ -22,10 +22,12 @@
 //!   made up for by at most [`BELIEVED_EXPIRIES`] in each check. If the reason is known, they are
 //!   not made up for at all.
 //!
+//! - At the end of the recording, the clocks are read before sampling stops. So they tell how much
+//!   time the samples must cover at least, and only missing time is corrected.
+//!
 //! # Does not
 //! - read a thread's clock more often than once in [`CHECK_EXPIRIES`] samples, whatever the number
-//!   of threads.
-//! - check the end of the recording, when threads have run on without being sampled.
+//!   of threads, and once at the end.
 
 use std::collections::HashMap;
 
@@ -151,6 +153,22 @@ impl Balance {
             // sample stays: its flag says that the thread started during the recording.
             batch.samples.retain(|sample| sample.weight > 0 || sample.flags & flags::FIRST != 0);
         }
+    }
+
+    /// Returns the periods that the samples of a thread miss at the end of the recording.
+    ///
+    /// `weight` is the sum of the weights of all its samples, in periods. The clock was read before
+    /// sampling stopped.
+    pub(crate) fn missing_at_end(
+        &mut self,
+        key: ThreadKey,
+        reading: ThreadCpuReading,
+        weight: u64,
+    ) -> u64 {
+        let mut check = self.checks.remove(&key).unwrap_or_default();
+        let missing_ns = check.missing_ns(reading, weight, (self.period_ns, self.expiry_ns()));
+        let periods = beyond(missing_ns, self.expiry_ns(), 0) / self.period_ns;
+        u64::try_from(periods).unwrap_or(0)
     }
 
     /// Forgets threads that have exited: `remainder` settles what their samples still miss.

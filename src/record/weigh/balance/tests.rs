@@ -104,6 +104,24 @@ fn over_many_checks_a_thread_gets_its_cpu_time() {
     assert!(added > 100 && removed > 100, "nothing was wrong: {added}, {removed}");
 }
 
+/// The last expiries of both families may all have been missed.
+#[test]
+fn what_the_last_expiries_missed_is_known_at_the_end() {
+    let mut thread = FakeThread::new();
+    thread.turn(20_000, &[1; 20]);
+    // Too few samples for a check.
+    thread.turn(13_500, &[1; 2]);
+    assert_eq!(thread.missing_us(), 11_500);
+    let reading = |cpu_ns, is_signal_blocked| ThreadCpuReading { cpu_ns, is_signal_blocked };
+    let mut missing = |reading| thread.balance.missing_at_end(THREAD, reading, thread.weight);
+    // Of one period the expiry may not be due yet.
+    assert_eq!(missing(reading(thread.cpu_ns, false)), 10);
+    assert_eq!(missing(reading(thread.cpu_ns, true)), 0, "the signal was blocked");
+    assert_eq!(missing(reading(23_000_000, false)), 0);
+    assert_eq!(missing(reading(10_000_000, false)), 0, "an excess stays");
+    assert_eq!(missing(reading(u64::MAX, false)), 255, "no sampling error explains that");
+}
+
 #[test]
 fn a_clock_is_read_once_in_sixteen_samples_or_more() {
     let mut thread = FakeThread::new();
