@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::time::Duration;
 
 use traceprof::trace::{LoadedTrace, LocationId, RunState, Sample, TextId, Value, load};
 use traceprof_abi::storage::log::flags::{KERNEL, WALL};
 
-use crate::common::{Outcome, Target, alone, needs_recording, record, variant};
+use crate::common::{Outcome, Target, alone, needs_recording, record, record_cpu, variant};
 
 /// The context of one sample: trace id (upper and lower half), span id, attributes by name.
 type SampleContext = (u64, u64, u64, Vec<(String, String)>);
@@ -105,9 +106,11 @@ fn expect_contexts(spans: &Spans, may_lack: bool) {
     }
 }
 
-fn recorded(target: Command, seconds: u32, args: &[&str]) -> (LoadedTrace, Outcome) {
+/// Records a variant until it has used twice the CPU time at which the last attribute gets its name.
+fn recorded(target: Command, args: &[&str]) -> (LoadedTrace, Outcome) {
     let mut target = Target::spawn(target);
-    let outcome = record(target.pid(), seconds, &[&["--freq", "499"], args].concat());
+    let args = [&["--freq", "499"], args].concat();
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &args);
     target.goes_on_and_ends_by_itself();
     (load(&outcome.trace.path()).expect("a trace"), outcome)
 }
@@ -115,7 +118,7 @@ fn recorded(target: Command, seconds: u32, args: &[&str]) -> (LoadedTrace, Outco
 /// Records a variant. Samples of handlers must have their contexts; samples from the kernel have
 /// the right context or none.
 fn check(command: Command, may_lack: bool) -> Outcome {
-    let (loaded, outcome) = recorded(command, 6, &[]);
+    let (loaded, outcome) = recorded(command, &[]);
     let handled = spans(&loaded, |flags| flags & (WALL | KERNEL) == 0);
     expect_contexts(&handled, may_lack);
     for (function, found) in spans(&loaded, |flags| flags & KERNEL != 0) {
@@ -170,7 +173,7 @@ fn a_program_publishes_with_its_own_variable() {
 fn timer_samples_have_the_context_too() {
     needs_recording!();
     let _machine = alone();
-    let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), 6, &["--engine", "timer"]);
+    let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), &["--engine", "timer"]);
     expect_contexts(&spans(&loaded, |flags| flags & (WALL | KERNEL) == 0), false);
 }
 
@@ -182,45 +185,91 @@ fn a_static_program_publishes_with_its_own_variable() {
 }
 
 #[test]
-fn libraries_publish_with_each_tls_model() {
+fn a_library_of_the_general_model_publishes() {
     needs_recording!();
     let _machine = alone();
-    let dynamic = library("otel_general.so", "cc", &[]);
-    check(linked("otel_general", "cc", &dynamic), false);
-    let descriptor = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
-    check(linked("otel_descriptor", "cc", &descriptor), false);
-    let initial = library("otel_initial.so", "cc", &["-ftls-model=initial-exec"]);
-    check(linked("otel_initial", "cc", &initial), false);
+    let library = library("otel_general.so", "cc", &[]);
+    check(linked("otel_general", "cc", &library), false);
 }
 
 #[test]
-fn libraries_that_are_loaded_later_publish_from_then_on() {
+fn a_library_with_descriptors_publishes() {
     needs_recording!();
     let _machine = alone();
-    let dynamic = library("otel_general.so", "cc", &[]);
-    check(loads("otel_loads", "cc", &dynamic), true);
-    let descriptor = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
-    check(loads("otel_loads", "cc", &descriptor), true);
+    let library = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
+    check(linked("otel_descriptor", "cc", &library), false);
+}
+
+#[test]
+fn a_library_of_the_initial_model_publishes() {
+    needs_recording!();
+    let _machine = alone();
+    let library = library("otel_initial.so", "cc", &["-ftls-model=initial-exec"]);
+    check(linked("otel_initial", "cc", &library), false);
+}
+
+#[test]
+fn a_library_that_is_loaded_later_publishes_from_then_on() {
+    needs_recording!();
+    let _machine = alone();
+    let library = library("otel_general.so", "cc", &[]);
+    check(loads("otel_loads", "cc", &library), true);
+}
+
+#[test]
+fn one_with_descriptors_publishes_from_then_on() {
+    needs_recording!();
+    let _machine = alone();
+    let library = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
+    check(loads("otel_loads", "cc", &library), true);
+}
+
+#[test]
+fn one_with_large_variables_publishes_from_then_on() {
+    needs_recording!();
+    let _machine = alone();
     let large = ["-mtls-dialect=gnu2", "-DLARGE"];
-    let large = library("otel_large.so", "cc", &large);
-    check(loads("otel_loads", "cc", &large), true);
+    let library = library("otel_large.so", "cc", &large);
+    check(loads("otel_loads", "cc", &library), true);
 }
 
 #[test]
-fn programs_of_another_c_library_publish_as_well() {
+fn a_musl_program_publishes() {
     needs_recording!();
     let _machine = alone();
     check(otel("otel_musl", "musl-gcc", &[EXPORT]), false);
+}
+
+#[test]
+fn a_static_musl_program_publishes() {
+    needs_recording!();
+    let _machine = alone();
     check(otel("otel_musl_static", "musl-gcc", &["-static"]), false);
-    let dynamic = library("otel_musl_general.so", "musl-gcc", &[]);
-    check(linked("otel_musl_general", "musl-gcc", &dynamic), false);
-    check(loads("otel_musl_loads", "musl-gcc", &dynamic), true);
+}
+
+#[test]
+fn a_musl_library_publishes() {
+    needs_recording!();
+    let _machine = alone();
+    let library = library("otel_musl_general.so", "musl-gcc", &[]);
+    check(linked("otel_musl_general", "musl-gcc", &library), false);
+}
+
+#[test]
+fn a_musl_library_that_is_loaded_later_publishes() {
+    needs_recording!();
+    let _machine = alone();
+    let library = library("otel_musl_general.so", "musl-gcc", &[]);
+    check(loads("otel_musl_loads", "musl-gcc", &library), true);
 }
 
 /// Checks that the samples of `sleeper` while it sleeps have its context or none. Returns the
 /// number without context and the number of all.
 fn slept(command: Command) -> (u64, u64) {
-    let (loaded, _) = recorded(command, 6, &["--mode", "cpu,wall"]);
+    let mut target = Target::spawn(command);
+    let outcome = record(target.pid(), 6, &["--freq", "499", "--mode", "cpu,wall"]);
+    target.goes_on_and_ends_by_itself();
+    let loaded = load(&outcome.trace.path()).expect("a trace");
     let names = names(&loaded);
     let mut slept: BTreeMap<SampleContext, u64> = BTreeMap::new();
     let sleeper = loaded.threads.iter().find(|it| it.thread().name == "sleeper");

@@ -1,7 +1,7 @@
 /* Threads that publish the span that they work on in OpenTelemetry's format (OTEP 4947), and a
  * process that publishes its context (OTEP 4719). Each function is only called within its own span.
  * "worker" attaches a record for each span. "changer" changes its record. "later" has an attribute
- * whose name comes after three seconds. "sleeper" sleeps most of the time. "silent" has no record.
+ * whose name comes after some time. "sleeper" sleeps most of the time. "silent" has no record.
  * "invalid" has a record that is not valid. "garbage" has a variable that points to unreadable
  * memory. "baseless" has no thread pointer for a while, or one that leads nowhere. "raw" is made by
  * clone without its own thread block: it has the thread pointer of "maker", which has a record and
@@ -23,6 +23,8 @@
 #endif
 
 #define WORK_NS 3000000u
+/* The CPU time of the process until the last attribute gets its name. */
+#define UNNAMED_NS 2000000000u
 #define PAGE 4096
 #define FENCE __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
@@ -345,8 +347,10 @@ int main(int argc, char **argv) {
     for (size_t number = 0; number < sizeof bodies / sizeof *bodies; number++)
         if (pthread_create(&threads[number], NULL, bodies[number], NULL) != 0)
             return 1;
-    wait.tv_sec = 3;
-    nanosleep(&wait, NULL);
+    /* CPU time, because a busy machine gives the threads little of it in any other time. */
+    const struct timespec moment = {.tv_nsec = 10000000};
+    while (!stop && clock_ns(CLOCK_PROCESS_CPUTIME_ID) < UNNAMED_NS)
+        nanosleep(&moment, NULL);
     publish(3);
     is_named = 1;
     for (size_t number = 0; number < sizeof bodies / sizeof *bodies; number++)
