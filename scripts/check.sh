@@ -43,6 +43,18 @@ lint() {
     gate scripts/loom.sh
 }
 
+# Prints the tests of tests/rotation.txt that a run with this seed leaves out.
+others_in_rotation() {
+    local -a alike
+    local number turn=$1
+    while read -r -a alike; do
+        turn=$((turn + 1))
+        for number in "${!alike[@]}"; do
+            ((turn % ${#alike[@]} == number)) || printf '%s\n' "${alike[number]}"
+        done
+    done < <(grep -v -e '^#' -e '^$' tests/rotation.txt)
+}
+
 tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then
@@ -53,6 +65,10 @@ if $is_quick; then
 fi
 # The seed of the tests' random choices.
 export TRACEPROF_TEST_SEED=${TRACEPROF_TEST_SEED-$(date +%s)}
+if ! $is_quick && [[ -z ${TRACEPROF_TEST_LONG-} ]]; then
+    left_out=$(others_in_rotation "$TRACEPROF_TEST_SEED")
+    chosen=(-E "not (test(=${left_out//$'\n'/) + test(=}))")
+fi
 
 install_nextest
 gate cargo fmt --all --check
@@ -71,6 +87,9 @@ if ! $is_quick; then
     gate cargo test --workspace --doc
 fi
 printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
+if [[ -n ${left_out-} ]]; then
+    printf '\n== Left out in this run, by the seed (tests/rotation.txt):\n%s\n' "$left_out" >&2
+fi
 # Twice as many as there are processors, because recording tests sleep most of the time.
 gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) * 2)) || failed=$?
 scripts/slowest.sh "$target/nextest/default/junit.xml"

@@ -1,5 +1,5 @@
-//! The filters of `.config/nextest.toml` name tests that exist: a renamed test must not lose its
-//! group, and with it what it needs of the machine.
+//! The filters of `.config/nextest.toml` and the lines of `tests/rotation.txt` name tests that exist:
+//! a renamed test must not lose its group, and with it what it needs of the machine.
 
 use super::source::{self, Source};
 
@@ -34,8 +34,9 @@ fn is_there(tree: &[Source], (module, name): &(String, String)) -> bool {
     let (file, folder) = (format!("tests/{file}.rs"), format!("tests/{file}/"));
     let mut own = tree.iter().filter(|it| it.path == file || it.path.starts_with(&folder));
     let unit_tests = format!("src/{}", module.replace("::", "/"));
-    own.any(|it| it.text.contains(&format!("fn {name}")))
-        || tree.iter().any(|it| it.path.starts_with(&unit_tests))
+    // A pattern of unit tests may end with a module.
+    let has_name = |it: &Source| name.ends_with("::") || it.text.contains(&format!("fn {name}"));
+    own.any(has_name) || tree.iter().any(|it| it.path.starts_with(&unit_tests) && has_name(it))
 }
 
 mod tests {
@@ -49,6 +50,24 @@ mod tests {
         assert!(named.len() > 50, "{named:?}");
         let missing: Vec<_> = named.iter().filter(|it| !is_there(&tree, it)).collect();
         assert!(missing.is_empty(), "filters without tests: {missing:?}");
+    }
+
+    #[test]
+    fn the_rotation_names_tests_that_exist_and_each_once() {
+        let tree = source::tree();
+        let rotation = tree.iter().find(|file| file.path == "tests/rotation.txt").expect("lines");
+        let lines = rotation.text.lines().filter(|it| !it.is_empty() && !it.starts_with('#'));
+        let lines: Vec<Vec<&str>> = lines.map(|it| it.split(' ').collect()).collect();
+        assert!(lines.len() > 5 && lines.iter().all(|it| it.len() > 1), "{lines:?}");
+        let names: Vec<&str> = lines.concat();
+        let pair = |name: &str| {
+            let (module, name) = name.rsplit_once("::").unwrap_or(("", name));
+            (module.to_owned(), format!("{name}()"))
+        };
+        let missing: Vec<_> = names.iter().filter(|it| !is_there(&tree, &pair(it))).collect();
+        assert!(missing.is_empty(), "lines without tests: {missing:?}");
+        let once: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(once.len(), names.len(), "{names:?}");
     }
 
     #[test]
