@@ -13,7 +13,8 @@ use traceprof_abi::storage::log::flags::{KERNEL, WALL};
 
 use crate::common::{
     Outcome, Recorder, Target, Trace, alone, as_nobody, needs_recording, program,
-    program_for_everyone, record, scratch_dir, skip, together, traceprof, variant, wait_until,
+    program_for_everyone, record, record_cpu, scratch_dir, skip, together, traceprof, variant,
+    wait_until,
 };
 
 /// The context of one sample: span, root span, tags by name.
@@ -103,7 +104,8 @@ fn load_of(outcome: &Outcome) -> LoadedTrace {
 
 fn check_handlers(args: &[&str]) -> Outcome {
     let mut target = Target::start("spans", &[]);
-    let outcome = record(target.pid(), 5, &[args, &["--freq", "997"]].concat());
+    let args = [args, &["--freq", "997"]].concat();
+    let outcome = record_cpu(target.pid(), Duration::from_secs(8), &args);
     target.goes_on_and_ends_by_itself();
     let loaded = load_of(&outcome);
     expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
@@ -236,7 +238,7 @@ fn a_table_without_a_name_is_found_by_the_symbol_of_its_writer() {
     let mut target = Target::spawn(command);
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("mappings");
     assert!(!maps.contains("traceprof_context"), "{maps}");
-    let outcome = record(target.pid(), 4, &["--freq", "997"]);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &["--freq", "997"]);
     target.goes_on_and_ends_by_itself();
     let loaded = load_of(&outcome);
     expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
@@ -327,7 +329,7 @@ fn no_timer_sample_mixes_two_spans() {
 
 fn posing(mode: &str) -> Outcome {
     let mut target = Target::start("posing_tables", &[mode]);
-    let outcome = record(target.pid(), 3, &["--freq", "997"]);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &["--freq", "997"]);
     target.goes_on_and_ends_by_itself();
     assert!(outcome.trace.number("samples") > 300, "{mode}: {}", outcome.text());
     outcome

@@ -8,7 +8,7 @@ use std::time::Duration;
 use traceprof::trace::{LoadedTrace, LocationId, RunState, Sample, TextId, Value, load};
 use traceprof_abi::storage::log::flags::{KERNEL, WALL};
 
-use crate::common::{Outcome, Target, alone, needs_recording, record, record_cpu, variant};
+use crate::common::{Outcome, Target, alone, needs_recording, record_cpu, variant};
 
 /// The context of one sample: trace id (upper and lower half), span id, attributes by name.
 type SampleContext = (u64, u64, u64, Vec<(String, String)>);
@@ -30,6 +30,9 @@ const FUNCTIONS: [&str; 9] = [
 ];
 /// The flag with which a program exports its own variable.
 const EXPORT: &str = "-Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
+
+/// Twice the CPU time after which the last attribute gets its name.
+const NAMED: Duration = Duration::from_secs(4);
 
 fn context((high, low, span): (u64, u64, u64), attributes: &[(&str, &str)]) -> SampleContext {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -106,11 +109,11 @@ fn expect_contexts(spans: &Spans, may_lack: bool) {
     }
 }
 
-/// Records a variant until it has used twice the CPU time at which the last attribute gets its name.
-fn recorded(target: Command, args: &[&str]) -> (LoadedTrace, Outcome) {
+/// Records a variant until it has used this much CPU time.
+fn recorded(target: Command, cpu: Duration, args: &[&str]) -> (LoadedTrace, Outcome) {
     let mut target = Target::spawn(target);
     let args = [&["--freq", "499"], args].concat();
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &args);
+    let outcome = record_cpu(target.pid(), cpu, &args);
     target.goes_on_and_ends_by_itself();
     (load(&outcome.trace.path()).expect("a trace"), outcome)
 }
@@ -118,7 +121,7 @@ fn recorded(target: Command, args: &[&str]) -> (LoadedTrace, Outcome) {
 /// Records a variant. Samples of handlers must have their contexts; samples from the kernel have
 /// the right context or none.
 fn check(command: Command, may_lack: bool) -> Outcome {
-    let (loaded, outcome) = recorded(command, &[]);
+    let (loaded, outcome) = recorded(command, NAMED, &[]);
     let handled = spans(&loaded, |flags| flags & (WALL | KERNEL) == 0);
     expect_contexts(&handled, may_lack);
     for (function, found) in spans(&loaded, |flags| flags & KERNEL != 0) {
@@ -173,7 +176,7 @@ fn a_program_publishes_with_its_own_variable() {
 fn timer_samples_have_the_context_too() {
     needs_recording!();
     let _machine = alone();
-    let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), &["--engine", "timer"]);
+    let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), NAMED, &["--engine", "timer"]);
     expect_contexts(&spans(&loaded, |flags| flags & (WALL | KERNEL) == 0), false);
 }
 
@@ -266,10 +269,7 @@ fn a_musl_library_that_is_loaded_later_publishes() {
 /// Checks that the samples of `sleeper` while it sleeps have its context or none. Returns the
 /// number without context and the number of all.
 fn slept(command: Command) -> (u64, u64) {
-    let mut target = Target::spawn(command);
-    let outcome = record(target.pid(), 6, &["--freq", "499", "--mode", "cpu,wall"]);
-    target.goes_on_and_ends_by_itself();
-    let loaded = load(&outcome.trace.path()).expect("a trace");
+    let (loaded, _) = recorded(command, Duration::from_secs(8), &["--mode", "cpu,wall"]);
     let names = names(&loaded);
     let mut slept: BTreeMap<SampleContext, u64> = BTreeMap::new();
     let sleeper = loaded.threads.iter().find(|it| it.thread().name == "sleeper");
