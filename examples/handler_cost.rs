@@ -10,6 +10,7 @@
 //! This is a benchmark: it maps memory at an address that it chooses, and jumps into it.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
+use std::arch::naked_asm;
 use std::cell::Cell;
 use std::fs;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,10 +27,60 @@ use traceprof_abi::storage::table;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 const BASE: u64 = 0x1000_0000_0000;
+/// `jmp rbx`.
+const JUMP_TO_RBX: [u8; 2] = [0xff, 0xe3];
 const BATCH: u32 = 2000;
 const BATCHES: usize = 101;
+/// Words of stack below a signal frame.
+const ROOM: usize = 8193;
 
-type Handler = unsafe extern "C" fn(i32, *const Info, *const libc::c_void);
+/// Calls the handler as the kernel does: on a signal frame, from which it returns to the agent's
+/// restorer. [`install`] replaces the restorer with a jump back to here.
+///
+/// # Safety
+/// The arguments are parts of one frame, whose return slot holds the restorer's address, and the
+/// image's handler. The memory below the frame is a stack for it.
+#[unsafe(naked)]
+unsafe extern "C" fn call_handler(
+    signo: i32,
+    info: *const Info,
+    context: *const Context,
+    frame: *const SignalFrame,
+    handler: u64,
+) {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "mov rbp, rsp",
+        "lea rbx, [rip + 2f]",
+        "mov rsp, rcx",
+        "jmp r8",
+        "2:",
+        "mov rsp, rbp",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+    )
+}
+
+/// The start of the kernel's signal frame.
+#[repr(C)]
+struct SignalFrame {
+    return_slot: u64,
+    context: Context,
+    info: Info,
+}
+
+/// The part of the kernel's `ucontext` that its frame contains.
+type Context = [u64; 38];
+
+/// Room for the handler's stack, with the frame at its end. As in the kernel's frames, the return
+/// slot is 8 bytes below a multiple of 16.
+#[repr(C, align(16))]
+struct Stack {
+    room: [u64; ROOM],
+    frame: SignalFrame,
+}
 
 #[repr(C)]
 struct Info {
@@ -45,7 +96,8 @@ struct Info {
 }
 
 thread_local! {
-    static HANDLER: Cell<u64> = const { Cell::new(0) };
+    /// The image's handler and its restorer.
+    static HANDLER: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static RESULT: Cell<f64> = const { Cell::new(0.0) };
 }
 
@@ -55,8 +107,9 @@ struct Bench {
     results: Receiver<(u32, f64)>,
 }
 
-/// The address of the image's handler and the data segment, for the measuring thread.
-type Setup = (u64, DataSegment);
+/// The addresses of the image's handler and restorer, and the data segment, for the measuring
+/// thread.
+type Setup = ((u64, u64), DataSegment);
 
 impl Bench {
     fn start() -> (Sender<Setup>, Self) {
@@ -126,8 +179,7 @@ fn down(depth: u32, signal: i32) -> u32 {
 }
 
 extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c_void) {
-    // SAFETY: the address is the image's handler, of this signature.
-    let handler = unsafe { std::mem::transmute::<usize, Handler>(HANDLER.get() as usize) };
+    let (handler, return_slot) = HANDLER.get();
     let data = u64::from(layout::SIG_DATA_MARK) << 48;
     let info = Info {
         signo: libc::SIGTRAP,
@@ -140,12 +192,18 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
         flags: 0,
         rest: [0; 11],
     };
+    // SAFETY: the kernel put this much of a context there.
+    let context = unsafe { context.cast::<Context>().read() };
+    let stack =
+        Box::new(Stack { room: [0; ROOM], frame: SignalFrame { return_slot, context, info } });
+    let frame = std::hint::black_box(&raw const stack.frame);
+    let SignalFrame { info, context, .. } = &stack.frame;
     let mut times: Vec<f64> = (0..BATCHES)
         .map(|_| {
             let start = Instant::now();
             for _ in 0..BATCH {
-                // SAFETY: it is a real context of this thread, on whose stack this code runs.
-                unsafe { handler(5, &raw const info, context) };
+                // SAFETY: it is a real context of this thread, and the room below it is unused.
+                unsafe { call_handler(5, info, context, frame, handler) };
             }
             start.elapsed().as_nanos() as f64 / f64::from(BATCH)
         })
@@ -155,7 +213,7 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
 }
 
 /// Maps the three segments, lays out image and tables, and turns sampling on.
-fn install() -> (u64, DataSegment) {
+fn install() -> ((u64, u64), DataSegment) {
     let map = |at: u64, len: u64| {
         let flags = libc::MAP_PRIVATE
             | libc::MAP_ANONYMOUS
@@ -173,6 +231,7 @@ fn install() -> (u64, DataSegment) {
     // SAFETY: the mapping above, which nothing else knows yet.
     let room = unsafe { std::slice::from_raw_parts_mut(code, layout::CODE_LEN as usize) };
     let entries = image::lay_out(room, BASE).expect("the image can be laid out");
+    room[(entries.restorer - BASE) as usize..][..2].copy_from_slice(&JUMP_TO_RBX);
     // SAFETY: whole pages of the mapping above.
     unsafe { libc::mprotect(code.cast(), room.len(), libc::PROT_READ | libc::PROT_EXEC) };
     // SAFETY: zeroed, aligned memory that stays mapped.
@@ -198,7 +257,7 @@ fn install() -> (u64, DataSegment) {
     }
     Rotation::start(&all, &control.active);
     control.state.store(AgentState::Sampling as u32, Ordering::Release);
-    (entries.handler, data)
+    ((entries.handler, entries.restorer), data)
 }
 
 fn publish(words: &'static [AtomicU64]) {

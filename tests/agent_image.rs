@@ -60,17 +60,23 @@ fn it_has_no_thread_local_storage_and_no_interpreter() {
     }
 }
 
+/// Returns the image's code as objdump writes it, without the bytes of the instructions.
+pub(super) fn disassembly() -> String {
+    let dir = scratch_dir();
+    let file = dir.path().join("agent.so");
+    std::fs::write(&file, image::bytes()).unwrap();
+    let words = ["--disassemble", "--no-show-raw-insn"];
+    let output = Command::new("objdump").args(words).arg(&file).output();
+    let output = output.expect("objdump of the Debian package binutils");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// The agent reads a thread's context through the thread pointer as a plain number. It never uses
 /// the segment register through which a compiler reaches thread-local variables: they may not exist
 /// yet, or may belong to no library.
 #[test]
 fn it_reads_the_thread_pointer_and_no_thread_local_variable() {
-    let dir = scratch_dir();
-    let file = dir.path().join("agent.so");
-    std::fs::write(&file, image::bytes()).unwrap();
-    let output = Command::new("objdump").arg("--disassemble").arg(&file).output();
-    let output = output.expect("objdump of the Debian package binutils");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = disassembly();
     let instructions = text.lines().filter(|line| line.starts_with("    ")).count();
     assert!(instructions > 1000, "{instructions} instructions are too few for the agent");
     let find = |word: &str| text.lines().filter(|line| line.contains(word)).collect::<Vec<_>>();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent_image; // what the agent image must not contain
+mod agent_stack; // how much stack the handler uses
 mod agreement; // damaged traces: all commands say the same
 mod baseline; // the targets without a recorder
 mod budget; // a trace writer's memory

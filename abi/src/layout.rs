@@ -55,10 +55,19 @@ pub const THREAD_SLOT_BYTES: u64 = 128;
 pub const INITIAL_THREAD_SLOTS: u32 = 256;
 /// Maximum number of thread slots.
 pub const THREAD_SLOTS: usize = 16384;
-/// Offset of the threads' frame buffers, [`SCRATCH_STRIDE`] bytes for each slot.
+/// Offset of the threads' scratch memory, [`SCRATCH_STRIDE`] bytes for each slot: the frame buffer,
+/// then the handler's stack. If that stack ever overflowed, it would only overwrite the frames of
+/// its own thread.
 pub const SCRATCH_OFFSET: u64 = 0x100_0000;
-/// Size of one thread slot's frame buffer in bytes.
-pub const SCRATCH_STRIDE: u64 = 0x2000;
+/// Size of one thread slot's scratch memory in bytes.
+pub const SCRATCH_STRIDE: u64 = HANDLER_STACK_OFFSET + HANDLER_STACK_BYTES;
+/// Offset of the handler's stack within a thread slot's scratch memory, a multiple of 16.
+pub const HANDLER_STACK_OFFSET: u64 = 0x2000;
+/// Size of that stack in bytes: more than the handler needs there.
+pub const HANDLER_STACK_BYTES: u64 = 0x1000;
+/// The most bytes of the thread's own stack that the handler needs below the kernel's signal frame.
+/// A test of the image measures both needs.
+pub const HANDLER_NEED_BYTES: u64 = 512;
 /// Maximum number of recorded frames of a stack. A deeper stack is marked truncated.
 pub const DEPTH_MAX: usize = 1024;
 /// Offset of the first trace table.
@@ -407,7 +416,8 @@ mod asserts {
     const _: () =
         assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
     const _: () = assert!(THREAD_SLOTS <= 1 << TIMER_SLOT_BITS);
-    const _: () = assert!(SCRATCH_STRIDE >= DEPTH_MAX as u64 * 8);
+    const _: () = assert!(HANDLER_STACK_OFFSET >= DEPTH_MAX as u64 * 8);
+    const _: () = assert!(SCRATCH_OFFSET.is_multiple_of(16) && SCRATCH_STRIDE.is_multiple_of(16));
     const _: () =
         assert!(TRACE_TABLES_OFFSET + TRACE_TABLES as u64 * TRACE_TABLE_STRIDE <= DATA_LEN);
     const _: () = assert!(CODE_LEN <= TABLES_DISTANCE);

@@ -87,15 +87,26 @@ impl DataSegment {
         }
     }
 
-    /// Returns the frame buffer of a thread slot: [`layout::SCRATCH_STRIDE`] / 8 words. `None` if
-    /// there is no such slot.
+    /// Returns the frame buffer of a thread slot: [`layout::DEPTH_MAX`] words. `None` if there is
+    /// no such slot.
     pub fn scratch<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
+        self.scratch_part(slot, 0, layout::DEPTH_MAX)
+    }
+
+    /// Returns the handler's stack of a thread slot. `None` if there is no such slot.
+    pub fn handler_stack<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
+        let words = layout::HANDLER_STACK_BYTES as usize / 8;
+        self.scratch_part(slot, layout::HANDLER_STACK_OFFSET, words)
+    }
+
+    /// Returns words at this offset of a thread slot's scratch memory, in which they all are.
+    fn scratch_part<'a>(self, slot: usize, offset: u64, words: usize) -> Option<&'a [AtomicU64]> {
         if slot >= layout::THREAD_SLOTS {
             return None;
         }
-        let offset = layout::SCRATCH_OFFSET + slot as u64 * layout::SCRATCH_STRIDE;
-        // SAFETY: `layout` asserts the region for all slots below this count.
-        Some(unsafe { self.slice(offset, layout::SCRATCH_STRIDE as usize / 8) })
+        let start = layout::SCRATCH_OFFSET + slot as u64 * layout::SCRATCH_STRIDE;
+        // SAFETY: `layout` asserts the region for all slots below this count, and its parts.
+        Some(unsafe { self.slice(start + offset, words) })
     }
 
     /// Returns the context sources that the handlers read.

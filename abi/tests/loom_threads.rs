@@ -6,6 +6,7 @@
 mod model;
 mod registry;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use registry::Registry;
@@ -175,4 +176,34 @@ fn a_thread_is_primed_once_and_not_after_its_end() {
 #[test]
 fn prime_and_retire() {
     model::check(BOUND, &[Mistake::BlindSwap], a_thread_is_primed_once_and_not_after_its_end);
+}
+
+/// A thread and a forked child's thread with the same id take a sample in the same scratch memory.
+fn one_handler_at_a_time_uses_the_scratch_memory() {
+    let registry = Arc::new(Registry::new(2, 1));
+    let memory = Arc::new(UnsafeCell::new(0));
+    let slot = registry.claim(7);
+    let handler = |registry: Arc<Registry>, memory: Arc<UnsafeCell<u32>>| {
+        move || {
+            let slot = &registry.slots[slot];
+            let entered = slot.enter();
+            if entered {
+                // loom refuses an access during another, and one that no ordering precedes.
+                memory.with_mut(|_| ());
+                slot.leave();
+            }
+            entered
+        }
+    };
+    let childs = thread::spawn(handler(Arc::clone(&registry), Arc::clone(&memory)));
+    let own = handler(Arc::clone(&registry), memory)();
+    let childs = childs.join().unwrap();
+    assert!(own || childs);
+    assert!(registry.slots[slot].enter(), "both have left");
+}
+
+#[test]
+fn enter_and_enter() {
+    let mistakes = [Mistake::AllRelaxed, Mistake::BlindSwap];
+    model::check(BOUND, &mistakes, one_handler_at_a_time_uses_the_scratch_memory);
 }

@@ -129,16 +129,14 @@ extern "C" fn on_signal(_: i32, info: &Info, _: *const libc::c_void) {
     let Some(thread) = shared.threads.get(info.value as usize) else {
         return count(&counts.broken);
     };
-    // Relaxed: only this thread uses it, as in the agent.
-    if thread.inside.load(Ordering::Relaxed) != 0 {
+    // Acquire: pairs with the Release below, as in the agent.
+    if thread.inside.swap(1, Ordering::Acquire) != 0 {
         count(&counts.nested);
         return put_nested(shared, info.value, get(&thread.turns));
     }
-    thread.inside.store(1, Ordering::Relaxed);
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
     sample(shared, info.value, thread);
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    thread.inside.store(0, Ordering::Relaxed);
+    // Release: pairs with the Acquire above.
+    thread.inside.store(0, Ordering::Release);
 }
 
 /// Does what the agent's handler does, with an invented stack.

@@ -30,6 +30,9 @@ pub struct Frame<'a> {
     pub context: &'a UserContext,
     /// The return address of the handler: the restorer.
     pub return_slot: &'a mut u64,
+    /// Whether the kernel called the handler by the agent's own action: on the kernel's frame, from
+    /// which it returns by the agent's restorer. That action's mask blocks all signals until then.
+    pub is_direct: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -41,15 +44,14 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// `return_slot` is the stack pointer at the handler's entry. The other arguments are those of
-    /// the call, which outlive the frame if they are structures.
+    /// the call, which outlive the frame if they are structures, and the agent's restorer.
     pub unsafe fn of_call(
-        signal: i32,
-        info: *const SigInfo,
-        context: *const UserContext,
+        (signal, info, context): (i32, *const SigInfo, *const UserContext),
         return_slot: *mut u64,
+        restorer: u64,
     ) -> Option<Self> {
-        let is_sound = is_kernel_frame(return_slot, context, info)
-            || (is_structure(info) && is_structure(context));
+        let is_kernels = is_kernel_frame(return_slot, context, info);
+        let is_sound = is_kernels || (is_structure(info) && is_structure(context));
         if !is_sound {
             return None;
         }
@@ -59,8 +61,9 @@ impl<'a> Frame<'a> {
         let context = unsafe { &*context };
         // SAFETY: the slot contains the handler's return address, and nothing else refers to it.
         let return_slot = unsafe { &mut *return_slot };
+        let is_direct = is_kernels && *return_slot == restorer;
         // Without SA_SIGINFO, the kernel does not write the information.
-        (info.signo == signal).then_some(Self { info, context, return_slot })
+        (info.signo == signal).then_some(Self { info, context, return_slot, is_direct })
     }
 
     /// Whether the handler runs on the kernel's frame, so that it returns by a restorer. If not, a
@@ -94,6 +97,7 @@ mod tests {
     use super::*;
 
     const SIGNAL: i32 = 18;
+    const RESTORER: u64 = 0x1234;
 
     fn of_call(
         kernel: &mut KernelFrame,
@@ -102,8 +106,13 @@ mod tests {
         let (mut info, mut context) = (&raw const kernel.info, &raw const kernel.context);
         change(&mut info, &mut context);
         // SAFETY: parts of one structure, or pointers that are probed.
-        let frame = unsafe { Frame::of_call(SIGNAL, info, context, &mut kernel.return_slot) };
-        frame.map(|it| it.is_kernels())
+        let frame =
+            unsafe { Frame::of_call((SIGNAL, info, context), &mut kernel.return_slot, RESTORER) };
+        frame.map(|it| {
+            let is_direct = it.is_kernels() && *it.return_slot == RESTORER;
+            assert_eq!(it.is_direct, is_direct);
+            it.is_kernels()
+        })
     }
 
     #[test]
@@ -112,6 +121,8 @@ mod tests {
         let (mut kernel, other): (KernelFrame, KernelFrame) = unsafe { std::mem::zeroed() };
         assert_eq!(of_call(&mut kernel, |_, _| {}), None, "no SA_SIGINFO: another signal's");
         kernel.info.signo = SIGNAL;
+        assert_eq!(of_call(&mut kernel, |_, _| {}), Some(true));
+        kernel.return_slot = RESTORER;
         assert_eq!(of_call(&mut kernel, |_, _| {}), Some(true));
         let elsewhere = |_: &mut *const SigInfo, it: &mut *const UserContext| *it = &other.context;
         assert_eq!(of_call(&mut kernel, elsewhere), Some(false), "a function's call");

@@ -160,8 +160,9 @@ unsafe extern "C" fn on_signal(
     let tables = (base + TABLES_DISTANCE) as *const u8;
     // SAFETY: the recorder maps the tables segment at this distance and length.
     let tables = unsafe { Tables::new(tables, TABLES_LEN as usize) };
+    let restorer = traceprof_restorer as *const () as u64;
     // SAFETY: promised by the caller.
-    match unsafe { Frame::of_call(signal, info, context, return_slot) } {
+    match unsafe { Frame::of_call((signal, info, context), return_slot, restorer) } {
         Some(mut frame) => signal::on_signal(data(base), tables, &mut frame),
         None => signal::on_bare_call(data(base), signal),
     }

@@ -25,6 +25,7 @@ pub mod frame;
 pub mod image;
 pub mod memory;
 pub mod otel_record;
+pub mod own_stack;
 pub mod prime;
 pub mod rate;
 pub mod sample;

@@ -142,7 +142,7 @@ impl Memory for StackMemory<'_> {
         }
         let word = avma as *const u64;
         // SAFETY: the address is aligned, so all eight bytes are in one page. This thread found the
-        // page readable and is in its handler, on the stack below it. Any value is valid.
+        // page readable and is in its handler. Any value is valid.
         Some(unsafe { word.read() })
     }
 

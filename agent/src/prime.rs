@@ -14,6 +14,7 @@ use crate::{sys, thread, timer};
 
 /// Primes the thread that got the signal, and serves pending timer requests. For a thread that is
 /// primed already, only acknowledges the signal.
+#[inline(never)]
 pub fn on_prime(data: DataSegment, frame: &Frame<'_>) {
     let control = data.control();
     // Acquire: pairs with the restore's Release; nothing is primed after it.
@@ -60,7 +61,10 @@ mod tests {
         // SAFETY: zeroes are a valid value of structures of integers.
         let (mut info, context): (sys::SigInfo, _) = unsafe { std::mem::zeroed() };
         info.value = prime_value(0, sys::monotonic_ns().saturating_sub(3_000_000));
-        on_prime(data, &Frame { info: &info, context: &context, return_slot: &mut 0 });
+        on_prime(
+            data,
+            &Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false },
+        );
     }
 
     #[test]

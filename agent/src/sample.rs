@@ -3,8 +3,6 @@
 //! # Safety
 //! Only the tests are unsafe: they create a data segment in memory of their own.
 
-use core::sync::atomic::compiler_fence;
-
 use traceprof_abi::context::origin;
 use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::{AgentState, ControlBlock, Counter};
@@ -14,7 +12,7 @@ use traceprof_abi::storage::hazard::Unprotected;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::storage::slice::{self, Slice, Slices};
 use traceprof_abi::storage::table::{Put, TraceTable};
-use traceprof_abi::sync::Ordering;
+use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables};
 
@@ -22,7 +20,7 @@ use crate::clock::now;
 use crate::frame::Frame;
 use crate::memory::StackMemory;
 use crate::thread::{Thread, find_thread};
-use crate::{context, event, otel_record, stack, sys, timer};
+use crate::{context, event, otel_record, own_stack, stack, sys, timer};
 
 /// The trigger of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +47,7 @@ impl Origin {
 }
 
 /// Takes the sample of a perf event's expiry.
+#[inline(never)]
 pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
     // Acquire: pairs with the recorder's Release when it turns sampling on.
@@ -63,6 +62,7 @@ pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
         return control.count(Counter::DuplicateEvent);
     }
     take_or_lose(data, tables, frame, (&thread, Origin::Event));
+    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
 /// Like [`take`], and also counts the further periods of the expiry if its sample is lost.
@@ -85,7 +85,7 @@ pub fn take_or_lose(
     }
 }
 
-/// Takes a sample of the thread, and serves pending timer requests.
+/// Takes a sample of the thread.
 pub fn take(
     data: DataSegment,
     tables: Tables,
@@ -93,31 +93,7 @@ pub fn take(
     thread: &Thread<'_>,
     origin: Origin,
 ) {
-    let control = data.control();
-    // Relaxed: only this thread writes it. An expiry between the load and the store completes and
-    // resets the flag to 0. An expiry after the store would overwrite the frames of this sample.
-    if thread.slot.inside.load(Ordering::Relaxed) != 0 {
-        return control.count(Counter::Nested);
-    }
-    thread.slot.inside.store(1, Ordering::Relaxed);
-    // Only the compiler could reorder the frames' stores past these two: a handler on the same
-    // thread sees the effects of all earlier instructions.
-    compiler_fence(Ordering::SeqCst);
-    take_once(data, tables, frame, thread, origin);
-    timer::drain(data, timer::ARM_PER_SAMPLE);
-    compiler_fence(Ordering::SeqCst);
-    thread.slot.inside.store(0, Ordering::Relaxed);
-}
-
-/// Takes the sample. The thread is not inside another sample.
-fn take_once(
-    data: DataSegment,
-    tables: Tables,
-    frame: &Frame<'_>,
-    thread: &Thread<'_>,
-    origin: Origin,
-) {
-    let control = data.control();
+    let (control, slot) = (data.control(), thread.slot);
     let hazards = data.hazards();
     let owner = data.threads().owner(thread.index);
     let hazard = match hazards.protect(owner, &control.active) {
@@ -128,33 +104,51 @@ fn take_once(
     if hazard.collided {
         control.count(Counter::HazardCollision);
     }
-    match (data.table(hazard.table()), tables.snapshot()) {
-        // The slot belongs to a dead thread, and this thread found it just before it was retired.
-        // Once this check has passed, the slot is known to be this thread's own. Nothing is written
-        // to it before.
-        _ if !data.threads().is_held(thread.tid, thread.index, owner) => {
-            control.count(Counter::LostThreadSlot);
-        }
-        _ if origin == Origin::Event
-            && !event::is_accepted(data, thread.slot, EventWord(frame.info.value as u32)) =>
-        {
-            control.count(Counter::DuplicateEvent);
-        }
-        (Some(table), Some(snapshot)) => {
-            let mut sample = describe(data, thread, frame, origin);
-            context::read(data, &mut sample);
-            if sample.source == origin::NONE {
-                otel_record::read(data, thread.slot, &table, &mut sample);
-            }
-            let slices = data.slices(hazard.table());
-            store(data, thread, (&table, slices, &snapshot), frame, sample);
-        }
-        _ => control.count(Counter::Broken),
+    // The slot belongs to a dead thread if this thread found it just before it was retired. Once
+    // this check has passed, the slot is known to be this thread's own. Nothing is written to it
+    // before.
+    if !data.threads().is_held(thread.tid, thread.index, owner) {
+        control.count(Counter::LostThreadSlot);
+    } else if origin == Origin::Event
+        && !event::is_accepted(data, slot, EventWord(frame.info.value as u32))
+    {
+        control.count(Counter::DuplicateEvent);
+    // An expiry before this step completes. One after it would overwrite this sample.
+    } else if !slot.enter() {
+        control.count(Counter::Nested);
+    } else {
+        let task = Task { data, tables, frame, thread, origin, table: hazard.table() };
+        own_stack::run(data, frame, thread.index, take_once, &task);
+        slot.leave();
     }
     if !hazards.release(hazard) {
         // The sample's own outcome is counted already.
         control.count(Counter::ReleaseFailed);
     }
+}
+
+/// A sample to take: of this thread, into this table.
+struct Task<'a> {
+    data: DataSegment,
+    tables: Tables,
+    frame: &'a Frame<'a>,
+    thread: &'a Thread<'a>,
+    origin: Origin,
+    table: usize,
+}
+
+/// Takes the sample. The thread is not inside another sample.
+extern "C" fn take_once(task: &Task<'_>) {
+    let &Task { data, tables, frame, thread, origin, table } = task;
+    let (Some(traces), Some(snapshot)) = (data.table(table), tables.snapshot()) else {
+        return data.control().count(Counter::Broken);
+    };
+    let mut sample = describe(data, thread, frame, origin);
+    context::read(data, &mut sample);
+    if sample.source == origin::NONE {
+        otel_record::read(data, thread.slot, &traces, &mut sample);
+    }
+    store(data, thread, (&traces, data.slices(table), &snapshot), frame, sample);
 }
 
 /// Returns the sample without its trace.
@@ -270,9 +264,12 @@ fn count_put(control: &ControlBlock, put: Put, collided: bool) {
 fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32) {
     if stored {
         control.count(Counter::Samples);
-        // Relaxed: this thread's counts, which the recorder may read late.
-        slot.samples.fetch_add(1, Ordering::Relaxed);
-        slot.weight.fetch_add(u64::from(weight), Ordering::Relaxed);
+        // Relaxed: only this handler writes these counts, and the recorder may read them late.
+        let add = |word: &AtomicU64, more: u64| {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        add(&slot.samples, 1);
+        add(&slot.weight, u64::from(weight));
     } else {
         control.count(Counter::LostLog);
     }
@@ -313,7 +310,7 @@ pub(crate) mod tests {
         control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
-        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
@@ -360,7 +357,7 @@ pub(crate) mod tests {
         let _ = Rotation::start(&all, &control.active);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
-        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
         // SAFETY: aligned, as long as said, never written.
         let tables = unsafe { Tables::new(SEGMENT.0.as_ptr().cast(), size_of::<Aligned>()) };
         let slot = find_thread(data).unwrap().slot;
@@ -383,10 +380,11 @@ pub(crate) mod tests {
         // SAFETY: zeroes are a valid value of a structure of integers.
         let mut other: sys::SigInfo = unsafe { std::mem::zeroed() };
         other.value = u64::from(EventWord::new(9, 4, 1).0);
-        let slow = Frame { info: &other, context: &context, return_slot: &mut 0 };
+        let slow = Frame { info: &other, context: &context, return_slot: &mut 0, is_direct: false };
         assert_eq!(Origin::Event.weight(&slow), 16);
         other.value = 9;
-        let other = Frame { info: &other, context: &context, return_slot: &mut 0 };
+        let other =
+            Frame { info: &other, context: &context, return_slot: &mut 0, is_direct: false };
         assert_eq!(Origin::Event.weight(&other), 1);
         let duplicates =
             || control.counters[Counter::DuplicateEvent as usize].load(Ordering::Relaxed);
@@ -418,7 +416,7 @@ pub(crate) mod tests {
         assert_eq!(threads.claim(1 << 30).index(), Some(thread.index));
         // SAFETY: zeroes are a valid value of structures of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
-        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         take(data, tables, &frame, &thread, Origin::Event);

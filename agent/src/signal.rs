@@ -138,6 +138,7 @@ fn action_of(control: &ControlBlock, signal: i32) -> Option<&SignalAction> {
 /// Passes a foreign signal on as if the agent did not exist. The previous handler runs in place of
 /// the agent's, on its frame, and returns through its own restorer. So no address of the agent
 /// stays on the stack.
+#[inline(never)]
 fn chain(control: &ControlBlock, frame: &mut Frame<'_>) -> NextCall {
     let signal = frame.info.signo;
     let Some(action) = action_of(control, signal) else { return NextCall::NONE };
@@ -255,7 +256,7 @@ mod tests {
         let mut callers = 7;
         let KernelFrame { return_slot, context, info } = &mut kernel;
         let return_slot = if is_kernels { return_slot } else { &mut callers };
-        let mut frame = Frame { info, context, return_slot };
+        let mut frame = Frame { info, context, return_slot, is_direct: false };
         assert_eq!(frame.is_kernels(), is_kernels);
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };

@@ -309,7 +309,7 @@ mod tests {
         let (mut info, context): (sys::SigInfo, _) = unsafe { std::mem::zeroed() };
         info.origin = overruns << 32 | u64::from(timer - 1);
         info.value = value;
-        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published, so the
         // sample itself is lost.
         let tables = unsafe { Tables::new(data.base(), 4096) };

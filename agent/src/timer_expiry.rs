@@ -10,22 +10,23 @@ use crate::frame::Frame;
 use crate::sample::{self, Origin};
 use crate::thread::{self, Thread};
 use crate::timer::{end, is_leased};
-use crate::{rate, sys};
+use crate::{rate, sys, timer};
 
 /// Takes the sample of a timer's expiry, or deletes the timer.
+#[inline(never)]
 pub fn on_expiry(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
-    let timer = frame.info.timer();
+    let id = frame.info.timer();
     let Some(thread) = thread::known_thread(data).filter(|it| is_for(control, it, frame)) else {
         // The timer belongs to an earlier thread with this id or slot. Deleting an id that is no
         // longer a timer is harmless.
-        sys::timer_delete(timer);
+        sys::timer_delete(id);
         return control.count(Counter::Stale);
     };
     // Acquire: pairs with the recorder's Release when it turns sampling on.
     let state = control.state.load(Ordering::Acquire);
     if state == AgentState::Stopped as u32 {
-        end(thread.slot, timer);
+        end(thread.slot, id);
         return control.count(Counter::Off);
     }
     if !is_leased(control) {
@@ -39,7 +40,8 @@ pub fn on_expiry(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     control.count_by(Counter::TimerOverruns, u64::from(overruns));
     let periods = overruns.saturating_add(1).saturating_mul(1 << rate::running(thread.slot));
     sample::take_or_lose(data, tables, frame, (&thread, Origin::Timer { periods }));
-    rate::follow(control, thread.slot, timer, frame.info.value);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
+    rate::follow(control, thread.slot, id, frame.info.value);
 }
 
 /// Deletes the timer of a former signal. Its thread gets another timer, with the present signal.
@@ -64,6 +66,7 @@ fn is_for(control: &ControlBlock, thread: &Thread<'_>, frame: &Frame<'_>) -> boo
 /// Deletes the timers of a recorder that no longer exists. Other threads may sleep forever and keep
 /// theirs, so those come first, some at each expiry. The thread's own timer, which brings the next
 /// expiry, comes last. A recorder that comes back finds the request bits.
+#[cold]
 fn expire(data: DataSegment, own: &Thread<'_>) {
     let control = data.control();
     let slots = data.threads().slots;

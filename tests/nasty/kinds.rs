@@ -50,6 +50,9 @@ kinds! {
     thousand_threads [] => steady(&["1000"]);
     stacks_of_16_kib [] => cramped("threads");
     fibers [] => cramped("fibers");
+    /// The agent's handler may need 512 bytes more than an empty one.
+    threads_at_the_end_of_their_stacks [] => edge("stack");
+    alternate_stacks_of_the_least_size [] => edge("alternate");
     fibers_side_by_side [] => victim("fiber", &[]);
 
     every_signal_is_blocked [] => signals("blocked").without_samples();
@@ -97,6 +100,10 @@ fn java_with(options: &[&str]) -> Proof<'static> {
 
 fn cramped(how: &str) -> Proof<'static> {
     Proof::of(Target::start("cramped", &[how]))
+}
+
+fn edge(where_to: &str) -> Proof<'static> {
+    Proof::of(Target::start("edge", &[where_to, "512"]))
 }
 
 fn signals(how: &str) -> Proof<'static> {

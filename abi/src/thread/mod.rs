@@ -94,7 +94,7 @@ pub struct ThreadSlot {
     pub weight: AtomicU64,
     /// Id of the last sample's trace, or 0.
     pub last_trace: AtomicU64,
-    /// 1 while the thread is in the agent's handler.
+    /// 1 while a handler uses the slot's scratch memory.
     pub inside: AtomicU32,
     /// The slot's generation for which `timer` was created.
     pub timer_generation: AtomicU32,
@@ -106,6 +106,25 @@ pub struct ThreadSlot {
 }
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SLOT_BYTES);
+
+impl ThreadSlot {
+    /// Takes the slot's scratch memory for a handler, until [`Self::leave`]. False if another
+    /// handler has it: one of the same thread, or of a forked child whose thread has the same id in
+    /// a pid namespace of its own.
+    #[inline]
+    pub fn enter(&self) -> bool {
+        // Acquire: pairs with the Release in `leave`; what the other handler did in the memory is
+        // done. Relaxed on failure: the value is not used.
+        self.inside.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives back the slot's scratch memory.
+    #[inline]
+    pub fn leave(&self) {
+        // Release: pairs with the Acquire in `enter`.
+        self.inside.store(0, Ordering::Release);
+    }
+}
 
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
@@ -124,6 +143,7 @@ pub struct Threads<'a> {
 
 impl<'a> Threads<'a> {
     /// Returns the slot of a thread, if it has one.
+    #[inline]
     pub fn find(self, tid: u32) -> Option<usize> {
         self.index.find(tid, self.slots.len())
     }

@@ -1,7 +1,8 @@
 //! The x86_64 parts: the system call instruction, the thread pointer, the signal frame.
 //!
 //! # Safety
-//! This module wraps `syscall` and `rdfsbase`. The frame types mirror the kernel's.
+//! This module wraps `syscall` and `rdfsbase`, and switches the stack. The frame types mirror the
+//! kernel's.
 
 use traceprof_abi::unwind::Registers;
 
@@ -42,6 +43,33 @@ pub unsafe fn thread_pointer() -> u64 {
         core::arch::asm!("rdfsbase {}", out(reg) pointer, options(nomem, nostack, preserves_flags));
     }
     pointer
+}
+
+/// Calls `function` with `argument` on the stack that ends at `top`, or on the current one if `top`
+/// is null. Its unwind information leads back to the caller's stack.
+///
+/// # Safety
+/// `function` is an `extern "C"` function that takes `argument`. `top` is null or a multiple of 16,
+/// and nothing else uses the memory below it, as far as the call needs it, until the call returns.
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on(top: *const u8, argument: *const u8, function: *const ()) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "test rdi, rdi",
+        "cmovnz rsp, rdi",
+        "mov rdi, rsi",
+        "call rdx",
+        "mov rsp, rbp",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 /// The part of the kernel's `ucontext` that the handler reads.

@@ -1,13 +1,13 @@
 //! The check whether a thread still uses the agent, or frames that return through it.
 //!
-//! A thread uses the agent if its next instruction is in the agent's code, or if a signal handler
-//! of the application interrupted it there. All signals are blocked in the agent's handler when the
-//! kernel calls it, but the application may call it as a function, or install it with a mask of its
-//! own. The interrupted address is in the signal frame below the handler that runs now. So the
-//! stack of every thread is searched for signal frames, and so are the stacks that these frames
-//! lead to: a handler may run on an alternate stack. Other words of a stack prove nothing, since
-//! each sample leaves addresses of the agent below the stack pointer, and the next calls may cover
-//! them with buffers that they do not write.
+//! A thread uses the agent if its next instruction is in the agent's code or its stack is in the
+//! agent's memory, or if a signal handler of the application interrupted it there. All signals are
+//! blocked in the agent's handler when the kernel calls it, but the application may call it as a
+//! function, or install it with a mask of its own. The interrupted address is in the signal frame
+//! below the handler that runs now. So the stack of every thread is searched for signal frames, and
+//! so are the stacks that these frames lead to: a handler may run on an alternate stack. Other
+//! words of a stack prove nothing, since each sample leaves addresses of the agent below the stack
+//! pointer, and the next calls may cover them with buffers that they do not write.
 //!
 //! Frames that return through the agent, outside of the agent's own stack, belong to a thread that
 //! a killed guardian had launched or stepped. The next restore finds that thread before it has
@@ -110,14 +110,14 @@ impl InUse<'_> {
     }
 
     /// Whether a signal frame on this stack, or on one that it leads to, is of an interruption of
-    /// the agent's code.
+    /// the agent's code, or of a function on the agent's stack.
     fn is_interrupted(&self, tid: i32, first: ReadStack) -> bool {
         let mut searched: Vec<Range<u64>> = Vec::new();
         let mut next = vec![first];
         while let Some(stack) = next.pop() {
             searched.push(stack.range());
             for (pc, sp) in arch::interruptions(stack.words()) {
-                if self.plan.code.contains(pc) {
+                if self.plan.code.contains(pc) || self.plan.data.contains(sp) {
                     return true;
                 }
                 let is_known = |range: &Range<u64>| range.contains(&sp);
@@ -255,5 +255,23 @@ mod tests {
         assert!(!is(lower.last().unwrap()));
         lower[0][41] = ours;
         assert!(is(lower.last().unwrap()));
+    }
+
+    /// The handler takes its samples on stacks in the data segment.
+    #[test]
+    fn stack_in_the_agents_memory_is_in_use() {
+        let own = std::process::id() as i32;
+        let (plan, data) = (plan(own), AttachedData::blank().unwrap());
+        let in_use =
+            InUse { plan: &plan, data: &data, returns_through_agent: false, mappings: &[] };
+        let (code, elsewhere) = ([0; 4], 0x9000);
+        let inside = plan.data.avma..plan.data.avma + plan.data.len;
+        for sp in [inside.start, inside.end - 8] {
+            assert!(in_use.may_be_by(own, (elsewhere, sp)), "{sp:x}");
+            let interrupted = stack(40, (elsewhere, sp));
+            assert!(in_use.may_be_by(own, (address(&code), interrupted.as_ptr() as u64)), "{sp:x}");
+        }
+        let interrupted = stack(40, (elsewhere, inside.end));
+        assert!(!in_use.may_be_by(own, (address(&code), interrupted.as_ptr() as u64)));
     }
 }
