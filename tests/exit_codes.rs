@@ -39,6 +39,25 @@ fn stacks_that_end_early_are_a_quality_below_the_requested_one() {
     assert!(outcome.trace.path().exists());
 }
 
+/// The kernel's frame alone does not fit on the target's alternate stacks.
+#[test]
+fn a_target_that_dies_while_it_is_sampled_is_reported() {
+    needs_recording!();
+    let _machine = together();
+    for engine in ["perf", "timer"] {
+        let target = Target::start("edge", &["alternate", "-256"]);
+        let pid = target.pid().to_string();
+        let args = ["--pid", &pid, "--json", "--freq", "997", "--engine", engine];
+        let outcome = Recorder::start(&args).finish().expect_code(12);
+        let summary = summary(&outcome);
+        let died = format!("SIGSEGV ended process {pid} while it was sampled");
+        assert_eq!(summary["ended"], died, "{summary}");
+        let reason = summary["reason"].as_str().expect("a reason");
+        assert!(reason.starts_with(&died) && reason.contains("is written"), "{reason}");
+        assert!(outcome.trace.path().exists());
+    }
+}
+
 /// A debugger that attaches during the recording prevents the detach.
 #[test]
 fn residue_in_the_target_has_a_code_and_can_be_removed() {

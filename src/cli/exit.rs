@@ -36,13 +36,15 @@ pub enum ExitCode {
     Unreadable = 10,
     /// The recording is done, and part of it is left in the target.
     LeftBehind = 11,
+    /// The recording is done, and a crash ended the target meanwhile.
+    TargetDied = 12,
     /// A second signal requested the end, such as a second Ctrl-C.
     Interrupted = 130,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -55,6 +57,7 @@ impl ExitCode {
         Self::Lossy,
         Self::Unreadable,
         Self::LeftBehind,
+        Self::TargetDied,
         Self::Interrupted,
     ];
 
@@ -78,6 +81,7 @@ impl ExitCode {
             Self::Lossy => "the trace is readable, but parts of it are lost",
             Self::Unreadable => "the file is not a readable trace",
             Self::LeftBehind => "the recording is done, but something of it is left in the target",
+            Self::TargetDied => "the recording is done, but a crash ended the target meanwhile",
             Self::Interrupted => {
                 "ended at once by a second signal: the trace is not closed, the target is restored"
             }
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn codes_are_the_documented_numbers() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 130]);
     }
 
     #[test]

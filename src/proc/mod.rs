@@ -18,6 +18,7 @@ mod descriptor_budget;
 mod descriptor_names;
 mod descriptors;
 mod executable;
+mod exit_signal;
 mod kcmp;
 mod kernel;
 mod limits;
@@ -58,6 +59,7 @@ pub use descriptor_budget::{
 pub use descriptor_names::{DescriptorNames, waited_descriptor};
 pub use descriptors::descriptors;
 pub use executable::{ElfKind, command_line, elf_kind, executable};
+pub use exit_signal::exit_signal;
 pub use kcmp::shares_memory;
 pub use kernel::{KernelVersion, NewerCall, POPULATE_WRITE, close_range, kernel_version};
 pub use limits::{ResourceLimits, is_dumpable, limits};

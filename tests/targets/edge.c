@@ -4,7 +4,7 @@
  *     edge alternate ROOM    two threads with small alternate stacks, for handlers that use them
  *
  * What an empty handler needs depends on the processor, so it is measured: "minimum N". Each thread
- * has ROOM bytes more.
+ * has ROOM bytes more, or less if ROOM is negative.
  */
 #include "target.h"
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #define STEP 64
 #define THREADS 2
 
-static size_t room;
+static long room;
 static int is_alternate;
 static unsigned up;
 
@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
     is_alternate = !strcmp(argv[1], "alternate");
-    room = strtoul(argv[2], NULL, 10);
+    room = strtol(argv[2], NULL, 10);
     while (!lives(minimum) && minimum < MOST)
         minimum += STEP;
     printf("minimum %zu\n", minimum);
@@ -99,7 +99,7 @@ int main(int argc, char **argv) {
     sigaddset(&term, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &term, &before);
     for (int i = 0; i < THREADS; i++)
-        if (pthread_create(&threads[i], NULL, work, (void *)(minimum + room)))
+        if (pthread_create(&threads[i], NULL, work, (void *)((long)minimum + room)))
             return 1;
     while (__atomic_load_n(&up, __ATOMIC_SEQ_CST) < THREADS)
         usleep(1000);

@@ -113,6 +113,13 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Command
         );
         return Err(CommandFailure::new(ExitCode::LeftBehind, error));
     }
+    if let Some(died) = &summary.died {
+        let error = anyhow!(
+            "{died}: run it without traceprof to see whether it is the program's own fault; \
+             {output}"
+        );
+        return Err(CommandFailure::new(ExitCode::TargetDied, error));
+    }
     if let Some(why) = &summary.nothing {
         let error = anyhow!("no samples: {why}; {output}");
         return Err(CommandFailure::new(ExitCode::NoSamples, error));
@@ -152,6 +159,7 @@ pub(super) mod tests {
             figures: Metadata::new(),
             ended: None,
             cut_short: None,
+            died: None,
             pid: 7,
             left: Vec::new(),
             nothing: None,
@@ -180,6 +188,9 @@ pub(super) mod tests {
         assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
         let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
         assert_eq!(code(outcome(&left, None)), ExitCode::LeftBehind);
+        let died = || Some("SIGSEGV ended process 7".to_owned());
+        let died = Summary { died: died(), samples: 0, nothing: nothing(), ..summary() };
+        assert_eq!(code(outcome(&died, None)), ExitCode::TargetDied);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
         assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
     }

@@ -30,6 +30,8 @@ pub struct Summary {
     pub ended: Option<String>,
     /// The reason why the output is incomplete, what is kept, and what to do.
     pub cut_short: Option<String>,
+    /// Which process died of a signal while it was sampled, if one did.
+    pub died: Option<String>,
     /// The target's process id.
     pub pid: i32,
     /// What the recording left in the target, if that was checked or is known.

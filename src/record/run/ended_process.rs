@@ -1,5 +1,6 @@
 //! A process whose recording has ended, and a process that could not be recorded.
 
+use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::name::jvm::JvmNames;
@@ -10,6 +11,17 @@ use crate::record::session::program_run::ProgramRun;
 use crate::record::target::residue::{Footprint, ResidueReport};
 use crate::record::write::writer::Tally;
 
+/// The signals that follow from a fault, and what a program makes of one.
+const FAULTS: [i32; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGFPE,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
 /// A process that is restored and whose samples have been passed to the writer.
 pub(crate) struct EndedProcess {
     /// Its number within the recording.
@@ -18,6 +30,8 @@ pub(crate) struct EndedProcess {
     pub(crate) opened: OpenedProcess,
     /// Why its recording ended.
     pub(crate) end: SessionEnd,
+    /// The signal that ended the process while it was sampled, if one did.
+    pub(crate) ended_by: Option<i32>,
     /// The totals of the sampling, over all of its programs.
     pub(crate) program_run: ProgramRun,
     /// The programs that it executed.
@@ -45,7 +59,17 @@ impl EndedProcess {
         };
         let (executions, jvm) = (Executions::default(), JvmNames::new(0, false));
         let tally = Tally::default();
-        Self { number, opened, end, program_run, executions, footprint: None, jvm, tally }
+        Self {
+            number,
+            opened,
+            end,
+            ended_by: None,
+            program_run,
+            executions,
+            footprint: None,
+            jvm,
+            tally,
+        }
     }
 
     /// Checks the process for remains of the recording. Returns `None` if the check was not
@@ -55,10 +79,22 @@ impl EndedProcess {
         ResidueReport::compare(self.opened.pid, before, &self.program_run.signals)
     }
 
+    /// Returns how the process died, if a signal ended it that sampling could have caused: one that
+    /// follows from a fault, or a signal of the agent.
+    pub(crate) fn death(&self) -> Option<String> {
+        let signal = self.ended_by?;
+        let is_suspect = FAULTS.contains(&signal) || self.program_run.signals.contains(&signal);
+        is_suspect.then(|| {
+            let name = proc::signal_name(signal);
+            format!("{name} ended process {} while it was sampled", self.opened.pid)
+        })
+    }
+
     /// Returns why the recording ended, unless the user ended it.
     pub(crate) fn reason(&self) -> Option<String> {
         let reason = match self.end {
             SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => return None,
+            SessionEnd::Exited if self.death().is_some() => return self.death(),
             SessionEnd::Exited if self.opened.command.is_some() => return None,
             SessionEnd::Exited => "the target exited".to_owned(),
             SessionEnd::Executed => match self.executions.refused() {

@@ -46,7 +46,7 @@ impl EndedProcess {
             SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => {
                 "detached".to_owned()
             }
-            SessionEnd::Exited => "exited".to_owned(),
+            SessionEnd::Exited => self.death().unwrap_or_else(|| "exited".to_owned()),
             SessionEnd::Executed
             | SessionEnd::Full
             | SessionEnd::OutOfIds

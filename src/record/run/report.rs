@@ -26,6 +26,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
     let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
     let nothing = (samples == 0).then(|| accounting.no_samples_reason());
     let reason = over.reason();
+    let died = over.ended.iter().find_map(EndedProcess::death);
     text.extend(over.ended.iter().filter(|_| !over.is_several).flat_map(why));
     let residues = over.residues.iter().flatten().filter(|_| !over.is_several);
     text.extend(residues.map(|it| ("verified".to_string(), it.text().to_string())));
@@ -73,6 +74,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
         figures: metadata,
         ended: reason,
         cut_short,
+        died,
         pid,
         left,
         nothing,

@@ -6,11 +6,12 @@
 //! # Invariants
 //! - Once the files exist, all samples are reported, whatever happens to the next program.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::fault::{self, FaultPoint};
 use crate::inject::Guardian;
+use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::RecordError;
@@ -49,6 +50,8 @@ pub(crate) struct Recording<'a> {
     observer: &'a mut dyn Observer,
     /// Readable once the target has exited.
     exit: OwnedFd,
+    /// The signal that ended the target while it was sampled, if one did.
+    ended_by: Option<i32>,
     segments: Segments,
     // Dropped before `opened`: a program that the guardian still holds could not be waited for.
     guardian: Guardian,
@@ -103,6 +106,7 @@ impl<'a> Recording<'a> {
             done: None,
             executions: Executions::default(),
             footprint: None,
+            ended_by: None,
         })
     }
 
@@ -197,7 +201,15 @@ impl<'a> Recording<'a> {
         session.announce(started, self.executions.last().map(str::to_owned));
         notes.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
+        if end == SessionEnd::Exited {
+            // At once: on an older kernel it is known only until the parent has waited.
+            self.ended_by = proc::exit_signal(self.exit.as_fd(), pid);
+        }
         let program_run = session.finish(end, preserve);
+        if self.ended_by.is_none() {
+            // The last signals arrive during the detach.
+            self.ended_by = proc::exit_signal(self.exit.as_fd(), pid);
+        }
         match &mut self.done {
             Some(done) => done.add(program_run),
             none => *none = Some(program_run),
@@ -220,6 +232,7 @@ impl<'a> Recording<'a> {
             number: self.number,
             opened: self.opened,
             end,
+            ended_by: self.ended_by,
             program_run,
             executions: self.executions,
             footprint: self.footprint,
