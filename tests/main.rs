@@ -68,6 +68,7 @@ mod recorded_views; // print, dump, export of a recording
 mod ring; // the last minutes: when they are saved, and what becomes of them
 mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
+mod small_stacks; // threads whose stack has no room for a signal
 mod snapshot; // complete outputs, kept beside the tests
 mod soak; // storms of everything, for a long time
 mod speedscope; // profiles for speedscope.app

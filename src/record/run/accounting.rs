@@ -101,6 +101,7 @@ impl Accounting<'_> {
         set("balance_removed", self.program_run.weights.balanced.removed);
         set("entries", self.program_run.entries_ns.0);
         set("threads_without_timer", self.program_run.source.unsampled.count);
+        set("threads_with_little_stack", self.program_run.source.narrow.threads.len() as u64);
         set("executions", self.executions.count());
         set("unsampled_between_ns", self.program_run.between_ns);
         set("later_attach_stops", self.program_run.later_stops_ns.0);
@@ -181,6 +182,13 @@ impl Accounting<'_> {
                 self.program_run.source.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
             let names = listed(names, self.program_run.source.blocked.len());
             line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        let names = |threads: &[(i32, String)]| {
+            let each = threads.iter().map(|(tid, name)| format!("{tid} ({name})"));
+            listed(each, threads.len())
+        };
+        if let Some((label, text)) = self.program_run.source.narrow.line(names) {
+            line(label, text);
         }
         if self.program_run.source.timerless.threads > 0 {
             line("by events", self.by_events());

@@ -24,6 +24,10 @@ impl Accounting<'_> {
         };
         explain(self.program_run.between_ns, "between an exec and the attach to the new program");
         explain(self.program_run.source.blocked_ns, "in threads that block the signal");
+        explain(
+            self.program_run.source.narrow.unsampled_ns,
+            "in threads that have too little stack for a signal",
+        );
         explain(self.program_run.source.unsampled.cpu_ns, "in threads without a timer");
         if let Some(system) = self.program_run.weights.system_ns {
             explain(system, "in the kernel, which was not sampled");
@@ -139,6 +143,10 @@ mod tests {
             &format!("0.004 s in threads that block the signal, 0.006 s {short}"),
         );
         check(|it| it.source.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
+        check(
+            |it| it.source.narrow.unsampled_ns = 400 * MS,
+            "0.010 s in threads that have too little stack for a signal",
+        );
         check(|it| it.store.storage.holes = 10, "0.010 s lost");
         check(|it| it.weights.credited = 3, &format!("0.010 s {short}"));
         let (text, metadata) =

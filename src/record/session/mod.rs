@@ -132,6 +132,7 @@ impl<'a> Session<'a> {
         threads.scan(true);
         if let Some(events) = source.events() {
             threads.prime(events.threads());
+            threads.start_clocks(attached.narrow.iter().map(|it| it.tid));
         }
         let mut program =
             Program { attached: &mut attached, threads: &threads, observer: &mut *observer };
@@ -427,6 +428,7 @@ impl<'a> Session<'a> {
         let counts = cost_counts(&self.attached, &self.store, &self.source);
         let overhead = self.weigher.end_overhead(counts);
         let setup = self.attached.setup;
+        let narrow = self.source.narrow.totals();
         let SampleSource { blocked, kernel, wall, .. } = &self.source;
         ProgramRun {
             times_ns: (self.times.started_ns, ended_ns),
@@ -443,6 +445,7 @@ impl<'a> Session<'a> {
             source: SourceTotals {
                 blocked_ns: blocked.cpu_ns(),
                 blocked: blocked.list(),
+                narrow,
                 unsampled,
                 timerless,
                 primed,

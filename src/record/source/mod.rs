@@ -8,6 +8,7 @@ use traceprof_abi::layout::Operation;
 use traceprof_abi::sync::Ordering;
 
 use self::kernel::{KernelEvents, SlowerFamily};
+use self::narrow_threads::{NarrowThreads, NarrowTotals};
 use self::perf::{EventFamily, Events, event_error};
 use self::program::{Program, TargetThreads};
 use self::signal_blocked::Blocked;
@@ -26,6 +27,7 @@ pub(crate) mod engine;
 pub(crate) mod exit_times;
 pub(crate) mod kernel;
 pub(crate) mod missing_expiries;
+pub(crate) mod narrow_threads;
 pub(crate) mod perf;
 pub(crate) mod program;
 pub(crate) mod ring_buffer;
@@ -59,6 +61,8 @@ pub(crate) struct SampleSource {
     /// Threads that block the sampling signal.
     pub(crate) blocked: Blocked,
     blocked_reported: usize,
+    /// Threads that get no signal, since their stack has no room for it.
+    pub(crate) narrow: NarrowThreads,
     watch: SignalWatch,
     /// Whether a failed entry into the target has been reported.
     is_entry_failure_reported: bool,
@@ -71,6 +75,8 @@ pub(crate) struct SourceTotals {
     pub(crate) blocked_ns: u64,
     /// The ids and names of these threads.
     pub(crate) blocked: Vec<(i32, String)>,
+    /// Threads that got no signal, since their stack has no room for it.
+    pub(crate) narrow: NarrowTotals,
     /// Threads that could not have a timer and that nothing else sampled.
     pub(crate) unsampled: Unsampled,
     /// Threads that could not have a timer and had events instead.
@@ -87,6 +93,7 @@ impl SourceTotals {
     /// Adds the totals of another program or process, but not the list of threads.
     pub(crate) fn add(&mut self, other: &Self) {
         self.blocked_ns += other.blocked_ns;
+        self.narrow.add(&other.narrow);
         self.unsampled.add(&other.unsampled);
         self.timerless.add(other.timerless.clone());
         self.primed += other.primed;
@@ -105,7 +112,7 @@ impl SampleSource {
     ) -> Result<Self, RecordError> {
         let pid = attached.pid();
         let mut events = match attached.choice.engine {
-            Engine::Perf => Some(Events::open(pid, attached.setup, family)),
+            Engine::Perf => Some(Events::open(pid, attached.setup, family, &attached.narrow)),
             Engine::Timer => None,
         };
         if let Some(Err(error)) = &events
@@ -125,6 +132,7 @@ impl SampleSource {
             wall: None,
             blocked: Blocked::new(pid, attached.data()),
             blocked_reported: 0,
+            narrow: NarrowThreads::new(pid, &attached.narrow),
             watch: SignalWatch::new(pid),
             is_entry_failure_reported: false,
         })
@@ -142,7 +150,7 @@ impl SampleSource {
     ) -> Result<(), RecordError> {
         let attached = &mut *program.attached;
         let (pid, data) = (attached.pid(), attached.data());
-        let left_out = attached.waiting.clone();
+        let left_out = attached.without_timer();
         self.timers =
             attached.timer_signal().map(|signal| Timers::start(pid, data, signal, left_out));
         // With events, only threads that block the signal need timers; these are not known yet.
@@ -150,10 +158,16 @@ impl SampleSource {
             timers.cover(program.threads.alive());
         }
         if attached.setup.kernel && attached.choice.engine == Engine::Perf {
-            match KernelEvents::open(pid, attached.setup, shift, attached.tables()) {
+            match KernelEvents::open(
+                pid,
+                (attached.setup, shift),
+                attached.tables(),
+                &attached.narrow,
+            ) {
                 Ok(mut kernel) => {
                     kernel.set_agent_range(attached.span());
                     self.kernel = Some(kernel);
+                    self.narrow.set_sampled(true);
                 }
                 Err(error) => {
                     attached.setup.kernel = false;
@@ -209,6 +223,7 @@ impl SampleSource {
         if program.attached.is_parked || !is_due {
             return false;
         }
+        self.narrow.read();
         let new = self.blocked.scan(program.attached.signal(), program.threads.named());
         self.cover(program.threads);
         for tid in &new {
@@ -224,8 +239,10 @@ impl SampleSource {
         !new.is_empty()
     }
 
-    /// Reports the threads that get no timer since they wait for signals.
+    /// Reports the threads that get no signal since their stack has no room for it, and those that
+    /// get no timer since they wait for signals.
     pub(crate) fn report_left_out(&self, program: &mut Program<'_, '_, impl TargetThreads>) {
+        self.narrow.notices().for_each(|text| program.notice(text));
         if self.timers.is_none() {
             return;
         }
@@ -324,7 +341,7 @@ impl SampleSource {
             control.rate_shift.store(family.shift, Ordering::Relaxed);
             return Ok(true);
         };
-        let events = Events::open(pid, setup, family)?;
+        let events = Events::open(pid, setup, family, &attached.narrow)?;
         let kernel = self.kernel.as_ref();
         let slower = kernel.map(|it| it.open_slower(pid, setup, family.shift)).transpose()?;
         fault::at(FaultPoint::RateOpened);

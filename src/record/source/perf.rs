@@ -31,6 +31,7 @@ use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
 use traceprof_abi::unwind::Registers;
 
 use crate::proc::{self, DescriptorUse, descriptor_limit};
+use crate::record::target::narrow_stacks::{self, NarrowThread};
 
 /// `struct perf_event_attr` up to `sig_data` (version 7).
 #[repr(C)]
@@ -138,11 +139,19 @@ pub(crate) fn each_thread(
 }
 
 impl Events {
-    /// Opens a disabled event on every thread of the process.
-    pub(crate) fn open(pid: i32, setup: Setup, family: EventFamily) -> io::Result<Self> {
+    /// Opens a disabled event on every thread of the process but those whose stack has no room for
+    /// its signal.
+    pub(crate) fn open(
+        pid: i32,
+        setup: Setup,
+        family: EventFamily,
+        narrow: &[NarrowThread],
+    ) -> io::Result<Self> {
         DescriptorUse::Events.check(proc::tasks(pid)?.len() as u64)?;
         let mut events = Self { setup, family, open: BTreeMap::new(), next: 0 };
-        each_thread(pid, |tid| events.add(tid))?;
+        each_thread(pid, |tid| {
+            if narrow_stacks::holds(narrow, pid, tid) { Ok(true) } else { events.add(tid) }
+        })?;
         Ok(events)
     }
 
@@ -282,20 +291,30 @@ pub(crate) fn open(scope: Scope, tid: i32, setup: Setup, event: EventWord) -> io
     perf_event_open(&attributes, tid, any_cpu)
 }
 
-/// Opens an event that samples kernel mode on one core.
+/// The modes of a thread that an event samples without a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Modes {
+    /// Kernel mode; a signalling event samples user mode.
+    Kernel,
+    /// Both modes.
+    All,
+}
+
+/// Opens an event that samples without a signal on one core.
 ///
 /// Its records carry the user registers and `user_stack` bytes of the thread's stack, and go into a
 /// buffer that the caller maps.
 pub(crate) fn open_kernel(
-    scope: Scope,
+    (scope, modes): (Scope, Modes),
     (tid, cpu): (i32, i32),
     period_ns: u64,
     user_stack: u32,
 ) -> io::Result<OwnedFd> {
+    let excluded = if modes == Modes::Kernel { EXCLUDE_USER } else { 0 };
     let attributes = EventAttributes {
         sample_period: period_ns,
         sample_type: KERNEL_SAMPLE_TYPE,
-        flags: scope.flags() | EXCLUDE_USER | USE_CLOCK,
+        flags: scope.flags() | excluded | USE_CLOCK,
         user_registers: USER_REGISTERS_MASK,
         user_stack,
         clock: libc::CLOCK_MONOTONIC,

@@ -109,7 +109,9 @@ impl SampleSource {
             missing_expiries::expiries(attached.data().control(), attached.choice.engine);
         let signal_blocked_ns = || {
             let timers = self.timers.as_ref().filter(|_| self.events.is_none());
-            let is_without = |tid: i32| timers.is_some_and(|it| it.failures.holds(tid));
+            let narrow = &self.narrow;
+            let is_without =
+                |tid: i32| narrow.holds(tid) || timers.is_some_and(|it| it.failures.holds(tid));
             missing_expiries::signal_blocked_threads_ns(pid, attached.signal(), is_without)
         };
         let missing = &mut self.watch.missing;
@@ -139,7 +141,7 @@ impl SampleSource {
             }
         };
         if let Some(timers) = &mut self.timers {
-            timers.restart(signal, program.attached.waiting.clone());
+            timers.restart(signal, program.attached.without_timer());
         }
         self.cover(program.threads);
         self.enter_to_arm(program);
@@ -164,6 +166,7 @@ impl SampleSource {
             kernel.disable();
             kernel.drain();
         }
+        self.narrow.set_sampled(false);
         // These events use the same signal, which is not ours any more.
         self.timerless.deny(program, self.timers.as_mut(), why);
         let why = format!("{:.1} s, when {why}", started.elapsed().as_secs_f64());
@@ -178,7 +181,7 @@ impl SampleSource {
             program.notice("time in the kernel is sampled from now on: timers cannot exclude it");
         }
         let (pid, data) = (program.attached.pid(), program.attached.data());
-        let mut timers = Timers::start(pid, data, signal, program.attached.waiting.clone());
+        let mut timers = Timers::start(pid, data, signal, program.attached.without_timer());
         timers.cover(program.threads.alive());
         self.timers = Some(timers);
         self.enter_to_arm(program);

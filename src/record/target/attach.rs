@@ -4,7 +4,6 @@
 //! - Everything slow (modules, tables, populated pages) happens before the first stop.
 //! - Dropping an [`Attached`] restores the target, even without [`Attached::detach`].
 
-use crate::record::contract::error::{NO_HOLE, target_error};
 use crate::record::target::leftovers::Detached;
 use std::io;
 use std::ops::Range;
@@ -25,13 +24,13 @@ use crate::inject::{
 };
 use crate::proc::{self, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::contract::error::{RecordError, inject_error};
+use crate::record::contract::error::{NO_HOLE, RecordError, inject_error, target_error};
 use crate::record::contract::sampling::{Choice, Engine, Setup};
 use crate::record::target::modules::{AddressMap, Modules};
+use crate::record::target::narrow_stacks::{self, NarrowThread};
 use crate::record::target::segments::Segments;
 use crate::record::target::shm::SharedMemory;
-use crate::record::target::signals;
-use crate::record::target::signals::SignalWaiter;
+use crate::record::target::signals::{self, LeftOutThread};
 
 /// How long timers may run from the attach until the recorder's first turn.
 ///
@@ -54,7 +53,7 @@ pub(crate) struct AttachInputs {
     /// The agent's signals, of perf events and of timers; 0 for an unused one.
     pub(crate) signals: [i32; layout::SIGNALS],
     /// Threads that get no timer, since they would mistake its signal for one that they wait for.
-    pub(crate) waiting: Vec<SignalWaiter>,
+    pub(crate) waiting: Vec<LeftOutThread>,
     /// The clock that the handler reads.
     pub(crate) clock_mode: ClockMode,
     /// Samples per second and thread.
@@ -77,7 +76,9 @@ pub(crate) struct Attached<'a> {
     /// Whether the program is parked until its release, with all signals blocked.
     pub(crate) is_parked: bool,
     /// Threads that get no timer, since they would mistake its signal for one that they wait for.
-    pub(crate) waiting: Vec<SignalWaiter>,
+    pub(crate) waiting: Vec<LeftOutThread>,
+    /// Threads that get no signal, since their stack has no room for it.
+    pub(crate) narrow: Vec<NarrowThread>,
     pid: i32,
     signals: [i32; layout::SIGNALS],
     /// The number of samples that a table has room for.
@@ -115,8 +116,7 @@ impl<'a> Attached<'a> {
         let base = inject::find_gap(&mappings, layout::SPAN)
             .context(NO_HOLE)
             .map_err(RecordError::Other)?;
-        let owner = (status.euid, status.egid);
-        segments.prepare(owner, base..base + layout::SPAN).map_err(other)?;
+        segments.prepare((status.euid, status.egid), base..base + layout::SPAN).map_err(other)?;
         let room = segments.code.exclusive(layout::CODE_LEN as usize).map_err(other)?;
         let entries = image::lay_out(room, base).map_err(other)?;
         segments.modules.refresh(&mappings).map_err(other)?;
@@ -129,6 +129,7 @@ impl<'a> Attached<'a> {
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
             waiting: before.waiting.clone(),
+            narrow: narrow_stacks::find(before.pid, &mappings),
             pid: before.pid,
             signals: before.signals,
             records: 0,
@@ -147,7 +148,6 @@ impl<'a> Attached<'a> {
             len: shared.len(),
             access,
         };
-        let entries = self.entries;
         let gone = |error: io::Error| target_error(before.pid, error);
         Ok(AttachPlan {
             pid: before.pid,
@@ -155,8 +155,8 @@ impl<'a> Attached<'a> {
             code: segment(&self.segments.code, 0, Access::ReadExecute),
             tables: segment(&self.segments.tables, layout::TABLES_DISTANCE, Access::Read),
             data: segment(&self.segments.data, layout::DATA_DISTANCE, Access::ReadWrite),
-            entry_avma: entries.entry,
-            restorer_avma: entries.restorer,
+            entry_avma: self.entries.entry,
+            restorer_avma: self.entries.restorer,
             signals: self.signals,
             hold_fd: before.hold_fd,
         })
@@ -286,7 +286,8 @@ impl<'a> Attached<'a> {
     /// Threads that cannot be read now are found when sampling starts.
     fn want_timers(&self) {
         let tids = proc::tasks(self.pid).unwrap_or_default().into_iter();
-        let tids = tids.filter(|tid| self.waiting.iter().all(|it| it.tid != *tid));
+        let left_out = self.without_timer();
+        let tids = tids.filter(|tid| left_out.iter().all(|it| it.tid != *tid));
         let mut threads: Vec<_> =
             tids.filter_map(|tid| proc::task_status(self.pid, tid).ok()).collect();
         // The first run may arm only a few, whose expiries then arm the others.
@@ -296,6 +297,11 @@ impl<'a> Attached<'a> {
                 self.data().want_timer(index);
             }
         }
+    }
+
+    /// Returns the threads that get no timer.
+    pub(crate) fn without_timer(&self) -> Vec<LeftOutThread> {
+        self.waiting.iter().copied().chain(self.narrow.iter().map(Into::into)).collect()
     }
 
     /// Switches to timers: installs the handler for their signal and permits arming.

@@ -10,6 +10,7 @@ pub(crate) mod leftovers;
 pub(crate) mod memory_file;
 pub(crate) mod modules;
 pub(crate) mod namespace;
+pub(crate) mod narrow_stacks;
 pub(crate) mod residue;
 pub(crate) mod segments;
 pub(crate) mod shm;

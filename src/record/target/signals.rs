@@ -46,14 +46,14 @@ pub(crate) struct SignalUse {
     /// The number of threads that block SIGTRAP but not all signals.
     trap_blocked: u32,
     /// Threads that block all signals and wait for some of them in a call.
-    pub(crate) waiting: Vec<SignalWaiter>,
+    pub(crate) waiting: Vec<LeftOutThread>,
     /// The thread or descriptor that waits for SIGTRAP.
     pub(crate) trap_waiter: Option<TrapWaiter>,
 }
 
-/// A thread that blocks all signals except those that it waits for.
+/// A thread that gets no timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SignalWaiter {
+pub(crate) struct LeftOutThread {
     /// The outer thread id.
     pub(crate) tid: i32,
     /// The start time of the thread, since its id may be reused.
@@ -115,7 +115,7 @@ impl SignalUse {
             self.all_blocked += 1;
             if awaited != 0 {
                 let start_time = proc::task_stat(pid, tid).map_or(0, |stat| stat.start_time);
-                self.waiting.push(SignalWaiter { tid, start_time });
+                self.waiting.push(LeftOutThread { tid, start_time });
             }
         } else {
             self.blocked |= blocked;
@@ -329,7 +329,7 @@ mod tests {
         for (blocked, awaited) in [(0, u64::MAX), (u64::MAX, u64::MAX), (!2, 2)] {
             let found = used(&[(0, 0), (blocked, awaited)]);
             assert_eq!(found.choose(), Some(libc::SIGURG));
-            assert_eq!(found.waiting, [SignalWaiter { tid: 2, start_time: 0 }]);
+            assert_eq!(found.waiting, [LeftOutThread { tid: 2, start_time: 0 }]);
         }
         assert_eq!(used(&[(u64::MAX, 0)]).waiting, []);
     }

@@ -31,8 +31,9 @@ use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
 use crate::record::contract::sampling::Setup;
-use crate::record::source::perf::{self, Scope};
+use crate::record::source::perf::{self, Modes, Scope};
 use crate::record::source::ring_buffer::RingBuffer;
+use crate::record::target::narrow_stacks::{self, NarrowThread};
 
 mod copied_stack;
 mod cores;
@@ -57,6 +58,9 @@ const FREQ_MAX: u64 = 2000;
 const DESCRIPTORS_MAX: usize = 32768;
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_SAMPLE: u32 = 9;
+/// `PERF_RECORD_MISC_CPUMODE_MASK`, and `PERF_RECORD_MISC_USER` below.
+const MODE_MASK: u16 = 7;
+const MODE_USER: u16 = 2;
 
 /// The kernel-mode events and buffers of one recording.
 pub(crate) struct KernelEvents {
@@ -81,6 +85,8 @@ pub(crate) struct KernelEvents {
     /// The samples of the next batch, and their traces.
     later: (Vec<KernelSample>, Distinct),
     agent_range: Range<u64>,
+    /// Threads that get no signal: their time in user mode is sampled here, too.
+    narrow: Vec<NarrowThread>,
     /// Samples that found a buffer full.
     pub(crate) lost: u64,
     /// All samples, including those that do not count.
@@ -97,6 +103,8 @@ struct KernelSample {
     reason: u16,
     /// Its weight in units of [`SHARE`].
     share: u64,
+    /// Whether the thread ran in user mode.
+    is_user: bool,
 }
 
 /// The number of units in one period.
@@ -148,7 +156,13 @@ fn check_descriptors(pid: i32, cores: usize, open: usize) -> io::Result<()> {
 pub(crate) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
     let stack = stack_len(setup.period_ns);
-    perf::open_kernel(Scope::Family, (tid, cpu), setup.period_ns, stack).is_ok()
+    let family = (Scope::Family, Modes::Kernel);
+    perf::open_kernel(family, (tid, cpu), setup.period_ns, stack).is_ok()
+}
+
+/// Returns the modes of a thread that are sampled without a signal.
+fn modes(narrow: &[NarrowThread], pid: i32, tid: i32) -> Modes {
+    if narrow_stacks::holds(narrow, pid, tid) { Modes::All } else { Modes::Kernel }
 }
 
 impl KernelEvents {
@@ -168,6 +182,7 @@ impl KernelEvents {
             reported: 0,
             later: Default::default(),
             agent_range: 0..0,
+            narrow: Vec::new(),
             lost: 0,
             samples_seen: 0,
         }
@@ -175,9 +190,16 @@ impl KernelEvents {
 
     /// Opens a disabled event for each thread and core; later threads inherit theirs.
     ///
-    /// Each sample has 2 to the power of `shift` times its usual weight.
-    pub(crate) fn open(pid: i32, setup: Setup, shift: u32, tables: Tables) -> io::Result<Self> {
+    /// Each sample has 2 to the power of `shift` times its usual weight. The user mode of `narrow`,
+    /// and of threads that these start, is sampled as well.
+    pub(crate) fn open(
+        pid: i32,
+        (setup, shift): (Setup, u32),
+        tables: Tables,
+        narrow: &[NarrowThread],
+    ) -> io::Result<Self> {
         let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
+        kernel.narrow = narrow.to_vec();
         let cpus = cpus();
         check_descriptors(pid, cpus.len(), 0)?;
         let (ring_len, period_ns) = (ring_len(cpus.len()), kernel.period_ns(setup));
@@ -196,8 +218,9 @@ impl KernelEvents {
             // Each buffer needs an event. This event covers the calling thread and is never
             // enabled.
             let (own_thread, stack) = (0, stack_len(setup.period_ns));
+            let alone = (Scope::Alone, Modes::Kernel);
             let event =
-                perf::open_kernel(Scope::Alone, (own_thread, cpu), kernel.period_ns(setup), stack)?;
+                perf::open_kernel(alone, (own_thread, cpu), kernel.period_ns(setup), stack)?;
             kernel.rings.push(RingBuffer::map(&event, ring_len)?);
             kernel.owners.push(event);
         }
@@ -210,7 +233,8 @@ impl KernelEvents {
     pub(crate) fn add(&self, tid: i32, setup: Setup) -> io::Result<Vec<OwnedFd>> {
         let (period_ns, stack) = (self.period_ns(setup), stack_len(setup.period_ns));
         let open = |(cpu, owner): (i32, &OwnedFd)| {
-            let event = perf::open_kernel(Scope::Alone, (tid, cpu), period_ns, stack)?;
+            let alone = (Scope::Alone, Modes::Kernel);
+            let event = perf::open_kernel(alone, (tid, cpu), period_ns, stack)?;
             perf::share_output(&event, owner)?;
             Ok(event)
         };
@@ -224,9 +248,10 @@ impl KernelEvents {
     /// Opens the events of all threads on one core, which share a buffer.
     fn open_core(&mut self, pid: i32, cpu: i32, period_ns: u64, ring_len: usize) -> io::Result<()> {
         let mut first: Option<usize> = None;
-        let stack = stack_len(period_ns);
+        let (stack, narrow) = (stack_len(period_ns), std::mem::take(&mut self.narrow));
         let mut open = |tid: i32| -> io::Result<()> {
-            let event = perf::open_kernel(Scope::Family, (tid, cpu), period_ns, stack)?;
+            let family = (Scope::Family, modes(&narrow, pid, tid));
+            let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
             match first {
                 None => {
                     self.rings.push(RingBuffer::map(&event, ring_len)?);
@@ -238,10 +263,12 @@ impl KernelEvents {
             self.events.push(event);
             Ok(())
         };
-        perf::each_thread(pid, |tid| match open(tid) {
+        let opened = perf::each_thread(pid, |tid| match open(tid) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
             opened => Ok(opened.is_ok()),
-        })
+        });
+        self.narrow = narrow;
+        opened
     }
 
     /// Starts all events.
@@ -274,10 +301,11 @@ impl KernelEvents {
 
     fn record(&mut self, record: &[u8], snapshot: &Snapshot<'_>) {
         let Some((header, body)) = record.split_first_chunk::<8>() else { return };
+        let mode = u16::from_ne_bytes([header[4], header[5]]) & MODE_MASK;
         match u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) {
             PERF_RECORD_SAMPLE => {
                 if let Some(interrupted) = InterruptedThread::parse(body) {
-                    self.sample(&interrupted, snapshot);
+                    self.sample(&interrupted, mode == MODE_USER, snapshot);
                 }
             }
             PERF_RECORD_LOST => self.lost += Words(body).nth(1).unwrap_or(0),
@@ -285,7 +313,12 @@ impl KernelEvents {
         }
     }
 
-    fn sample(&mut self, interrupted: &InterruptedThread<'_>, snapshot: &Snapshot<'_>) {
+    fn sample(
+        &mut self,
+        interrupted: &InterruptedThread<'_>,
+        is_user: bool,
+        snapshot: &Snapshot<'_>,
+    ) {
         self.samples_seen += 1;
         // A sample in the handler's own system calls. The signalling family counts their time
         // already, since its timer has just been restarted.
@@ -311,6 +344,7 @@ impl KernelEvents {
             trace: self.traces.number(&self.words, unwind::trace_flags(end, snapshot.epoch())),
             reason: end as u16,
             share: self.share,
+            is_user,
         });
     }
 
@@ -369,7 +403,7 @@ impl KernelEvents {
                 generation,
                 tid: sample.tid,
                 weight,
-                flags: flags::KERNEL,
+                flags: if sample.is_user { 0 } else { flags::KERNEL },
                 reason: sample.reason,
                 ..Sample::default()
             });

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use crate::record::contract::sampling::Setup;
 use crate::record::source::kernel::{
-    KernelEvents, SHARE, check_descriptors, cpus, share, stack_len,
+    KernelEvents, SHARE, check_descriptors, cpus, modes, share, stack_len,
 };
 use crate::record::source::perf::{self, Scope};
 
@@ -41,7 +41,8 @@ impl KernelEvents {
         let (mut events, stack) = (Vec::new(), stack_len(period_ns));
         for (cpu, owner) in cpus.into_iter().zip(&self.owners) {
             let mut open = |tid: i32| -> io::Result<()> {
-                let event = perf::open_kernel(Scope::Family, (tid, cpu), period_ns, stack)?;
+                let family = (Scope::Family, modes(&self.narrow, pid, tid));
+                let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
                 perf::share_output(&event, owner)?;
                 events.push(event);
                 Ok(())

@@ -90,7 +90,7 @@ pub(crate) struct Timers {
     lease: Lease,
     signal: i32,
     /// Threads that get no timer, since they would mistake its signal for one that they wait for.
-    left_out: Vec<signals::SignalWaiter>,
+    left_out: Vec<signals::LeftOutThread>,
     waiting: BTreeMap<usize, UnarmedSlot>,
     /// The slot at which the next round of checks starts, so that every slot gets its turn.
     next_check: usize,
@@ -110,7 +110,7 @@ impl Timers {
         pid: i32,
         data: DataSegment,
         signal: i32,
-        left_out: Vec<signals::SignalWaiter>,
+        left_out: Vec<signals::LeftOutThread>,
     ) -> Self {
         Self {
             pid,
@@ -276,7 +276,7 @@ impl Timers {
     }
 
     /// Forgets all requests, after all timers were deleted, and uses this signal from now on.
-    pub(crate) fn restart(&mut self, signal: i32, left_out: Vec<signals::SignalWaiter>) {
+    pub(crate) fn restart(&mut self, signal: i32, left_out: Vec<signals::LeftOutThread>) {
         (self.signal, self.left_out) = (signal, left_out);
         self.waiting.clear();
     }

@@ -271,6 +271,15 @@ impl Registry {
         }
     }
 
+    /// Starts the CPU time of threads whose sampling is about to begin, and that are not primed.
+    pub(crate) fn start_clocks(&mut self, tids: impl Iterator<Item = i32>) {
+        for tid in tids {
+            let Some(number) = self.list.lives.living(tid) else { continue };
+            let Some(life) = self.list.lives.get_mut(number) else { continue };
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, tid).unwrap_or(0);
+        }
+    }
+
     /// Returns the indices of events that are the younger of two on one thread, as the handlers
     /// noted in the slots.
     ///
