@@ -70,7 +70,10 @@ fn start_with(
     let tid = stopped.tid();
     // Nothing can unmap the agent while the thread is stopped, but the process may have executed
     // another program before.
-    let is_there = arch::RESTORERS.iter().any(|form| stopped.holds(plan.restorer_avma, form));
+    let mut is_there = false;
+    for form in &arch::RESTORERS {
+        is_there |= stopped.holds(plan.restorer_avma, form)?;
+    }
     if !is_there {
         return Err(InjectError::Executed);
     }
@@ -106,9 +109,12 @@ fn await_entered(
         if let Some(outcome) = outcome(data, before) {
             return outcome;
         }
-        identity::check(plan.pid, plan.start_time)?;
-        if since.elapsed() > MAPPING_CHECK_AFTER && !plan.code.is_in(&read_mappings(plan.pid)?) {
-            return Err(InjectError::Executed);
+        identity::check(plan.pid, plan.start_time).map_err(|error| used.abort(plan, error))?;
+        if since.elapsed() > MAPPING_CHECK_AFTER {
+            let mappings = read_mappings(plan.pid).map_err(|error| used.abort(plan, error))?;
+            if !plan.code.is_in(&mappings) {
+                return Err(InjectError::Executed);
+            }
         }
         if used.is_overdue(since, ENTERED_MAX) {
             // The thread is off its chain now, and will not run the remaining steps.

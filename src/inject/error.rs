@@ -6,6 +6,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
+use crate::proc;
 
 /// The reason why an injection or a restore failed. The target is unchanged, unless the text says
 /// otherwise.
@@ -90,6 +91,14 @@ impl InjectError {
         }
     }
 
+    /// Returns the error of a file in `/proc` that cannot be read.
+    pub(super) fn reading(file: &str, error: &io::Error) -> InjectError {
+        match proc::is_gone(error) {
+            true => InjectError::Gone,
+            false => Self::system(&format!("reading {file}"), error),
+        }
+    }
+
     /// Whether the target exited or executed another program, so that there is nothing to restore.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone | Self::Executed | Self::ExitedBeforeExec { .. })
@@ -166,9 +175,9 @@ impl fmt::Display for InjectError {
             Self::BadPlan { reason } => write!(f, "cannot attach: {reason}"),
             Self::System { call, errno } => write!(
                 f,
-                "{call} failed during the attach: {}; `traceprof doctor --pid PID` shows what is \
-                 permitted",
-                describe(*errno)
+                "{call} failed during the attach: {}; {}",
+                describe(*errno),
+                system_advice(*errno)
             ),
             Self::Guardian { reason } => write!(
                 f,
@@ -191,6 +200,16 @@ fn describe(errno: i32) -> String {
     match errno {
         0 => "unknown reason".to_owned(),
         errno => io::Error::from_raw_os_error(errno).to_string(),
+    }
+}
+
+fn system_advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM | libc::EACCES | libc::ENOSYS => {
+            "`traceprof doctor --pid PID` shows what is permitted"
+        }
+        _ => proc::shortage_advice(errno)
+            .unwrap_or("try again; `traceprof doctor --pid PID` shows what is permitted"),
     }
 }
 

@@ -173,9 +173,15 @@ fn check_permission(facts: &ProcessFacts) -> Result<String, Refusal> {
 
 /// Each thread has its own seccomp mode, and the thread to stop is not chosen yet.
 fn check_seccomp(facts: &ProcessFacts) -> Result<String, Refusal> {
-    let tids = proc::tasks(facts.pid).unwrap_or_default();
-    let modes = tids.into_iter().filter_map(|tid| proc::task_status(facts.pid, tid).ok());
-    let modes: Vec<u32> = modes.map(|status| status.seccomp).filter(|&mode| mode != 0).collect();
+    let mut modes = Vec::new();
+    for tid in proc::tasks(facts.pid).map_err(|error| unreadable(facts.pid, &error))? {
+        match proc::task_status(facts.pid, tid) {
+            Ok(status) => modes.extend(Some(status.seccomp).filter(|&mode| mode != 0)),
+            Err(error) if proc::is_gone(&error) => {}
+            // A mode that is not seen could be the one in which our calls kill the target.
+            Err(error) => return Err(unreadable(facts.pid, &error)),
+        }
+    }
     if modes.contains(&STRICT) || facts.status.seccomp == STRICT {
         return Err(Refusal::SeccompStrict);
     }
@@ -231,11 +237,9 @@ fn check_claim(facts: &ProcessFacts) -> Result<String, Refusal> {
 }
 
 fn unreadable(pid: i32, error: &io::Error) -> Refusal {
-    match error.kind() {
-        io::ErrorKind::NotFound => Refusal::NoSuchProcess { pid },
-        // The process exited while its files were open.
-        _ if error.raw_os_error() == Some(libc::ESRCH) => Refusal::NoSuchProcess { pid },
-        _ => Refusal::Unreadable { reason: error.to_string() },
+    match proc::is_gone(error) {
+        true => Refusal::NoSuchProcess { pid },
+        false => Refusal::Unreadable { reason: format!("{error}; {}", proc::advice(error)) },
     }
 }
 

@@ -19,6 +19,7 @@ mod descriptor_names;
 mod descriptors;
 mod executable;
 mod exit_signal;
+mod file_lock;
 mod kcmp;
 mod kernel;
 mod limits;
@@ -28,6 +29,7 @@ mod mapping;
 mod memory_identity;
 mod namespace;
 mod pidfd;
+mod read_error;
 mod root;
 mod root_walk;
 mod schedule;
@@ -60,6 +62,7 @@ pub use descriptor_names::{DescriptorNames, waited_descriptor};
 pub use descriptors::descriptors;
 pub use executable::{ElfKind, command_line, elf_kind, executable};
 pub use exit_signal::exit_signal;
+pub use file_lock::FileLock;
 pub use kcmp::shares_memory;
 pub use kernel::{KernelVersion, NewerCall, POPULATE_WRITE, close_range, kernel_version};
 pub use limits::{ResourceLimits, is_dumpable, limits};
@@ -69,6 +72,7 @@ pub use mapping::{Mapping, mappings};
 pub use memory_identity::Memory;
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use pidfd::{open_pidfd, wait_readable};
+pub use read_error::{advice, is_gone, is_shortage, shortage_advice};
 pub use root::{Root, descriptor_path, open_regular};
 pub use schedule::{TaskClock, Turns};
 pub use signal_name::signal_name;
@@ -183,15 +187,15 @@ pub struct TaskStat {
     pub cpu_ticks: u64,
 }
 
-/// Returns the thread ids of a process, ascending.
+/// Returns the thread ids of a process, ascending. The list is complete, or this is an error.
 pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     // Reads only the names: the crate would open each thread's directory, which costs ten times the
     // list itself, and this runs while the target is stopped.
-    let mut tids: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .map_err(gone)?
-        .map_while(Result::ok)
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut tids: Vec<i32> = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(gone)? {
+        let name = entry.map_err(gone)?.file_name();
+        tids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
     if tids.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -240,9 +244,10 @@ pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
 
 /// Returns all visible processes, ascending.
 pub fn processes() -> io::Result<Vec<i32>> {
-    let names = std::fs::read_dir("/proc")?.map_while(Result::ok);
-    let mut pids: Vec<i32> =
-        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut pids: Vec<i32> = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
     pids.sort_unstable();
     Ok(pids)
 }

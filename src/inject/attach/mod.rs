@@ -41,12 +41,11 @@ pub(super) fn attach(
 ) -> Result<AttachReport, InjectError> {
     match map_and_start(plan, data, held) {
         Ok(report) => Ok(report),
-        Err(InjectError::Executed) => Err(InjectError::Executed),
         // The target exited, which caused the failure.
-        Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
+        Err(_) if identity::is_gone(plan.pid, plan.start_time) => Err(InjectError::Gone),
         Err(error) => match restore::restore(plan, data, restore::PATIENCE) {
             Ok(report) => Err(match report.residue {
-                None if identity::check(plan.pid, plan.start_time).is_err() => InjectError::Gone,
+                None if identity::is_gone(plan.pid, plan.start_time) => InjectError::Gone,
                 None => error,
                 Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
             }),
@@ -63,7 +62,7 @@ fn map_and_start(
     data: &AttachedData,
     held: Option<Stopped>,
 ) -> Result<AttachReport, InjectError> {
-    let execution = ExecIdentity::of(plan.pid);
+    let execution = ExecIdentity::of(plan.pid)?;
     let mappings = read_mappings(plan.pid)?;
     let gadgets = match Gadgets::find(plan.pid, execution, &mappings) {
         Ok(Some(gadgets)) => gadgets,
@@ -132,7 +131,7 @@ fn map_steps(
     mappings: &[Mapping],
     bare_call: &mut bool,
 ) -> Result<MapEnding, InjectError> {
-    let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
+    let gadgets = gadgets.confirm(stopped)?;
     stopped.prepare()?;
     fault::at(FaultPoint::MapStopped);
     let may_launch = stopped.may_be_launched();
@@ -242,8 +241,9 @@ fn await_maps(
 ) -> Result<(), InjectError> {
     let since = Instant::now();
     loop {
-        identity::check(plan.pid, plan.start_time)?;
-        let mappings = read_mappings(plan.pid)?;
+        let mappings = identity::check(plan.pid, plan.start_time)
+            .and_then(|()| read_mappings(plan.pid))
+            .map_err(|error| used.abort(plan, error))?;
         if stack_end(&mappings) != stack_end(before) {
             return Err(InjectError::Executed);
         }
@@ -282,13 +282,9 @@ fn diagnose(
     let errno = std::sync::atomic::AtomicI32::new(0);
     let try_again = |mut stopped: Stopped| {
         let tid = stopped.tid();
-        let outcome = match gadgets.confirm(&stopped) {
-            Some(gadgets) => {
-                stopped.prepare()?;
-                stopped.run_bare_call(gadgets.syscall, &segment.attach())
-            }
-            None => return Err(InjectError::Executed),
-        };
+        let gadgets = gadgets.confirm(&stopped)?;
+        stopped.prepare()?;
+        let outcome = stopped.run_bare_call(gadgets.syscall, &segment.attach());
         let got = outcome.unwrap_or(0);
         // Relaxed: the thread that joins this one reads it.
         errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);

@@ -199,7 +199,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
                 Ok(tids) => tids,
                 // The copies that were made before the process exited are worth keeping.
                 Err(_) if !self.done.is_empty() => break,
-                Err(_) => return Err(InjectError::Gone),
+                Err(error) => return Err(InjectError::reading("/proc/PID/task", &error)),
             };
             let new: Vec<i32> = tids.into_iter().filter(|&tid| known.insert(tid)).collect();
             if new.is_empty() {

@@ -107,7 +107,7 @@ impl Guardian {
         facts: &ProcessFacts,
         permits: Permits,
     ) -> Result<SeccompReport, InjectError> {
-        if !seccomp::is_filtered(facts.pid) {
+        if !seccomp::is_filtered(facts.pid)? {
             return Ok(SeccompReport::of_none());
         }
         self.request(&Command::CheckSeccomp(Box::new(facts.clone()), permits))

@@ -111,7 +111,7 @@ pub(super) fn restore(
     let mut longest = DetachReport::default();
     let mut sleeper = None;
     loop {
-        if identity::check(plan.pid, plan.start_time).is_err() {
+        if identity::is_gone(plan.pid, plan.start_time) {
             return Ok(DetachReport::default());
         }
         let attempted = Instant::now();
@@ -169,14 +169,19 @@ impl Restore<'_> {
         {
             return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO, is_inside: false });
         }
-        let execution = ExecIdentity::of(self.plan.pid);
+        let execution = ExecIdentity::of(self.plan.pid)?;
         let mappings = self.mappings()?;
         let mapped = |segment: &SharedSegment| segment.is_in(&mappings);
         if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
             return Ok(Attempt::Done(DetachReport::default()));
         }
-        let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
-        let gadgets = gadgets.ok().flatten().ok_or(InjectError::Executed)?;
+        let gadgets = match Gadgets::find(self.plan.pid, execution, &mappings) {
+            Ok(Some(gadgets)) => gadgets,
+            Err(error) if proc::is_shortage(&error) => {
+                return Err(InjectError::reading("/proc/PID/mem", &error));
+            }
+            Ok(None) | Err(_) => return Err(InjectError::Executed),
+        };
         let in_use = InUse {
             plan: self.plan,
             data: self.data,
@@ -216,17 +221,18 @@ impl Restore<'_> {
     }
 
     fn mappings(&self) -> Result<Vec<Mapping>, InjectError> {
-        proc::mappings(self.plan.pid).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => InjectError::Gone,
-            _ => InjectError::system("reading maps", &error),
-        })
+        proc::mappings(self.plan.pid)
+            .map_err(|error| InjectError::reading("/proc/PID/maps", &error))
     }
 
     /// Waits until the segments are unmapped. A launched chain detaches them by itself.
     fn still_mapped(&self, launched: Option<UsedThread>) -> Result<Option<String>, InjectError> {
         let since = Instant::now();
         loop {
-            let mappings = self.mappings()?;
+            let mappings = self.mappings().map_err(|error| match &launched {
+                Some(used) => used.abort(self.plan, error),
+                None => error,
+            })?;
             let segments = self.plan.segments().into_iter();
             let left: Vec<&str> =
                 segments.filter(|(_, s)| s.is_in(&mappings)).map(|(name, _)| name).collect();
@@ -262,14 +268,15 @@ impl Restore<'_> {
             top: on_stack.unwrap_or(self.plan.first_top()),
         };
         let outcome = match gadgets.confirm(&worker) {
-            Some(confirmed) if confirmed == gadgets => {
+            Ok(confirmed) if confirmed == gadgets => {
                 let actions = SignalActions { plan: self.plan, data: self.data, remote };
                 worker
                     .prepare()
                     .and_then(|()| self.put_back_in_vfork_children(actions, &mut held, mappings))
                     .and_then(|()| actions.put_back(&mut worker, &held, mappings))
             }
-            _ => Err(InjectError::Executed),
+            Ok(_) => Err(InjectError::Executed),
+            Err(error) => Err(error),
         };
         held.release()?;
         fault::at(FaultPoint::RestoreOthersReleased);

@@ -32,9 +32,16 @@ const RETRY: Duration = Duration::from_millis(20);
 /// holds the claim on the process, so nothing else removes them.
 ///
 /// The data segment is attached first and detached last, so it identifies a partial agent.
-pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, AttachedData)> {
-    let Ok(mappings) = proc::mappings(pid) else { return Vec::new() };
-    let Ok(status) = proc::status(pid) else { return Vec::new() };
+///
+/// # Errors
+/// `Gone`, or that the process could not be read: then it may have an agent.
+pub(in crate::inject) fn find(
+    pid: i32,
+    start_time: u64,
+) -> Result<Vec<(AttachPlan, AttachedData)>, InjectError> {
+    let reading = |error| InjectError::reading("/proc/PID", &error);
+    let mappings = proc::mappings(pid).map_err(reading)?;
+    let status = proc::status(pid).map_err(reading)?;
     let candidates = mappings.iter().filter(|mapping| mapping.is_system_v_segment());
     let left = candidates.filter_map(|data| {
         let base = data.start.checked_sub(layout::DATA_DISTANCE)?;
@@ -74,7 +81,7 @@ pub(in crate::inject) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Att
             left.push((plan_of_code(pid, start_time, code.start, &mappings), data));
         }
     }
-    left
+    Ok(left)
 }
 
 /// Whether a mapping without its data is our code. In a program without a restorer, the code is
@@ -105,7 +112,7 @@ pub(in crate::inject) fn remove(
     start_time: u64,
 ) -> Result<Vec<DetachReport>, InjectError> {
     abandoned_segments::remove_abandoned();
-    let left = find(pid, start_time);
+    let left = find(pid, start_time)?;
     let since = Instant::now();
     while let Some((plan, _)) = left.iter().find(|(plan, _)| has_guardian(plan)) {
         if since.elapsed() >= GUARDIAN_PATIENCE {

@@ -138,7 +138,8 @@ impl ThreadStopper {
     /// until a pass over the task list finds no new thread. Returns a thread for which that failed.
     fn hold_all(&mut self, in_use: InUse<'_>, last: Instant) -> Result<Option<i32>, InjectError> {
         for _ in 0..NUDGES_MAX {
-            let tids = proc::tasks(self.pid).map_err(|_| InjectError::Gone)?;
+            let tids = proc::tasks(self.pid)
+                .map_err(|error| InjectError::reading("/proc/PID/task", &error))?;
             let known: HashSet<i32> = self.held.tids().collect();
             let is_new = |tid: &i32| !known.contains(tid) && !self.exited.contains(tid);
             let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();

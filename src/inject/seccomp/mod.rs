@@ -68,22 +68,31 @@ enum Verdict {
 type Filters = Vec<Vec<FilterInstruction>>;
 
 /// Whether any thread of a process has filters.
-pub(super) fn is_filtered(pid: i32) -> bool {
-    !filtered(pid).is_empty()
+pub(super) fn is_filtered(pid: i32) -> Result<bool, InjectError> {
+    Ok(!filtered(pid)?.is_empty())
 }
 
 /// Returns the threads with filters, with the number of filters where the kernel shows it.
-fn filtered(pid: i32) -> Vec<(i32, Option<u32>)> {
-    let tids = proc::tasks(pid).unwrap_or_default().into_iter();
-    let seen = tids.filter_map(|tid| Some((tid, proc::task_status(pid, tid).ok()?)));
-    seen.filter(|(_, status)| status.seccomp == FILTER)
-        .map(|(tid, status)| (tid, status.seccomp_filters))
-        .collect()
+fn filtered(pid: i32) -> Result<Vec<(i32, Option<u32>)>, InjectError> {
+    let reading = |error| InjectError::reading("/proc/PID/task", &error);
+    let mut filtered = Vec::new();
+    for tid in proc::tasks(pid).map_err(reading)? {
+        match proc::task_status(pid, tid) {
+            Ok(status) if status.seccomp == FILTER => {
+                filtered.push((tid, status.seccomp_filters));
+            }
+            Ok(_) => {}
+            Err(error) if proc::is_gone(&error) => {}
+            // A filter that is not seen could kill the target.
+            Err(error) => return Err(reading(error)),
+        }
+    }
+    Ok(filtered)
 }
 
 /// Checks the filters of all threads. Returns a refusal unless they permit the injection.
 pub(super) fn check(facts: &ProcessFacts, permits: Permits) -> Result<SeccompReport, InjectError> {
-    let threads = filtered(facts.pid);
+    let threads = filtered(facts.pid)?;
     if threads.is_empty() {
         return Ok(SeccompReport::of_none());
     }

@@ -18,6 +18,8 @@ use crate::proc::{self, TaskActivity};
 
 /// Pause between two checks of a thread that runs the agent's entry.
 const RETRY: Duration = Duration::from_millis(5);
+/// How long a withdrawal is tried again when a system call failed.
+const FAILED_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for a stop before the thread's state is checked again.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -56,8 +58,11 @@ impl Launched {
     /// had already finished. There is no time limit, because nothing else may be done to the target
     /// before.
     pub(in crate::inject) fn withdraw(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
+        let since = Instant::now();
         loop {
-            identity::check(plan.pid, plan.start_time)?;
+            if identity::is_gone(plan.pid, plan.start_time) {
+                return Err(InjectError::Gone);
+            }
             if self.is_elsewhere(plan) {
                 return Ok(false);
             }
@@ -68,6 +73,9 @@ impl Launched {
                 // The thread exited, or its process executed another program, so the chain no
                 // longer exists.
                 Err(NotStopped::Gone(_)) => return Ok(false),
+                Err(NotStopped::Failed(_)) if since.elapsed() < FAILED_MAX => {
+                    std::thread::sleep(RETRY);
+                }
                 Err(failure) => {
                     return Err(identity::explain(plan.pid, self.tid, failure.into()));
                 }
@@ -78,9 +86,10 @@ impl Launched {
     /// Whether the thread has exited, or sleeps in a call from outside of the chain. Does not stop
     /// the thread.
     fn is_elsewhere(&self, plan: &AttachPlan) -> bool {
-        let Ok(stat) = proc::task_stat(plan.pid, self.tid) else { return true };
-        if proc::has_ended(stat.state) {
-            return true;
+        match proc::task_stat(plan.pid, self.tid) {
+            Ok(stat) if !proc::has_ended(stat.state) => {}
+            Err(error) if !proc::is_gone(&error) => return false,
+            _ => return true,
         }
         let end = self.chain.base + self.chain.bytes.len() as u64;
         match proc::task_activity(plan.pid, self.tid) {
@@ -93,15 +102,16 @@ impl Launched {
 
     fn try_to_withdraw(&self, plan: &AttachPlan) -> Result<Withdrawal, NotStopped> {
         let tracee = Tracee::seize(self.tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
-        if proc::task_stat(plan.pid, self.tid).is_err() {
-            // The tid belongs to another process now; the end of this thread detaches it.
-            return Ok(Withdrawal::Finished);
+        if let Err(error) = proc::task_stat(plan.pid, self.tid) {
+            // The tid belongs to another process now, or that is unknown; the end of this thread
+            // detaches it.
+            return Err(NotStopped::from_reading("/proc/PID/task", &error));
         }
         fault::at(FaultPoint::WithdrawSeized);
         let since = Instant::now();
         tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         let mut stopped = Stopped::collect(tracee, since, since + SLICE, since + SLICE)?;
-        let withdraw = if self.is_on_chain(&stopped) {
+        let withdraw = if self.is_on_chain(&stopped).map_err(NotStopped::of)? {
             fault::at(FaultPoint::WithdrawStopped);
             stopped.put_back_to(self.saved.clone());
             Withdrawal::PutBack
@@ -120,12 +130,12 @@ impl Launched {
     /// Whether the thread is on its chain: its pc belongs to a step, and the chain is unchanged
     /// above its stack pointer. Code of the program that ran at this depth would have overwritten
     /// all of that.
-    fn is_on_chain(&self, stopped: &Stopped) -> bool {
+    fn is_on_chain(&self, stopped: &Stopped) -> Result<bool, InjectError> {
         let now = &stopped.saved().registers;
-        let Some(offset) = now.rsp.checked_sub(self.chain.base) else { return false };
+        let Some(offset) = now.rsp.checked_sub(self.chain.base) else { return Ok(false) };
         let Some(rest) = self.chain.bytes.get(offset as usize..).filter(|r| !r.is_empty()) else {
-            return false;
+            return Ok(false);
         };
-        self.chain.gadgets.contains(now.rip) && stopped.holds(now.rsp, rest)
+        Ok(self.chain.gadgets.contains(now.rip) && stopped.holds(now.rsp, rest)?)
     }
 }

@@ -82,11 +82,22 @@ impl From<NotStopped> for InjectError {
     }
 }
 
-fn failed(call: &str, error: &io::Error) -> NotStopped {
-    match InjectError::system(call, error) {
-        InjectError::Gone => NotStopped::Gone(InjectError::Gone),
-        other => NotStopped::Failed(other),
+impl NotStopped {
+    fn of(error: InjectError) -> NotStopped {
+        match error {
+            InjectError::Gone => NotStopped::Gone(InjectError::Gone),
+            other => NotStopped::Failed(other),
+        }
     }
+
+    /// Returns the failure of a thread whose file in `/proc` cannot be read.
+    fn from_reading(file: &str, error: &io::Error) -> NotStopped {
+        Self::of(InjectError::reading(file, error))
+    }
+}
+
+fn failed(call: &str, error: &io::Error) -> NotStopped {
+    NotStopped::of(InjectError::system(call, error))
 }
 
 impl Stopped {
@@ -198,9 +209,16 @@ impl Stopped {
     }
 
     /// Whether the target has these bytes at this address.
-    pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// Fails if the kernel could not read them, although they may be there.
+    pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> Result<bool, InjectError> {
         let mut found = vec![0; bytes.len()];
-        self.thread.tracee.read(address, &mut found).is_ok() && found == bytes
+        match self.thread.tracee.read(address, &mut found) {
+            Ok(()) => Ok(found == bytes),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(false),
+            Err(error) => Err(system("process_vm_readv", &error)),
+        }
     }
 
     /// Returns the thread's seccomp filters.

@@ -5,7 +5,6 @@
 //! A thread that has not stopped cannot be detached; only the end of the tracing thread releases
 //! it.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::{NotStopped, SETTLED_MAX, Stopped, failed, wait_interrupt};
@@ -33,10 +32,10 @@ impl StopRequest {
     /// Seizes a thread of a process and requests its stop.
     pub(in crate::inject) fn send(pid: i32, tid: i32) -> Result<StopRequest, NotStopped> {
         let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
-        if proc::task_stat(pid, tid).is_err() {
-            // The tid belongs to another process now. That thread continues, and the end of this
-            // thread detaches it.
-            return Err(failed("PTRACE_SEIZE", &io::Error::from_raw_os_error(libc::ESRCH)));
+        if let Err(error) = proc::task_stat(pid, tid) {
+            // The tid belongs to another process now, or that is unknown. The thread continues, and
+            // the end of this thread detaches it.
+            return Err(NotStopped::from_reading("/proc/PID/task", &error));
         }
         let seen_running = Instant::now();
         tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;

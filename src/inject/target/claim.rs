@@ -20,13 +20,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
-
 use super::identity;
 use super::tracer::{FORK_SERVER, GUARDIAN};
 use crate::inject::error::InjectError;
 use crate::inject::refusal::Refusal;
-use crate::proc;
+use crate::proc::{self, FileLock};
 
 /// How long to wait for another guardian's claim. The guardian of a recorder that was killed a
 /// moment ago may not have noticed that yet, or may be in the middle of its attach.
@@ -39,7 +37,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A claim on a target; dropping it releases the claim.
 #[derive(Debug)]
 pub(in crate::inject) struct Claim {
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 impl Claim {
@@ -47,18 +45,17 @@ impl Claim {
     pub(in crate::inject) fn on(pid: i32, start_time: u64) -> Result<Claim, InjectError> {
         let mut maps =
             File::open(format!("/proc/{pid}/maps")).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => InjectError::Gone,
                 ErrorKind::PermissionDenied => InjectError::NotPermitted,
-                _ => InjectError::system("opening /proc/PID/maps", &error),
+                _ => InjectError::reading("/proc/PID/maps", &error),
             })?;
         // Checks that the opened file belongs to the intended process.
         identity::check(pid, start_time)?;
         let since = Instant::now();
         loop {
-            maps = match Flock::lock(maps, FlockArg::LockExclusiveNonblock) {
+            maps = match FileLock::exclusive(maps) {
                 Ok(lock) => return Ok(Claim { _lock: lock }),
-                Err((maps, nix::errno::Errno::EWOULDBLOCK)) => maps,
-                Err((_, errno)) => return Err(InjectError::system("flock", &errno.into())),
+                Err((maps, error)) if error.kind() == ErrorKind::WouldBlock => maps,
+                Err((_, error)) => return Err(InjectError::system("flock", &error)),
             };
             if since.elapsed() >= PATIENCE {
                 let refusal = owner_of_claim(&maps);

@@ -7,18 +7,24 @@ use crate::proc;
 
 /// Checks that the process still runs and is the same. The kernel reuses pids, but a start time
 /// stays unique.
+///
+/// # Errors
+/// `Gone` only if that is certain. Any other error may be this process's own, such as a shortage of
+/// descriptors: a target that was given up for it would keep the agent.
 pub(in crate::inject) fn check(pid: i32, start_time: u64) -> Result<(), InjectError> {
-    let gone = match proc::start_time(pid) {
-        Ok(started) => started != start_time,
-        Err(_) => true,
-    };
+    let started =
+        proc::start_time(pid).map_err(|error| InjectError::reading("/proc/PID/stat", &error))?;
+    let status =
+        proc::status(pid).map_err(|error| InjectError::reading("/proc/PID/status", &error))?;
     // A leader that exited before its threads is a zombie without memory, but its process still
     // runs.
-    let ended = || match proc::status(pid) {
-        Ok(status) => !status.has_memory && status.threads <= 1,
-        Err(_) => true,
-    };
-    if gone || ended() { Err(InjectError::Gone) } else { Ok(()) }
+    let has_ended = !status.has_memory && status.threads <= 1;
+    if started != start_time || has_ended { Err(InjectError::Gone) } else { Ok(()) }
+}
+
+/// Whether the process has exited, or its pid belongs to another process.
+pub(in crate::inject) fn is_gone(pid: i32, start_time: u64) -> bool {
+    check(pid, start_time).is_err_and(|error| error.is_gone())
 }
 
 /// Replaces an `EPERM` by its cause, as `/proc` shows it.
@@ -27,7 +33,8 @@ pub(in crate::inject) fn explain(pid: i32, tid: i32, error: InjectError) -> Inje
         return error;
     }
     match proc::task_status(pid, tid) {
-        Err(_) => InjectError::Gone,
+        Err(unreadable) if proc::is_gone(&unreadable) => InjectError::Gone,
+        Err(_) => error,
         Ok(status) if proc::has_ended(status.state) => InjectError::Gone,
         Ok(status) if status.tracer != 0 => tracer::already_traced(status.tracer).into(),
         Ok(_) => yama_refusal().map_or(InjectError::NotPermitted, InjectError::from),

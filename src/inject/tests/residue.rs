@@ -17,7 +17,7 @@ use crate::proc;
 /// Makes the process run the calls of an attach that ends there.
 fn make(pid: i32, calls: &[Syscall]) {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &mappings).unwrap().unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
     let last = Instant::now() + Duration::from_secs(5);
@@ -35,10 +35,10 @@ fn part_is_removed_by_the_next_attach(victim: &Victim, part: fn(&AttachPlan) -> 
     let left = StandIn::new(pid);
     make(pid, &part(&left.plan));
     let start_time = proc::start_time(pid).unwrap();
-    assert_eq!(residue::find(pid, start_time).len(), 1);
+    assert_eq!(residue::find(pid, start_time).unwrap().len(), 1);
     assert_ne!(VisibleState::at(pid, true), before);
     attach_and_detach(pid);
-    assert!(residue::find(pid, start_time).is_empty());
+    assert!(residue::find(pid, start_time).unwrap().is_empty());
     assert_eq!(await_unchanged(pid, true, &before), before);
 }
 

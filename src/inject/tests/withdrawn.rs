@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Launches the only thread on a chain of one call without an effect.
 fn launch(pid: i32) -> Launched {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid), &mappings).unwrap().unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
     let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
     stopped.prepare().unwrap();
     let top = stack_top(&stopped, &mappings).unwrap();

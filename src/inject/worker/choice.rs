@@ -2,6 +2,7 @@
 
 use super::stack::may_be_roomy;
 use crate::inject::arch;
+use crate::inject::error::InjectError;
 use crate::proc::{self, Mapping, TaskActivity};
 
 /// Most threads that are ranked before the best of them is chosen.
@@ -66,12 +67,16 @@ fn ignores_children(pid: i32, tid: i32) -> bool {
 
 /// Returns the thread that an attach would stop first, and the reason.
 pub fn first_choice(pid: i32, mappings: &[Mapping]) -> Option<(i32, &'static str)> {
-    ranked(pid, mappings).first().map(|(rank, tid)| (*tid, rank.why()))
+    ranked(pid, mappings).ok()?.first().map(|(rank, tid)| (*tid, rank.why()))
 }
 
 /// Returns threads of a process, the best first.
-pub(in crate::inject) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
-    ranked(pid, mappings).into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
+pub(in crate::inject) fn candidates(
+    pid: i32,
+    mappings: &[Mapping],
+) -> Result<Vec<i32>, InjectError> {
+    let ranked = ranked(pid, mappings)?.into_iter();
+    Ok(ranked.map(|(_, tid)| tid).take(TRIED_MAX).collect())
 }
 
 /// Ranks the threads of a process.
@@ -81,10 +86,11 @@ pub(in crate::inject) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> 
 /// children should be left alone. Threads that will not stop are used only if there are no others.
 /// A thread without seccomp filters is preferred to all others, because filters may be newer than
 /// their check.
-fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
+fn ranked(pid: i32, mappings: &[Mapping]) -> Result<Vec<(ThreadRank, i32)>, InjectError> {
     let mut ranked = Vec::new();
     let mut best = 0;
-    for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(RANKED_MAX) {
+    let reading = |error| InjectError::reading("/proc/PID/task", &error);
+    for tid in proc::tasks(pid).map_err(reading)?.into_iter().take(RANKED_MAX) {
         let Ok(stat) = proc::task_stat(pid, tid) else { continue };
         if proc::has_ended(stat.state) {
             continue;
@@ -129,7 +135,7 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
         ranked[at].0.is_unfiltered = true;
         ranked[..=at].rotate_right(1);
     }
-    ranked
+    Ok(ranked)
 }
 
 /// Whether no seccomp filter applies to the thread.

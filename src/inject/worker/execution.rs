@@ -1,5 +1,6 @@
 //! The identity of one program execution, so that data read from it is not used in the next.
 
+use crate::inject::error::InjectError;
 use crate::inject::stop::Stopped;
 use crate::proc;
 
@@ -18,23 +19,33 @@ pub(in crate::inject) enum ExecIdentity {
 impl ExecIdentity {
     /// Returns the identity of the current execution. [`ExecIdentity::is_of`] later confirms, for a
     /// stopped thread, that everything read in between belongs to this execution.
-    pub(in crate::inject) fn of(pid: i32) -> ExecIdentity {
+    ///
+    /// # Errors
+    /// Fails if this process has no descriptor or no memory left to find it out.
+    pub(in crate::inject) fn of(pid: i32) -> Result<ExecIdentity, InjectError> {
         // A leader that exited before its threads has no readable memory.
         let others = std::iter::once_with(|| proc::tasks(pid).unwrap_or_default()).flatten();
-        let known = std::iter::once(pid).chain(others).find_map(|tid| proc::random_bytes(tid).ok());
-        match known {
-            Some(Some((address, bytes))) => ExecIdentity::Random(address, bytes),
-            Some(None) => ExecIdentity::NoRandomBytes,
-            None => ExecIdentity::Unknown,
+        let mut shortage = None;
+        for tid in std::iter::once(pid).chain(others) {
+            match proc::random_bytes(tid) {
+                Ok(Some((address, bytes))) => return Ok(ExecIdentity::Random(address, bytes)),
+                Ok(None) => return Ok(ExecIdentity::NoRandomBytes),
+                Err(error) if proc::is_shortage(&error) => shortage = Some(error),
+                Err(_) => {}
+            }
+        }
+        match shortage {
+            Some(error) => Err(InjectError::reading("/proc/PID/auxv", &error)),
+            None => Ok(ExecIdentity::Unknown),
         }
     }
 
     /// Whether the thread runs this execution. The answer holds while the thread is stopped.
-    pub(in crate::inject) fn is_of(&self, stopped: &Stopped) -> bool {
+    pub(in crate::inject) fn is_of(&self, stopped: &Stopped) -> Result<bool, InjectError> {
         match self {
             ExecIdentity::Random(address, bytes) => stopped.holds(*address, bytes),
-            ExecIdentity::NoRandomBytes => true,
-            ExecIdentity::Unknown => false,
+            ExecIdentity::NoRandomBytes => Ok(true),
+            ExecIdentity::Unknown => Ok(false),
         }
     }
 }
@@ -46,7 +57,7 @@ mod tests {
     #[test]
     fn process_that_has_exited_has_no_known_identity() {
         let own = std::process::id() as i32;
-        assert!(matches!(ExecIdentity::of(own), ExecIdentity::Random(..)));
+        assert!(matches!(ExecIdentity::of(own), Ok(ExecIdentity::Random(..))));
         assert_eq!(ExecIdentity::of(own), ExecIdentity::of(own));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
@@ -55,8 +66,8 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "the child does not exit");
             std::thread::yield_now();
         }
-        assert_eq!(ExecIdentity::of(pid), ExecIdentity::Unknown);
+        assert_eq!(ExecIdentity::of(pid), Ok(ExecIdentity::Unknown));
         child.wait().unwrap();
-        assert_eq!(ExecIdentity::of(pid), ExecIdentity::Unknown);
+        assert_eq!(ExecIdentity::of(pid), Ok(ExecIdentity::Unknown));
     }
 }

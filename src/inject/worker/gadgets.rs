@@ -5,6 +5,7 @@ use std::io;
 
 use super::execution::ExecIdentity;
 use crate::inject::arch::{RESTORERS, SYSCALL, SYSCALL_RETURN};
+use crate::inject::error::InjectError;
 use crate::inject::stop::Stopped;
 use crate::proc::{self, Mapping};
 
@@ -73,18 +74,25 @@ impl Gadgets {
 
     /// Confirms the instructions for a stopped thread. Since the search, the process may have
     /// executed another program or unloaded a library.
-    pub(in crate::inject) fn confirm(self, stopped: &Stopped) -> Option<Gadgets> {
-        let restores = |&address: &u64| RESTORERS.iter().any(|form| stopped.holds(address, form));
-        let confirmed = Gadgets {
-            execution: self.execution,
-            syscall: self.syscall,
-            syscall_return: self
-                .syscall_return
-                .filter(|&address| stopped.holds(address, SYSCALL_RETURN)),
-            restorer: self.restorer.filter(restores),
-        };
-        let is_same = self.execution.is_of(stopped) && stopped.holds(self.syscall, SYSCALL);
-        is_same.then_some(confirmed)
+    ///
+    /// # Errors
+    /// `Executed` if the process runs another program now, and the errors of reading its memory.
+    pub(in crate::inject) fn confirm(self, stopped: &Stopped) -> Result<Gadgets, InjectError> {
+        let mut confirmed = Gadgets { syscall_return: None, restorer: None, ..self };
+        if let Some(address) = self.syscall_return
+            && stopped.holds(address, SYSCALL_RETURN)?
+        {
+            confirmed.syscall_return = self.syscall_return;
+        }
+        for form in RESTORERS {
+            if let Some(address) = self.restorer
+                && stopped.holds(address, form)?
+            {
+                confirmed.restorer = self.restorer;
+            }
+        }
+        let is_same = self.execution.is_of(stopped)? && stopped.holds(self.syscall, SYSCALL)?;
+        if is_same { Ok(confirmed) } else { Err(InjectError::Executed) }
     }
 }
 
@@ -121,7 +129,7 @@ mod tests {
         let mut gone = code[0].clone();
         // Nothing is mapped there.
         (gone.start, gone.end) = (1 << 46, (1 << 46) + 4096);
-        let execution = ExecIdentity::of(pid);
+        let execution = ExecIdentity::of(pid).unwrap();
         assert!(Gadgets::find(pid, execution, &[gone.clone()]).is_err());
         let all = [&[gone][..], &code].concat();
         assert!(Gadgets::find(pid, execution, &all).unwrap().is_some());

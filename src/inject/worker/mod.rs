@@ -48,6 +48,16 @@ impl UsedThread {
         waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(self.tid))
     }
 
+    /// Takes the thread off its chain after a failure, and returns the failure. The thread would
+    /// otherwise run the remaining steps after the restore.
+    pub(super) fn abort(&self, plan: &AttachPlan, failure: InjectError) -> InjectError {
+        if !failure.is_gone() {
+            // The first failure is reported; the restore meets the second one as well.
+            let _ = self.withdraw(plan);
+        }
+        failure
+    }
+
     /// Takes an overdue thread off its chain. Returns `false` if the thread had already finished.
     pub(super) fn withdraw(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
         self.launched.as_ref().map_or(Ok(false), |launched| launched.withdraw(plan))
@@ -60,8 +70,7 @@ pub(super) fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
         // The process is about to exit, and its memory is already released.
         Ok(mappings) if mappings.is_empty() => Err(InjectError::Gone),
         Ok(mappings) => Ok(mappings),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(InjectError::Gone),
-        Err(error) => Err(InjectError::system("reading maps", &error)),
+        Err(error) => Err(InjectError::reading("/proc/PID/maps", &error)),
     }
 }
 
@@ -92,7 +101,7 @@ fn with_a_listed_thread(
     work: &(impl Fn(Stopped) -> Result<UsedThread, InjectError> + Sync),
 ) -> Result<UsedThread, InjectError> {
     let mut last = InjectError::Gone;
-    for tid in choice::candidates(plan.pid, mappings) {
+    for tid in choice::candidates(plan.pid, mappings)? {
         identity::check(plan.pid, plan.start_time)?;
         let outcome = on_tracing_thread(|| match stop::stop(tid, STOP_MAX, QUEUED_MAX) {
             Ok(stopped) => Ok(work(stopped)),

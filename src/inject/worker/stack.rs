@@ -35,7 +35,8 @@ pub(in crate::inject) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> O
             && guarded
             && control_block
             && room >= THREAD_STACK_ROOM
-            && stopped.holds(registers.fs_base, &registers.fs_base.to_ne_bytes())
+            // If it cannot be read, the stack is left alone.
+            && stopped.holds(registers.fs_base, &registers.fs_base.to_ne_bytes()) == Ok(true)
     };
     good.then(|| sp - arch::RED_ZONE)
 }
