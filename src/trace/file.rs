@@ -11,12 +11,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::TraceError;
 use super::sink::{Sink, TraceFile};
+use crate::proc::FileLock;
 
 /// The space reserved for the end: closing metadata, the last frame, and its index group take a few
 /// KiB.
@@ -87,20 +87,22 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<TraceFile, 
 pub fn is_being_written(path: &Path) -> io::Result<bool> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+    match FileLock::shared(file) {
+        Err((_, error)) => Ok(error.kind() == io::ErrorKind::WouldBlock),
         // The drop releases the lock at once.
-        _ => Ok(false),
+        Ok(_) => Ok(false),
     }
 }
 
 /// Locks a data file against other recorders, if the file system supports locks.
-fn lock(file: &File, path: &Path) -> Result<Option<Flock<File>>, TraceError> {
+fn lock(file: &File, path: &Path) -> Result<Option<FileLock>, TraceError> {
     for _ in 0..LOCK_ATTEMPTS {
         let same = file.try_clone().map_err(|source| TraceError::write(path, source))?;
-        match Flock::lock(same, FlockArg::LockExclusiveNonblock) {
+        match FileLock::exclusive(same) {
             Ok(lock) => return Ok(Some(lock)),
-            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => std::thread::sleep(LOCK_PAUSE),
+            Err((_, error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
             Err(_) => return Ok(None),
         }
     }
@@ -129,7 +131,7 @@ struct OutputFile {
     reserve: Option<File>,
     released: bool,
     started: Instant,
-    _lock: Option<Flock<File>>,
+    _lock: Option<FileLock>,
 }
 
 impl OutputFile {
@@ -244,7 +246,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, "old").unwrap();
-        let asking = Flock::lock(File::open(&path).unwrap(), FlockArg::LockSharedNonblock);
+        let asking = FileLock::shared(File::open(&path).unwrap());
         let asking = asking.map_err(|(_, error)| error).unwrap();
         let waiter = std::thread::spawn(move || create(&path, true, Role::Data).map(drop));
         std::thread::sleep(LOCK_PAUSE);

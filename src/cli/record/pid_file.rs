@@ -13,12 +13,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
 
 use crate::cli::exit::{CommandFailure, ExitCode};
-use crate::proc;
+use crate::proc::{self, FileLock};
 use crate::trace::{directory_of, index_path};
 
 /// How often to open a file that somebody else keeps removing.
@@ -32,7 +31,7 @@ pub(super) struct PidFile {
     path: PathBuf,
     file: File,
     /// The lock, where the file system has locks.
-    _lock: Option<Flock<File>>,
+    _lock: Option<FileLock>,
 }
 
 impl PidFile {
@@ -103,7 +102,7 @@ fn output(error: anyhow::Error) -> CommandFailure {
 }
 
 /// Opens and locks the file, and checks that it may be replaced.
-fn open_ours(path: &Path) -> anyhow::Result<(File, Option<Flock<File>>)> {
+fn open_ours(path: &Path) -> anyhow::Result<(File, Option<FileLock>)> {
     for _ in 0..TRIES {
         let Some(file) = open(path, true)? else { continue };
         let lock = lock(&file, path)?;
@@ -162,12 +161,12 @@ fn not_opened(path: &Path, error: io::Error) -> anyhow::Error {
 }
 
 /// Locks the file for this process.
-fn lock(file: &File, path: &Path) -> anyhow::Result<Option<Flock<File>>> {
+fn lock(file: &File, path: &Path) -> anyhow::Result<Option<FileLock>> {
     // The lock belongs to the open file description, not to the descriptor.
     let Ok(same) = file.try_clone() else { return Ok(None) };
-    match Flock::lock(same, FlockArg::LockExclusiveNonblock) {
+    match FileLock::exclusive(same) {
         Ok(lock) => Ok(Some(lock)),
-        Err((_, Errno::EWOULDBLOCK)) => {
+        Err((_, error)) if error.kind() == io::ErrorKind::WouldBlock => {
             let who = named(file).map_or_else(String::new, |pid| format!(", process {pid}"));
             let path = path.display();
             Err(anyhow!(

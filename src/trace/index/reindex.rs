@@ -1,14 +1,13 @@
 //! Rebuilds the index of a data file.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
-
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 use super::cell::CELL_BYTES;
 use super::replace;
 use super::sorted::Stamp;
+use crate::proc::FileLock;
 use crate::trace::output::Identity;
 use crate::trace::scan::scan;
 use crate::trace::scanned::Scan;
@@ -51,15 +50,17 @@ pub fn reindex(path: &Path, full: bool) -> Result<Reindexed, TraceError> {
 
 /// Locks recorders out of the data file, if the file system supports locks: a recorder would
 /// continue to write an index that no longer has a name.
-fn lock(path: &Path) -> Result<Option<Flock<File>>, TraceError> {
+fn lock(path: &Path) -> Result<Option<FileLock>, TraceError> {
     let read = |source| TraceError::read(path, source);
     // Opening a pipe would block.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
         return Err(TraceError::NotATrace { path: path.to_owned() });
     }
-    match Flock::lock(File::open(path).map_err(read)?, FlockArg::LockSharedNonblock) {
+    match FileLock::shared(File::open(path).map_err(read)?) {
         Ok(lock) => Ok(Some(lock)),
-        Err((_, Errno::EWOULDBLOCK)) => Err(TraceError::Busy { path: path.to_owned() }),
+        Err((_, error)) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(TraceError::Busy { path: path.to_owned() })
+        }
         Err(_) => Ok(None),
     }
 }

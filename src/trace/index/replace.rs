@@ -9,12 +9,11 @@ use std::io::{self, BufWriter, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
-
 use super::open::index_path;
 use super::pages::MAX_BYTES;
 use super::sorted::{self, Stamp};
 use super::tables::IndexTables;
+use crate::proc::FileLock;
 use crate::trace::TraceError;
 use crate::trace::file::{directory_of, sync_directory};
 
@@ -56,7 +55,7 @@ fn temporary_path(path: &Path) -> PathBuf {
 }
 
 /// Creates and locks the temporary file.
-fn create(path: &Path) -> io::Result<Flock<File>> {
+fn create(path: &Path) -> io::Result<FileLock> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600).custom_flags(flags);
@@ -81,12 +80,12 @@ fn remove_abandoned(path: &Path, options: &OpenOptions) -> io::Result<()> {
 
 /// Locks a file and checks that it still has its name: another writer may have removed it in
 /// between.
-fn lock(file: File, path: &Path) -> io::Result<Flock<File>> {
+fn lock(file: File, path: &Path) -> io::Result<FileLock> {
     let busy = || io::Error::new(ErrorKind::ResourceBusy, "it is being written by another process");
-    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    let file = match FileLock::exclusive(file) {
         Ok(file) => file,
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(busy()),
-        Err((_, errno)) => return Err(errno.into()),
+        Err((_, error)) if error.kind() == ErrorKind::WouldBlock => return Err(busy()),
+        Err((_, error)) => return Err(error),
     };
     let (opened, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
     let same = (opened.dev(), opened.ino()) == (named.dev(), named.ino());
