@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use super::Written;
+use crate::proc;
 
 /// An error of writing or reading a trace.
 #[derive(Debug)]
@@ -206,7 +207,10 @@ fn write_advice(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
         _ if source.raw_os_error() == Some(libc::EIO) => {
             write!(f, "; check the system log, or choose another location with --output")
         }
-        _ => Ok(()),
+        _ => match source.raw_os_error().and_then(proc::shortage_advice) {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        },
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use anyhow::anyhow;
 
 use crate::inject::{InjectError, Refusal};
+use crate::proc;
 use crate::trace::TraceError;
 
 /// An error that prevents a recording; each variant has its own exit code.
@@ -83,14 +84,13 @@ pub(crate) const NO_HOLE: &str = "the target's address space has no gap of 2 GiB
 
 /// Converts an error from starting the guardian process, or the process that forks guardians.
 pub(crate) fn guardian_error(error: io::Error) -> RecordError {
-    let text = match error.raw_os_error() {
-        Some(libc::EAGAIN) => {
-            "starting the guardian process; if the limit of processes is reached, raise it \
-             (ulimit -u, or pids.max of the control group)"
-        }
-        _ => "starting the guardian process",
-    };
-    RecordError::Other(anyhow::Error::new(error).context(text))
+    failed("starting the guardian process", error)
+}
+
+/// Returns the error of a step that failed, with its remedy.
+pub(crate) fn failed(step: &str, error: io::Error) -> RecordError {
+    let advice = proc::advice(&error);
+    RecordError::Other(anyhow!("{step}: {error}; {advice}"))
 }
 
 pub(crate) fn output_error(error: TraceError) -> RecordError {
@@ -104,5 +104,5 @@ pub(crate) fn target_error(pid: i32, error: io::Error) -> RecordError {
             "process {pid} no longer exists: find the running one, for example with `pgrep -a NAME`"
         ));
     }
-    RecordError::Other(anyhow::Error::new(error).context(format!("reading process {pid}")))
+    failed(&format!("reading process {pid}"), error)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::fault::{self, FaultPoint};
 use crate::record::batch::process::ProcessNumber;
-use crate::record::contract::error::RecordError;
+use crate::record::contract::error::{RecordError, failed};
 use crate::record::contract::options::Options;
 use crate::record::contract::stop::StopCondition;
 use crate::record::name::contexts::TagNames;
@@ -70,10 +70,10 @@ impl<'a> CommonState<'a> {
                 let options = self.named.get_or_init(|| options);
                 let writer = opening::create(options, opened, attached)?;
                 fault::at(FaultPoint::RecordWriting);
-                none.insert(WriterThread::start(writer).map_err(other)?)
+                none.insert(WriterThread::start(writer).map_err(no_thread)?)
             }
         };
-        let writer = writing.join(number, opened.pid, names).map_err(other)?;
+        let writer = writing.join(number, opened.pid, names).map_err(no_thread)?;
         Ok(writer.counted_in(self.ledger.handed_over(number)))
     }
 
@@ -95,6 +95,6 @@ impl<'a> CommonState<'a> {
     }
 }
 
-fn other(error: io::Error) -> RecordError {
-    RecordError::Other(error.into())
+fn no_thread(error: io::Error) -> RecordError {
+    failed("starting a thread of the recorder", error)
 }

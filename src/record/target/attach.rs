@@ -24,7 +24,7 @@ use crate::inject::{
 };
 use crate::proc::{self, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::contract::error::{NO_HOLE, RecordError, inject_error, target_error};
+use crate::record::contract::error::{NO_HOLE, RecordError, failed, inject_error, target_error};
 use crate::record::contract::sampling::{Choice, Engine, Setup};
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::narrow_stacks::{self, NarrowThread};
@@ -116,10 +116,14 @@ impl<'a> Attached<'a> {
         let base = inject::find_gap(&mappings, layout::SPAN)
             .context(NO_HOLE)
             .map_err(RecordError::Other)?;
-        segments.prepare((status.euid, status.egid), base..base + layout::SPAN).map_err(other)?;
-        let room = segments.code.exclusive(layout::CODE_LEN as usize).map_err(other)?;
+        let owner = (status.euid, status.egid);
+        segments.prepare(owner, base..base + layout::SPAN).map_err(other)?;
+        let failed = |step| move |error| failed(step, error);
+        let room = segments.code.exclusive(layout::CODE_LEN as usize);
+        let room = room.map_err(failed("preparing the agent's code"))?;
         let entries = image::lay_out(room, base).map_err(other)?;
-        segments.modules.refresh(&mappings).map_err(other)?;
+        let compiled = segments.modules.refresh(&mappings);
+        compiled.map_err(failed("compiling the target's unwind tables"))?;
         let mut attached = Self {
             guardian: None,
             segments,
@@ -136,7 +140,8 @@ impl<'a> Attached<'a> {
             base,
             entries,
         };
-        attached.populate(before.freq_hz, status.threads).map_err(other)?;
+        let populated = attached.populate(before.freq_hz, status.threads);
+        populated.map_err(failed("allocating the agent's memory"))?;
         attached.initialise(before, status.inner_tgid);
         Ok(attached)
     }
