@@ -150,6 +150,11 @@ fn marked(cookie: u32, low: u32) -> u64 {
     (SIG_DATA_MARK as u64) << 48 | u64::from(cookie & 0xffff) << 32 | u64::from(low)
 }
 
+/// Whether a timer with this value was created by the agent of the session with this cookie.
+pub fn is_timer_value(value: u64, cookie: u32) -> bool {
+    value >> 32 == marked(cookie, 0) >> 32
+}
+
 /// Returns the value that a slot's timer sends with its signal.
 pub fn timer_value(cookie: u32, slot: u32, generation: u32) -> u64 {
     let low = (generation % TIMER_GENERATIONS) << TIMER_SLOT_BITS | slot;
@@ -431,6 +436,8 @@ mod tests {
     fn values_of_signals_hold_mark_cookie_slot_and_generation() {
         let value = timer_value(0xabcd_1234, 0x2001, 3);
         assert_eq!(value, 0x7450_1234_0000_e001);
+        assert!(is_timer_value(value, 0xabcd_1234) && is_timer_value(value, 0x1234));
+        assert!(!is_timer_value(value, 0x1235) && !is_timer_value(value ^ 1 << 63, 0x1234));
         let last = THREAD_SLOTS as u32 - 1;
         assert_ne!(timer_value(1, last, 0), timer_value(1, 0, 1));
         assert_ne!(timer_value(1, 5, 7), timer_value(1, 5, 8));

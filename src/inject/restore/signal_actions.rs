@@ -6,7 +6,7 @@
 //!   that reaches the application's action or the default action kills the program.
 //! - The action of a signal is changed only if it is ours.
 
-use traceprof_abi::layout::{REPLACED, SIGNALS};
+use traceprof_abi::layout::{REPLACED, SIGNALS, is_timer_value};
 use traceprof_abi::sync::Ordering;
 
 use super::held_threads::HeldThreads;
@@ -18,7 +18,7 @@ use crate::inject::sigreturn_chain::ChainStep;
 use crate::inject::stop::Stopped;
 use crate::inject::syscall::Syscall;
 use crate::inject::worker::remote_calls::RemoteCalls;
-use crate::proc::Mapping;
+use crate::proc::{self, Mapping};
 
 /// The value of an action's `installed` from the moment before the action is restored.
 const RESTORING: u32 = REPLACED + 1;
@@ -99,7 +99,10 @@ impl SignalActions<'_> {
     }
 
     fn delete_timers(self, worker: &mut Stopped) -> Result<(), InjectError> {
-        let timers: Vec<i32> = self.data.timers().collect();
+        let mut timers: Vec<i32> = self.data.timers().collect();
+        timers.extend(self.unpublished_timers());
+        timers.sort_unstable();
+        timers.dedup();
         for some in timers.chunks(DELETED_AT_ONCE) {
             let delete = |timer: &i32| {
                 ChainStep::Syscall(Syscall::new(libc::SYS_timer_delete, &[*timer as u64]))
@@ -111,6 +114,15 @@ impl SignalActions<'_> {
         self.data.forget_timers();
         fault::at(FaultPoint::RestoreTimersGone);
         Ok(())
+    }
+
+    /// Returns the timers with the session's mark. A thread that was taken out of the agent's entry
+    /// may have created one that is in no slot. A kernel without checkpoint and restore shows none.
+    fn unpublished_timers(self) -> impl Iterator<Item = i32> {
+        // Relaxed: written before the agent was mapped.
+        let cookie = self.data.control().cookie.load(Ordering::Relaxed);
+        let shown = proc::posix_timers(self.plan.pid).unwrap_or_default().into_iter();
+        shown.filter(move |timer| is_timer_value(timer.value, cookie)).map(|timer| timer.id)
     }
 
     fn restore_action(

@@ -225,10 +225,10 @@ mod tests {
         check(|it| it.ignored |= 1 << 39, "ignored");
         check(|it| it.shared_pending |= 1 << 39, "pending");
         check(|it| _ = it.threads.insert(7, (0, 1 << 4)), "pending for thread 7");
-        check(|it| _ = it.timers.insert(PosixTimer { id: 3, signal: 40 }), "timer 3");
+        check(|it| _ = it.timers.insert(PosixTimer { id: 3, signal: 40, value: 0 }), "timer 3");
         check(|it| _ = it.threads.insert(7, (!UNBLOCKABLE, 0)), "thread 7 blocks all");
         let mut other = footprint();
-        other.timers.insert(PosixTimer { id: 3, signal: 14 });
+        other.timers.insert(PosixTimer { id: 3, signal: 14, value: 0 });
         assert!(before.left_by(&other, &SIGNALS).is_empty());
     }
 }
