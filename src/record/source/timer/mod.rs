@@ -240,7 +240,8 @@ impl Timers {
             // Relaxed: a count.
             control.counters[counter as usize].load(Ordering::Relaxed)
         };
-        let served = count(Counter::Armed) + count(Counter::TimerFailed);
+        // The target may have written anything to these words.
+        let served = count(Counter::Armed).saturating_add(count(Counter::TimerFailed));
         // Relaxed: a hint; the handler that serves it checks again.
         served < ARM_MAX as u64 && control.arm_wanted.load(Ordering::Relaxed) != 0
     }

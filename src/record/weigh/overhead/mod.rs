@@ -62,6 +62,13 @@ pub(crate) struct Cost {
     pub(crate) timed: u64,
 }
 
+impl Cost {
+    /// Returns the CPU time of the target for signals, in nanoseconds.
+    pub(crate) fn signals_ns(&self) -> u64 {
+        self.handlers_ns.saturating_add(self.delivery_ns)
+    }
+}
+
 /// The cost of a recording, and the rate changes that kept it within the budget.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct OverheadSummary {
@@ -88,12 +95,14 @@ impl OverheadSummary {
     /// Adds the cost of sampling a later program.
     pub(crate) fn add(&mut self, later: Self) {
         let (cost, more) = (&mut self.cost, later.cost);
-        cost.used_ns += more.used_ns;
-        cost.handlers_ns += more.handlers_ns;
-        cost.delivery_ns += more.delivery_ns;
-        cost.recorder_ns += more.recorder_ns;
-        cost.expiries += more.expiries;
-        cost.timed += more.timed;
+        // The target may have written anything to the counters that these come from.
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut cost.used_ns, more.used_ns);
+        add(&mut cost.handlers_ns, more.handlers_ns);
+        add(&mut cost.delivery_ns, more.delivery_ns);
+        add(&mut cost.recorder_ns, more.recorder_ns);
+        add(&mut cost.expiries, more.expiries);
+        add(&mut cost.timed, more.timed);
         self.changes.extend(later.changes);
         self.changes.truncate(CHANGES_MAX);
         self.changed += later.changed;
@@ -204,8 +213,7 @@ impl Overhead {
         let before = &self.checked;
         let measured = Measured {
             used_ns: cost.used_ns.saturating_sub(before.used_ns),
-            signals_ns: (cost.handlers_ns + cost.delivery_ns)
-                .saturating_sub(before.handlers_ns + before.delivery_ns),
+            signals_ns: cost.signals_ns().saturating_sub(before.signals_ns()),
             recorder_ns: cost.recorder_ns.saturating_sub(before.recorder_ns),
             expiries: cost.expiries.saturating_sub(before.expiries),
         };

@@ -27,7 +27,7 @@ impl OverheadSummary {
     /// Returns the target's CPU time in handlers and in the delivery of their signals, in
     /// nanoseconds.
     pub(crate) fn signals_ns(&self) -> u64 {
-        self.cost.handlers_ns.saturating_add(self.cost.delivery_ns)
+        self.cost.signals_ns()
     }
 
     /// Returns the line of the closing report; `None` if the target used no CPU time.
