@@ -37,4 +37,5 @@ pub use contract::trigger::Trigger;
 pub use name::progress::addresses_named;
 pub use run::priority::Priority;
 pub use run::record;
+pub use store::fuzz_entry;
 pub use target::leftovers::{Removed, detach};

@@ -16,6 +16,7 @@ use crate::record::source::wall::Wall;
 use crate::record::target::attach::Attached;
 
 pub(crate) mod collector;
+pub mod fuzz_entry;
 pub(crate) mod heaviest;
 pub(crate) mod liveness;
 pub(crate) mod outside_unwind;

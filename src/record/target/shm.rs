@@ -216,9 +216,9 @@ impl SharedMemory {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), len) })
     }
 
-    /// Returns the tables segment as words.
+    /// Returns the tables or the data segment as words.
     pub(crate) fn words(&self) -> &'static [AtomicU64] {
-        assert_eq!(self.purpose, Use::Tables);
+        assert_ne!(self.purpose, Use::Code, "the code has no views");
         // SAFETY: page aligned and mapped at this length for good (see above); zero bytes are valid
         // atomics, and both processes reach them as atomics.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len as usize / 8) }
