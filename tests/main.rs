@@ -25,6 +25,7 @@ mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod exit_codes; // codes that need a recording
 mod exports; // totals that all formats must agree on
+mod failing_calls; // system calls of the recorder that fail, one at a time
 mod faults; // processes that die at each step
 mod firefox; // profiles for profiler.firefox.com
 mod firefox_cli; // profiles read with the Firefox Profiler's own command line
