@@ -5,6 +5,7 @@
 //! passes it. Which process dies changes with the seed of the run. In a long run every process dies
 //! at every point of all scenarios.
 
+mod kills;
 mod prey;
 mod strike;
 
