@@ -10,6 +10,7 @@ mod kinds; // compilers, runtimes, numbers of threads, stacks, signals
 mod places; // namespaces, users, deleted files
 mod refused; // targets that cannot be recorded
 mod scribblers; // targets that overwrite or unmap the agent's memory
+mod sleepers; // every kind of blocking call, where nobody records
 mod stopped; // stopped by job control, or waiting for a child of vfork
 
 use std::process::Command;

@@ -1,12 +1,13 @@
 //! Targets by where they run: namespaces, users, file systems, filters.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Proof;
 use crate::common::{
-    Target, as_nobody, needs_recording, program, program_for_everyone, scratch_dir, skip, together,
-    traceprof, variant,
+    Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program, program_for_everyone,
+    scratch_dir, skip, together, traceprof, variant,
 };
 
 const TRACEPROF: &str = env!("CARGO_BIN_EXE_traceprof");
@@ -173,6 +174,102 @@ fn other_user_by_root() {
     };
     command.arg("8");
     Proof::of(Target::spawn(command)).recorded_by(|| traceprof(&[])).survives();
+}
+
+/// Started by nobody, the program runs with the rights of its owner. Only root may record it.
+#[test]
+fn setuid_program() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let [steady, ours] = for_everyone(dir.path());
+    let Some(mut command) = as_nobody(&steady) else {
+        skip!("root: needed to act as another user");
+    };
+    std::fs::set_permissions(&steady, std::fs::Permissions::from_mode(0o4755)).expect("its mode");
+    command.arg("4");
+    let target = Target::spawn(command);
+    let before = Snapshot::take(target.pid());
+    let mut refused = as_nobody(&ours).expect("root, as before");
+    refused.args(["record", "--duration", "1", "--pid", &target.pid().to_string()]);
+    let outcome = Recorder::spawn(refused, Trace::new()).finish().expect_code(3);
+    assert!(outcome.text().contains("run as root"), "{}", outcome.text());
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+    Proof::of(target).recorded_by(|| traceprof(&[])).survives();
+}
+
+/// The kernel shows other devices and inodes of mapped files than `stat` does.
+#[test]
+fn overlay_mount() {
+    needs_recording!();
+    let mut command = unshare!("--mount");
+    let _machine = together();
+    let dir = scratch_dir();
+    let lower = dir.path().join("lower");
+    std::fs::create_dir(&lower).expect("the lower directory");
+    program_for_everyone(&program("steady"), &lower);
+    let script = "mount -t tmpfs none \"$0\"/upper && mkdir \"$0\"/upper/files \"$0\"/upper/work \
+        && mount -t overlay overlay \
+           -o lowerdir=\"$0\"/lower,upperdir=\"$0\"/upper/files,workdir=\"$0\"/upper/work \
+           \"$0\"/merged || exit 99; exec \"$0\"/merged/steady 8";
+    for name in ["upper", "merged"] {
+        std::fs::create_dir(dir.path().join(name)).expect("a directory");
+    }
+    let mut attempt = unshare!("--mount");
+    attempt.args(["sh", "-c", &script.replace("exec", "exit 0; exec")]).arg(dir.path());
+    if !attempt.output().is_ok_and(|output| output.status.success()) {
+        skip!("unshare: no overlay mounts");
+    }
+    command.args(["sh", "-c", script]).arg(dir.path());
+    Proof::of(Target::spawn(command)).survives();
+}
+
+/// A control group whose memory is nearly used up, until it is dropped.
+struct FullGroup(PathBuf);
+
+impl FullGroup {
+    const LIMIT: &str = "33554432";
+
+    /// Creates the group below that of this process, if the host permits it.
+    fn create() -> Option<FullGroup> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path =
+            |kind: &str| groups.lines().find_map(|line| line.split_once(kind).map(|it| it.1));
+        let (root, own, file) = match path(":memory:") {
+            Some(own) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
+            None => ("/sys/fs/cgroup", path("0::")?, "memory.max"),
+        };
+        let name = format!("traceprof-test-{}", std::process::id());
+        let group = FullGroup(PathBuf::from(format!("{root}{own}")).join(name));
+        std::fs::create_dir(&group.0).ok()?;
+        std::fs::write(group.0.join(file), Self::LIMIT).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for FullGroup {
+    fn drop(&mut self) {
+        // A process that has just exited may still be listed.
+        crate::common::wait_until(std::time::Duration::from_secs(5), || {
+            std::fs::remove_dir(&self.0).is_ok()
+        });
+    }
+}
+
+/// Neither the agent's memory nor its handlers may need memory of the group.
+#[test]
+fn control_group_at_its_memory_limit() {
+    needs_recording!();
+    let _machine = together();
+    let Some(group) = FullGroup::create() else {
+        skip!("control groups: none can be created here");
+    };
+    let mut command = Command::new("sh");
+    // The page cache of the file fills the group up to its limit.
+    let fill = "echo $$ > \"$0\"/cgroup.procs && head -c 64M /dev/zero > \"$1\" && exec \"$2\" 8";
+    let dir = scratch_dir();
+    command.args(["-c", fill]).arg(&group.0).arg(dir.path().join("cache")).arg(program("steady"));
+    Proof::of(Target::spawn(command)).survives();
 }
 
 /// The recorder is in the namespace, too, as in a container without privileges.
