@@ -26,7 +26,7 @@ pause() {
 
 # The programs where everybody can run them, and the settings that the checks expect.
 set_up() {
-    programs=/tmp/programs
+    programs=/run/programs
     # shellcheck disable=SC2153 # this and the next are settings of the guest
     cp -r "$PROGRAMS" "$programs"
     # shellcheck disable=SC2153
