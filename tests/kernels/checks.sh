@@ -181,16 +181,27 @@ again() {
     ends_as_before
 }
 
-# eintr ENGINE: no call of any kind returns EINTR.
+# eintr ENGINE: next to no call of any kind returns EINTR, and none another wrong result.
 eintr() {
+    local line count few=2
     start root eintr
     record --engine "$1" --mode cpu,wall --pid "$pid" --duration 5 --freq 997
     expect_code 0
     kill -USR1 "$pid"
     wait_for has "$directory/target" $'\nwrong '
-    grep -E '^(eintr|wrong)_.* [1-9]' "$directory/target" || true
-    expect_of_target 'eintr 0'
-    expect_of_target 'wrong 0'
+    grep -E '^(eintr|wrong|errno)_.* [1-9]' "$directory/target" || true
+    while read -r line count; do
+        case $line in
+        # Before Linux 5.19, its time limit was counted in ticks, and it ends up to one too early.
+        wrong_semtimedop) at_least 5.19 || continue ;;
+        # The signal that starts a timer may meet the first moment of a wait, which is longer here:
+        # see traceprof-limits(7).
+        eintr) ((count > few)) || continue ;;
+        wrong_*) ;;
+        *) continue ;;
+        esac
+        ((count == 0)) || fail "the target printed: $line $count"
+    done <"$directory/target"
     kill -TERM "$pid"
     ended 17 "$pid"
     nothing_is_left

@@ -71,7 +71,7 @@ check_levels() {
     done
     echo 2 >/proc/sys/kernel/perf_event_paranoid
     for level in 0 1 2 3; do
-        if [[ $LIST == all || $level == [12] ]]; then
+        if [[ $LIST == all || $level == 2 ]]; then
             check "yama $level" yama "$level"
         fi
     done
