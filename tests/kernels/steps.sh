@@ -246,8 +246,10 @@ has_samples() {
     has "$directory/verified" 'samples ' && ! has "$directory/verified" 'samples   0 in'
 }
 
+# Whether a child has ended, waited for or not.
 is_gone() {
-    ! kill -0 "$1" 2>/dev/null
+    local stat
+    ! { read -r stat <"/proc/$1/stat"; } 2>/dev/null || [[ $stat == *') Z '* ]]
 }
 
 # Waits for the end of a recorder in the background and sets code.
