@@ -114,6 +114,13 @@ impl From<Refusal> for InjectError {
     }
 }
 
+/// Whether a thread in this state does not stop because the kernel has blocked it, or is unknown. A
+/// request to stop wakes a thread in any other state, so the thread only needs a processor. The
+/// state was read after the wait: by then the thread may sleep again, or be in the late stop.
+pub(super) fn is_blocked(state: char) -> bool {
+    matches!(state, 'D' | '?')
+}
+
 fn still_in_use(tid: i32) -> String {
     format!(
         "thread {tid} of the target runs a signal handler of the program that will return to the \
@@ -141,15 +148,15 @@ impl fmt::Display for InjectError {
                 "the kernel does not permit tracing the target; run as root (CAP_SYS_PTRACE), or \
                  check for a security module that forbids it"
             ),
-            Self::WouldNotStop { tid, state: 'R' } => write!(
-                f,
-                "thread {tid} of the target did not stop: it waits for a processor, because the \
-                 machine or its control group is overloaded; try again when the load is lower"
-            ),
-            Self::WouldNotStop { tid, state } => write!(
+            Self::WouldNotStop { tid, state } if is_blocked(*state) => write!(
                 f,
                 "thread {tid} of the target did not stop (state {state}): it is blocked inside the \
                  kernel; try again when it runs"
+            ),
+            Self::WouldNotStop { tid, .. } => write!(
+                f,
+                "thread {tid} of the target did not stop: it waits for a processor, because the \
+                 machine or its control group is overloaded; try again when the load is lower"
             ),
             Self::StillInUse { tid } => f.write_str(&still_in_use(*tid)),
             Self::MapFailed { segment, errno } => write!(
@@ -239,5 +246,9 @@ mod tests {
         let full = InjectError::MapFailed { segment: "data".to_owned(), errno: libc::ENOMEM };
         assert!(full.to_string().contains("ulimit -v"));
         assert!(InjectError::from(Refusal::NoSuchProcess { pid: 1 }).is_gone());
+        for (state, why) in [('D', "blocked inside the kernel"), ('t', "waits for a processor")] {
+            let text = InjectError::WouldNotStop { tid: 7, state }.to_string();
+            assert!(text.contains(why) && text.contains("try again"), "{state}: {text}");
+        }
     }
 }

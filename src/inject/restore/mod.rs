@@ -33,7 +33,7 @@ use self::signal_actions::SignalActions;
 use self::stop_all::{HELD_MAX, StopAllOutcome, ThreadStopper};
 use super::agent_entry::{self, FrameArea};
 use super::data_segment::AttachedData;
-use super::error::InjectError;
+use super::error::{InjectError, is_blocked};
 use super::plan::{AttachPlan, SharedSegment};
 use super::ptrace::tracing_thread::on_tracing_thread;
 use super::report::DetachReport;
@@ -131,7 +131,11 @@ pub(super) fn restore(
                 longest.stopped_ns = longest.stopped_ns.max(held_for.as_nanos() as u64);
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
                 (rest, sleeper) = (held_for, (state == 'D').then_some(tid));
-                let patience = if state == 'R' { starved } else { patience };
+                let patience = match is_inside {
+                    true if state != 'R' => patience,
+                    false if is_blocked(state) => patience,
+                    _ => starved,
+                };
                 let failure = match is_inside && state != 'R' {
                     true => InjectError::StillInUse { tid },
                     false => InjectError::WouldNotStop { tid, state },

@@ -412,6 +412,9 @@ fn await_stop(tracee: &Tracee, deadline: Instant, last: Instant) -> Result<bool,
             {
                 until = Instant::now() + QUEUE_CHECK;
             }
+            // On a busy machine the tracer may wait for a processor between its check for the stop
+            // and this one. A thread that is not runnable any more may have stopped meanwhile.
+            Err(NotStopped::Timeout) if tracee.has_stopped() => until = Instant::now(),
             outcome => return outcome,
         }
     }
