@@ -13,6 +13,7 @@
 //! `TRACEPROF_FAULT=POINT=ACTION[,POINT=ACTION]...` runs each action when a process reaches its
 //! point for the first time. `POINT.N=ACTION` runs the action at the Nth pass. An action names the
 //! process to kill, or makes the calling thread pause for a time (`stall`) or for ever (`hang`).
+//! `stop` stops the target by SIGSTOP, and `freeze` the guardian.
 //!
 //! `TRACEPROF_FAULT_LOG=FILE` receives a line for each point that a process reaches, and for each
 //! action. Before each [`FaultPoint::ThreadTouched`] it receives a line with `call` and the name of
@@ -249,7 +250,7 @@ mod armed {
     /// The time that another process gets to die of a signal, or to act on it.
     const EFFECT: Duration = Duration::from_millis(3);
     /// The pause of a stalled thread.
-    const STALL: Duration = Duration::from_secs(5);
+    const STALL: Duration = Duration::from_secs(3);
     /// The pids, by [`Party`]. Relaxed everywhere: they are set before the threads that read them
     /// start.
     static PARTIES: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
@@ -335,6 +336,7 @@ mod armed {
             "both" => (vec![Party::Recorder, Party::Guardian], Signal::SIGKILL),
             "target" => (vec![Party::Target], Signal::SIGKILL),
             "stop" => (vec![Party::Target], Signal::SIGSTOP),
+            "freeze" => (vec![Party::Guardian], Signal::SIGSTOP),
             "exec" => (vec![Party::Target], Signal::SIGUSR1),
             "exit" => (vec![Party::Target], Signal::SIGUSR2),
             "stall" => return std::thread::sleep(STALL),

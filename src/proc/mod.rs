@@ -71,7 +71,7 @@ pub use map_file::map_file;
 pub use mapping::{Mapping, mappings};
 pub use memory_identity::Memory;
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
-pub use pidfd::{open_pidfd, wait_readable};
+pub use pidfd::{continue_stopped, open_pidfd, send_signal, wait_readable};
 pub use read_error::{advice, is_gone, is_shortage, shortage_advice};
 pub use root::{Root, descriptor_path, open_regular};
 pub use schedule::{TaskClock, Turns};

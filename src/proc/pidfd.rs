@@ -1,14 +1,15 @@
-//! A descriptor of a process, and the wait for the exit of the process.
+//! A descriptor of a process: signals to the process, and the wait for its exit.
 //!
 //! # Safety
-//! One system call that no crate in use wraps; it takes numbers.
-#![allow(unsafe_code, reason = "opens a descriptor with a bare system call")]
+//! Two system calls that no crate in use wraps; they take numbers.
+#![allow(unsafe_code, reason = "opens and uses a descriptor with bare system calls")]
 
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 
 /// Opens a descriptor that becomes readable when the process has exited.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
@@ -33,6 +34,24 @@ fn explain(error: io::Error) -> io::Error {
             ),
         ),
         _ => error,
+    }
+}
+
+/// Sends a signal to the process of a descriptor, and never to a later process with the same pid.
+pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: takes numbers; without an information, the kernel makes one.
+    let outcome = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as i32, info, 0)
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Continues the process of a descriptor, with this pid, if SIGSTOP has stopped it.
+pub fn continue_stopped(pid: i32, pidfd: BorrowedFd<'_>) {
+    if super::task_stat(pid, pid).is_ok_and(|stat| stat.state == 'T') {
+        // An error means that the process has exited.
+        let _ = send_signal(pidfd, Signal::SIGCONT);
     }
 }
 
@@ -64,9 +83,11 @@ mod tests {
         let pidfd = open_pidfd(child.id() as i32).unwrap();
         let timeout = wait_readable(pidfd.as_fd(), Instant::now()).unwrap_err();
         assert_eq!(timeout.kind(), io::ErrorKind::TimedOut);
-        child.kill().unwrap();
+        send_signal(pidfd.as_fd(), Signal::SIGKILL).unwrap();
         wait_readable(pidfd.as_fd(), Instant::now() + Duration::from_secs(20)).unwrap();
         child.wait().unwrap();
+        let unsent = send_signal(pidfd.as_fd(), Signal::SIGCONT).unwrap_err();
+        assert_eq!(unsent.raw_os_error(), Some(libc::ESRCH));
         let gone = open_pidfd(child.id() as i32).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }

@@ -1,10 +1,12 @@
-//! Recorders, guardians and targets that die at each fault point, and at random moments.
+//! Recorders, guardians and targets that die at each fault point, and at random moments. Guardians
+//! are also stopped there.
 //!
 //! The library of the command defines the fault points. Each scenario first runs without a death,
 //! to see which points it passes. Then one process dies at each point, in the first scenario that
 //! passes it. Which process dies changes with the seed of the run. In a long run every process dies
 //! at every point of all scenarios.
 
+mod frozen;
 mod kills;
 mod prey;
 mod strike;
@@ -222,8 +224,8 @@ fn somebody_dies_at_random_moments() {
         SCENARIOS.iter().filter(|scenario| scenario.is_plain()).collect();
     in_parallel(rounds, |round| {
         let scenario = whole[round % whole.len()];
-        let deeds = [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Kill];
-        let deed = deeds[below(4) as usize];
+        let deeds = [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Freeze, Deed::Kill];
+        let deed = deeds[below(deeds.len() as u64) as usize];
         let after = Duration::from_micros(below(400_000));
         let job = Job { scenario, point: FaultPoint::RecordLooped, deed };
         let result = strike::strike(scenario, &Fault::After(after, deed));

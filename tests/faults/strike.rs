@@ -17,7 +17,7 @@ use crate::common::{Snapshot, Target, child_named, scratch_dir, traceprof, wait_
 /// Timeout of steps that normally take a second.
 const PATIENCE: Duration = Duration::from_secs(45);
 /// Process name of the guardian.
-const GUARDIAN: &str = "traceprof-guard";
+pub(super) const GUARDIAN: &str = "traceprof-guard";
 /// Exit code of a prey that saw an EINTR.
 const EINTR_SEEN: i32 = 18;
 
@@ -27,6 +27,8 @@ pub(super) enum Deed {
     Recorder,
     Guardian,
     Both,
+    /// SIGSTOP to the guardian.
+    Freeze,
     /// SIGKILL to the target.
     Kill,
     /// The target executes another program.
@@ -36,14 +38,22 @@ pub(super) enum Deed {
 }
 
 impl Deed {
-    pub(super) const ALL: [Deed; 6] =
-        [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Kill, Deed::Exec, Deed::Exit];
+    pub(super) const ALL: [Deed; 7] = [
+        Deed::Recorder,
+        Deed::Guardian,
+        Deed::Both,
+        Deed::Freeze,
+        Deed::Kill,
+        Deed::Exec,
+        Deed::Exit,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Deed::Recorder => "recorder",
             Deed::Guardian => "guardian",
             Deed::Both => "both",
+            Deed::Freeze => "freeze",
             Deed::Kill => "target",
             Deed::Exec => "exec",
             Deed::Exit => "exit",
@@ -287,13 +297,19 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
             Outcome::default()
         }
         deed => {
-            let is_bare = deed != Deed::Recorder
+            let kills_guardian = matches!(deed, Deed::Guardian | Deed::Both);
+            let is_bare = kills_guardian
                 && match fault {
                     Fault::At(point, _) => scenario.is_bare(*point),
                     Fault::AtTouch(..) => scenario.makes_bare_calls() && run.died_in_bare_call(),
                     Fault::After(..) => false,
                 };
-            let may_see_eintr = deed != Deed::Recorder && run.may_see_eintr(scenario, fault);
+            let may_see_eintr = kills_guardian && run.may_see_eintr(scenario, fault);
+            // The recorder waits for a guardian that continues.
+            let is_well = matches!(status.code(), Some(0 | 4));
+            check(deed != Deed::Freeze || !scenario.first.is_empty() || is_well, || {
+                format!("{status}: {}", run.text("stderr"))
+            })?;
             check_harmless(scenario, &mut target, &before, (fault, is_bare, may_see_eintr))?
         }
     };
@@ -316,13 +332,14 @@ fn run(
         let guardian = child_named(recorder, GUARDIAN);
         let doomed = match deed {
             Deed::Recorder => vec![Some(recorder)],
-            Deed::Guardian => vec![guardian],
+            Deed::Guardian | Deed::Freeze => vec![guardian],
             Deed::Both => vec![Some(recorder), guardian],
             Deed::Kill | Deed::Exec | Deed::Exit => vec![target.map(Target::pid)],
         };
+        let signal = if *deed == Deed::Freeze { Signal::SIGSTOP } else { Signal::SIGKILL };
         for pid in doomed.into_iter().flatten() {
             // A process that has exited needs no kill.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _ = kill(Pid::from_raw(pid), signal);
         }
     }
     let status = run.end()?;
@@ -370,7 +387,12 @@ fn check_harmless(
             return Ok(outcome);
         }
     }
-    let guardian_lives = deed == Deed::Recorder && !scenario.first.contains("both");
+    let guardian_lives = match deed {
+        Deed::Recorder => !scenario.first.contains("both"),
+        // A guardian whose recorder was killed stays stopped, until `detach` continues it.
+        Deed::Freeze => scenario.first.is_empty(),
+        _ => false,
+    };
     // No process is left to remove it. The next recorder or `detach` does.
     let leaves_segment = matches!(fault, Fault::At(FaultPoint::SegmentMade, Deed::Both));
     let mut last = (None, String::new());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
+use crate::inject::ptrace::watchdog::Watchdog;
 use crate::inject::ptrace::{Resume, Tracee, TraceeEvent};
 use crate::inject::stop::{NotStopped, Stopped};
 use crate::inject::target::identity;
@@ -21,6 +22,7 @@ pub(in crate::inject) struct HeldProgram {
     pid: i32,
     tracee: Tracee,
     executed: bool,
+    watchdog: Watchdog,
 }
 
 impl HeldProgram {
@@ -29,7 +31,9 @@ impl HeldProgram {
         let tracee = Tracee::seize(pid).map_err(|error| {
             identity::explain(pid, pid, InjectError::system("PTRACE_SEIZE", &error))
         })?;
-        Ok(HeldProgram { pid, tracee, executed: false })
+        let watchdog = Watchdog::new();
+        watchdog.watch_this_thread();
+        Ok(HeldProgram { pid, tracee, executed: false, watchdog })
     }
 
     /// Waits for the exec and for the stop after it, before the program's first instruction.
@@ -84,14 +88,18 @@ impl HeldProgram {
         self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e))
     }
 
-    /// Converts the held program to a stopped thread, ready for the attach.
-    pub(in crate::inject) fn into_stopped(self, pid: i32) -> Result<Stopped, InjectError> {
+    /// Converts the held program to a stopped thread, ready for the attach, with its watchdog.
+    pub(in crate::inject) fn into_stopped(
+        self,
+        pid: i32,
+    ) -> Result<(Stopped, Watchdog), InjectError> {
         if !self.executed || pid != self.pid {
             return Err(InjectError::BadPlan {
                 reason: "the plan is for another process than the held program".to_owned(),
             });
         }
-        Stopped::adopt(self.tracee).map_err(NotStopped::into)
+        let Self { tracee, watchdog, .. } = self;
+        Stopped::adopt(tracee).map(|stopped| (stopped, watchdog)).map_err(NotStopped::into)
     }
 }
 

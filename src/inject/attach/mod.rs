@@ -15,6 +15,7 @@ use super::agent_entry::{self, FrameArea};
 use super::data_segment::{AttachedData, HOLD_BYTE};
 use super::error::InjectError;
 use super::plan::{AttachPlan, SharedSegment};
+use super::ptrace::watchdog::Watchdog;
 use super::report::AttachReport;
 use super::restore;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
@@ -37,7 +38,7 @@ const EXIT_CHECK: Duration = Duration::from_millis(5);
 pub(super) fn attach(
     plan: &AttachPlan,
     data: &AttachedData,
-    held: Option<Stopped>,
+    held: Option<(Stopped, Watchdog)>,
 ) -> Result<AttachReport, InjectError> {
     match map_and_start(plan, data, held) {
         Ok(report) => Ok(report),
@@ -60,7 +61,7 @@ pub(super) fn attach(
 fn map_and_start(
     plan: &AttachPlan,
     data: &AttachedData,
-    held: Option<Stopped>,
+    held: Option<(Stopped, Watchdog)>,
 ) -> Result<AttachReport, InjectError> {
     let execution = ExecIdentity::of(plan.pid)?;
     let mappings = read_mappings(plan.pid)?;
@@ -75,7 +76,8 @@ fn map_and_start(
     };
     let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
     let first = match held {
-        Some(stopped) => map(stopped)?,
+        // The watchdog has no work once the program continues.
+        Some((stopped, _watchdog)) => map(stopped)?,
         None => with_a_thread(plan, &mappings, &map)?,
     };
     await_maps(plan, gadgets, &first, &mappings)?;

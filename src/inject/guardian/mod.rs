@@ -19,7 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, shutdown, socketpair};
+use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use traceprof_abi::layout::Operation;
 
@@ -35,13 +37,17 @@ use super::restore;
 use super::seccomp::{self, Permits, SeccompReport};
 use super::target::claim::Claim;
 use crate::fault::{self, FaultPoint, Party};
-use crate::proc::{open_pidfd, wait_readable};
+use crate::proc::{self, continue_stopped, open_pidfd, send_signal, wait_readable};
 
 /// Longest wait for an answer. A guardian whose target gets no CPU time removes the residue of an
 /// earlier recording, attaches, and restores again, at more than half a minute each (70 s seen).
 const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Longest wait for the guardian's exit.
 const END_MAX: Duration = Duration::from_secs(10);
+/// Pause between two checks whether the guardian can run.
+const RUNNING_CHECK: Duration = Duration::from_millis(200);
+/// How long the control group of a guardian may be frozen while the recorder waits for it.
+const FROZEN_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for a thread that a killed guardian had launched.
 const LATE_MAX: Duration = Duration::from_secs(1);
 /// Pause between two attempts to restore after such a thread.
@@ -164,7 +170,11 @@ impl Guardian {
     /// Returns the outcome of the started entry, if it has arrived. Any other request drops the
     /// answer.
     pub fn entered(&mut self) -> Option<Result<EntryReport, InjectError>> {
-        if self.unread == 0 || wait_readable(self.socket.as_fd(), Instant::now()).is_err() {
+        if self.unread == 0 {
+            return None;
+        }
+        if wait_readable(self.socket.as_fd(), Instant::now()).is_err() {
+            continue_stopped(self.pid, self.pidfd.as_fd());
             return None;
         }
         Some(self.answer())
@@ -195,7 +205,31 @@ impl Guardian {
     }
 
     fn has_ended(&self) -> bool {
-        wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX).is_ok()
+        let deadline = Instant::now() + END_MAX;
+        self.await_running(deadline, |until| wait_readable(self.pidfd.as_fd(), until)).is_ok()
+    }
+
+    /// Waits in slices. Between them, this continues a guardian that SIGSTOP has stopped, and kills
+    /// one whose control group is frozen for long: the recorder then does its work.
+    fn await_running(
+        &self,
+        deadline: Instant,
+        wait: impl Fn(Instant) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut frozen_since = None;
+        loop {
+            let now = Instant::now();
+            match wait(deadline.min(now + RUNNING_CHECK)) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && now < deadline => {}
+                outcome => return outcome,
+            }
+            continue_stopped(self.pid, self.pidfd.as_fd());
+            frozen_since = proc::frozen(self.pid).then(|| frozen_since.unwrap_or(now));
+            if frozen_since.is_some_and(|since| since.elapsed() >= FROZEN_MAX) {
+                // An error means that the guardian has exited.
+                let _ = send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
+            }
+        }
     }
 
     fn request<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
@@ -204,12 +238,17 @@ impl Guardian {
         let deadline = Instant::now() + ANSWER_MAX;
         self.unread += 1;
         while self.unread > 1 {
-            wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+            self.await_answer(deadline).map_err(lost)?;
             read_message::<serde_json::Value>(self.socket.as_fd()).map_err(lost)?;
             self.unread -= 1;
         }
-        wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+        self.await_answer(deadline).map_err(lost)?;
         self.answer()
+    }
+
+    /// Waits for an answer, and for no guardian that cannot give one.
+    fn await_answer(&self, deadline: Instant) -> io::Result<()> {
+        self.await_running(deadline, |until| wait_readable(self.socket.as_fd(), until))
     }
 
     /// Reads an answer that has arrived.
@@ -237,7 +276,7 @@ impl Drop for Guardian {
         let _ = shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if self.has_ended() {
             // The guardian is not our child if the fork server forked it.
-            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+            let _ = nix::sys::wait::waitpid(Pid::from_raw(self.pid), None);
         }
     }
 }

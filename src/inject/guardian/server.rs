@@ -22,6 +22,7 @@ use crate::inject::error::InjectError;
 use crate::inject::plan::AttachPlan;
 use crate::inject::ptrace::priority::raise_priority;
 use crate::inject::ptrace::sigchld::DefaultSigchld;
+use crate::inject::ptrace::watchdog;
 use crate::inject::report::{AttachReport, DetachReport, EntryReport};
 use crate::inject::restore::{self, residue};
 use crate::inject::target::claim::Claim;
@@ -33,6 +34,8 @@ use crate::proc::wait_readable;
 /// Longest wait for the exit of a recorder that closed its socket. Its perf events are closed with
 /// it.
 const RECORDER_END_MAX: Duration = Duration::from_secs(5);
+/// How long a guardian with a held program waits for a command before it shows that it runs.
+const HELD_SLICE_MS: u8 = 50;
 /// How long an orphaned guardian tries to restore the target.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -121,8 +124,12 @@ impl GuardianServer {
             PollFd::new(socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.recorder.as_fd(), PollFlags::POLLIN),
         ];
+        // A held program depends on this process, whose watchdog expects it to run.
+        let timeout = if self.held.is_some() { HELD_SLICE_MS.into() } else { PollTimeout::NONE };
         loop {
-            match poll(&mut fds, PollTimeout::NONE) {
+            watchdog::feed();
+            match poll(&mut fds, timeout) {
+                Ok(0) => {}
                 Ok(_) => break,
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(_) => return None,

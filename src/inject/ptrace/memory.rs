@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 use std::io;
 
+use super::watchdog;
 use crate::fault;
 
 /// Reads the memory of a process up to the first unmapped page. The process is named by the id of
@@ -16,6 +17,7 @@ pub fn read_part(tid: i32, address: u64, into: &mut [u8]) -> usize {
 }
 
 fn read(tid: i32, address: u64, into: &mut [u8]) -> isize {
+    watchdog::feed();
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
     // SAFETY: writes at most `into.len()` bytes to `into`, which this process owns.

@@ -6,6 +6,7 @@
 //! # Invariants
 //! - `PTRACE_O_EXITKILL` is never set: when this tracer dies, the thread continues.
 //! - Every wait has a deadline.
+//! - A watchdog ends this process if it does not run while it traces.
 //!
 //! # Does not
 //! - decide what a thread runs, or know chains and agents.
@@ -18,6 +19,7 @@ pub(super) mod priority;
 pub(super) mod sigchld;
 pub(super) mod tracing_thread;
 pub(super) mod wait;
+pub(super) mod watchdog;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -116,6 +118,7 @@ impl Tracee {
     pub(super) fn wait(&self, deadline: Instant) -> io::Result<TraceeEvent> {
         let mut peeks = 0u32;
         loop {
+            watchdog::feed();
             peeks = peeks.wrapping_add(1);
             match self.seen.take().map_or_else(|| self.peek_stop(), |stop| Ok(Some(stop))) {
                 Ok(None) if Instant::now() >= deadline => return Ok(TraceeEvent::Timeout),
@@ -352,6 +355,7 @@ fn change(code: u32, tid: i32, address: usize, data: usize) -> io::Result<()> {
 }
 
 fn request(code: u32, tid: i32, address: usize, data: usize) -> io::Result<i64> {
+    watchdog::feed();
     // SAFETY: the callers pass the address and the length of a buffer that they own, or numbers.
     match unsafe { libc::ptrace(code, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),

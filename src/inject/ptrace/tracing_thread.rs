@@ -4,13 +4,16 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
+use super::watchdog::Watchdog;
+
 /// How long the start of the thread is tried again while no thread can be started.
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Runs the closure in a thread of its own. When that thread ends, the kernel detaches all its
-/// tracees, even those that have not stopped yet.
+/// tracees, even those that have not stopped yet. A watchdog ends the process if that thread does
+/// not run any more.
 ///
 /// # Panics
 /// Panics if the closure does, or if no thread can be started for some time. The end of the process
@@ -18,7 +21,11 @@ const RETRY: Duration = Duration::from_millis(10);
 pub(in crate::inject) fn on_tracing_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     // An attempt to start a thread consumes its closure, so the work is passed by reference.
     let work = Mutex::new(Some(work));
-    let run = || work.lock().unwrap_or_else(PoisonError::into_inner).take().map(|work| work());
+    let watchdog = Watchdog::new();
+    let run = || {
+        watchdog.watch_this_thread();
+        work.lock().unwrap_or_else(PoisonError::into_inner).take().map(|work| work())
+    };
     let since = Instant::now();
     scope(|scope| {
         loop {

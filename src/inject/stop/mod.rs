@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::arch::{self, Interrupted, Registers};
 use super::error::InjectError;
-use super::ptrace::{self, FilterInstruction, Resume, Tracee, TraceeEvent};
+use super::ptrace::{self, FilterInstruction, Resume, Tracee, TraceeEvent, watchdog};
 use super::sigreturn_chain::SavedState;
 use super::syscall::Syscall;
 use crate::fault::{self, FaultPoint};
@@ -328,6 +328,7 @@ impl Stopped {
         }
         if self.back.touched {
             self.put(&self.back.saved.registers.clone())?;
+            watchdog::set_may_kill(true);
             fault::at(FaultPoint::BackSet);
         }
         let is_in_call = self.back.is_in_call();

@@ -10,6 +10,8 @@
 //!   microseconds, the thread is lost.
 //!
 //! # Invariants
+//! - The watchdog spares the tracer from the start of a bare call until the thread is on a chain or
+//!   back in its own state.
 //! - The signals are blocked only while the registers are on a chain whose last frame holds the
 //!   thread's own mask.
 
@@ -21,7 +23,7 @@ use super::{Stopped, system, wait_interrupt};
 use crate::fault::{self, FaultPoint};
 use crate::inject::arch;
 use crate::inject::error::InjectError;
-use crate::inject::ptrace::{Resume, TraceeEvent};
+use crate::inject::ptrace::{Resume, TraceeEvent, watchdog};
 use crate::inject::sigreturn_chain::{Chain, ChainStep};
 use crate::inject::syscall::Syscall;
 
@@ -37,6 +39,7 @@ impl Stopped {
             .map_err(|e| system("writing frames", &e))?;
         fault::at(FaultPoint::LaunchWritten);
         self.put(&chain.start)?;
+        watchdog::set_may_kill(true);
         fault::at(FaultPoint::LaunchSet);
         // A handler on the chain could jump away. Before this call, the first frame would block the
         // signals if the tracer died. From here on the thread needs no tracer: the last frame holds
@@ -68,6 +71,7 @@ impl Stopped {
                 return Err(InjectError::EntryTimedOut);
             }
             self.put(registers)?;
+            watchdog::set_may_kill(true);
             fault::at(FaultPoint::StepSet);
             if !self.thread.is_masked {
                 self.thread.block_signals()?;
@@ -98,6 +102,7 @@ impl Stopped {
         for _ in 0..BARE_TRIES {
             let sp = self.back.saved.registers.rsp;
             let registers = arch::calling(&self.back.saved.registers, instruction, call, sp);
+            watchdog::set_may_kill(false);
             self.put(&registers)?;
             fault::at(FaultPoint::BareSet);
             if self.bare_entry(registers.rip)? {
@@ -126,6 +131,7 @@ impl Stopped {
                 TraceeEvent::Group | TraceeEvent::Interrupt => {}
                 TraceeEvent::Signal(signal) => {
                     self.put(&self.back.saved.registers.clone())?;
+                    watchdog::set_may_kill(true);
                     self.redeliver(signal, Instant::now() + STEP_MAX)?;
                     return Ok(false);
                 }

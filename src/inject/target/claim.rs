@@ -17,6 +17,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,17 @@ impl Claim {
             };
             if since.elapsed() >= PATIENCE {
                 let refusal = owner_of_claim(&maps);
-                let is_orphan = matches!(refusal, Refusal::BeingRestored { .. });
-                if !is_orphan || since.elapsed() >= ORPHAN_PATIENCE {
+                let orphan = match refusal {
+                    Refusal::BeingRestored { guardian } => Some(guardian),
+                    _ => None,
+                };
+                // No recorder is left to continue it.
+                if let Some((guardian, pidfd)) =
+                    orphan.and_then(|pid| Some((pid, proc::open_pidfd(pid).ok()?)))
+                {
+                    proc::continue_stopped(guardian, pidfd.as_fd());
+                }
+                if orphan.is_none() || since.elapsed() >= ORPHAN_PATIENCE {
                     return Err(refusal.into());
                 }
             }
