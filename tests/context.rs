@@ -346,6 +346,26 @@ fn memory_that_only_looks_like_a_table_is_not_read() {
     }
 }
 
+/// The recorder notices that within a second, and samples come before.
+#[test]
+fn application_may_withdraw_its_table() {
+    needs_recording!();
+    let _machine = together();
+    std::thread::scope(|scope| {
+        for mode in ["unmapped", "closed", "truncated"] {
+            scope.spawn(move || {
+                let mut target = Target::start("withdrawn_table", &[mode]);
+                let outcome = record(target.pid(), 9, &["--freq", "997"]);
+                assert!(!target.has_exited(), "{mode}: {}", outcome.text());
+                target.goes_on_and_ends_by_itself();
+                let number = |name| outcome.trace.number(name);
+                assert!(number("contexts.samples") > 100, "{mode}: {}", outcome.text());
+                assert!(number("contexts.tables_unreadable") > 0, "{mode}: {}", outcome.text());
+            });
+        }
+    });
+}
+
 #[test]
 fn tables_beyond_the_limit_are_reported() {
     needs_recording!();

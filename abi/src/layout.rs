@@ -307,6 +307,8 @@ pub enum Counter {
     /// Timed handler runs that took so long that they must have been interrupted. Their times are
     /// discarded.
     TimingDiscarded = 36,
+    /// Context tables that a handler could not read, because the application had withdrawn them.
+    TableUnreadable = 37,
 }
 /// Number of counter words. There are more than [`Counter`] uses, for growth.
 pub const COUNTERS: usize = 64;

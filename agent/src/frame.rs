@@ -6,7 +6,8 @@
 use core::mem::offset_of;
 use core::ptr;
 
-use crate::sys::{self, SigInfo, UserContext};
+use crate::probe::is_readable;
+use crate::sys::{SigInfo, UserContext};
 
 /// The start of the kernel's `struct rt_sigframe`.
 #[repr(C)]
@@ -87,9 +88,7 @@ fn is_kernel_frame(
 
 /// Whether a structure, smaller than a page, is aligned and can be read.
 fn is_structure<T>(pointer: *const T) -> bool {
-    let last = (size_of::<T>() - size_of::<u64>()) as u64;
-    let avma = pointer.addr() as u64;
-    pointer.is_aligned() && sys::readable(avma) && avma.checked_add(last).is_some_and(sys::readable)
+    pointer.is_aligned() && is_readable(pointer.addr() as u64, size_of::<T>() as u64)
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub mod memory;
 pub mod otel_record;
 pub mod own_stack;
 pub mod prime;
+pub mod probe;
 pub mod rate;
 pub mod sample;
 pub mod signal;

@@ -20,9 +20,9 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 use traceprof_abi::unwind::{Memory, Snapshot};
 
+use crate::probe::PAGE;
 use crate::sys;
 
-const PAGE: u64 = 4096;
 /// Number of bytes below a leaf's stack pointer in which x86_64 code may keep values.
 const RED_ZONE: u64 = 128;
 /// Upper bound of the stack, in bytes above the stack pointer, where the mapping is not known.

@@ -20,10 +20,8 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 use traceprof_abi::unwind;
 
+use crate::probe::is_readable;
 use crate::sys;
-
-/// Size of a page in bytes.
-const PAGE: u64 = 4096;
 
 /// Copies the calling thread's context into the sample, from the first source with a valid record.
 /// False if no source has one.
@@ -100,14 +98,6 @@ fn load(avma: u64) -> Option<u64> {
     Some(unsafe { word.read_unaligned() })
 }
 
-/// Whether memory of at least eight bytes, and at most a page, is readable. It is in at most two
-/// pages.
-fn is_readable(avma: u64, len: u64) -> bool {
-    let last = avma.wrapping_add(len).wrapping_sub(8);
-    let page = |avma: u64| avma & !(PAGE - 1);
-    sys::readable(avma) && (page(avma) == page(last.wrapping_add(7)) || sys::readable(last))
-}
-
 /// Stores the attributes in the trace table, as the frames of a trace whose id the sample names.
 /// Equal attributes of several samples take room only once.
 ///
@@ -163,24 +153,10 @@ mod tests {
     use traceprof_abi::storage::rotation::Rotation;
 
     use super::*;
+    use crate::probe::tests::edge;
     use crate::sample::tests::segment;
 
-    const NO_ACCESS: u64 = 0;
-    const MPROTECT: u64 = 10;
     const GETTID: u64 = 186;
-
-    #[repr(align(4096))]
-    struct Pages([u8; 2 * PAGE as usize]);
-
-    /// Returns the address of the boundary between two pages, of which the second is not readable.
-    fn edge() -> u64 {
-        let pages: &mut Pages = Box::leak(Box::new(Pages([0; 2 * PAGE as usize])));
-        let edge = pages.0.as_mut_ptr() as u64 + PAGE;
-        // SAFETY: nobody uses or frees the page.
-        let closed = unsafe { sys::syscall4(MPROTECT, [edge, PAGE, NO_ACCESS, 0]) };
-        assert_eq!(closed, 0);
-        edge
-    }
 
     fn record(valid: u8, attributes: &[u8]) -> Vec<u8> {
         let mut bytes: Vec<u8> = (1..=24).collect();

@@ -1,7 +1,8 @@
 //! The table of an application's contexts: which thread has which context.
 //!
 //! The table is a mapping of its own. The writer creates it when the first thread of the process
-//! sets a span, and never unmaps it. So a handler that knows its address can read it at any time.
+//! sets a span, and never unmaps it. A handler that knows its address checks all the same that what
+//! it reads is still readable.
 //! The mapping is private. The recorder finds it by the name of its memory file ([`TABLE_MAPPING`])
 //! or, where no such file can be created, by an exported variable with its address
 //! ([`TABLE_SYMBOL`]). Each copy of a writer has a table of its own: for example a statically
@@ -160,13 +161,8 @@ impl<'a> ContextTable<'a> {
 
     /// Returns the entries that a thread may have.
     fn run(self, tid: u32) -> impl Iterator<Item = (&'a AtomicU32, &'a Context)> {
-        let first = table_layout::first(tid);
-        let mask = self.tids.len().wrapping_sub(1);
-        // No indexing: the handler must have no way to panic.
-        (0..table_layout::RUN.min(self.tids.len())).filter_map(move |step| {
-            let at = first.wrapping_add(step) & mask;
-            Some((self.tids.get(at)?, self.contexts.get(at)?))
-        })
+        table_layout::run(tid, self.tids.len())
+            .filter_map(move |at| Some((self.tids.get(at)?, self.contexts.get(at)?)))
     }
 
     /// Returns the context of a thread, if it has one.

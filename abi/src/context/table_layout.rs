@@ -21,6 +21,23 @@ pub const TEXTS: u64 = TEXT_INDEX + TEXT_INDEX_LEN as u64 * 4;
 /// Number of words for the texts.
 pub const TEXT_WORDS: usize = 1 << 18;
 
+/// Returns the entries that a thread may have, of so many (a power of two), in the order of the
+/// search.
+pub fn run(tid: u32, entries: usize) -> impl Iterator<Item = usize> {
+    let first = first(tid);
+    (0..RUN.min(entries)).map(move |step| first.wrapping_add(step) & entries.wrapping_sub(1))
+}
+
+/// Returns the offset of an entry's thread id.
+pub fn tid_at(entry: usize) -> u64 {
+    TIDS.wrapping_add((entry as u64).wrapping_mul(4))
+}
+
+/// Returns the offset of an entry's context.
+pub fn context_at(entry: usize) -> u64 {
+    CONTEXTS.wrapping_add((entry as u64).wrapping_mul(64))
+}
+
 /// Returns the first entry that a thread may have. The others of its run follow, and wrap around at
 /// the end of the table.
 pub fn first(tid: u32) -> usize {

@@ -115,6 +115,7 @@ impl Accounting<'_> {
         }
         set("contexts.torn", self.program_run.counts.of(Counter::ContextTorn));
         set("contexts.records_unreadable", self.program_run.counts.of(Counter::RecordUnreadable));
+        set("contexts.tables_unreadable", self.program_run.counts.of(Counter::TableUnreadable));
         set("contexts.records_foreign", self.program_run.counts.of(Counter::RecordForeign));
         set("contexts.attributes_lost", self.program_run.counts.of(Counter::AttributesLost));
         set("wall.samples", self.totals.wall.0);
@@ -170,6 +171,7 @@ impl Accounting<'_> {
         let handled = contexts::report::ContextHandlerCounts {
             torn: counts.of(Counter::ContextTorn),
             unreadable: counts.of(Counter::RecordUnreadable),
+            tables_unreadable: counts.of(Counter::TableUnreadable),
             lost: counts.of(Counter::AttributesLost),
             foreign: counts.of(Counter::RecordForeign),
         };

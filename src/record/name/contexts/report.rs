@@ -43,6 +43,8 @@ pub(crate) struct ContextHandlerCounts {
     /// The value of
     /// [`Counter::RecordUnreadable`](traceprof_abi::layout::Counter::RecordUnreadable).
     pub(crate) unreadable: u64,
+    /// The value of [`Counter::TableUnreadable`](traceprof_abi::layout::Counter::TableUnreadable).
+    pub(crate) tables_unreadable: u64,
     /// The value of [`Counter::AttributesLost`](traceprof_abi::layout::Counter::AttributesLost).
     pub(crate) lost: u64,
     /// The value of [`Counter::RecordForeign`](traceprof_abi::layout::Counter::RecordForeign).
@@ -58,7 +60,7 @@ pub(crate) fn line(
     if stats.tables == 0 && stats.records == 0 {
         return None;
     }
-    let ContextHandlerCounts { torn, unreadable, lost, foreign } = handled;
+    let ContextHandlerCounts { torn, unreadable, tables_unreadable, lost, foreign } = handled;
     let share = percent(stats.samples, samples);
     let mut parts = vec![format!("{} samples ({share}) know their span", stats.samples)];
     for (count, what) in [
@@ -66,6 +68,7 @@ pub(crate) fn line(
         (torn, "were torn, since a writer does not keep the order of its stores"),
         (stats.unknown, "kernel samples between short spans do not (with --engine timer they do)"),
         (unreadable, "records of OpenTelemetry could not be read"),
+        (tables_unreadable, "times a table that the application had withdrawn was not read"),
         (
             foreign,
             "samples are of threads with an unknown thread block, where no record is searched",
@@ -99,9 +102,17 @@ mod tests {
         );
         stats.add(&ContextStats { tables: 1, samples: 2, refused: (3, 0), ..stats });
         assert_eq!((stats.tables, stats.samples, stats.unknown, stats.refused), (2, 10, 2, (3, 0)));
-        let handled = ContextHandlerCounts { torn: 5, unreadable: 6, lost: 7, foreign: 8 };
+        let handled = ContextHandlerCounts {
+            torn: 5,
+            unreadable: 6,
+            tables_unreadable: 9,
+            lost: 7,
+            foreign: 8,
+        };
         let text = line(&stats, 10, handled).unwrap();
-        for part in ["5 were torn", "6 records", "7 values", "8 samples are of threads"] {
+        for part in
+            ["5 were torn", "6 records", "7 values", "8 samples are of threads", "9 times a table"]
+        {
             assert!(text.contains(part), "{text}");
         }
         let records = ContextStats { records: 1, samples: 10, ..ContextStats::default() };
