@@ -208,6 +208,8 @@ fn a_program_that_resets_its_signals_lives_on_timers() {
         if what != "all" {
             assert!(folded.count_of("after_the_reset") > 1000, "{what}: {}", outcome.text());
         }
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("maps");
+        assert!(!maps.contains("/SYSV"), "{what}: the agent is left: {}", outcome.text());
         target.goes_on_and_ends_by_itself();
         assert_eq!(target.fact("handled"), 0, "{what}: our signals in its handler");
     }
@@ -440,9 +442,7 @@ fn a_reset_of_the_signal_ends_the_events_of_threads_without_a_timer() {
         assert_eq!(outcome.trace.number("threads_without_timer"), 1, "{text}");
         let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
         assert!(line.contains("in threads without a timer"), "{line}");
-        if what == "own" {
-            assert!(text.contains("may still call ours"), "{text}");
-        }
+        assert!(!text.contains("left behind"), "{what}: {text}");
         target.goes_on_and_ends_by_itself();
         assert_eq!(target.fact("handled") > 0, what == "own", "{what}");
     }

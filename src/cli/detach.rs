@@ -18,7 +18,7 @@ pub(super) fn run(arguments: &DetachArguments) -> Result<(), CommandFailure> {
             "left in process {pid}, which runs on unharmed: {left}; run `traceprof detach` again \
              later"
         );
-        return Err(CommandFailure::new(ExitCode::Failure, error));
+        return Err(CommandFailure::new(ExitCode::LeftBehind, error));
     }
     // A closed standard error leaves nobody to tell; the work is done.
     let _ = writeln!(io::stderr(), "{}", escaped(&text(pid, &removed)));

@@ -30,8 +30,6 @@ pub struct DetachReport {
     pub threads: usize,
     /// The changes that are left in the target, with the reason.
     pub residue: Option<String>,
-    /// Whether the residue is unintended, so that a later attempt may remove it.
-    pub unfinished: bool,
 }
 
 impl DetachReport {
@@ -41,7 +39,6 @@ impl DetachReport {
             stopped_ns: self.stopped_ns.max(later.stopped_ns),
             threads: self.threads.max(later.threads),
             residue: later.residue,
-            unfinished: later.unfinished,
         }
     }
 }

@@ -23,7 +23,7 @@ fn traps_reach_the_programs_own_handlers_and_end_nothing() {
         target.send(Signal::SIGUSR1);
         recorder.wait_for_cpu(pid, super::CPU_AT_LEAST);
         recorder.send(Signal::SIGINT);
-        let text = recorder.finish().expect_code(0).text();
+        let text = recorder.finish().expect_code(11).text();
         assert!(text.contains("may still call ours"), "{args:?}: {text}");
         std::thread::sleep(Duration::from_millis(200));
         target.goes_on_and_ends_by_itself();

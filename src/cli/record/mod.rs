@@ -107,7 +107,7 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Command
     if !summary.left.is_empty() {
         let error = anyhow!(
             "left in the target, which runs on unharmed: {}; `traceprof detach --pid {}` removes \
-             it, and so does the next recording",
+             it as soon as it can, and so does the next recording",
             summary.left.join("; "),
             summary.pid
         );

@@ -121,7 +121,7 @@ fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Com
     if !summary.left.is_empty() {
         let error = anyhow!(
             "left in the target, which runs on unharmed: {}; `traceprof detach --pid {}` removes \
-             it",
+             it as soon as it can",
             summary.left.join("; "),
             summary.pid
         );

@@ -358,6 +358,13 @@ pub(in crate::inject) const REGISTERS_LEN: usize = size_of::<Registers>();
 const _: () = assert!(REGISTERS_LEN == 216);
 const _: () = assert!(offset_of!(Registers, orig_rax) == 120);
 
+/// Returns the registers in which a program keeps values.
+pub(in crate::inject) fn words(registers: &Registers) -> [u64; 17] {
+    let Registers { rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, .. } = *registers;
+    let Registers { r8, r9, r10, r11, r12, r13, r14, r15, .. } = *registers;
+    [rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, r8, r9, r10, r11, r12, r13, r14, r15]
+}
+
 /// Returns registers that are all zero.
 pub(in crate::inject) const fn zeroed() -> Registers {
     Registers {

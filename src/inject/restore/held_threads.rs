@@ -64,6 +64,11 @@ impl HeldThreads {
         self.stopped.iter().map(Stopped::tid).chain(self.asleep.iter().map(Tracee::tid))
     }
 
+    /// Returns all held threads and processes; `None` if one of them has not stopped.
+    pub(super) fn all_stopped(&self) -> Option<impl Iterator<Item = &Stopped>> {
+        self.asleep.is_empty().then(|| self.stopped.iter().chain(&self.vfork_children))
+    }
+
     /// Holds a thread that sleeps outside of the agent, and the processes that it waits for.
     /// Returns `false` if there may be other processes, which are not held.
     pub(super) fn hold_asleep(

@@ -12,11 +12,12 @@
 //! # Invariants
 //! - No segment is unmapped while a thread is in the agent's code or on its stack, or runs a signal
 //!   handler that will return to either.
-//! - If the application replaced the agent's action, it may have kept the handler's address to call
-//!   it. Then all segments stay mapped.
+//! - If the application replaced the agent's action and may have kept the handler's address to call
+//!   it, all segments stay mapped.
 
 mod held_threads;
 mod in_use;
+mod kept_addresses;
 pub(super) mod residue;
 mod signal_actions;
 mod stop_all;
@@ -209,7 +210,7 @@ impl Restore<'_> {
         fault::at(FaultPoint::RestoreStopped);
         let reverted = self.revert(worker, stopper.held, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
-        let report = |residue| DetachReport { stopped_ns, threads, residue, unfinished: false };
+        let report = |residue| DetachReport { stopped_ns, threads, residue };
         let launched = match reverted {
             Reverted::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
             Reverted::All => None,
@@ -220,7 +221,7 @@ impl Restore<'_> {
                 fault::at(FaultPoint::RestoreDone);
                 Ok(Attempt::Done(report(None)))
             }
-            left => Ok(Attempt::Mapped(DetachReport { unfinished: true, ..report(left) })),
+            left => Ok(Attempt::Mapped(report(left))),
         }
     }
 

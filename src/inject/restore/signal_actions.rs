@@ -6,10 +6,13 @@
 //!   that reaches the application's action or the default action kills the program.
 //! - The action of a signal is changed only if it is ours.
 
-use traceprof_abi::layout::{REPLACED, SIGNALS, is_timer_value};
-use traceprof_abi::sync::Ordering;
+use std::collections::BTreeSet;
+
+use traceprof_abi::layout::{REPLACED, SIGNALS, SignalAction, is_timer_value};
+use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::held_threads::HeldThreads;
+use super::kept_addresses::KeptAddresses;
 use crate::fault::{self, FaultPoint};
 use crate::inject::data_segment::{AttachedData, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
 use crate::inject::error::InjectError;
@@ -22,6 +25,8 @@ use crate::proc::{self, Mapping};
 
 /// The value of an action's `installed` from the moment before the action is restored.
 const RESTORING: u32 = REPLACED + 1;
+/// The highest number of a signal.
+const SIGNALS_MAX: i32 = 64;
 /// The number of calls in one chain that deletes timers.
 const DELETED_AT_ONCE: usize = 16;
 
@@ -57,7 +62,8 @@ impl SignalActions<'_> {
             let replaced = self.restore_action(worker, index, signal, flush)?;
             residue = residue.or(replaced);
         }
-        Ok(residue)
+        let may_go = residue.is_some() && !self.may_be_kept(worker, held)?;
+        Ok(residue.filter(|_| !may_go))
     }
 
     /// Restores the actions in a process that shares the memory but has its own actions. No
@@ -125,6 +131,36 @@ impl SignalActions<'_> {
         shown.filter(move |timer| is_timer_value(timer.value, cookie)).map(|timer| timer.id)
     }
 
+    /// Whether the application may still use an action of ours that it has replaced.
+    fn may_be_kept(self, worker: &mut Stopped, held: &HeldThreads) -> Result<bool, InjectError> {
+        let actions = self.data.control().signals.iter();
+        // Relaxed: written before the handler was installed.
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let of_action = |it: &SignalAction| [load(&it.our_action[0]), load(&it.our_action[2])];
+        let addresses: BTreeSet<u64> = actions.flat_map(of_action).filter(|it| *it != 0).collect();
+        if KeptAddresses::may_exist(self.plan, &addresses, worker, held) {
+            return Ok(true);
+        }
+        // The action, or a part of it, may be that of another signal now.
+        let unchangeable = [libc::SIGKILL, libc::SIGSTOP];
+        for signal in (1..=SIGNALS_MAX).filter(|signal| !unchangeable.contains(signal)) {
+            let [handler, _, restorer, _] = self.current_action(worker, signal)?;
+            if self.plan.code.contains(handler) || self.plan.code.contains(restorer) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the action of a signal.
+    fn current_action(self, worker: &mut Stopped, signal: i32) -> Result<[u64; 4], InjectError> {
+        let query = Syscall::sigaction(signal, 0, self.at(CURRENT_ACTION));
+        self.remote.run(worker, &[ChainStep::Syscall(query)])?;
+        // Relaxed: written by the kernel on behalf of a thread that has stopped.
+        let load = |at: usize| self.data.action(CURRENT_ACTION)[at].load(Ordering::Relaxed);
+        Ok([load(0), load(1), load(2), load(3)])
+    }
+
     fn restore_action(
         self,
         worker: &mut Stopped,
@@ -134,10 +170,9 @@ impl SignalActions<'_> {
     ) -> Result<Option<String>, InjectError> {
         let action = &self.data.control().signals[index];
         let act = |new: u64, old: u64| ChainStep::Syscall(Syscall::sigaction(signal, new, old));
-        self.remote.run(worker, &[act(0, self.at(CURRENT_ACTION))])?;
+        let [current, ..] = self.current_action(worker, signal)?;
         fault::at(FaultPoint::RestoreActionKnown);
-        // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
-        let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
+        // Relaxed, here and below: only a thread that has stopped and this process change it.
         let installed = action.installed.load(Ordering::Relaxed);
         // An earlier attempt may have stopped at this point.
         let is_flushed = installed == RESTORING && current == libc::SIG_IGN as u64;
@@ -153,7 +188,8 @@ impl SignalActions<'_> {
             return Ok(was_ours.then(|| {
                 format!(
                     "the application replaced the handler of signal {signal} and may still call \
-                     ours; the agent stays mapped and does nothing"
+                     ours; until it has no address of ours any more, the agent stays mapped \
+                     and does nothing"
                 )
             }));
         }

@@ -221,6 +221,14 @@ impl Stopped {
         }
     }
 
+    /// Whether one of the thread's registers may contain this word.
+    pub(super) fn registers_hold(&self, word: u64) -> bool {
+        let bytes = word.to_ne_bytes();
+        let is_in = |state: Vec<u8>| state.windows(bytes.len()).any(|window| window == bytes);
+        arch::words(&self.back.saved.registers).contains(&word)
+            || self.thread.tracee.xstate().map_or(true, is_in)
+    }
+
     /// Returns the thread's seccomp filters.
     pub(super) fn filters(&self) -> io::Result<Vec<Vec<FilterInstruction>>> {
         self.thread.tracee.filters()

@@ -369,6 +369,15 @@ fn replaced_handler_is_left_alone_and_stays_callable() {
     victim.signal(Signal::SIGUSR2);
     assert_eq!(victim.line(), "c\n");
     assert_eq!(stand_in.signals_taken(), 1);
+    drop(guardian);
+    let (pid, start_time) = (victim.pid, proc::start_time(victim.pid).unwrap());
+    let remove = crate::inject::restore::residue::remove;
+    let removed = || remove(pid, start_time).unwrap().remove(0).residue;
+    assert!(removed().is_some(), "it is removed while the application may call it");
+    victim.signal(Signal::SIGHUP);
+    assert_eq!(victim.line(), "f\n");
+    assert_eq!(removed(), None);
+    assert!(remove(pid, start_time).unwrap().is_empty(), "its segments are mapped");
     victim.expect(7);
 }
 

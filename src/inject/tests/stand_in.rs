@@ -110,6 +110,7 @@ impl StandIn {
         control.magic.store(layout::MAGIC, Ordering::Relaxed);
         control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
         control.pid.store(status.inner_tgid as u32, Ordering::Relaxed);
+        control.signals[SAMPLING].signal.store(signal as u32, Ordering::Relaxed);
         let ours = [start + image.handler, SA_FLAGS, start + image.restorer, u64::MAX];
         for (word, value) in control.signals[SAMPLING].our_action.iter().zip(ours) {
             word.store(value, Ordering::Relaxed);

@@ -121,8 +121,8 @@ impl EndedProcess {
     pub(crate) fn left(&self, residue: Option<&ResidueReport>) -> Vec<String> {
         match residue.map(|it| &it.left).filter(|left| !left.is_empty()) {
             Some(left) => left.clone(),
-            // An unfinished detach leaves this behind even if the check did not find it.
-            None => self.program_run.detached.unfinished().map(str::to_owned).into_iter().collect(),
+            // The detach leaves this behind even if the check did not find it.
+            None => self.program_run.detached.residue.iter().cloned().collect(),
         }
     }
 

@@ -120,7 +120,6 @@ fn join_detached(sum: &mut Detached, other: &Detached) {
     sum.stopped_ns = sum.stopped_ns.max(other.stopped_ns);
     let residues = sum.residue.iter().chain(&other.residue).map(String::as_str);
     sum.residue = Some(residues.collect::<Vec<_>>().join("; ")).filter(|it| !it.is_empty());
-    sum.is_unfinished |= other.is_unfinished;
 }
 
 /// Returns the engine of one process, with a note if another process has another engine.

@@ -478,12 +478,9 @@ impl<'a> Attached<'a> {
             Ok(report) => Detached {
                 stopped_ns: (!is_gone).then_some(report.stopped_ns),
                 residue: report.residue,
-                is_unfinished: report.unfinished,
             },
             Err(_) if is_gone => Detached::default(),
-            Err(error) => {
-                Detached { residue: Some(error.to_string()), is_unfinished: true, stopped_ns: None }
-            }
+            Err(error) => Detached { residue: Some(error.to_string()), stopped_ns: None },
         }
     }
 }

@@ -41,13 +41,4 @@ pub(crate) struct Detached {
     pub(crate) stopped_ns: Option<u64>,
     /// What stays behind, and why.
     pub(crate) residue: Option<String>,
-    /// Whether the residue stayed because of an error and can be removed later.
-    pub(crate) is_unfinished: bool,
-}
-
-impl Detached {
-    /// Returns what stays behind because of an error.
-    pub(crate) fn unfinished(&self) -> Option<&str> {
-        self.residue.as_deref().filter(|_| self.is_unfinished)
-    }
 }
