@@ -241,6 +241,18 @@ impl Run {
         table.lines().filter(|line| line.split_whitespace().nth(4) == Some(&own)).count()
     }
 
+    /// Continues a stopped guardian whose recorder was killed. It has the recorder's command line.
+    fn continue_guardian(&self) {
+        let output = self.path("out.trace").to_string_lossy().into_owned();
+        let pids = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+        for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(&output) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+            }
+        }
+    }
+
     fn samples(&self) -> usize {
         match trace::load(&self.path("out.trace")) {
             Ok(trace) => {
@@ -313,6 +325,9 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
             check_harmless(scenario, &mut target, &before, (fault, is_bare, may_see_eintr))?
         }
     };
+    if fault.deed() == Deed::Freeze {
+        run.continue_guardian();
+    }
     let gone = wait_until(PATIENCE, || run.segments() == 0);
     check(gone, || format!("{} segments are left", run.segments()))?;
     Ok(Some(outcome))
