@@ -34,6 +34,7 @@ mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
 mod harm; // what a target must never notice
+mod hostile; // small traces that claim much memory
 mod jailed; // targets under seccomp filters
 mod killed_recorder; // a recorder that is killed at any moment
 mod lease; // the timers' lease while the recorder is stopped

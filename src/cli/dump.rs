@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::arguments::DumpArguments;
 use super::exit::CommandFailure;
+use super::input;
 use super::output::Destination;
 use crate::trace::index_path;
 use crate::view::dump::{self, DumpFormat};
@@ -12,6 +13,7 @@ use crate::view::text::escape::escaped;
 /// Lists the trace.
 pub(super) fn run(arguments: &DumpArguments) -> Result<(), CommandFailure> {
     let form = if arguments.json { DumpFormat::Json } else { DumpFormat::Text };
+    input::limit_memory(&arguments.file);
     let mut indexed = true;
     Destination::Standard.write(|out| {
         indexed = dump::write(&arguments.file, form, out).map_err(CommandFailure::of_view)?;

@@ -128,6 +128,10 @@ impl CommandFailure {
             _ if error.is_output_error() => ExitCode::Output,
             // The trace may be sound, but the system refuses to read it.
             TraceError::Io { .. } => ExitCode::Failure,
+            // Or it may be sound and larger than this program, or the machine, can take.
+            TraceError::LimitExceeded { .. } | TraceError::TooMuchMemory { .. } => {
+                ExitCode::Failure
+            }
             _ => ExitCode::Unreadable,
         };
         Self::new(code, error)

@@ -1,5 +1,6 @@
 //! The trace that a command reads.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::anyhow;
@@ -7,12 +8,27 @@ use anyhow::anyhow;
 use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::progress_line;
-use crate::trace::LazyTrace;
+use crate::trace::{LazyTrace, index_path, memory};
 use crate::view::{Selected, Selection};
+
+/// Starts work on the trace at `path`, which `doing` names: shows its progress, and limits its
+/// memory.
+pub(super) fn begin(doing: &'static str, path: &Path) {
+    progress_line::begin(doing, path);
+    limit_memory(path);
+}
+
+/// Limits the memory of this process in proportion to the files of a trace, besides those of the
+/// traces before.
+pub(super) fn limit_memory(path: &Path) {
+    // A file that cannot be read is reported by the code that opens it.
+    let bytes = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+    memory::allow(bytes(path).saturating_add(bytes(&index_path(path))));
+}
 
 /// Opens a trace and prints the notes of its reader.
 pub(super) fn open(path: &Path) -> Result<LazyTrace, CommandFailure> {
-    progress_line::begin("reading", path);
+    begin("reading", path);
     let trace = LazyTrace::open(path).map_err(CommandFailure::of_trace)?;
     note_new(&trace, 0);
     Ok(trace)

@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, CommandFailu
         return Err(CommandFailure::new(ExitCode::Output, error));
     }
     let options = WriterOptions { force: *force, ..WriterOptions::default() };
-    progress_line::begin("recovering", input);
+    super::input::begin("recovering", input);
     let recovered = trace::recover(input, output, options);
     progress_line::end();
     let recovered = recovered.map_err(CommandFailure::of_trace)?;

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use super::arguments::ReindexArguments;
 use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
-use super::progress_line;
+use super::{input, progress_line};
 use crate::trace;
 use crate::trace::index_path;
 use crate::view::text::escape::escaped;
@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &ReindexArguments) -> Result<(), CommandFailure> {
         );
         return Err(CommandFailure::new(ExitCode::Failure, error));
     }
-    progress_line::begin("indexing", file);
+    input::begin("indexing", file);
     let done = trace::reindex(file, arguments.full);
     progress_line::end();
     let done = done.map_err(CommandFailure::of_trace)?;

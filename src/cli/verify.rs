@@ -5,13 +5,13 @@ use std::io::Write;
 use super::arguments::VerifyArguments;
 use super::exit::{CommandFailure, ExitCode};
 use super::output::{Destination, unwritable};
-use super::progress_line;
+use super::{input, progress_line};
 use crate::trace::{self, FileState};
 use crate::view::print::verification;
 
 /// Checks the trace. The exit code is the verdict.
 pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, CommandFailure> {
-    progress_line::begin("checking", &arguments.file);
+    input::begin("checking", &arguments.file);
     let found = trace::verify(&arguments.file);
     progress_line::end();
     let found = found.map_err(CommandFailure::of_trace)?;

@@ -1,6 +1,6 @@
 //! The memory limit for loading a complete trace.
 
-use super::TraceError;
+use super::{TraceError, memory};
 
 /// Limits for loading a trace into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +23,21 @@ const OVER: &str = "the memory to load a complete trace (`print` and LazyTrace r
 pub(super) struct Budget {
     limit: u64,
     left: u64,
+    /// Whether it is for the objects of a trace alone.
+    of_objects: bool,
 }
 
 impl Budget {
     pub(super) fn new(limits: LoadLimits) -> Self {
-        Self { limit: limits.memory_bytes, left: limits.memory_bytes }
+        Self { limit: limits.memory_bytes, left: limits.memory_bytes, of_objects: false }
+    }
+
+    /// Creates the budget for the objects of a trace, which other readers than
+    /// [`load`](fn@super::load) hold.
+    pub(super) fn for_objects() -> Self {
+        let limit = LoadLimits::default().memory_bytes;
+        let limit = memory::for_objects().map_or(limit, |it| it.min(limit));
+        Self { limit, left: limit, of_objects: true }
     }
 
     /// Takes `bytes` from the budget.
@@ -43,6 +53,9 @@ impl Budget {
 
     /// Returns the error for `what` at `offset`.
     pub(super) fn error(&self, offset: u64, what: &'static str) -> TraceError {
+        if what == OVER && self.of_objects {
+            return TraceError::TooMuchMemory { limit: self.limit };
+        }
         if what == OVER {
             return TraceError::LimitExceeded { what, limit: self.limit };
         }

@@ -1,10 +1,9 @@
 //! The objects of a data file, one by one in file order.
 
 use std::path::Path;
-use std::vec::IntoIter;
 
 use super::bytes::Cursor;
-use super::frame::Frame;
+use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
 use super::object::{Neutral, Record, SampleFields, TracePoint};
 use super::{NO_THREAD, NONE, SIDE, TraceError, Value};
@@ -55,32 +54,61 @@ pub fn dump_objects(
     path: &Path,
 ) -> Result<impl Iterator<Item = Result<Object, TraceError>>, TraceError> {
     let mut frames = Frames::open(path)?;
-    let mut objects: IntoIter<Result<Object, TraceError>> = Vec::new().into_iter();
+    let mut dumped: Option<DumpedFrame> = None;
     let mut ended = false;
     Ok(std::iter::from_fn(move || {
         loop {
-            if let Some(object) = objects.next() {
-                ended |= object.is_err();
-                return Some(object);
-            }
             if ended {
                 return None;
             }
-            match frames.next_frame() {
-                Ok(Some(frame)) => objects = of_frame(&frame).into_iter(),
+            if let Some(object) = dumped.as_mut().and_then(DumpedFrame::next) {
+                ended = object.is_err();
+                return Some(object);
+            }
+            let frame = match frames.next_frame() {
+                Ok(Some(frame)) => frame,
                 Ok(None) => return None,
                 Err(error) => {
                     ended = true;
                     return Some(Err(error));
                 }
-            }
+            };
+            let object = of_header(&frame.header);
+            dumped = Some(DumpedFrame { frame, at: 0 });
+            return Some(Ok(object));
         }
     }))
 }
 
-/// Returns the objects of a frame; an error is the last item.
-fn of_frame(frame: &Frame) -> Vec<Result<Object, TraceError>> {
-    let header = &frame.header;
+/// A frame and the offset of its next object in the payload.
+struct DumpedFrame {
+    frame: Frame,
+    at: usize,
+}
+
+impl DumpedFrame {
+    fn next(&mut self) -> Option<Result<Object, TraceError>> {
+        let Frame { header, payload, .. } = &self.frame;
+        let mut cursor = Cursor::new(payload);
+        cursor.skip_to(self.at);
+        if cursor.is_at_end() {
+            return None;
+        }
+        Some(match Record::decode(&mut cursor) {
+            Ok(record) => {
+                let offset = header.position(self.at);
+                self.at = cursor.at();
+                let (kind, fields) = describe(&record);
+                Ok(Object { offset, kind, fields })
+            }
+            Err(bad) => {
+                Err(TraceError::Corrupt { offset: header.position(bad.at), what: bad.what })
+            }
+        })
+    }
+}
+
+fn of_header(header: &FrameHeader) -> Object {
     let fields = vec![
         ("sequence", header.sequence.into()),
         ("offset", header.offset.into()),
@@ -91,23 +119,7 @@ fn of_frame(frame: &Frame) -> Vec<Result<Object, TraceError>> {
         ("first_ns", header.first_ns.into()),
         ("last_ns", header.last_ns.into()),
     ];
-    let mut objects = vec![Ok(Object { offset: header.position(0), kind: "FRAME", fields })];
-    let mut cursor = Cursor::new(&frame.payload);
-    while !cursor.is_at_end() {
-        let offset = header.position(cursor.at());
-        match Record::decode(&mut cursor) {
-            Ok(record) => {
-                let (kind, fields) = describe(&record);
-                objects.push(Ok(Object { offset, kind, fields }));
-            }
-            Err(bad) => {
-                let offset = header.position(bad.at);
-                objects.push(Err(TraceError::Corrupt { offset, what: bad.what }));
-                break;
-            }
-        }
-    }
-    objects
+    Object { offset: header.position(0), kind: "FRAME", fields }
 }
 
 type Fields = Vec<(&'static str, FieldValue)>;

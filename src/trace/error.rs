@@ -87,6 +87,12 @@ pub enum TraceError {
         /// The largest allowed value.
         limit: u64,
     },
+    /// Reading the trace takes more memory than a trace of its size can need, or than the caller
+    /// allows.
+    TooMuchMemory {
+        /// The number of bytes that it may take.
+        limit: u64,
+    },
     /// The caller used an id that this writer never returned.
     UnknownId {
         /// The kind of the object.
@@ -187,6 +193,15 @@ impl fmt::Display for TraceError {
                     "the index {} is broken at {offset:#x}: {what}; make a new one with `traceprof \
                      reindex`",
                     path.display()
+                )
+            }
+            Self::TooMuchMemory { limit } => {
+                let mib = limit.div_ceil(1 << 20);
+                write!(
+                    f,
+                    "reading the trace takes more than {mib} MiB of memory, which no recording of \
+                     its size needs: it was made to do harm, or is not what was recorded; get it \
+                     again from its source"
                 )
             }
             Self::LimitExceeded { what, limit } => write!(f, "{what} exceeds the limit of {limit}"),

@@ -162,6 +162,11 @@ impl FrameHeader {
             + self.section(SectionKind::Points).bytes as usize
     }
 
+    /// Returns the number of bytes of all decoded sections.
+    pub(super) fn decoded_bytes(&self) -> u64 {
+        self.sections.iter().map(|section| u64::from(section.bytes)).sum()
+    }
+
     /// Returns the position of a byte of the decoded payload: its offset in the file if nothing is
     /// compressed, else the frame's offset shifted left by 24 bits plus the offset in the payload.
     pub(super) fn position(&self, at: usize) -> u64 {

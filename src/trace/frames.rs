@@ -16,7 +16,7 @@ use super::frame::{CUT, Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
 use super::loss::BadRange;
 use super::meter::note_read;
 use super::window::InputWindow;
-use super::{DATA_MAGIC, FRAME_MAGIC, TraceError};
+use super::{DATA_MAGIC, FRAME_MAGIC, TraceError, memory};
 
 const FOREIGN: &str = "a frame belongs to another file or offset";
 
@@ -126,6 +126,7 @@ impl<R: Read> Frames<R> {
     /// cannot be decoded.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, TraceError> {
         let Some(StoredFrame { header, body, .. }) = self.next_stored()? else { return Ok(None) };
+        memory::note(header.decoded_bytes())?;
         let frame = Frame::decode(header, &body);
         let corrupt = |what: &'static str| TraceError::Corrupt { offset: header.offset, what };
         frame.map(Some).map_err(|malformed| corrupt(malformed.what))

@@ -16,7 +16,7 @@ use super::output::Identity;
 use super::scanned::{FrameScan, Scan};
 use super::survey::ObjectRow;
 use super::walk::Walked;
-use super::{MAX_DEPTH, Metadata, NONE, SIDE, ThreadId, TraceError, Value};
+use super::{MAX_DEPTH, Metadata, NONE, SIDE, ThreadId, TraceError, Value, memory};
 
 /// The state of a stream between two frames.
 #[derive(Debug)]
@@ -118,6 +118,7 @@ impl Merge {
     /// Merges the next frame.
     pub(super) fn frame(&mut self, frame: &FrameScan) -> Result<(), TraceError> {
         let header = &frame.header;
+        memory::note(header.decoded_bytes())?;
         self.first = self.first.or(Some(*header));
         self.mixed |= frame.mixed;
         self.flags |= frame.flags;

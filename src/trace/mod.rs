@@ -69,6 +69,7 @@ mod kind;
 mod lazy;
 mod load;
 mod loss;
+pub mod memory;
 mod merge;
 mod metadata;
 pub mod meter;

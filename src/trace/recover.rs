@@ -30,8 +30,8 @@ use super::stream::Stream;
 use super::tags::TextTags;
 use super::verify::FileState;
 use super::{
-    LOST, LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, Sample, TRACE_UUID, TextId,
-    Thread, ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
+    LOST, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, Sample, TRACE_UUID, TextId, Thread,
+    ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
 /// The result of [`recover`].
@@ -83,24 +83,39 @@ pub fn recover(
     meter::again();
     let neutrals = read_objects(frames, everywhere)?;
     let trace_ids = options.trace_ids;
-    let mut writer = TraceWriter::create(output, options)?;
-    if was != FileState::Clean {
-        note_origin(&mut writer, input, &scan)?;
+    let writer = TraceWriter::create(output, options)?;
+    let written = write(writer, input, (&scan, &neutrals), trace_ids).inspect_err(|error| {
+        // Nobody wants a part of a trace; after a failed write it is all that there was room for.
+        if !error.is_output_error() {
+            let _ = std::fs::remove_file(output);
+            let _ = std::fs::remove_file(index_path(output));
+        }
+    })?;
+    Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
+}
+
+/// Writes the objects and the streams.
+fn write(
+    mut writer: TraceWriter,
+    input: &Path,
+    (scan, neutrals): (&Scan, &Neutrals),
+    trace_ids: bool,
+) -> Result<Written, TraceError> {
+    if FileState::of(&scan.bad, &scan.losses, scan.closed) != FileState::Clean {
+        note_origin(&mut writer, input, scan)?;
     }
     // Texts come first, so that those of a complete trace keep their ids.
     let texts: Vec<TextId> =
         neutrals.texts().map(|text| writer.text(text)).collect::<Result<_, _>>()?;
-    let locations = write_objects(&mut writer, &neutrals)?;
+    let locations = write_objects(&mut writer, neutrals)?;
     let threads = neutrals.threads(&mut budget()).map_err(|what| corrupt(0, what))?;
     for thread in &threads {
         writer.thread(thread)?;
     }
     let tags = TextTags::of(neutrals.metadata());
-    let copy = Copy { writer, texts, tags, locations, threads: &threads, scan: &scan, trace_ids };
+    let copy = Copy { writer, texts, tags, locations, threads: &threads, scan, trace_ids };
     meter::again();
-    let writer = copy.all(Frames::open(input)?)?;
-    let written = writer.finish()?;
-    Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
+    copy.all(Frames::open(input)?)?.finish()
 }
 
 /// Refuses to overwrite the input or its index.
@@ -117,7 +132,7 @@ fn refuse_same(input: &Path, output: &Path) -> Result<(), TraceError> {
 }
 
 fn budget() -> Budget {
-    Budget::new(LoadLimits::default())
+    Budget::for_objects()
 }
 
 fn corrupt(offset: u64, what: &'static str) -> TraceError {

@@ -393,7 +393,7 @@ impl Neutrals {
 }
 
 /// Returns the size of an object beyond its fixed part.
-fn object_bytes(object: &Neutral) -> u64 {
+pub(super) fn object_bytes(object: &Neutral) -> u64 {
     match object {
         Neutral::String { text, .. } => text.len() as u64,
         Neutral::Module { build_id, .. } => build_id.len() as u64,

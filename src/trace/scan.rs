@@ -22,9 +22,11 @@ use super::walk::BlockWalk;
 /// The most frames that are read but not merged.
 const FRAMES_AHEAD: u64 = 16;
 /// The decoded bytes of these frames, above which no further frame is read.
-const BYTES_AHEAD: u64 = 64 << 20;
+const BYTES_AHEAD: u64 = 32 << 20;
 /// The memory of a directory entry, relative to its least size in the file.
 const ENTRY_EXPANSION: u64 = 16;
+/// The memory of what is listed of an object, relative to its least size in the file.
+const OBJECT_EXPANSION: u64 = 5;
 
 /// Scans the data file at `path`. The index has the calls that contain a complete block or part of
 /// a block, or all calls with `full_calls`.
@@ -111,7 +113,8 @@ type Numbered = (u64, Result<Box<FrameScan>, TraceError>);
 /// Returns the weight of a frame in flight, in bytes.
 fn weight(header: &FrameHeader) -> u64 {
     let directory = u64::from(header.section(SectionKind::Directory).bytes);
-    header.payload_bytes() as u64 + directory * ENTRY_EXPANSION
+    let objects = u64::from(header.section(SectionKind::Neutral).bytes);
+    header.payload_bytes() as u64 + directory * ENTRY_EXPANSION + objects * OBJECT_EXPANSION
 }
 
 fn work<R: Read>(queue: &FrameQueue<R>, full_calls: bool, results: &mpsc::SyncSender<Numbered>) {

@@ -26,7 +26,7 @@ pub(crate) use host::{
 pub(crate) use jail::{ERRNO, KILL, with_descriptors, without, without_argument, without_perf};
 pub(crate) use maker::Maker;
 pub(crate) use page::{Page, PageSample};
-pub(crate) use peak::peak_kib;
+pub(crate) use peak::{peak_kib, peak_of};
 pub(crate) use program::{
     cpp_program, go_program, go_program_by, has_command, java_classes, newest_go, program,
     program_for_everyone, rust_variant, scratch_dir, script, variant,

@@ -32,6 +32,7 @@ pub(super) fn run(
 ) -> Result<ExitCode, CommandFailure> {
     // Before the first read, so that no change is missed.
     let mut watch = FileWatch::new(path);
+    input::limit_memory(path);
     let (mut trace, mut written) = open(path, &mut watch)?;
     let mut news = NewSamples::new(selection);
     first(&trace, &mut news, printer)?;

@@ -6,6 +6,7 @@
 //! - An index is used until it contradicts the data. Then the reader scans the data, makes a new
 //!   index in memory, and adds a notice; that happens once.
 
+mod all_objects;
 mod cache;
 mod call;
 mod children;
@@ -14,6 +15,7 @@ mod losses;
 mod objects;
 mod open;
 mod open_trace;
+mod passed_once;
 mod samples;
 mod source;
 mod summaries;
@@ -25,21 +27,21 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub use all_objects::Objects;
 pub use call::{LazyCall, LazyNode};
 use children::Wanted;
 use fault::{LazyError, LazyResult};
-pub use objects::Objects;
 use objects::StoredObjects;
 use open_trace::OpenTrace;
+use passed_once::PassedOnce;
 use samples::ThreadSampleReader;
 pub use samples::Window;
 pub use summaries::ThreadSummary;
 use written_samples::WrittenSamples;
 
-use super::meter::note_sample;
 use super::{
     BadRange, CallTrace, FileState, Location, LocationId, Loss, MappedModule, Metadata, Method,
-    MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError,
+    MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError, memory,
 };
 
 /// A trace that is read on request. Several traces can be open at a time.
@@ -216,7 +218,7 @@ impl LazyTrace {
 
     /// Returns all modules, methods and locations; lost ones are named `[lost]`.
     pub fn load_objects(&self) -> Result<Objects, TraceError> {
-        self.look_up(|objects| objects.all())
+        self.look_up(Objects::read)
     }
 
     /// Calls `f` with the samples in a window and their stacks, root first: one thread after the
@@ -229,20 +231,17 @@ impl LazyTrace {
         let times = (window.from_ns, window.to_ns);
         for ThreadSummary { id, .. } in self.threads() {
             if window.has_thread(*id) {
-                // Each sample is passed once, even if the index turns out to be wrong in the
-                // middle.
-                let mut given = 0u64;
+                let mut once = PassedOnce::default();
                 self.read(|open_trace| {
-                    let mut number = 0;
-                    ThreadSampleReader::of(open_trace, *id).between(times, &mut |sample, stack| {
-                        number += 1;
-                        if number > given {
-                            given = number;
-                            note_sample();
+                    once.again();
+                    let mut pass = |sample: &Sample, stack: &[LocationId]| {
+                        if once.is_new(stack) {
                             f(*id, sample, stack);
                         }
-                    })
+                    };
+                    ThreadSampleReader::of(open_trace, *id).between(times, &mut pass)
                 })?;
+                once.end()?;
             }
         }
         Ok(())
@@ -256,20 +255,17 @@ impl LazyTrace {
         window: &Window,
         f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
     ) -> Result<(), TraceError> {
-        // Each sample is passed once, even if damage is found in the middle: the samples passed
-        // before are in front of it.
-        let mut given = 0u64;
+        // If damage is found in the middle, the samples passed before are in front of it.
+        let mut once = PassedOnce::default();
         self.read(|open_trace| {
-            let mut number = 0;
+            once.again();
             WrittenSamples::of(open_trace, window).for_each(&mut |thread, sample, stack| {
-                number += 1;
-                if number > given {
-                    given = number;
-                    note_sample();
+                if once.is_new(stack) {
                     f(thread, sample, stack);
                 }
             })
-        })
+        })?;
+        once.end()
     }
 
     /// Calls `f` with the samples of a thread between two times, first those of its main stream,
@@ -374,6 +370,8 @@ impl LazyTrace {
         else {
             return Ok(false);
         };
+        let bytes = [&before, &open_trace].map(|it| it.source.len().unwrap_or(0));
+        memory::grown(bytes[1].saturating_sub(bytes[0]));
         *locked(&self.open_trace) = Arc::new(open_trace);
         self.context = self.read(TraceContext::read)?;
         self.rebuilt = OnceLock::new();

@@ -7,21 +7,11 @@ use super::open_trace::OpenTrace;
 use crate::trace::bytes::Cursor;
 use crate::trace::kind::Kind;
 use crate::trace::object::{Neutral, Record};
+use crate::trace::resolve::object_bytes;
 use crate::trace::{
     CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, NONE, SIDE, TextId, Thread, TraceError,
+    ModuleId, NONE, SIDE, TextId, Thread, TraceError, memory,
 };
-
-/// All modules, methods and locations of a trace. Ids are indices.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Objects {
-    /// The modules by [`ModuleId`].
-    pub modules: Vec<Module>,
-    /// The methods by [`MethodId`].
-    pub methods: Vec<Method>,
-    /// The locations by [`LocationId`].
-    pub locations: Vec<Location>,
-}
 
 /// The name of objects that a damaged file has lost.
 pub(super) const LOST: &str = "[lost]";
@@ -39,9 +29,13 @@ impl<'a> StoredObjects<'a> {
     }
 
     /// Returns the object with this kind and id; `None` if it is lost.
-    fn object(self, kind: Kind, id: u32) -> LazyResult<Option<Neutral>> {
+    pub(super) fn object(self, kind: Kind, id: u32) -> LazyResult<Option<Neutral>> {
         match self.trace.index.neutral(kind, id)? {
-            Some((kind, position)) => self.object_at(kind, id, position).map(Some),
+            Some((kind, position)) => {
+                let object = self.object_at(kind, id, position)?;
+                memory::note(OBJECT_BYTES + object_bytes(&object))?;
+                Ok(Some(object))
+            }
             None if self.trace.losses.any() => Ok(None),
             None => Err(LazyError::Index("an object refers to a missing object")),
         }
@@ -171,6 +165,7 @@ impl<'a> StoredObjects<'a> {
                 Some(known) => String::clone(known),
                 None => names.entry(name).or_insert(self.string(name)?).clone(),
             };
+            memory::note(known.len() as u64)?;
             let ended_ns = (ended != u64::MAX).then_some(ended);
             threads.push(Thread { pid, tid, name: known, first_seen_ns: first_seen, ended_ns });
         }
@@ -214,56 +209,9 @@ impl<'a> StoredObjects<'a> {
         Ok(mapped)
     }
 
-    /// Reads all modules, methods and locations in one pass.
-    pub(super) fn all(self) -> LazyResult<Objects> {
-        let mut strings = Vec::new();
-        for id in 0..self.count(Kind::String)? {
-            strings.push(self.string(id)?);
-        }
-        let string = |id: u32| strings.get(id as usize).cloned().unwrap_or_else(|| LOST.to_owned());
-        let mut objects = Objects::default();
-        for id in 0..self.count(Kind::Module)? {
-            objects.modules.push(match self.object(Kind::Module, id)? {
-                Some(Neutral::Module { path, build_id, .. }) => {
-                    Module { path: string(path), build_id }
-                }
-                _ => Module { path: LOST.to_owned(), build_id: Vec::new() },
-            });
-        }
-        for id in 0..self.count(Kind::Method)? {
-            objects.methods.push(match self.object(Kind::Method, id)? {
-                Some(Neutral::Method { module, start_svma, name, .. }) => {
-                    let module = present(module).map(ModuleId);
-                    Method { module, name: string(name), start_svma }
-                }
-                _ => Method { module: None, name: LOST.to_owned(), start_svma: 0 },
-            });
-        }
-        let lost = MethodId(objects.methods.len() as u32);
-        for id in 0..self.count(Kind::Location)? {
-            let object = self.object(Kind::Location, id)?;
-            objects.locations.push(match object {
-                Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) => {
-                    Location {
-                        method: if method < lost.0 { MethodId(method) } else { lost },
-                        svma,
-                        file: present(file).map(string),
-                        line,
-                        inline_parent: present(inline_parent).filter(|it| *it < id).map(LocationId),
-                    }
-                }
-                _ => Location { method: lost, svma: 0, file: None, line: 0, inline_parent: None },
-            });
-        }
-        if objects.locations.iter().any(|location| location.method == lost) {
-            objects.methods.push(Method { module: None, name: LOST.to_owned(), start_svma: 0 });
-        }
-        Ok(objects)
-    }
-
     /// Returns the number of objects of a kind. A caller searches for each id, including lost ones,
     /// so the number may exceed the cells of the index only by as many objects as losses explain.
-    fn count(self, kind: Kind) -> LazyResult<u32> {
+    pub(super) fn count(self, kind: Kind) -> LazyResult<u32> {
         let (count, rows) =
             (self.trace.index.neutral_count(kind)?, self.trace.index.neutral_rows(kind));
         if u64::from(count) > rows && !self.trace.losses.any() {
@@ -277,10 +225,13 @@ impl<'a> StoredObjects<'a> {
     }
 }
 
+/// What an object takes without its texts.
+const OBJECT_BYTES: u64 = 64;
+
 /// The most objects of a kind that may be missing.
 const MAX_LOST: u64 = 1 << 24;
 
 /// Returns the id, unless it stands for none.
-fn present(id: u32) -> Option<u32> {
+pub(super) fn present(id: u32) -> Option<u32> {
     (id != NONE).then_some(id)
 }

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::Cache;
 use super::fault::{LazyError, LazyResult};
-use crate::trace::TraceError;
 use crate::trace::bytes::Malformed;
 use crate::trace::checkpoint::BlockEntry;
 use crate::trace::codec::{Codec, SectionKind};
 use crate::trace::frame::{FrameHeader, HEADER_BYTES};
 use crate::trace::meter::note_read;
+use crate::trace::{TraceError, memory};
 
 /// The most bytes of decoded payloads in the cache.
 const CACHED_BYTES: usize = 16 << 20;
@@ -231,7 +231,9 @@ impl DataFile {
             header.expand(part, &bytes)
         };
         // An error means a damaged frame: a scan finds it and leaves it out.
-        expanded.map_err(|bad| LazyError::Index(bad.what))
+        let expanded = expanded.map_err(|bad| LazyError::Index(bad.what))?;
+        memory::note(expanded.len() as u64)?;
+        Ok(expanded)
     }
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> LazyResult<()> {
