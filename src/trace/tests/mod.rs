@@ -13,6 +13,7 @@ mod numbers;
 mod recover;
 mod roundtrip;
 mod scan;
+mod sealed;
 mod series;
 mod size;
 mod tree;
