@@ -45,7 +45,7 @@ impl CallTraces {
     }
 
     /// Iterates over all call traces by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = CallTrace> {
+    pub fn iter(&self) -> impl Iterator<Item = CallTrace> {
         let mut ids: Vec<u64> = self.traces.keys().copied().collect();
         ids.sort_unstable();
         ids.into_iter().filter_map(|id| self.get(id))

@@ -3,17 +3,18 @@
 //! # Invariants
 //! - Calls are inferred from all samples as if there were no parts: a call that continues into the
 //!   next part stays one call.
-//! - One part is in memory at a time.
+//! - Memory is bounded whatever the length of the parts: that of the lazy reader (24 MiB of decoded
+//!   frames and pages of the index), the objects of one part, and that of the writer.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::load::{LoadedTrace, load};
 use super::series::{INNER_IDS, OF_ALL};
 use super::tags::TextTags;
 use super::{
-    LocationId, MethodId, ModuleId, SYMBOLS, Sample, TRACE_UUID, TextId, Thread, ThreadId,
-    TraceError, TraceWriter, Value, WriterOptions, Written,
+    LOST, LazyTrace, Location, LocationId, Method, MethodId, ModuleId, Objects, SYMBOLS, Sample,
+    TRACE_UUID, TextId, Thread, ThreadId, TraceError, TraceWriter, Value, Window, WriterOptions,
+    Written,
 };
 
 /// The metadata keys of a part's start times: the joint trace has those of the first part.
@@ -24,7 +25,7 @@ const OF_PART: [&str; 2] = [TRACE_UUID, "part"];
 /// Writes the parts of one recording, in their order, into one trace.
 ///
 /// # Errors
-/// Those of [`load`] for the parts, and those of [`TraceWriter`].
+/// Those of [`LazyTrace`] for the parts, and those of [`TraceWriter`].
 pub fn join(
     parts: &[PathBuf],
     output: &Path,
@@ -43,7 +44,7 @@ pub(super) fn join_parts(
     let mut joint =
         Joint { writer: TraceWriter::create(output, options)?, threads: HashMap::new(), are_all };
     for (place, path) in parts.iter().enumerate() {
-        joint.add(&load(path)?, place == 0)?;
+        joint.add(&LazyTrace::open(path)?, place == 0)?;
     }
     joint.writer.finish()
 }
@@ -64,12 +65,47 @@ struct Joint {
 struct JoinedIds {
     modules: Vec<ModuleId>,
     locations: Vec<LocationId>,
-    texts: HashMap<u32, TextId>,
+    /// The texts that samples had so far.
+    texts: HashMap<TextId, TextId>,
+    threads: Vec<ThreadId>,
+}
+
+impl JoinedIds {
+    /// Returns the id of a location; that of `[lost]` if a damaged part does not have it.
+    fn location(
+        &self,
+        own: LocationId,
+        writer: &mut TraceWriter,
+    ) -> Result<LocationId, TraceError> {
+        match self.locations.get(own.0 as usize) {
+            Some(id) => Ok(*id),
+            None => {
+                let lost = Method { module: None, name: LOST.to_owned(), start_svma: 0 };
+                let method = writer.method(&lost)?;
+                let (file, inline_parent) = (None, None);
+                writer.location(&Location { method, svma: 0, file, line: 0, inline_parent })
+            }
+        }
+    }
+
+    /// Translates a stack into `joined`.
+    fn stack(
+        &self,
+        own: &[LocationId],
+        joined: &mut Vec<LocationId>,
+        writer: &mut TraceWriter,
+    ) -> Result<(), TraceError> {
+        joined.clear();
+        own.iter().try_for_each(|place| {
+            joined.push(self.location(*place, writer)?);
+            Ok(())
+        })
+    }
 }
 
 impl Joint {
-    fn add(&mut self, part: &LoadedTrace, is_first: bool) -> Result<(), TraceError> {
-        for (key, value) in &part.metadata {
+    fn add(&mut self, part: &LazyTrace, is_first: bool) -> Result<(), TraceError> {
+        for (key, value) in part.metadata() {
             let is_due = is_first || !OF_FIRST.contains(&key.as_str());
             let has_id = key.starts_with(SYMBOLS) || key.starts_with(INNER_IDS);
             if is_due && !has_id && !OF_PART.contains(&key.as_str()) {
@@ -77,79 +113,108 @@ impl Joint {
                 self.writer.set_metadata(own.unwrap_or(key), value.clone())?;
             }
         }
-        let ids = self.objects(part)?;
-        for (key, value) in &part.metadata {
+        let mut ids = self.objects(part.load_objects()?)?;
+        for (key, value) in part.metadata() {
             let module = key.strip_prefix(SYMBOLS).and_then(|id| id.parse::<usize>().ok());
             if let Some(id) = module.and_then(|id| ids.modules.get(id)) {
                 self.writer.set_metadata(&format!("{SYMBOLS}{}", id.0), value.clone())?;
             }
         }
-        for mapped in &part.mapped {
-            let mut mapped = mapped.clone();
-            mapped.module = ids.modules[mapped.module.0 as usize];
+        for mut mapped in part.mapped()? {
+            let Some(module) = ids.modules.get(mapped.module.0 as usize) else { continue };
+            mapped.module = *module;
             self.writer.mapped_module(&mapped)?;
         }
-        for mut trace in part.call_traces.iter() {
-            let stack = trace.stack.iter().map(|place| ids.locations[place.0 as usize]);
-            trace.stack = stack.collect();
+        for mut trace in part.call_traces()? {
+            let own = std::mem::take(&mut trace.stack);
+            ids.stack(&own, &mut trace.stack, &mut self.writer)?;
             self.writer.call_trace(&trace)?;
         }
-        self.streams(part, &ids)
+        for summary in part.threads() {
+            let id = self.thread(part, summary.id, &summary.thread)?;
+            ids.threads.push(id);
+        }
+        self.samples(part, &mut ids)?;
+        for (summary, id) in part.threads().iter().zip(&ids.threads) {
+            if let Some(ended_ns) = summary.thread.ended_ns {
+                self.writer.thread_exit(*id, ended_ns)?;
+                self.threads.remove(&key(&summary.thread));
+            }
+        }
+        Ok(())
     }
 
-    fn objects(&mut self, part: &LoadedTrace) -> Result<JoinedIds, TraceError> {
+    fn objects(&mut self, part: Objects) -> Result<JoinedIds, TraceError> {
         let writer = &mut self.writer;
         let modules = part.modules.iter().map(|module| writer.module(module));
         let modules = modules.collect::<Result<Vec<ModuleId>, _>>()?;
         let mut methods: Vec<MethodId> = Vec::with_capacity(part.methods.len());
-        for method in &part.methods {
-            let mut method = method.clone();
+        for mut method in part.methods {
             method.module = method.module.and_then(|id| modules.get(id.0 as usize).copied());
             methods.push(writer.method(&method)?);
         }
         let mut locations: Vec<LocationId> = Vec::with_capacity(part.locations.len());
-        for location in &part.locations {
-            let mut location = location.clone();
+        for mut location in part.locations {
             location.method = methods[location.method.0 as usize];
             // The parent has a smaller id.
             let parent = location.inline_parent.and_then(|id| locations.get(id.0 as usize));
             location.inline_parent = parent.copied();
             locations.push(writer.location(&location)?);
         }
-        let texts = part.texts.iter().map(|(id, text)| Ok((id.0, writer.text(text)?)));
-        let texts = texts.collect::<Result<HashMap<u32, TextId>, TraceError>>()?;
-        Ok(JoinedIds { modules, locations, texts })
+        Ok(JoinedIds { modules, locations, texts: HashMap::new(), threads: Vec::new() })
     }
 
-    fn streams(&mut self, part: &LoadedTrace, ids: &JoinedIds) -> Result<(), TraceError> {
-        let tags = TextTags::of(&part.metadata);
-        for thread in &part.threads {
-            let id = self.thread(part, thread.id, &thread.thread)?;
-            let mut stack = Vec::new();
+    /// Writes the samples of all threads, one slice of time after the other.
+    fn samples(&mut self, part: &LazyTrace, ids: &mut JoinedIds) -> Result<(), TraceError> {
+        let tags = TextTags::of(part.metadata());
+        let mut stack = Vec::new();
+        for (from_ns, to_ns) in part.time_slices()? {
             let mut outcome = Ok(());
-            thread.for_each_sample(&mut |sample, own| {
+            let window = Window { threads: None, from_ns, to_ns };
+            part.for_each_sample(&window, &mut |thread, sample, own| {
                 if outcome.is_err() {
                     return;
                 }
-                stack.clear();
-                stack.extend(own.iter().map(|place| ids.locations[place.0 as usize]));
-                let sample = renamed(sample, ids, tags);
-                outcome = self.writer.sample(id, &sample, &stack);
-            });
+                outcome = ids.stack(own, &mut stack, &mut self.writer).and_then(|()| {
+                    let sample = self.renamed(part, sample, (ids, tags))?;
+                    let id = ids.threads.get(thread.0 as usize).copied();
+                    let unknown = TraceError::UnknownId { kind: "thread", id: thread.0 };
+                    self.writer.sample(id.ok_or(unknown)?, &sample, &stack)
+                });
+            })?;
             outcome?;
-            if let Some(ended_ns) = thread.thread.ended_ns {
-                self.writer.thread_exit(id, ended_ns)?;
-                self.threads.remove(&key(&thread.thread));
-            }
         }
         Ok(())
+    }
+
+    /// Returns the sample with the text ids of the joint trace.
+    fn renamed(
+        &mut self,
+        part: &LazyTrace,
+        sample: &Sample,
+        (ids, tags): (&mut JoinedIds, TextTags),
+    ) -> Result<Sample, TraceError> {
+        let mut sample = sample.clone();
+        let mut renamed = |id: TextId| {
+            if let Some(known) = ids.texts.get(&id) {
+                return Ok(*known);
+            }
+            let text = self.writer.text(&part.tag_text(id)?)?;
+            ids.texts.insert(id, text);
+            Ok(text)
+        };
+        sample.waits_on = sample.waits_on.map(&mut renamed).transpose()?;
+        for value in tags.values(&mut sample) {
+            *value = renamed(TextId(*value - 1))?.0.saturating_add(1);
+        }
+        Ok(sample)
     }
 
     /// Returns the thread, which may be in the previous part already; it gets the name that it has
     /// in this part.
     fn thread(
         &mut self,
-        part: &LoadedTrace,
+        part: &LazyTrace,
         own: ThreadId,
         thread: &Thread,
     ) -> Result<ThreadId, TraceError> {
@@ -161,7 +226,7 @@ impl Joint {
             None => self.writer.thread(&Thread { ended_ns: None, ..thread.clone() })?,
         };
         self.threads.insert(key(thread), id);
-        if let Some(inner) = part.metadata.get(&format!("{INNER_IDS}{}", own.0)) {
+        if let Some(inner) = part.metadata().get(&format!("{INNER_IDS}{}", own.0)) {
             self.writer.set_metadata(&format!("{INNER_IDS}{}", id.0), Value::clone(inner))?;
         }
         Ok(id)
@@ -170,15 +235,4 @@ impl Joint {
 
 fn key(thread: &Thread) -> PartThreadKey {
     (thread.pid, thread.tid, thread.first_seen_ns)
-}
-
-/// Returns the sample with the text ids of the joint trace.
-fn renamed(sample: &Sample, ids: &JoinedIds, tags: TextTags) -> Sample {
-    let mut sample = sample.clone();
-    sample.waits_on = sample.waits_on.and_then(|text| ids.texts.get(&text.0).copied());
-    for value in tags.values(&mut sample) {
-        let text = ids.texts.get(&(*value - 1));
-        *value = text.map_or(0, |text| text.0.saturating_add(1));
-    }
-    sample
 }

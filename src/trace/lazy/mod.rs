@@ -19,6 +19,7 @@ mod passed_once;
 mod samples;
 mod source;
 mod summaries;
+mod time_slices;
 mod walk;
 mod written_samples;
 
@@ -209,6 +210,16 @@ impl LazyTrace {
     /// Searches all such objects.
     pub fn call_trace(&self, trace_id: u64) -> Result<Option<CallTrace>, TraceError> {
         self.look_up(|objects| objects.call_trace(trace_id))
+    }
+
+    /// Returns all call traces that were written as objects.
+    pub(super) fn call_traces(&self) -> Result<Vec<CallTrace>, TraceError> {
+        self.look_up(|objects| objects.call_traces())
+    }
+
+    /// Returns consecutive times, first and last, each with as much data as the caches hold.
+    pub(super) fn time_slices(&self) -> Result<Vec<(u64, u64)>, TraceError> {
+        self.read(time_slices::of)
     }
 
     /// Returns the mappings of modules.

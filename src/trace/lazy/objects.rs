@@ -120,6 +120,18 @@ impl<'a> StoredObjects<'a> {
         })
     }
 
+    /// Returns all call traces, in the order of writing.
+    pub(super) fn call_traces(self) -> LazyResult<Vec<CallTrace>> {
+        let mut traces = Vec::new();
+        for number in 0..self.trace.index.neutral_count(Kind::CallTrace)? {
+            let object = self.object(Kind::CallTrace, number)?;
+            if let Some(Neutral::CallTrace { trace_id, node, end_reason, .. }) = object {
+                traces.push(CallTrace { trace_id, stack: self.stack(node)?, end_reason });
+            }
+        }
+        Ok(traces)
+    }
+
     /// Returns the call trace with an id, if call traces were written.
     pub(super) fn call_trace(self, trace_id: u64) -> LazyResult<Option<CallTrace>> {
         for number in 0..self.trace.index.neutral_count(Kind::CallTrace)? {
