@@ -52,6 +52,21 @@ fn assert_cut_short(outcome: &Outcome, path: &Path, code: i32, words: &str) {
         panic!("no reason in {:?}", trace.metadata.keys())
     };
     assert!(reason.contains(&format!("os error {code}")), "{reason}");
+    // All reports say the same about what is missing.
+    let Some(Value::Unsigned(lost)) = trace.metadata.get("lost.not_written") else {
+        panic!("no loss in {:?}", trace.metadata.keys())
+    };
+    assert!(*lost > 0 && text.contains(&format!("{lost} (not written)")), "{lost}: {text}");
+    let all = kept as u64 + lost;
+    assert!(text.contains(&format!("{kept} of {all} samples are in the trace")), "{text}");
+    for (view, words) in [
+        ("verify", format!("{lost} samples that could not be written")),
+        ("print", format!("not written {lost}")),
+    ] {
+        let output = traceprof(&[view]).arg(path).output().expect("traceprof");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains(&words), "{view}: {text}");
+    }
     // There was room for the closing metadata, too.
     assert!(trace.metadata.contains_key("cpu_time_ns"), "{:?}", trace.metadata.keys());
 }
@@ -85,6 +100,24 @@ fn a_full_disk_ends_the_recording_and_keeps_the_data_before() {
     assert_eq!(names.count(), 2);
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
     target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn an_index_that_is_refused_leaves_the_data_file_as_it_was() {
+    let dir = scratch_dir();
+    let path = dir.path().join("c.trace");
+    let index = trace::index_path(&path);
+    std::fs::create_dir(&index).unwrap();
+    for force in [false, true] {
+        let options = || trace::WriterOptions { force, ..trace::WriterOptions::default() };
+        let error = trace::TraceWriter::create(&path, options()).unwrap_err();
+        assert!(error.to_string().contains("c.trace.idx is not a regular file"), "{error}");
+        assert!(!path.exists(), "force {force}");
+    }
+    std::fs::write(&path, "precious").unwrap();
+    let options = trace::WriterOptions { force: true, ..trace::WriterOptions::default() };
+    trace::TraceWriter::create(&path, options).unwrap_err();
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
 #[test]

@@ -148,7 +148,9 @@ const SIDE: u32 = 1 << 31;
 /// The metadata key of the trace's UUID.
 const TRACE_UUID: &str = "trace_uuid";
 /// The metadata key of the reason why a trace ends early.
-const WRITE_ERROR: &str = "write_error";
+pub const WRITE_ERROR: &str = "write_error";
+/// The metadata key of the number of samples that could not be written.
+pub const NOT_WRITTEN: &str = "lost.not_written";
 /// The name of the method that is the root of stacks with unknown outer frames.
 const TRUNCATED: &str = "[truncated]";
 /// The name of objects that are lost with a part of the file.

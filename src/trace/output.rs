@@ -211,18 +211,20 @@ impl Output {
         self.end()
     }
 
-    /// Writes the end of a data file after a failed write, with `metadata` and the reason, into the
-    /// reserved space.
-    pub(super) fn finish_failed(&mut self, mut metadata: Vec<(String, Value)>) {
+    /// Writes the end of a data file after a failed write into the reserved space: `metadata`, the
+    /// reason, and the number of samples that were not written.
+    pub(super) fn finish_failed(&mut self, mut metadata: Vec<(String, Value)>, lost: u64) {
         let Some(failure) = self.failed.take_if(|failure| failure.may_close) else { return };
         // Data that could not be written is lost, and so is all later data.
         self.pending = Pending::default();
         if !self.data.is_torn() {
             self.data.release();
             metadata.push((super::WRITE_ERROR.into(), Value::Text(failure.to_string())));
+            metadata.push((super::NOT_WRITTEN.into(), Value::Unsigned(lost)));
             let written = self.write_end(&metadata).or_else(|_| {
                 // Retries with the least that a reader needs.
-                metadata.retain(|(key, _)| key == super::WRITE_ERROR || key == super::TRACE_UUID);
+                let needed = [super::WRITE_ERROR, super::NOT_WRITTEN, super::TRACE_UUID];
+                metadata.retain(|(key, _)| needed.contains(&key.as_str()));
                 self.write_end(&metadata)
             });
             // The first failure is reported; `closed` shows whether this attempt succeeded.

@@ -17,6 +17,11 @@ use crate::record::weigh::balance::Balanced;
 use crate::record::write::writer::WrittenTotals;
 use crate::trace::{Metadata, Value};
 
+/// The label of the report's line about lost samples.
+pub(crate) const LOST: &str = "lost";
+/// The text of that line if nothing is lost.
+pub(crate) const NONE: &str = "none";
+
 /// Returns the first few names, and the number of further ones.
 fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
     const SHOWN: usize = 8;
@@ -155,7 +160,7 @@ impl Accounting<'_> {
         if let Some(executed) = self.executions.text(self.program_run.times_ns.0) {
             line("executed", executed);
         }
-        line("lost", self.losses());
+        line(LOST, self.losses());
         if self.totals.unnamed > 0 {
             let count = self.totals.unnamed;
             line("names", format!("{count} addresses were written before their names were found"));
@@ -297,7 +302,7 @@ impl Accounting<'_> {
         if more > 0 {
             parts.push(format!("and {more} more periods that these samples stood for"));
         }
-        if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
+        if parts.is_empty() { NONE.to_string() } else { parts.join(", ") }
     }
 
     /// Compares the sum of the weights with the CPU clock, and explains the difference.

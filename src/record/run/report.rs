@@ -8,11 +8,12 @@ use crate::record::contract::clock;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::options::{Files, Options};
 use crate::record::contract::summary::Summary;
+use crate::record::run::accounting::{LOST, NONE};
 use crate::record::run::ended_process::EndedProcess;
 use crate::record::run::ended_recording::EndedRecording;
 use crate::record::target::spawn::StartedProgram;
 use crate::record::write::writer::Closed;
-use crate::trace::{SavedTrace, Value, WriteMode, Written};
+use crate::trace::{NOT_WRITTEN, SavedTrace, TraceError, Value, WriteMode, Written};
 
 /// Closes the trace, waits for a started program, and sums up.
 pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summary, RecordError> {
@@ -57,11 +58,14 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
     }
     text.extend(saves.iter().map(saved));
     text.extend(ring_at_end(options, (is_dropped, saves.is_empty()), error.is_some()));
-    let cut_short = error.map(|error| error.to_string());
-    if cut_short.is_some() {
-        let kept = format!("{} of {samples} samples", written.samples);
-        text.push(("cut short".to_string(), format!("{kept} are in the trace")));
+    if let Some(TraceError::CutShort { lost_samples, .. }) = &error {
+        note_unwritten(&mut text, *lost_samples);
+        metadata.insert(NOT_WRITTEN.to_string(), Value::Unsigned(*lost_samples));
+        let all = written.samples + lost_samples;
+        let kept = format!("{} of {all} samples are in the trace", written.samples);
+        text.push(("cut short".to_string(), kept));
     }
+    let cut_short = error.map(|error| error.to_string());
     Ok(Summary {
         text,
         samples,
@@ -80,6 +84,15 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
         nothing,
         quality_percent,
     })
+}
+
+/// Adds the samples that could not be written to the report's line about lost samples.
+fn note_unwritten(lines: &mut [(String, String)], lost: u64) {
+    let line = lines.iter_mut().find(|(label, _)| label == LOST);
+    if let Some((_, text)) = line.filter(|_| lost > 0) {
+        let others = if text == NONE { String::new() } else { format!("{text}, ") };
+        *text = format!("{others}{lost} (not written)");
+    }
 }
 
 /// Returns what happened to the ring's parts at the end, if they were not saved.

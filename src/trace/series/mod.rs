@@ -299,8 +299,17 @@ impl TraceSeries {
     /// See [`TraceWriter::finish`]. The result covers all parts; for a ring, it covers what was
     /// saved at the end.
     pub fn finish(self) -> Result<Written, TraceError> {
-        let last = self.writer.finish()?;
-        let Some(mut parts) = self.parts else { return Ok(last) };
+        let last = self.writer.finish();
+        let Some(mut parts) = self.parts else { return last };
+        let last = match last {
+            Err(TraceError::CutShort { path, source, kept, lost_samples, closed })
+                if parts.ring.is_none() =>
+            {
+                let kept = sum(&parts.before, &kept);
+                return Err(TraceError::CutShort { path, source, kept, lost_samples, closed });
+            }
+            last => last?,
+        };
         match parts.ring.take() {
             Some(ring) => {
                 let are_all = parts.kept.len() == parts.number as usize;

@@ -77,21 +77,21 @@ impl TraceWriter {
                 }
             }
         }
+        // Before the data file is replaced: a link or a directory would refuse the index then.
+        if std::fs::symlink_metadata(&index_path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(TraceError::NotRegular { path: index_path });
+        }
+        let are_new = [path, &index_path].map(|path| std::fs::symlink_metadata(path).is_err());
+        let remove_new = || {
+            // What was created here is empty: even the headers of the files did not fit.
+            for (path, _) in [path, &index_path].iter().zip(are_new).filter(|(_, is_new)| *is_new) {
+                let _ = std::fs::remove_file(path);
+            }
+        };
         let data = file::create(path, options.force, Role::Data)?;
-        let index = file::create(&index_path, options.force, Role::Index).inspect_err(|_| {
-            if !options.force {
-                // It was created above and is empty.
-                let _ = std::fs::remove_file(path);
-            }
-        })?;
-        let force = options.force;
-        let writer = Self::with_files(data, index, options).inspect_err(|_| {
-            if !force {
-                // Both were created above, and even their headers did not fit.
-                let _ = std::fs::remove_file(path);
-                let _ = std::fs::remove_file(&index_path);
-            }
-        })?;
+        let index = file::create(&index_path, options.force, Role::Index);
+        let index = index.inspect_err(|_| remove_new())?;
+        let writer = Self::with_files(data, index, options).inspect_err(|_| remove_new())?;
         Ok(Self { path: Some(path.to_owned()), ..writer })
     }
 
@@ -290,8 +290,9 @@ impl TraceWriter {
     pub fn finish(mut self) -> Result<Written, TraceError> {
         let finished = self.write_rest();
         if finished.is_err() {
-            let written = self.output.contents().metadata;
-            self.output.finish_failed(self.metadata.take_unwritten(written));
+            let contents = self.output.contents();
+            let (written, lost) = (contents.metadata, self.samples - contents.samples);
+            self.output.finish_failed(self.metadata.take_unwritten(written), lost);
         }
         let sorted = self.path.as_deref().filter(|_| self.output.failure().is_none());
         let sorted = sorted.map(|path| index::consolidate(path, self.output.identity()));

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
 
-use crate::trace::{BadRange, FileState, IndexState, Loss, Value, Verification};
+use crate::trace::{
+    BadRange, FileState, IndexState, Loss, NOT_WRITTEN, Value, Verification, WRITE_ERROR,
+};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::counted;
 
@@ -24,6 +26,13 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
     for loss in &found.losses {
         line("lost", &loss_text(loss, begin_ns(found)))?;
     }
+    let not_written = not_written(found);
+    if not_written > 0 {
+        line("lost", &format!("{} that could not be written", counted(not_written, "sample")))?;
+    }
+    if let Some(why) = ended_early(found) {
+        line("ended", &format!("early: {why}"))?;
+    }
     line("index", &index_text(&found.index))?;
     for notice in &found.notices {
         line("note", notice)?;
@@ -32,6 +41,9 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
     match (found.state(), &found.index) {
         (FileState::Clean, IndexState::Broken(_)) => {
             line("verdict", "clean: every byte is sound except the index, which can be rebuilt")
+        }
+        (FileState::Clean, _) if not_written > 0 => {
+            line("verdict", "clean: every byte that could be written is sound")
         }
         _ => line("verdict", text),
     }
@@ -59,6 +71,8 @@ pub fn write_json(found: &Verification, file: &str, out: &mut dyn Write) -> io::
         "threads": found.threads,
         "begin_ns": begin_ns(found),
         "losses": found.losses.iter().map(loss_json).collect::<Vec<_>>(),
+        "not_written": not_written(found),
+        "ended_early": ended_early(found),
         "closed": found.closed,
         "index": { "state": index, "why": why },
         "notices": found.notices,
@@ -96,6 +110,22 @@ pub fn loss_text(loss: &Loss, begin_ns: Option<u64>) -> String {
 fn begin_ns(found: &Verification) -> Option<u64> {
     match found.metadata.get("start_monotonic_ns") {
         Some(Value::Unsigned(ns)) => Some(*ns),
+        _ => None,
+    }
+}
+
+/// Returns the number of samples that the recorder could not write.
+fn not_written(found: &Verification) -> u64 {
+    match found.metadata.get(NOT_WRITTEN) {
+        Some(Value::Unsigned(samples)) => *samples,
+        _ => 0,
+    }
+}
+
+/// Returns why the recorder could not write on, if so.
+fn ended_early(found: &Verification) -> Option<&str> {
+    match found.metadata.get(WRITE_ERROR) {
+        Some(Value::Text(why)) => Some(why),
         _ => None,
     }
 }
