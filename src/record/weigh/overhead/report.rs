@@ -1,7 +1,12 @@
 //! The cost of profiling as text for the closing report and as metadata of the trace.
 
+use crate::record::contract::number_format::seconds;
 use crate::record::weigh::overhead::OverheadSummary;
 use crate::trace::Value;
+
+/// The largest share that is shown as one: above it, the target was idle and the share says nothing
+/// about sampling.
+const SHARE_MAX: f64 = 10.0;
 
 /// Returns a share in percent with two significant digits.
 fn percent(share: f64) -> String {
@@ -24,6 +29,15 @@ impl OverheadSummary {
         ns as f64 / self.cost.used_ns.max(1) as f64
     }
 
+    /// Returns a cost as a share of the target's CPU time, or as a time if the target used next to
+    /// none.
+    fn amount(&self, ns: u64) -> String {
+        match self.share(ns) {
+            share if share <= SHARE_MAX => percent(share),
+            _ => seconds(ns),
+        }
+    }
+
     /// Returns the target's CPU time in handlers and in the delivery of their signals, in
     /// nanoseconds.
     pub(crate) fn signals_ns(&self) -> u64 {
@@ -40,16 +54,17 @@ impl OverheadSummary {
         let mut text = format!(
             "{} of {} CPU time for {} expiries (each {:.1} us in the handler, {:.1} us for \
              delivery), the recorder used {}",
-            percent(self.share(self.signals_ns())),
+            self.amount(self.signals_ns()),
             if self.is_combined { "the targets'" } else { "the target's" },
             cost.expiries,
             each_us(cost.handlers_ns),
             each_us(cost.delivery_ns),
-            percent(self.share(cost.recorder_ns)),
+            self.amount(cost.recorder_ns),
         );
         if let Some(budget) = self.budget {
-            let all = self.share(self.signals_ns().saturating_add(cost.recorder_ns));
-            text.push_str(&format!("; {} in total, ", percent(all)));
+            let all_ns = self.signals_ns().saturating_add(cost.recorder_ns);
+            let all = self.share(all_ns);
+            text.push_str(&format!("; {} in total, ", self.amount(all_ns)));
             text.push_str(&match all <= budget {
                 true => format!("within the {} of --max-overhead", budget_text(budget)),
                 false => format!(
@@ -65,7 +80,7 @@ impl OverheadSummary {
     /// Returns the text for one of several processes: the total cost as a share of its CPU time.
     pub(crate) fn short(&self) -> Option<String> {
         let all_ns = self.signals_ns().saturating_add(self.cost.recorder_ns);
-        (self.cost.used_ns > 0).then(|| format!("cost {}", percent(self.share(all_ns))))
+        (self.cost.used_ns > 0).then(|| format!("cost {}", self.amount(all_ns)))
     }
 
     /// Returns why the cost exceeded the budget.
@@ -79,7 +94,7 @@ impl OverheadSummary {
             None if recorder > 0.75 * budget => format!(
                 "the recorder takes {}, most of it independent of the rate (for a busier target \
                  that is a smaller share)",
-                percent(recorder)
+                self.amount(self.cost.recorder_ns)
             ),
             None => {
                 "the budget was used up before the cost was known; record for longer".to_owned()

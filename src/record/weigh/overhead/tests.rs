@@ -119,3 +119,13 @@ fn costs_of_several_programs_add_up_and_the_first_refusal_is_reported() {
     assert_eq!(all.refused.as_deref(), Some("first"));
     assert_eq!((all.changes.len(), all.changed), (CHANGES_MAX, CHANGES_MAX as u64 + 1));
 }
+
+/// Regression test of issue 21: the report said "cost 350774 %".
+#[test]
+fn the_cost_of_an_idle_target_is_a_time() {
+    let mut idle = summary(3_500_000, &[]);
+    idle.cost.used_ns = 1000;
+    assert_eq!(idle.short().as_deref(), Some("cost 0.004 s"));
+    let line = idle.line().unwrap();
+    assert!(line.starts_with("0.80 % of the target's") && line.ends_with("used 0.004 s"), "{line}");
+}
