@@ -18,6 +18,8 @@ pub enum InjectError {
     Gone,
     /// The target has executed another program.
     Executed,
+    /// The target has unmapped the agent.
+    Unmapped,
     /// The command exited before it executed a program.
     ExitedBeforeExec {
         /// The exit code, or 128 plus the signal's number.
@@ -128,6 +130,10 @@ fn still_in_use(tid: i32) -> String {
     )
 }
 
+/// The text for [`InjectError::Unmapped`].
+const UNMAPPED: &str = "the target removed the agent from its memory during the attach; a program \
+                        that unmaps what it did not map cannot be sampled (try `traceprof stacks`)";
+
 impl fmt::Display for InjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -136,6 +142,7 @@ impl fmt::Display for InjectError {
             Self::Executed => {
                 write!(f, "the target executed another program during the attach; try again")
             }
+            Self::Unmapped => f.write_str(UNMAPPED),
             Self::ExitedBeforeExec { code } => {
                 write!(
                     f,

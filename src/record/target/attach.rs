@@ -22,7 +22,7 @@ use traceprof_abi::unwind::Tables;
 use crate::inject::{
     self, Access, AttachPlan, EntryReport, Guardian, InjectError, SharedSegment, image,
 };
-use crate::proc::{self, Mapping};
+use crate::proc::{self, Mapping, Memory};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::{NO_HOLE, RecordError, failed, inject_error, target_error};
 use crate::record::contract::sampling::{Choice, Engine, Setup};
@@ -80,6 +80,8 @@ pub(crate) struct Attached<'a> {
     /// Threads that get no signal, since their stack has no room for it.
     pub(crate) narrow: Vec<NarrowThread>,
     pid: i32,
+    /// The memory of the program, from before anything was changed in it.
+    memory: Option<Memory>,
     signals: [i32; layout::SIGNALS],
     /// The number of samples that a table has room for.
     records: u64,
@@ -132,6 +134,7 @@ impl<'a> Attached<'a> {
             choice: before.choice.clone(),
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
+            memory: Memory::of(before.pid).ok(),
             waiting: before.waiting.clone(),
             narrow: narrow_stacks::find(before.pid, &mappings),
             pid: before.pid,
@@ -435,14 +438,15 @@ impl<'a> Attached<'a> {
     ///
     /// When the target executes another program, the kernel removes the open events. An event that
     /// is opened in the new program would kill it.
-    pub(crate) fn check_presence(&self) -> Result<(), RecordError> {
+    pub(crate) fn check_presence(&mut self) -> Result<(), RecordError> {
         let mappings = proc::mappings(self.pid);
         let mappings = mappings.map_err(|error| target_error(self.pid, error))?;
         // An exiting target has no mappings.
         if mappings.is_empty() || self.is_mapped_in(&mappings) {
             return Ok(());
         }
-        Err(inject_error(InjectError::Executed))
+        let is_same = self.memory.take().is_some_and(|memory| !memory.is_gone());
+        Err(inject_error(if is_same { InjectError::Unmapped } else { InjectError::Executed }))
     }
 
     /// Publishes changed mappings.
