@@ -85,7 +85,7 @@ fn write_part(
     options: &Options,
     corpus: &Corpus,
     number: u32,
-    path: &PathBuf,
+    path: &Path,
 ) -> Outcome<trace::Written> {
     let part_ns = (options.hours * 3.6e12 / f64::from(options.parts)) as u64;
     // The corpus was recorded at another rate.

@@ -133,7 +133,7 @@ fn exported(trace: &LazyTrace, (selected, profile): (&Selected, &Profile), case:
     let sum = weights.map(|weight| weight.parse::<u64>().unwrap()).sum::<u64>();
     assert_eq!(sum, profile.count().weight, "{case}: export");
     static EXPORTED: AtomicUsize = AtomicUsize::new(0);
-    if is_long_run() || EXPORTED.fetch_add(1, Ordering::Relaxed) % 8 == 0 {
+    if is_long_run() || EXPORTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) {
         let page = PageOptions::default();
         html::write(trace, &[(selected, profile)], &page, &mut Vec::new()).unwrap();
     }

@@ -57,26 +57,24 @@ pub fn dump_objects(
     let mut dumped: Option<DumpedFrame> = None;
     let mut ended = false;
     Ok(std::iter::from_fn(move || {
-        loop {
-            if ended {
-                return None;
-            }
-            if let Some(object) = dumped.as_mut().and_then(DumpedFrame::next) {
-                ended = object.is_err();
-                return Some(object);
-            }
-            let frame = match frames.next_frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return None,
-                Err(error) => {
-                    ended = true;
-                    return Some(Err(error));
-                }
-            };
-            let object = of_header(&frame.header);
-            dumped = Some(DumpedFrame { frame, at: 0 });
-            return Some(Ok(object));
+        if ended {
+            return None;
         }
+        if let Some(object) = dumped.as_mut().and_then(DumpedFrame::next) {
+            ended = object.is_err();
+            return Some(object);
+        }
+        let frame = match frames.next_frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return None,
+            Err(error) => {
+                ended = true;
+                return Some(Err(error));
+            }
+        };
+        let object = of_header(&frame.header);
+        dumped = Some(DumpedFrame { frame, at: 0 });
+        Some(Ok(object))
     }))
 }
 

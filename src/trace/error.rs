@@ -141,25 +141,8 @@ impl fmt::Display for TraceError {
                     path.display()
                 )
             }
-            Self::CutShort { path, source, kept, lost_samples: 0, closed: true } => {
-                let samples = kept.samples;
-                write!(
-                    f,
-                    "cannot write all of {}: {source}; all {samples} samples are in the data file",
-                    path.display()
-                )?;
-                write_advice(f, source)
-            }
             Self::CutShort { path, source, kept, lost_samples, closed } => {
-                let (samples, all) = (kept.samples, kept.samples + lost_samples);
-                let end = if *closed { "" } else { " without its end" };
-                write!(
-                    f,
-                    "cannot write {}: {source}; the trace is kept{end}, with {samples} of {all} \
-                     samples",
-                    path.display()
-                )?;
-                write_advice(f, source)
+                write_cut_short(f, (path, source), kept.samples, (*lost_samples, *closed))
             }
             Self::Exists { path } => {
                 let path = path.display();
@@ -208,6 +191,30 @@ impl fmt::Display for TraceError {
             Self::UnknownId { kind, id } => write!(f, "no {kind} has the id {id}"),
         }
     }
+}
+
+/// Writes what is left of a trace that could not be written to its end. `closed` says whether the
+/// file has its end nevertheless.
+fn write_cut_short(
+    f: &mut fmt::Formatter<'_>,
+    (path, source): (&Path, &io::Error),
+    samples: u64,
+    (lost, closed): (u64, bool),
+) -> fmt::Result {
+    let path = path.display();
+    if lost == 0 && closed {
+        write!(
+            f,
+            "cannot write all of {path}: {source}; all {samples} samples are in the data file"
+        )?;
+    } else {
+        let (all, end) = (samples + lost, if closed { "" } else { " without its end" });
+        write!(
+            f,
+            "cannot write {path}: {source}; the trace is kept{end}, with {samples} of {all} samples"
+        )?;
+    }
+    write_advice(f, source)
 }
 
 /// Writes the remedy for an error, if there is one.

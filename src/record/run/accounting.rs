@@ -33,6 +33,15 @@ fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
     format!("{}{more}", names.join(", "))
 }
 
+/// What the handlers could not read of the application's contexts, with the keys of the metadata.
+const CONTEXT_COUNTERS: [(&str, Counter); 5] = [
+    ("contexts.torn", Counter::ContextTorn),
+    ("contexts.records_unreadable", Counter::RecordUnreadable),
+    ("contexts.tables_unreadable", Counter::TableUnreadable),
+    ("contexts.records_foreign", Counter::RecordForeign),
+    ("contexts.attributes_lost", Counter::AttributesLost),
+];
+
 /// The figures of the closing report and of the closing metadata.
 #[derive(Debug)]
 pub(crate) struct Accounting<'a> {
@@ -118,11 +127,9 @@ impl Accounting<'_> {
         for (key, number) in contexts::report::numbers(&self.program_run.names.contexts) {
             set(key, number);
         }
-        set("contexts.torn", self.program_run.counts.of(Counter::ContextTorn));
-        set("contexts.records_unreadable", self.program_run.counts.of(Counter::RecordUnreadable));
-        set("contexts.tables_unreadable", self.program_run.counts.of(Counter::TableUnreadable));
-        set("contexts.records_foreign", self.program_run.counts.of(Counter::RecordForeign));
-        set("contexts.attributes_lost", self.program_run.counts.of(Counter::AttributesLost));
+        for (key, counter) in CONTEXT_COUNTERS {
+            set(key, self.program_run.counts.of(counter));
+        }
         set("wall.samples", self.totals.wall.0);
         set("wall.rooted", self.totals.wall.1);
         if let Some(ns) = self.program_run.detached.stopped_ns {

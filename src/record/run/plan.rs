@@ -16,7 +16,7 @@ use crate::record::contract::sampling::{Choice, Engine, Setup};
 use crate::record::source::engine::{self, EngineFacts};
 use crate::record::source::kernel;
 use crate::record::source::perf::event_error;
-use crate::record::target::attach::AttachInputs;
+use crate::record::target::attach_inputs::AttachInputs;
 use crate::record::target::signals::SIGTRAP;
 use crate::symbol::DEBUGINFOD_SERVERS;
 

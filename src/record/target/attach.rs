@@ -13,7 +13,7 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use traceprof_abi::context::ContextSources;
-use traceprof_abi::layout::{self, ClockMode, EngineMode, MAGIC, Operation};
+use traceprof_abi::layout::{self, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::{rotation::Rotation, slice, table};
 use traceprof_abi::sync::{AtomicU32, Ordering};
@@ -26,6 +26,7 @@ use crate::proc::{self, Mapping, Memory};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::{NO_HOLE, RecordError, failed, inject_error, target_error};
 use crate::record::contract::sampling::{Choice, Engine, Setup};
+use crate::record::target::attach_inputs::AttachInputs;
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::narrow_stacks::{self, NarrowThread};
 use crate::record::target::segments::Segments;
@@ -38,27 +39,6 @@ use crate::record::target::signals::{self, LeftOutThread};
 const FIRST_LEASE_NS: u64 = 2_000_000_000;
 /// Thread slots that are kept ready beyond those in use.
 const SPARE_SLOTS: u32 = layout::INITIAL_THREAD_SLOTS;
-
-/// The facts and decisions from before anything is changed in the target.
-#[derive(Debug, Clone)]
-pub(crate) struct AttachInputs {
-    /// The process id.
-    pub(crate) pid: i32,
-    /// The descriptor that a started program parks on.
-    pub(crate) hold_fd: Option<i32>,
-    /// The setup of sampling.
-    pub(crate) setup: Setup,
-    /// The engine, and the reason for it.
-    pub(crate) choice: Choice,
-    /// The agent's signals, of perf events and of timers; 0 for an unused one.
-    pub(crate) signals: [i32; layout::SIGNALS],
-    /// Threads that get no timer, since they would mistake its signal for one that they wait for.
-    pub(crate) waiting: Vec<LeftOutThread>,
-    /// The clock that the handler reads.
-    pub(crate) clock_mode: ClockMode,
-    /// Samples per second and thread.
-    pub(crate) freq_hz: u32,
-}
 
 /// An injected agent.
 pub(crate) struct Attached<'a> {

@@ -1,6 +1,7 @@
 //! The recorded process: attach, detach, its modules, its signals and the shared segments.
 
 pub(crate) mod attach;
+pub(crate) mod attach_inputs;
 pub(crate) mod command;
 pub(crate) mod counters;
 pub(crate) mod crash_reporter;
