@@ -6,10 +6,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+
+/// Longest pause between two waits while the kernel has no memory for one.
+const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
 
 /// Opens a descriptor that becomes readable when the process has exited.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
@@ -64,6 +67,10 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(()),
             Err(nix::errno::Errno::EINTR) => {}
+            // The kernel has no memory for the wait, which says nothing about the descriptor.
+            Err(nix::errno::Errno::ENOMEM) if !left.is_zero() => {
+                std::thread::sleep(left.min(SHORTAGE_RETRY));
+            }
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -73,7 +80,6 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
 mod tests {
     use std::os::fd::AsFd;
     use std::process::Command;
-    use std::time::Duration;
 
     use super::*;
 
