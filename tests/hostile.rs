@@ -49,7 +49,7 @@ fn of_stacks(writer: &mut TraceWriter) {
         })
         .collect();
     let thread = writer.thread(&Thread { pid: 1, tid: 1, ..Thread::default() }).unwrap();
-    for number in 0..1200 {
+    for number in 0..1500 {
         let mut stack = vec![locations[number]];
         stack.extend(locations.iter().cycle().take(3000));
         let sample = Sample { time_ns: number as u64 * 1_000_000, ..Sample::default() };
