@@ -41,6 +41,7 @@ mod task_directory;
 mod thread_pointer;
 mod timers;
 mod times;
+mod unserved_threads;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -83,6 +84,7 @@ pub use task_directory::{TaskFolder, start_ns, tick_ns};
 pub use thread_pointer::thread_pointer;
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
+pub use unserved_threads::UnservedThreads;
 
 /// The contents of `/proc/PID/status` or `/proc/PID/task/TID/status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

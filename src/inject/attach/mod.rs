@@ -5,7 +5,6 @@
 
 pub(super) mod held_program;
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::Operation;
@@ -27,7 +26,7 @@ use super::worker::gadgets::Gadgets;
 use super::worker::stack::stack_top;
 use super::worker::{UsedThread, read_mappings, with_a_thread};
 use crate::fault::{self, FaultPoint};
-use crate::proc::Mapping;
+use crate::proc::{self, Mapping};
 
 /// Longest wait for the mappings to appear.
 const MAPPED_MAX: Duration = Duration::from_secs(1);
@@ -42,8 +41,8 @@ pub(super) fn attach(
 ) -> Result<AttachReport, InjectError> {
     match map_and_start(plan, data, held) {
         Ok(report) => Ok(report),
-        // The target exited, which caused the failure.
-        Err(_) if identity::is_gone(plan.pid, plan.start_time) => Err(InjectError::Gone),
+        // The target's exit caused the failure.
+        Err(_) if has_ended(plan) => Err(InjectError::Gone),
         Err(error) => match restore::restore(plan, data, restore::PATIENCE) {
             Ok(report) => Err(match report.residue {
                 None if identity::is_gone(plan.pid, plan.start_time) => InjectError::Gone,
@@ -72,7 +71,7 @@ fn map_and_start(
                 reason: "the target's code contains no system call instruction".to_owned(),
             });
         }
-        Err(error) => return Err(await_exit(plan, &error)),
+        Err(error) => return Err(InjectError::system("reading the target's code", &error)),
     };
     let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
     let first = match held {
@@ -87,17 +86,24 @@ fn map_and_start(
     Ok(AttachReport { stops_ns, bare_call: first.bare_call, tid: first.tid })
 }
 
-/// Explains why the target's code cannot be read. A target that is being killed has no memory for
-/// as long as its last thread takes to exit.
-fn await_exit(plan: &AttachPlan, unread: &io::Error) -> InjectError {
+/// Whether the target has exited. Waits for the exit of a target that is being killed: it has no
+/// memory for as long as its last thread takes.
+fn has_ended(plan: &AttachPlan) -> bool {
+    const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+    let is_killed = || {
+        let pending = proc::status(plan.pid).map_or(0, |it| it.pending | it.shared_pending);
+        pending & SIGKILL != 0 || proc::mappings(plan.pid).is_ok_and(|all| all.is_empty())
+    };
     let deadline = Instant::now() + restore::PATIENCE;
-    while Instant::now() < deadline {
-        if let Err(error) = identity::check(plan.pid, plan.start_time) {
-            return error;
+    loop {
+        if identity::is_gone(plan.pid, plan.start_time) {
+            return true;
+        }
+        if !is_killed() || Instant::now() >= deadline {
+            return false;
         }
         std::thread::sleep(EXIT_CHECK);
     }
-    InjectError::system("reading the target's code", unread)
 }
 
 /// The end of the stop that maps the segments.

@@ -37,7 +37,9 @@ use super::restore;
 use super::seccomp::{self, Permits, SeccompReport};
 use super::target::claim::Claim;
 use crate::fault::{self, FaultPoint, Party};
-use crate::proc::{self, continue_stopped, open_pidfd, send_signal, wait_readable};
+use crate::proc::{
+    self, UnservedThreads, continue_stopped, open_pidfd, send_signal, wait_readable,
+};
 
 /// Longest wait for an answer. A guardian whose target gets no CPU time removes the residue of an
 /// earlier recording, attaches, and restores again, at more than half a minute each (70 s seen).
@@ -50,8 +52,11 @@ const RUNNING_CHECK: Duration = Duration::from_millis(200);
 const FROZEN_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for a thread that a killed guardian had launched.
 const LATE_MAX: Duration = Duration::from_secs(1);
+/// How long to wait for such a thread if some thread has had no processor.
+const LATE_STARVED_MAX: Duration = Duration::from_secs(30);
 /// Pause between two attempts to restore after such a thread.
 const LATE_RETRY: Duration = Duration::from_millis(20);
+
 /// The recorder's handle of the guardian. Dropping it detaches from the target and ends the
 /// guardian. Close perf events before that.
 #[derive(Debug)]
@@ -289,15 +294,18 @@ fn restore_from_recorder(plan: &AttachPlan) -> Result<DetachReport, InjectError>
 }
 
 /// Restores the target after a guardian was killed during its attach. A thread that the guardian
-/// launched may attach the segments only now.
+/// launched may attach the segments only now, once it has a processor.
 fn restore_after_killed_guardian(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
     let _claim = Claim::on(plan.pid, plan.start_time)?;
-    let deadline = Instant::now() + LATE_MAX;
+    let since = Instant::now();
+    let mut unserved = UnservedThreads::of(plan.pid);
     loop {
+        let is_last = since.elapsed() >= LATE_MAX
+            && (!unserved.remain() || since.elapsed() >= LATE_STARVED_MAX);
+        std::thread::sleep(LATE_RETRY);
         let report = restore_from_recorder(plan)?;
-        if Instant::now() >= deadline {
+        if is_last {
             return Ok(report);
         }
-        std::thread::sleep(LATE_RETRY);
     }
 }
