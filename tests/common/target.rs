@@ -103,6 +103,16 @@ impl Target {
         &self.facts
     }
 
+    /// Checks the report of `eintr`: no call ended with EINTR, or with a wrong result. `told` is what
+    /// the recorders printed.
+    pub(crate) fn assert_no_call_was_interrupted(&self, told: &str) {
+        let is_broken =
+            |(key, value): &(&String, &String)| key.starts_with("eintr") && value.as_str() != "0";
+        let broken: Vec<_> = self.facts.iter().filter(is_broken).collect();
+        assert!(broken.is_empty(), "{broken:?}\n{told}");
+        assert_eq!(self.fact("wrong"), 0, "{:?}\n{told}", self.facts);
+    }
+
     pub(crate) fn has_exited(&mut self) -> bool {
         self.child.try_wait().expect("state of the target").is_some()
     }

@@ -140,19 +140,7 @@ mod tests {
     use super::*;
 
     fn mapping(start: u64, end: u64, path: &str, inode: u64) -> Mapping {
-        Mapping {
-            start,
-            end,
-            read: true,
-            write: true,
-            exec: false,
-            shared: false,
-            file_offset: 0,
-            device: (0, 0),
-            inode,
-            path: path.into(),
-            deleted: false,
-        }
+        Mapping { inode, ..Mapping::writable(start, end, path) }
     }
 
     #[test]
