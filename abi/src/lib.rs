@@ -31,6 +31,8 @@ pub mod context;
 pub mod event;
 pub mod layout;
 #[cfg(not(loom))]
+pub mod runtime;
+#[cfg(not(loom))]
 pub mod segment;
 pub mod signal;
 pub mod storage;
@@ -40,4 +42,4 @@ pub mod unwind;
 
 /// The version of all layouts in this crate. The agent refuses a control block with another
 /// version.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;

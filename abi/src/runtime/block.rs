@@ -1,0 +1,65 @@
+//! The block in the tables segment that describes a runtime of the target.
+//!
+//! # Safety
+//! A block and the layouts in it consist of integers without padding, so any bytes are valid.
+
+use super::python::PythonLayout;
+
+/// Maximum number of runtimes in one process.
+pub const RUNTIMES_MAX: usize = 4;
+/// Size of a block in words.
+pub const BLOCK_WORDS: usize = 32;
+/// Size of a block in bytes.
+pub const BLOCK_BYTES: usize = BLOCK_WORDS * 8;
+
+/// The kind of a block that holds a [`PythonLayout`].
+const PYTHON: u64 = 1;
+
+/// What a handler must know about a runtime. The first word is the kind of the layout that follows.
+#[repr(C, align(8))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuntimeBlock {
+    kind: u64,
+    layout: [u64; BLOCK_WORDS - 1],
+}
+
+const PYTHON_WORDS: usize = size_of::<PythonLayout>() / 8;
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<RuntimeBlock>() == BLOCK_BYTES);
+    assert!(size_of::<PythonLayout>() == PYTHON_WORDS * 8 && align_of::<PythonLayout>() == 8);
+    assert!(PYTHON_WORDS < BLOCK_WORDS);
+};
+
+impl RuntimeBlock {
+    /// Creates the block of a Python interpreter.
+    pub fn of_python(layout: &PythonLayout) -> Self {
+        let start = core::ptr::from_ref(layout).cast::<[u64; PYTHON_WORDS]>();
+        // SAFETY: both types have the same size and alignment (asserted above), and the layout
+        // consists of integers without padding.
+        let words = unsafe { &*start };
+        let mut block = Self { kind: PYTHON, layout: [0; BLOCK_WORDS - 1] };
+        if let Some(head) = block.layout.first_chunk_mut() {
+            *head = *words;
+        }
+        block
+    }
+
+    /// Returns the layout of a Python interpreter, if this is its block.
+    pub fn python(&self) -> Option<&PythonLayout> {
+        let words = self.layout.first_chunk::<PYTHON_WORDS>().filter(|_| self.kind == PYTHON)?;
+        // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
+        // of integers, so any bytes are valid.
+        Some(unsafe { &*core::ptr::from_ref(words).cast::<PythonLayout>() })
+    }
+
+    /// Returns the words of the block.
+    pub fn words(&self) -> [u64; BLOCK_WORDS] {
+        let mut words = [0; BLOCK_WORDS];
+        words[0] = self.kind;
+        if let Some((_, rest)) = words.split_first_mut() {
+            rest.copy_from_slice(&self.layout);
+        }
+        words
+    }
+}

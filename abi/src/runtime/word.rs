@@ -1,0 +1,198 @@
+//! Frame words of managed frames, which follow the program counters of a stack.
+//!
+//! Bits 60 to 62 of a program counter are all 0 (user code) or all 1 (kernel code). In the words of
+//! this module they are [`MARK`], and bits 56 to 59 tell the kind of the word.
+//!
+//! | word | bits 48 to 55 | bits 0 to 47 |
+//! |---|---|---|
+//! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
+//! | frame | [`ENTRY`], [`FOREIGN`] | address of the code object |
+//!
+//! A section is a header and its frames, leaf first. After the word of a frame comes another word
+//! with any value: the position in the code << 32, and the cookie.
+
+/// The value of bits 60 to 62.
+const MARK: u64 = 0b010 << 60;
+const MARK_MASK: u64 = 0b111 << 60;
+const KIND_SHIFT: u32 = 56;
+const KIND_MASK: u64 = 0xf << KIND_SHIFT;
+const SECTION: u64 = 1 << KIND_SHIFT;
+const FRAME: u64 = 2 << KIND_SHIFT;
+const DETAIL_SHIFT: u32 = 48;
+const ADDRESS_MASK: u64 = (1 << DETAIL_SHIFT) - 1;
+const END_SHIFT: u32 = 32;
+
+/// The flag of a frame whose caller is native code, or that is the last frame.
+pub const ENTRY: u8 = 1;
+/// The flag of a frame whose object is not of the expected type: it has no name.
+pub const FOREIGN: u8 = 2;
+
+/// Number of words of a frame.
+pub const FRAME_WORDS: usize = 2;
+
+/// Whether a frame word is not a program counter.
+pub fn is_managed(word: u64) -> bool {
+    word & MARK_MASK == MARK
+}
+
+/// Returns a program counter that is not mistaken for a word of this module. A damaged stack may
+/// hold any number.
+pub fn as_pc(pc: u64) -> u64 {
+    if is_managed(pc) { pc & !MARK_MASK } else { pc }
+}
+
+/// The reason why a section ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SectionEnd {
+    /// It has all frames of the thread.
+    Root = 0,
+    /// The thread has more frames than there is room for, or its list of frames is a circle.
+    Depth = 1,
+    /// The next frame was unreadable.
+    Unreadable = 2,
+}
+
+impl SectionEnd {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Root, Self::Depth, Self::Unreadable];
+}
+
+/// A section of managed frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// Number of the runtime's block.
+    pub runtime: u8,
+    /// Why it ended.
+    pub end: SectionEnd,
+    words: &'a [u64],
+}
+
+/// A managed frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ManagedFrame {
+    /// Address of the code object (AVMA).
+    pub object: u64,
+    /// [`ENTRY`] and [`FOREIGN`].
+    pub flags: u8,
+    /// The position in the code, in a unit of the runtime.
+    pub position: u32,
+    /// A number that changes when another object takes the address.
+    pub cookie: u32,
+}
+
+/// Returns the header of a section.
+pub fn header(runtime: usize, end: SectionEnd, frames: usize) -> u64 {
+    let runtime = u64::from(runtime as u8) << DETAIL_SHIFT;
+    MARK | SECTION | runtime | (end as u64) << END_SHIFT | u64::from(frames as u32)
+}
+
+impl ManagedFrame {
+    /// [`ENTRY`] in the frame's first word.
+    pub const ENTRY_WORD: u64 = (ENTRY as u64) << DETAIL_SHIFT;
+
+    /// Returns the frame's words.
+    pub fn words(&self) -> [u64; FRAME_WORDS] {
+        let flags = u64::from(self.flags) << DETAIL_SHIFT;
+        let first = MARK | FRAME | flags | self.object & ADDRESS_MASK;
+        [first, u64::from(self.position) << 32 | u64::from(self.cookie)]
+    }
+
+    fn of_words([first, second]: [u64; FRAME_WORDS]) -> Option<Self> {
+        let is_frame = is_managed(first) && first & KIND_MASK == FRAME;
+        is_frame.then_some(Self {
+            object: first & ADDRESS_MASK,
+            flags: (first >> DETAIL_SHIFT) as u8,
+            position: (second >> 32) as u32,
+            cookie: second as u32,
+        })
+    }
+}
+
+impl<'a> Section<'a> {
+    /// Returns the frames, leaf first, up to the first word that is not a frame.
+    pub fn frames(&self) -> impl Iterator<Item = ManagedFrame> + use<'a> {
+        let (frames, _) = self.words.as_chunks::<FRAME_WORDS>();
+        frames.iter().map_while(|words| ManagedFrame::of_words(*words))
+    }
+}
+
+/// Splits the words of a stack into its program counters and its sections.
+pub fn split(words: &[u64]) -> (&[u64], &[u64]) {
+    let first = words.iter().position(|word| is_managed(*word)).unwrap_or(words.len());
+    words.split_at(first)
+}
+
+/// Returns the sections of the words of a stack, up to the first word that begins no section.
+pub fn sections(words: &[u64]) -> impl Iterator<Item = Section<'_>> {
+    let (_, mut rest) = split(words);
+    core::iter::from_fn(move || {
+        let (head, after) = rest.split_first()?;
+        if !is_managed(*head) || head & KIND_MASK != SECTION {
+            return None;
+        }
+        let frames = (*head as u32 as usize).saturating_mul(FRAME_WORDS).min(after.len());
+        let (words, next) = after.split_at(frames);
+        rest = next;
+        let end = SectionEnd::ALL.get((head >> END_SHIFT & 0xff) as usize).copied()?;
+        Some(Section { runtime: (head >> DETAIL_SHIFT) as u8, end, words })
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::unwind::RETURN_ADDRESS;
+
+    fn frame(object: u64, flags: u8) -> ManagedFrame {
+        ManagedFrame { object, flags, position: u32::MAX - 1, cookie: 0x8000_0001 }
+    }
+
+    #[test]
+    fn sections_follow_the_program_counters() {
+        let pcs = [0x5555_0000_1234, 0x7fff_ffff_ffff | RETURN_ADDRESS, 0xffff_ffff_8100_0000];
+        let one = [frame(0x7f00_0000_0010, ENTRY), frame((1 << 48) - 8, FOREIGN)];
+        let other = [frame(8, 0)];
+        let mut words = pcs.to_vec();
+        words.push(header(0, SectionEnd::Depth, 2));
+        words.extend(one.iter().flat_map(ManagedFrame::words));
+        words.push(header(3, SectionEnd::Root, 1));
+        words.extend(other.iter().flat_map(ManagedFrame::words));
+        assert_eq!(split(&words).0, pcs);
+        let found: Vec<_> = sections(&words).collect();
+        let shape = found.iter().map(|it| (it.runtime, it.end, it.frames().collect::<Vec<_>>()));
+        let expected =
+            [(0, SectionEnd::Depth, one.to_vec()), (3, SectionEnd::Root, other.to_vec())];
+        assert_eq!(shape.collect::<Vec<_>>(), expected);
+        assert_eq!(sections(&pcs).count(), 0);
+    }
+
+    #[test]
+    fn damaged_sections_end_early() {
+        let whole = frame(0x10, ENTRY).words();
+        let cut = [header(0, SectionEnd::Root, 5), whole[0], whole[1], whole[0]];
+        let frames = |words: &[u64]| -> Vec<usize> {
+            sections(words).map(|section| section.frames().count()).collect()
+        };
+        assert_eq!(frames(&cut), [1], "fewer words than it says");
+        assert_eq!(frames(&[header(0, SectionEnd::Root, 1), 7, 7]), [0], "no frame");
+        assert_eq!(frames(&[whole[0], whole[1]]), [] as [usize; 0], "no header");
+        assert_eq!(frames(&[header(0, SectionEnd::Root, 0) | 0x77 << END_SHIFT]), [], "no reason");
+        let endless = [header(0, SectionEnd::Root, u32::MAX as usize)];
+        assert_eq!(frames(&endless), [0]);
+    }
+
+    #[test]
+    fn no_pc_is_mistaken_for_a_managed_word() {
+        for pc in [0, 1 << 47, (1 << 57) - 1, RETURN_ADDRESS, 0xffff_8000_0000_0000, u64::MAX] {
+            assert!(!is_managed(pc), "{pc:x}");
+            assert_eq!(as_pc(pc), pc);
+        }
+        for wild in [header(0, SectionEnd::Root, 0), frame(0, 0).words()[0], MARK] {
+            assert!(is_managed(wild) && !is_managed(as_pc(wild)), "{wild:x}");
+        }
+    }
+}
