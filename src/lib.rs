@@ -53,8 +53,8 @@
 //! | 5 | [`cli`] | arguments, terminal, exit codes |
 //! | 4 | [`inspect`] | one examination of a process or a host, without a recording |
 //! | 3 | [`record`], [`view`] (not each other) | the course of a recording; pure views of a trace |
-//! | 2 | [`inject`], [`unwind`], [`symbol`], [`trace`] (not each other) | one mechanism each |
-//! | 1 | [`elf`], [`proc`], [`quantity`], [`fault`] | parsers; fault points for tests |
+//! | 2 | [`inject`], [`unwind`], [`symbol`], [`runtime`], [`trace`] (not each other) | one mechanism each |
+//! | 1 | [`elf`], [`proc`], [`quantity`], [`text`], [`fault`] | parsers; fault points for tests |
 //! | 0 | [`traceprof_abi`] | what both processes share |
 //!
 //! # Where to start reading
@@ -87,7 +87,9 @@ pub mod inspect;
 pub mod proc;
 pub mod quantity;
 pub mod record;
+pub mod runtime;
 pub mod symbol;
+pub mod text;
 pub mod trace;
 pub mod unwind;
 pub mod view;

@@ -11,7 +11,9 @@
 //! # Does not
 //! - read files, resolve names, or relocate.
 
+mod definitions;
 mod dynamic;
+mod function_bounds;
 mod packed;
 mod pclntab;
 mod relocated_words;
@@ -19,6 +21,7 @@ mod relocation;
 mod segment;
 mod symbols;
 mod thread_local;
+mod tls_location;
 
 use std::fmt;
 use std::ops::Range;
@@ -33,6 +36,7 @@ use object::read::elf::{
     FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym,
 };
 
+pub use definitions::Definition;
 pub use packed::unpack;
 #[cfg(any(test, fuzzing))]
 pub use pclntab::pclntab as probe_pclntab;
@@ -42,6 +46,7 @@ use symbols::{Symbol, Symbols};
 #[cfg(any(test, fuzzing))]
 pub use thread_local::probe as probe_thread_local;
 pub use thread_local::{ThreadLocals, TlsAccess};
+pub use tls_location::resolve_tls;
 
 /// The reason why bytes are not a usable ELF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,8 @@
 //! - Symbols for other modules are found with or without section headers.
 
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, SectionType,
+    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC,
+    STT_GNU_IFUNC, STT_OBJECT, SectionType,
 };
 use object::read::elf::SectionHeader;
 
@@ -32,9 +33,28 @@ pub(super) struct Symbol<'a> {
 impl<'a> Symbol<'a> {
     /// Whether the symbol has this name.
     pub(super) fn is_named(&self, name: &str) -> bool {
+        self.after(name).is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    /// Whether the symbol's name begins like this.
+    pub(super) fn begins_with(&self, beginning: &str) -> bool {
+        self.after(beginning).is_some()
+    }
+
+    /// Whether the file defines a variable with the symbol.
+    pub(super) fn is_variable(&self) -> bool {
+        self.is_defined && self.kind == STT_OBJECT.0
+    }
+
+    /// Whether the file defines a function with the symbol.
+    pub(super) fn is_function(&self) -> bool {
+        self.is_defined && (self.kind == STT_FUNC.0 || self.kind == STT_GNU_IFUNC.0)
+    }
+
+    /// Returns the strings after this beginning of the name.
+    fn after(&self, beginning: &str) -> Option<&'a [u8]> {
         let text = usize::try_from(self.name).ok().and_then(|at| self.strings.get(at..));
-        text.and_then(|text| text.strip_prefix(name.as_bytes()))
-            .is_some_and(|rest| rest.first() == Some(&0))
+        text?.strip_prefix(beginning.as_bytes())
     }
 }
 

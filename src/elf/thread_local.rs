@@ -87,23 +87,42 @@ impl<'e, 'a> ThreadLocals<'e, 'a> {
         let Some(symbol) = known.or_else(|| self.is_program.then(all).flatten()) else {
             return Vec::new();
         };
-        // The program's own block is below the thread pointer, at any link address.
-        if symbol.is_defined && self.is_program {
-            return self
-                .offset_in_program(symbol.value)
-                .map(TlsAccess::Offset)
-                .into_iter()
-                .collect();
-        }
         let is_named = |number: u32| {
             self.symbols.get(number as usize).is_some_and(|symbol| number != 0 && is_it(&symbol))
         };
+        self.ways_to_symbol(&symbol, is_named)
+    }
+
+    /// Returns the ways to the variable of that name that no other module may use. Empty if the
+    /// file is stripped. The search checks the kind of each symbol.
+    pub fn ways_to_own(&self, name: &str) -> Vec<TlsAccess> {
+        if self.elf.machine() != EM_X86_64.0 {
+            return Vec::new();
+        }
+        let is_it = |symbol: &Symbol<'_>| {
+            symbol.kind == STT_TLS.0 && symbol.is_defined && symbol.is_named(name)
+        };
+        let symbol = Symbols::all(self.elf).iter().find(is_it);
+        symbol.map(|symbol| self.ways_to_symbol(&symbol, |_| false)).unwrap_or_default()
+    }
+
+    /// Returns the ways to a symbol. `is_named` tells whether the symbol with a number is it.
+    fn ways_to_symbol(
+        &self,
+        symbol: &Symbol<'_>,
+        is_named: impl Fn(u32) -> bool,
+    ) -> Vec<TlsAccess> {
+        // The program's own block is below the thread pointer, at any link address.
+        if symbol.is_defined && self.is_program {
+            let offset = self.offset_in_program(symbol.value);
+            return offset.map(TlsAccess::Offset).into_iter().collect();
+        }
         let (mut ways, mut seen) = (Vec::new(), HashSet::new());
         for relocation in Relocations::of(self.elf).iter() {
             if ways.len() >= WAYS_MAX {
                 break;
             }
-            if let Some(way) = way(&relocation, &symbol, is_named)
+            if let Some(way) = way(&relocation, symbol, &is_named)
                 && seen.insert(way)
             {
                 ways.push(way);
@@ -158,6 +177,7 @@ fn way(
 pub fn probe(bytes: &[u8]) {
     for elf in [Elf::parse(bytes), Elf::parse_image(bytes)].into_iter().flatten() {
         assert!(ThreadLocals::of(&elf).ways_to("otel_thread_ctx_v1").len() <= WAYS_MAX);
+        assert!(ThreadLocals::of(&elf).ways_to_own("other").len() <= WAYS_MAX);
         elf.variable("variable", 8);
         elf.interpreter();
     }

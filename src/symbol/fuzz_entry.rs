@@ -8,8 +8,8 @@ use std::io::Write;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::jit::CodeReader;
-use super::name::LENGTH_MAX;
 use super::{ElfFile, JitCode, JitDump, PerfMap, Resolved, Symbolizer};
+use crate::text::LENGTH_MAX;
 
 /// Reads a perf map while it grows.
 pub fn perf_map(bytes: &[u8]) {

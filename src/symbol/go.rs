@@ -1,11 +1,11 @@
 //! Names from the function table of Go's runtime.
 
 use super::ElfFile;
-use super::name::printable;
 use super::panic_guard::{self, TimeBudget};
 use super::parser::BATCH;
 use super::resolved::{Inlined, Resolved, ResolvedFunction};
 use crate::elf::{Elf, GoLocation, Pclntab, PclntabLocation};
+use crate::text::printable;
 
 /// The position of the table in a file.
 ///

@@ -1,85 +1,40 @@
 //! Readable symbol names: demangled, of bounded length, safe to print.
 //!
 //! Demangling happens here and not in blazesym, because a few hundred hostile bytes can demangle
-//! into gigabytes. Both demanglers write into [`Bounded`], which stops them.
+//! into gigabytes. Both demanglers write into [`BoundedText`], which stops them.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
-/// Maximum length of a name in bytes, including the truncation mark.
-pub(super) const LENGTH_MAX: usize = 4096;
-const CUT: &str = "...";
+use crate::text::{BoundedText, printable};
 
 /// Demangles Rust (legacy and v0) and C++ names. Other names stay as they are.
 pub(super) fn readable(raw: &str) -> String {
-    let mut out = Bounded::default();
+    let mut out = BoundedText::default();
     let demangled = demangle_rust(raw, &mut out) || {
-        out = Bounded::default();
+        out = BoundedText::default();
         demangle_cpp(raw, &mut out)
     };
-    if !demangled {
-        out = Bounded::default();
-        // A write fails when the limit is reached. The text so far stays.
-        let _ = out.write_str(raw);
-    }
-    out.finish()
+    if demangled { out.finish() } else { printable(raw) }
 }
 
-/// Makes a file name printable. Like [`readable`], but without demangling.
-pub(super) fn printable(raw: &str) -> String {
-    let mut out = Bounded::default();
-    let _ = out.write_str(raw);
-    out.finish()
-}
-
-fn demangle_rust(raw: &str, out: &mut Bounded) -> bool {
+fn demangle_rust(raw: &str, out: &mut BoundedText) -> bool {
     let Ok(name) = rustc_demangle::try_demangle(raw) else { return false };
-    write!(out, "{name:#}").is_ok() || out.full
+    write!(out, "{name:#}").is_ok() || out.is_full()
 }
 
-fn demangle_cpp(raw: &str, out: &mut Bounded) -> bool {
+fn demangle_cpp(raw: &str, out: &mut BoundedText) -> bool {
     if !raw.starts_with("_Z") && !raw.starts_with("__Z") {
         return false;
     }
     let Ok(symbol) = cpp_demangle::BorrowedSymbol::new(raw.as_bytes()) else { return false };
     let options = cpp_demangle::DemangleOptions::new();
-    symbol.structured_demangle(out, &options).is_ok() || out.full
-}
-
-/// A string that refuses to grow beyond [`LENGTH_MAX`].
-#[derive(Default)]
-struct Bounded {
-    text: String,
-    full: bool,
-}
-
-impl Write for Bounded {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = LENGTH_MAX - CUT.len() - self.text.len();
-        if part.len() <= room {
-            self.text.push_str(part);
-            return Ok(());
-        }
-        let whole_characters = (0..=room).rev().find(|&end| part.is_char_boundary(end));
-        self.text.push_str(&part[..whole_characters.unwrap_or(0)]);
-        self.full = true;
-        Err(fmt::Error)
-    }
-}
-
-impl Bounded {
-    fn finish(self) -> String {
-        // Names are written to terminals and line-based formats unchanged.
-        let mut text = self.text.replace(char::is_control, "?");
-        if self.full {
-            text.push_str(CUT);
-        }
-        text
-    }
+    symbol.structured_demangle(out, &options).is_ok() || out.is_full()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::LENGTH_MAX;
 
     fn check(raw: &str, expected: &str) {
         assert_eq!(readable(raw), expected);
@@ -112,10 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn long_name_is_cut_at_a_character() {
+    fn long_name_is_cut() {
         let name = readable(&"ß".repeat(5000));
-        assert!(name.len() <= LENGTH_MAX && name.len() > LENGTH_MAX - 8, "{}", name.len());
-        assert!(name.ends_with("ß..."));
+        assert!(name.len() <= LENGTH_MAX && name.ends_with("ß..."), "{}", name.len());
     }
 
     /// Each of the fifty levels doubles the output, which without the bound would be 2^50 bytes.
@@ -130,7 +84,7 @@ mod tests {
         }
         let started = std::time::Instant::now();
         let name = readable(&raw);
-        assert!(name.contains("f<a>") && name.ends_with(CUT), "{name}");
+        assert!(name.contains("f<a>") && name.ends_with("..."), "{name}");
         assert!(name.len() <= LENGTH_MAX);
         assert!(started.elapsed().as_secs() < 5);
     }

@@ -2,7 +2,8 @@
 
 use blazesym::symbolize::{CodeInfo, InlinedFn, Sym};
 
-use super::name::{printable, readable};
+use super::name::readable;
+use crate::text::printable;
 
 /// The names of an address.
 ///

@@ -21,13 +21,14 @@ use super::debug_file::DebugSource;
 use super::dwo_files::{DwoFiles, LEN_MAX, SectionBytes};
 use super::elf_headers::ElfHeaders;
 use super::memory_budget::MemoryBudget;
-use super::name::{printable, readable};
+use super::name::readable;
 use super::panic_guard::TimeBudget;
 use super::parser::NameSource;
 use super::resolved::{Inlined, ResolvedFunction};
 use super::{ElfFile, Resolved};
 use crate::elf::unpack;
 use crate::proc;
+use crate::text::printable;
 
 /// Maximum nesting of inlined calls. Deeper nesting is invalid.
 const DEPTH_MAX: usize = 256;

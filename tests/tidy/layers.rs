@@ -4,7 +4,7 @@ use super::source::{Source, words};
 
 /// The layer table of the architecture text in `src/lib.rs`. Modules of one layer do not import
 /// each other.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 14] = [
     ("cli", 5),
     ("inspect", 4),
     ("record", 3),
@@ -12,10 +12,12 @@ const LAYERS: [(&str, u8); 12] = [
     ("inject", 2),
     ("unwind", 2),
     ("symbol", 2),
+    ("runtime", 2),
     ("trace", 2),
     ("elf", 1),
     ("proc", 1),
     ("quantity", 1),
+    ("text", 1),
     ("fault", 1),
 ];
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{CodeReader, JitCode, Lines};
-use crate::symbol::name::printable;
+use crate::text::printable;
 
 const MAGIC: [u8; 4] = *b"DTiJ";
 /// Bytes at the start of the header, which contain the header's length.

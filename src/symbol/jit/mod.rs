@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::name::printable;
 use super::resolved::{Resolved, ResolvedFunction};
+use crate::text::printable;
 
 pub use dump::JitDump;
 pub use perf_map::PerfMap;

@@ -23,7 +23,6 @@ mod stale_entries;
 mod table;
 mod table_slots;
 mod tags;
-mod tls_variable;
 
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use std::collections::{BTreeSet, HashMap};

@@ -15,14 +15,13 @@ use std::sync::Arc;
 use traceprof_abi::context::{ContextSources, RecordKind, SOURCES_RECORDS, TlsLocation};
 use traceprof_abi::sync::Ordering;
 
-use crate::elf::TlsAccess;
+use crate::elf::{TlsAccess, resolve_tls};
 use crate::inject;
 use crate::proc::{self, Mapping};
 use crate::record::name::contexts::attributes;
 use crate::record::name::contexts::process_context::{
     self, NoContext, ProcessContext, SCHEMA, is_process_context,
 };
-use crate::record::name::contexts::tls_variable::resolve;
 use crate::record::target::modules::AddressMap;
 use crate::trace::{Metadata, Value};
 
@@ -123,7 +122,7 @@ impl Otel {
         let mut locations = Vec::new();
         for (exports, bias) in modules() {
             for access in &exports.records {
-                let location = resolve(*access, bias, vector, read);
+                let location = resolve_tls(*access, bias, vector, read);
                 let is_new = |location: &TlsLocation| {
                     !(locations.contains(location) || has_own && location.module == PROGRAM)
                 };

@@ -1,13 +1,15 @@
-//! Resolves the addresses of the variables that point to thread context records, from the loader's
-//! data.
+//! Resolves the locations of thread-local variables in a live process, from the loader's data.
 //!
 //! # Invariants
 //! - Constant offsets are known at once. A word that the loader has not filled in yet gives no
 //!   location, and is read again later.
+//!
+//! # Does not
+//! - read the process: the caller does.
 
 use traceprof_abi::context::{RecordKind, TlsLocation};
 
-use crate::elf::TlsAccess;
+use super::TlsAccess;
 
 /// The largest plausible module number.
 const MODULE_MAX: u64 = 1 << 20;
@@ -19,7 +21,7 @@ const BLOCK_MAX: u64 = 1 << 32;
 /// `bias` is the load bias of the module. `vector` is the C library's layout of the dynamic thread
 /// vector, for TLS blocks without a static offset. `read` returns a word of memory. The result is
 /// `None` if the loader has not decided yet, or if its value is impossible.
-pub(super) fn resolve(
+pub fn resolve_tls(
     access: TlsAccess,
     bias: u64,
     vector: RecordKind,
@@ -68,7 +70,7 @@ mod tests {
 
     fn check(access: TlsAccess, words: &[(u64, u64)], expected: Option<(RecordKind, u64, u64)>) {
         let read = |avma: u64| words.iter().find(|(at, _)| *at == avma).map(|(_, word)| *word);
-        let location = resolve(access, BIAS, RecordKind::Glibc, read);
+        let location = resolve_tls(access, BIAS, RecordKind::Glibc, read);
         let expected = expected.map(|(kind, offset, module)| TlsLocation { kind, offset, module });
         assert_eq!(location, expected, "{access:?} {words:x?}");
     }

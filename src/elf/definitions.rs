@@ -1,0 +1,80 @@
+//! The definitions of a file: where a named variable or function is.
+
+use std::ops::Range;
+
+use super::Elf;
+use super::dynamic::Dynamic;
+use super::symbols::{Symbol, Symbols};
+
+/// The place of a variable or function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// The address.
+    pub svma: u64,
+    /// The length in bytes, 0 if the file does not tell.
+    pub len: u64,
+}
+
+impl Definition {
+    /// Returns the addresses of the definition. `None` if it has no length, or an impossible one.
+    pub fn range(&self) -> Option<Range<u64>> {
+        (self.len > 0).then_some(self.svma..self.svma.checked_add(self.len)?)
+    }
+
+    fn of(symbol: &Symbol<'_>) -> Self {
+        Self { svma: symbol.value, len: symbol.len }
+    }
+}
+
+impl Elf<'_> {
+    /// Returns the definition of a variable or function that other modules may use.
+    pub fn exported(&self, name: &str) -> Option<Definition> {
+        let [found] = find(Symbols::exported(self), [name]);
+        found
+    }
+
+    /// Returns the definition of a large variable that the file has for itself, if it is a program:
+    /// of at least `len_min` bytes. `None` if the file is stripped.
+    pub fn own_variable(&self, name: &str, len_min: u64) -> Option<Definition> {
+        // The length is checked first: few of a million symbols need a look at the name.
+        let is_it = |symbol: &Symbol<'_>| {
+            symbol.is_variable() && symbol.len >= len_min && symbol.is_named(name)
+        };
+        let is_program = Dynamic::of(self).is_program();
+        let found = is_program.then(|| Symbols::all(self).iter().find(is_it)).flatten();
+        found.map(|symbol| Definition::of(&symbol))
+    }
+
+    /// Returns the definitions of variables and functions, each by the symbols for other modules or
+    /// else by the file's own.
+    pub fn definitions<const N: usize>(&self, names: [&str; N]) -> [Option<Definition>; N] {
+        let mut found = find(Symbols::exported(self), names);
+        if found.iter().any(Option::is_none) {
+            let own = find(Symbols::all(self), names);
+            for (found, own) in found.iter_mut().zip(own) {
+                *found = found.or(own);
+            }
+        }
+        found
+    }
+
+    /// Returns the addresses of the functions whose own symbols begin like this. Empty if the file
+    /// is stripped.
+    pub fn functions_named(&self, beginning: &str) -> Vec<Range<u64>> {
+        let is_it = |symbol: &Symbol<'_>| symbol.is_function() && symbol.begins_with(beginning);
+        let found = Symbols::all(self).iter().filter(is_it);
+        found.filter_map(|symbol| Definition::of(&symbol).range()).collect()
+    }
+}
+
+fn find<const N: usize>(symbols: Symbols<'_>, names: [&str; N]) -> [Option<Definition>; N] {
+    let mut found = [None; N];
+    for symbol in symbols.iter().filter(|it| it.is_variable() || it.is_function()) {
+        for (found, name) in found.iter_mut().zip(names) {
+            if found.is_none() && symbol.is_named(name) {
+                *found = Some(Definition::of(&symbol));
+            }
+        }
+    }
+    found
+}

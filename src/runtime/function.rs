@@ -1,0 +1,74 @@
+//! A function of a runtime, with all that the positions in it need.
+
+use super::python::LineTable;
+
+/// What a code object says about its function. Positions in it need no further read of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// The qualified name, or the plain name where the runtime has no other (Python before 3.11).
+    pub name: String,
+    /// The path of the source file, as the runtime has it.
+    pub file: String,
+    /// The line on which the function starts, 0 if it is unknown.
+    pub line: u32,
+    /// Whether the runtime inserted the function itself: no source code has it, and Python's own
+    /// tracebacks do not show it.
+    pub is_pseudo: bool,
+    pub(super) lines: LineTable,
+}
+
+impl Function {
+    /// Returns the line of a frame's position, 0 if it is unknown.
+    pub fn line_at(&self, position: u32) -> u32 {
+        self.lines.line_at(self.line, position)
+    }
+}
+
+/// The reason why a captured frame has no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gone {
+    /// The object is unreadable.
+    Unreadable,
+    /// The object is no code object any more.
+    OtherType,
+    /// Another code object has taken the address.
+    OtherCode,
+    /// The object is free, and its memory not reused yet.
+    Freed,
+    /// The name is no readable string.
+    Name,
+    /// The file name is no readable string.
+    File,
+    /// The line table is not readable, or of an impossible length.
+    LineTable,
+    /// The object changed while it was read.
+    Changing,
+}
+
+impl Gone {
+    /// All reasons.
+    pub const ALL: [Self; 8] = [
+        Self::Unreadable,
+        Self::OtherType,
+        Self::OtherCode,
+        Self::Freed,
+        Self::Name,
+        Self::File,
+        Self::LineTable,
+        Self::Changing,
+    ];
+
+    /// Returns the reason as a report names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::OtherType => "no code object any more",
+            Self::OtherCode => "another code object at the address",
+            Self::Freed => "freed",
+            Self::Name => "no readable name",
+            Self::File => "no readable file name",
+            Self::LineTable => "no readable line table",
+            Self::Changing => "changed while it was read",
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Entry point for fuzzing: takes bytes and checks the invariants that hold for any input.
+
+use std::cell::Cell;
+
+use traceprof_abi::context::RecordKind;
+use traceprof_abi::runtime::python::cookie;
+
+use super::python::PythonExports;
+use super::{Function, Runtime, RuntimeExports, TargetMemory, TargetWords};
+use crate::text::LENGTH_MAX;
+
+/// Maximum number of reads of one call: lists have bounds.
+const READS_MAX: usize = 1 << 20;
+/// Where the memory starts.
+const START: u64 = 0x10_0000;
+
+/// Memory that consists of the input, again and again, so that pointers in it lead to it.
+struct Wild<'b> {
+    bytes: &'b [u8],
+    reads: Cell<usize>,
+}
+
+impl TargetMemory for Wild<'_> {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        self.reads.set(self.reads.get() + 1);
+        assert!(self.reads.get() < READS_MAX, "no end of reads");
+        assert!(into.len() <= 8 << 20, "a read of {} bytes", into.len());
+        let Some(at) = avma.checked_sub(START).filter(|at| *at < 1 << 32) else { return 0 };
+        if self.bytes.is_empty() {
+            return 0;
+        }
+        for (index, byte) in into.iter_mut().enumerate() {
+            *byte = self.bytes[(at as usize + index) % self.bytes.len()];
+        }
+        into.len()
+    }
+}
+
+/// Reads a runtime from memory that holds the bytes.
+pub fn runtime(bytes: &[u8]) {
+    if let Some(exports) = RuntimeExports::of(bytes, "fuzzed") {
+        locate(bytes, |memory| exports.locate(START, memory, RecordKind::Glibc));
+    }
+    for minor in 7..=15 {
+        let exports = PythonExports::for_test(minor);
+        for vector in [RecordKind::Glibc, RecordKind::Musl] {
+            locate(bytes, |memory| exports.locate(START, memory, vector));
+        }
+        let Some(runtime) = exports.without_process(START) else { continue };
+        name(&runtime, bytes);
+    }
+}
+
+fn locate<E>(bytes: &[u8], found: impl Fn(&Wild<'_>) -> Result<Option<Runtime>, E>) {
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    if let Ok(Some(runtime)) = found(&memory) {
+        name(&runtime, bytes);
+    }
+}
+
+/// Names the objects at each of some addresses.
+fn name(runtime: &Runtime, bytes: &[u8]) {
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    let Some(layout) = runtime.block.python() else { return };
+    for object in (START..START + 512).step_by(8).chain([0, 1, u64::MAX - 7, u64::MAX]) {
+        let known = cookie(layout, object, &mut TargetWords(&memory)).unwrap_or(7);
+        let found = runtime.functions(&memory, &[(object, known), (object, !known)]);
+        assert!(found.iter().flatten().all(is_printable));
+        assert!(found[1].is_err(), "another cookie");
+    }
+}
+
+fn is_printable(function: &Function) -> bool {
+    for position in [0, 1, 2, 400, u32::MAX, u32::MAX - 1, 1 << 31] {
+        function.line_at(position);
+    }
+    let texts = [&function.name, &function.file];
+    texts.iter().all(|text| text.len() <= LENGTH_MAX && !text.contains(char::is_control))
+}

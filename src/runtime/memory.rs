@@ -1,0 +1,64 @@
+//! Reads of the target's memory.
+
+use traceprof_abi::runtime::WordReader;
+
+use crate::proc::ProcessMemory;
+
+/// The memory of the target.
+pub trait TargetMemory {
+    /// Reads from an address on up to the first unreadable byte, and returns the number of bytes.
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize;
+}
+
+impl TargetMemory for ProcessMemory {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        Self::read(self, avma, into)
+    }
+}
+
+/// The words of the target's memory, each read on its own.
+#[derive(Clone, Copy)]
+pub struct TargetWords<'m>(pub &'m dyn TargetMemory);
+
+impl WordReader for TargetWords<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        word(self.0, avma)
+    }
+}
+
+/// Bytes that were read at an address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece<'b> {
+    pub(super) avma: u64,
+    pub(super) bytes: &'b [u8],
+}
+
+impl<'b> Piece<'b> {
+    /// Returns the bytes from this offset on.
+    fn chunk<const N: usize>(&self, at: usize) -> Option<&'b [u8; N]> {
+        self.bytes.get(at..)?.first_chunk()
+    }
+
+    pub(super) fn word(&self, at: usize) -> Option<u64> {
+        self.chunk(at).map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    pub(super) fn half(&self, at: usize) -> Option<u32> {
+        self.chunk(at).map(|bytes| u32::from_le_bytes(*bytes))
+    }
+}
+
+impl WordReader for Piece<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        self.word(usize::try_from(avma.checked_sub(self.avma)?).ok()?)
+    }
+}
+
+pub(super) fn array<const N: usize>(memory: &dyn TargetMemory, avma: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (memory.read(avma, &mut bytes) == N).then_some(bytes)
+}
+
+pub(super) fn word(memory: &dyn TargetMemory, avma: u64) -> Option<u64> {
+    array(memory, avma).map(u64::from_le_bytes)
+}

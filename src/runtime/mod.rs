@@ -1,0 +1,130 @@
+//! Language runtimes in a live process: where their frames are, and the names of their functions.
+//!
+//! A handler stores the managed frames of a thread as identities: addresses of code objects,
+//! positions in them, and cookies ([`traceprof_abi::runtime`]). This module makes the block with
+//! which it does so, and later reads the names.
+//!
+//! 1. [`RuntimeExports::of`] reads what a file says about a runtime, once for each file.
+//! 2. [`RuntimeExports::locate`] finds the runtime in a process that has loaded the file, and
+//!    returns its [`Runtime`] with the block for the handlers.
+//! 3. [`Runtime::functions`] reads the functions of frames, soon after their capture: code objects
+//!    do not live forever. A [`Function`] needs no read of the target afterwards.
+//!
+//! # Invariants
+//! - All that is read from the target may be anything. Lengths are bounded, and no read, loop or
+//!   allocation depends on a number that was not checked.
+//! - A name that may be that of another function is not returned: [`Gone`] says why.
+//! - A version or build whose structures are not known for certain is refused by name.
+//!
+//! # Does not
+//! - stop, change or call anything in the target;
+//! - capture frames, or align them with native frames.
+
+mod function;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_entry;
+mod memory;
+mod python;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+
+use traceprof_abi::context::RecordKind;
+use traceprof_abi::runtime::RuntimeBlock;
+
+pub use function::{Function, Gone};
+pub use memory::{TargetMemory, TargetWords};
+use python::{CodeReader, PythonExports};
+
+/// The language of a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Language {
+    /// Python.
+    Python,
+}
+
+impl Language {
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "Python",
+        }
+    }
+}
+
+/// The reason why a runtime's frames are not read, for the user: it names the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported(String);
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unsupported {}
+
+/// What the file of a module says about the runtime in it.
+#[derive(Debug, Clone)]
+pub struct RuntimeExports {
+    python: PythonExports,
+}
+
+impl RuntimeExports {
+    /// Reads a file. `None` if it has no runtime that keeps its frames in memory of its own.
+    pub fn of(bytes: &[u8], path: &str) -> Option<Self> {
+        Some(Self { python: PythonExports::of(bytes, path)? })
+    }
+
+    /// Finds the runtime in a process that has loaded the file.
+    ///
+    /// `bias` is the load bias of the module. `vector` is the layout of the dynamic thread vector,
+    /// which tells the C library ([`RecordKind::Glibc`] or [`RecordKind::Musl`]). The result is
+    /// `None` if the runtime is not initialised yet.
+    ///
+    /// # Errors
+    /// [`Unsupported`] if the version or build of the runtime is not known.
+    pub fn locate(
+        &self,
+        bias: u64,
+        memory: &dyn TargetMemory,
+        vector: RecordKind,
+    ) -> Result<Option<Runtime>, Unsupported> {
+        self.python.locate(bias, memory, vector)
+    }
+}
+
+/// A runtime of a live process.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    /// The block for the handlers.
+    pub block: RuntimeBlock,
+    /// The runtime with its version, such as `Python 3.11.2`.
+    pub label: String,
+    /// The language of its functions.
+    pub language: Language,
+    /// The code that interprets functions (AVMAs): one range for each contiguous part, that in
+    /// which it starts first. Each run of frames that ends with an entry has one native frame in
+    /// it. Empty if it was not found.
+    pub loops: Vec<Range<u64>>,
+    /// The addresses (AVMAs) of the code of the runtime's module.
+    pub code: Range<u64>,
+    names: CodeReader,
+}
+
+impl Runtime {
+    /// Reads the functions of frames, each given by the address of its code object and the cookie
+    /// at the capture.
+    pub fn functions(
+        &self,
+        memory: &dyn TargetMemory,
+        frames: &[(u64, u32)],
+    ) -> Vec<Result<Function, Gone>> {
+        frames
+            .iter()
+            .map(|(object, cookie)| self.names.function(memory, *object, *cookie))
+            .collect()
+    }
+}

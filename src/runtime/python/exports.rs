@@ -1,0 +1,155 @@
+//! What the file that defines `_PyRuntime` says about the interpreter.
+//!
+//! Extension modules need the names that are used here, so stripped files have them as well.
+
+use std::ops::Range;
+
+use object::elf::EM_X86_64;
+
+use super::decode::{cold_part, thread_local_in, variables_in};
+use super::version::PythonVersion;
+use crate::elf::{Definition, Elf, ThreadLocals, TlsAccess};
+
+const RUNTIME: &str = "_PyRuntime";
+/// The function that interprets code, and the beginning of the names of its parts.
+const LOOP: &str = "_PyEval_EvalFrameDefault";
+const THREAD_STATE: &str = "_Py_tss_tstate";
+/// Length in bytes of the smallest `_PyRuntime`.
+const RUNTIME_MIN: u64 = 512;
+/// Maximum number of bytes of a small function that are decoded.
+const DECODED_MAX: usize = 96;
+/// Maximum number of parts of the function that interprets code.
+const PARTS_MAX: usize = 16;
+/// Versions before 3.11 have no version number that other modules may read. Each version has this
+/// function, and those before it do not.
+const SINCE: [(&str, u8); 3] =
+    [("PyCode_NewWithPosOnlyArgs", 8), ("PyModule_AddType", 9), ("PyIter_Send", 10)];
+
+/// An interpreter in a file. Addresses are SVMAs.
+#[derive(Debug, Clone)]
+pub(in crate::runtime) struct PythonExports {
+    pub(super) path: String,
+    pub(super) version: PythonVersion,
+    /// `PY_VERSION_HEX`, or 0 if the file does not tell.
+    pub(super) number: u32,
+    pub(super) runtime: u64,
+    pub(super) code_type: u64,
+    /// The types of strings and of `bytes`, if they are known.
+    pub(super) text_type: Option<u64>,
+    pub(super) bytes_type: Option<u64>,
+    /// Possible offsets in the runtime's state of the key that holds the states of threads.
+    pub(super) keys: Vec<u32>,
+    /// The ways to the variable that holds the state of the thread with the lock.
+    pub(super) state: Vec<TlsAccess>,
+    pub(super) loops: Vec<Range<u64>>,
+    pub(super) code: Range<u64>,
+    pub(super) data: Range<u64>,
+}
+
+impl PythonExports {
+    /// Reads a file. `None` if it defines no interpreter.
+    pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
+        let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
+        let runtime = elf.exported(RUNTIME).or_else(|| elf.own_variable(RUNTIME, RUNTIME_MIN))?;
+        let [code_type, text_type, bytes_type, number, interpret, by_key, current] = elf
+            .definitions([
+                "PyCode_Type",
+                "PyUnicode_Type",
+                "PyBytes_Type",
+                "Py_Version",
+                LOOP,
+                "PyGILState_GetThisThreadState",
+                "_PyThreadState_GetCurrent",
+            ]);
+        let number = number.and_then(|it| number_at(&elf, it.svma)).unwrap_or(0);
+        let version = PythonVersion::of_number(number).unwrap_or_else(|| old_version(&elf));
+        let state = runtime.range().unwrap_or(runtime.svma..runtime.svma + RUNTIME_MIN);
+        let keys = by_key.and_then(|it| Some(variables_in(decoded(&elf, it)?, it.svma, &state)));
+        let variable = || {
+            let current = current?;
+            thread_local_in(decoded(&elf, current)?, current.svma)
+        };
+        let mut ways = ThreadLocals::of(&elf).ways_to_own(THREAD_STATE);
+        if ways.is_empty() {
+            ways.extend(variable());
+        }
+        let code = elf.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
+        let end = elf.loads().iter().filter_map(|load| load.svma.checked_add(load.mem_len)).max();
+        Some(Self {
+            path: path.to_owned(),
+            version,
+            number,
+            runtime: runtime.svma,
+            code_type: code_type?.svma,
+            text_type: text_type.map(|it| it.svma),
+            bytes_type: bytes_type.map(|it| it.svma),
+            keys: keys.unwrap_or_default(),
+            state: ways,
+            loops: loops(&elf, interpret?),
+            code: code?,
+            data: elf.loads().first()?.svma..end?,
+        })
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl PythonExports {
+    /// Makes an interpreter of this minor version whose addresses are small.
+    pub(in crate::runtime) fn for_test(minor: u8) -> Self {
+        let number = 0x0300_00f0 | u32::from(minor) << 16;
+        Self {
+            path: "libpython".to_owned(),
+            version: PythonVersion::of_number(number).unwrap_or_else(|| unreachable!()),
+            number,
+            runtime: 0,
+            code_type: 8,
+            text_type: None,
+            bytes_type: None,
+            keys: vec![8, 16],
+            state: vec![TlsAccess::Offset(8u64.wrapping_neg())],
+            loops: Vec::new(),
+            code: 0..0x1000,
+            data: 0..0x1000,
+        }
+    }
+}
+
+fn number_at(elf: &Elf<'_>, svma: u64) -> Option<u32> {
+    elf.data(svma)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Returns the first bytes of a function.
+fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
+    let code = elf.data(function.svma)?;
+    let len = usize::try_from(function.len).ok().filter(|len| *len > 0).unwrap_or(DECODED_MAX);
+    code.get(..len.min(DECODED_MAX).min(code.len()))
+}
+
+/// Returns the version of an interpreter before 3.11.
+fn old_version(elf: &Elf<'_>) -> PythonVersion {
+    let found = elf.definitions(SINCE.map(|(name, _)| name));
+    let known = found.iter().zip(SINCE).filter(|(found, _)| found.is_some());
+    let minor = known.map(|(_, (_, minor))| minor).max().unwrap_or(7);
+    let constants = elf.loads().iter().filter(|load| !load.write);
+    let constants = constants.filter_map(|load| {
+        let bytes = elf.data(load.svma)?;
+        bytes.get(..bytes.len().min(usize::try_from(load.file_len).ok()?))
+    });
+    PythonVersion::of_strings(minor, constants)
+}
+
+/// Returns the parts of the function that interprets code, first that in which it starts.
+fn loops(elf: &Elf<'_>, interpret: Definition) -> Vec<Range<u64>> {
+    let around = || elf.functions_around(&[interpret.svma]).into_iter().next().flatten();
+    let Some(start) = interpret.range().or_else(around) else { return Vec::new() };
+    let mut parts = vec![start.clone()];
+    for part in elf.functions_named(LOOP) {
+        if parts.len() < PARTS_MAX && !parts.iter().any(|known| known.start == part.start) {
+            parts.push(part);
+        }
+    }
+    if parts.len() == 1 {
+        parts.extend(cold_part(elf, &start));
+    }
+    parts
+}

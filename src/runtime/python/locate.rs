@@ -1,0 +1,116 @@
+//! Finds the interpreter in a live process.
+
+use std::ops::Range;
+
+use traceprof_abi::context::RecordKind;
+use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::runtime::python::PythonLayout;
+
+use super::code::CodeReader;
+use super::exports::PythonExports;
+use super::offsets::{Structures, structures};
+use super::published::{Refused, published};
+use super::text::Texts;
+use super::threads::{NotFound, Threads};
+use crate::runtime::memory::{self, TargetMemory};
+use crate::runtime::{Language, Runtime, Unsupported};
+
+/// Offsets in a type: of the pointer to its name, and of the size of its objects.
+const TYPE_NAME: u64 = 24;
+const TYPE_SIZE: u64 = 32;
+
+impl PythonExports {
+    /// Finds the interpreter in a process: see [`crate::runtime::RuntimeExports::locate`].
+    pub(in crate::runtime) fn locate(
+        &self,
+        bias: u64,
+        memory: &dyn TargetMemory,
+        vector: RecordKind,
+    ) -> Result<Option<Runtime>, Unsupported> {
+        let known = structures(self.version.minor).filter(|_| self.version.is_supported());
+        let Some(known) = known else {
+            return Err(self.refused("is not supported (releases of 3.8 to 3.14 are)"));
+        };
+        let here = |svma: u64| svma.wrapping_add(bias);
+        let runtime = here(self.runtime);
+        let version = (self.version.minor, self.number);
+        let found = match published(known, version, runtime, memory) {
+            Ok(found) => found,
+            Err(Refused::Unreadable) => return Ok(None),
+            Err(Refused::FreeThreaded) => {
+                return Err(self.refused("without a global lock (free-threaded) is not supported"));
+            }
+            Err(Refused::OtherVersion | Refused::OtherStructures) => {
+                return Err(self.refused("has other structures than its release"));
+            }
+        };
+        let threads = match Threads::read(&found.threads, runtime, memory) {
+            Ok(threads) => threads,
+            Err(NotFound::NotYet) => return Ok(None),
+            Err(NotFound::Other) => {
+                return Err(self.refused("has other structures than its release"));
+            }
+        };
+        if !is_code_type(here(self.code_type), found.code.len, memory) {
+            return Err(self.refused("has other objects than its release"));
+        }
+        let mut layout = PythonLayout { code_type: here(self.code_type), ..found.layout };
+        let keys = [found.key].into_iter().chain(self.keys.iter().copied());
+        let is_there = threads.find_key((runtime, keys), vector, memory, &mut layout);
+        threads.find_variable((&self.state, bias), vector, memory, &mut layout);
+        match (layout.key, layout.state_kind) {
+            // The interpreter creates the key before it is initialised.
+            (0, 0) if !is_there => return Ok(None),
+            (0, 0) => {
+                return Err(self.refused("keeps the states of its threads at an unknown place"));
+            }
+            _ => {}
+        }
+        Ok(Some(self.runtime(bias, layout, &found)))
+    }
+
+    /// Makes the interpreter without looking at a process.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::runtime) fn without_process(&self, bias: u64) -> Option<Runtime> {
+        let known = structures(self.version.minor)?;
+        let code_type = self.code_type.wrapping_add(bias);
+        Some(self.runtime(bias, PythonLayout { code_type, ..known.layout }, &known))
+    }
+
+    fn runtime(&self, bias: u64, layout: PythonLayout, found: &Structures) -> Runtime {
+        let here = |svma: Option<u64>| svma.map_or(0, |svma| svma.wrapping_add(bias));
+        let range =
+            |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+        let Structures { code, text, references, lines, .. } = *found;
+        Runtime {
+            block: RuntimeBlock::of_python(&layout),
+            label: self.version.to_string(),
+            language: Language::Python,
+            loops: self.loops.iter().map(range).collect(),
+            code: range(&self.code),
+            names: CodeReader {
+                layout,
+                offsets: code,
+                texts: Texts { offsets: text, references, kind: here(self.text_type) },
+                references,
+                format: lines,
+                bytes_type: here(self.bytes_type),
+                own_data: range(&self.data),
+            },
+        }
+    }
+
+    fn refused(&self, reason: &str) -> Unsupported {
+        Unsupported(format!(
+            "{}: {} {reason}, so its functions have no names",
+            self.path, self.version
+        ))
+    }
+}
+
+/// Whether the type of code objects is as in the known build: objects of this length.
+fn is_code_type(avma: u64, len: usize, memory: &dyn TargetMemory) -> bool {
+    let field = |at: u64| memory::word(memory, avma.wrapping_add(at));
+    let name = field(TYPE_NAME).and_then(|name| memory::array(memory, name));
+    name == Some(*b"code\0") && field(TYPE_SIZE) == Some(len as u64)
+}

@@ -1,0 +1,21 @@
+//! CPython 3.8 to 3.14.
+//!
+//! [`exports`] reads the file that defines `_PyRuntime`: libpython, or the executable itself.
+//! [`locate`] reads the live structures, whose offsets [`offsets`] has for each version, and
+//! compares them with the threads that are there. [`code`] names code objects, and [`lines`]
+//! decodes their line tables.
+
+mod code;
+mod decode;
+mod exports;
+mod lines;
+mod locate;
+mod offsets;
+mod published;
+mod text;
+mod threads;
+mod version;
+
+pub(super) use code::CodeReader;
+pub(super) use exports::PythonExports;
+pub(super) use lines::LineTable;

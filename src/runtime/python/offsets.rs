@@ -1,0 +1,225 @@
+//! Where the fields of the interpreter's structures are, by version.
+//!
+//! The numbers are those of CPython's headers on a 64-bit machine, in builds without
+//! `Py_TRACE_REFS`. Patch releases of a version share them. From 3.13 on, the interpreter publishes
+//! most of them ([`super::published`]).
+
+use traceprof_abi::runtime::python::{ABSENT, COOKIE_FIELDS, Instruction, PythonLayout};
+
+use super::lines::LineFormat;
+
+/// The fields by which an interpreter's threads are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ThreadOffsets {
+    /// From the runtime's state to the first interpreter.
+    pub(super) interpreters: u64,
+    /// From an interpreter to the next one.
+    pub(super) interpreter_next: u64,
+    /// From an interpreter to the state of its first thread.
+    pub(super) interpreter_threads: u64,
+    /// From a thread's state to the next one.
+    pub(super) state_next: u64,
+    /// From a thread's state to its interpreter.
+    pub(super) state_interpreter: u64,
+    /// From a thread's state to the thread's `pthread_t`, which is its thread pointer.
+    pub(super) state_pointer: u64,
+    /// From a thread's state to the kernel's id of the thread, from 3.11 on.
+    pub(super) state_tid: Option<u64>,
+}
+
+/// The fields of a code object that name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CodeOffsets {
+    /// The length of a code object without its instructions, as its type has it.
+    pub(super) len: usize,
+    /// The qualified name, or before 3.11 the name.
+    pub(super) name: usize,
+    pub(super) file: usize,
+    pub(super) first_line: usize,
+    pub(super) lines: usize,
+}
+
+/// Where a string has its characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TextOffsets {
+    /// From a string of ASCII characters to the first one.
+    pub(super) ascii: usize,
+    /// From another string to its first character.
+    pub(super) other: usize,
+}
+
+/// The number in an object that counts the references to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReferenceCount {
+    /// A word.
+    Word,
+    /// Half a word, before an overflow that is 0 in code objects and strings (3.14).
+    Half,
+}
+
+/// The structures of one version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Structures {
+    pub(super) threads: ThreadOffsets,
+    /// The layout for the handlers, with zeros for what differs between processes.
+    pub(super) layout: PythonLayout,
+    pub(super) code: CodeOffsets,
+    pub(super) text: TextOffsets,
+    pub(super) references: ReferenceCount,
+    pub(super) lines: LineFormat,
+    /// From the runtime's state to the key that holds the states of threads.
+    pub(super) key: u32,
+}
+
+/// Returns the structures of a minor version.
+pub(super) fn structures(minor: u8) -> Option<Structures> {
+    Some(match minor {
+        8 => V3_8,
+        9 => V3_9,
+        10 => V3_10,
+        11 => V3_11,
+        12 => V3_12,
+        13 => V3_13,
+        14 => V3_14,
+        _ => return None,
+    })
+}
+
+const NO_COOKIE: [u16; COOKIE_FIELDS] = [ABSENT; COOKIE_FIELDS];
+
+const V3_8: Structures = Structures {
+    threads: ThreadOffsets {
+        interpreters: 32,
+        interpreter_next: 0,
+        interpreter_threads: 8,
+        state_next: 8,
+        state_interpreter: 16,
+        state_pointer: 176,
+        state_tid: None,
+    },
+    layout: PythonLayout {
+        state_kind: 0,
+        state_offset: 0,
+        state_module: 0,
+        key: 0,
+        key_value: u64::MAX,
+        code_type: 0,
+        code_mask: !0,
+        state_frame: 24,
+        chain_frame: ABSENT,
+        frame_previous: 24,
+        frame_code: 32,
+        frame_instruction: 104,
+        instruction: Instruction::Bytes as u16,
+        frame_entry: ABSENT,
+        frame_owner: ABSENT,
+        owner_shim: 0,
+        is_each_entry: 1,
+        code_start: 0,
+        // No field is unique: constants, name, line table; flags, first line.
+        cookie_words: [56, 112, 120],
+        cookie_halves: [36, 40, ABSENT],
+        reserved: [0; 3],
+    },
+    code: CodeOffsets { len: 176, name: 112, file: 104, first_line: 40, lines: 120 },
+    text: TextOffsets { ascii: 48, other: 72 },
+    references: ReferenceCount::Word,
+    lines: LineFormat::Deltas,
+    key: 1392,
+};
+
+const V3_9: Structures = Structures { key: 584, ..V3_8 };
+
+const V3_10: Structures = Structures {
+    layout: PythonLayout {
+        frame_instruction: 96,
+        instruction: Instruction::Units as u16,
+        ..V3_9.layout
+    },
+    lines: LineFormat::Ranges,
+    ..V3_9
+};
+
+const V3_11: Structures = Structures {
+    threads: ThreadOffsets {
+        interpreters: 40,
+        interpreter_threads: 16,
+        state_pointer: 152,
+        state_tid: Some(160),
+        ..V3_10.threads
+    },
+    layout: PythonLayout {
+        state_frame: 56,
+        chain_frame: 8,
+        frame_previous: 48,
+        frame_code: 32,
+        frame_instruction: 56,
+        instruction: Instruction::Pointer as u16,
+        frame_entry: 68,
+        is_each_entry: 0,
+        code_start: 184,
+        // The word with the flags also counts calls, so only its own half is used.
+        cookie_words: [24, 120, 136],
+        cookie_halves: [48, 72, ABSENT],
+        ..V3_10.layout
+    },
+    code: CodeOffsets { len: 184, name: 128, file: 112, first_line: 72, lines: 136 },
+    lines: LineFormat::Locations,
+    key: 592,
+    ..V3_10
+};
+
+const V3_12: Structures = Structures {
+    threads: ThreadOffsets {
+        interpreter_threads: 72,
+        state_pointer: 136,
+        state_tid: Some(144),
+        ..V3_11.threads
+    },
+    layout: PythonLayout {
+        chain_frame: 0,
+        frame_previous: 8,
+        frame_code: 0,
+        frame_entry: ABSENT,
+        frame_owner: 70,
+        owner_shim: 3,
+        code_start: 192,
+        cookie_words: NO_COOKIE,
+        // The version, which is unique, and the first line.
+        cookie_halves: [92, 68, ABSENT],
+        ..V3_11.layout
+    },
+    code: CodeOffsets { len: 192, first_line: 68, ..V3_11.code },
+    text: TextOffsets { ascii: 40, other: 56 },
+    key: 1544,
+    ..V3_11
+};
+
+const V3_13: Structures = Structures {
+    threads: ThreadOffsets {
+        interpreters: 632,
+        interpreter_next: 7264,
+        interpreter_threads: 7344,
+        state_pointer: 152,
+        state_tid: Some(160),
+        ..V3_12.threads
+    },
+    layout: PythonLayout { state_frame: 72, chain_frame: ABSENT, code_start: 200, ..V3_12.layout },
+    code: CodeOffsets { len: 200, ..V3_12.code },
+    key: 2160,
+    ..V3_12
+};
+
+const V3_14: Structures = Structures {
+    layout: PythonLayout {
+        // References to code objects carry tags.
+        code_mask: !3,
+        frame_owner: 74,
+        code_start: 208,
+        ..V3_13.layout
+    },
+    code: CodeOffsets { len: 208, ..V3_13.code },
+    references: ReferenceCount::Half,
+    key: 2336,
+    ..V3_13
+};

@@ -1,0 +1,1 @@
+//! Interpreters that run, and memory that holds anything.
