@@ -33,6 +33,7 @@ mod firefox_tables; // tables of a profile beside names and weights
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
+mod golden; // traces of an earlier version
 mod harm; // what a target must never notice
 mod hostile; // small traces that claim much memory
 mod jailed; // targets under seccomp filters
