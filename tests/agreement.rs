@@ -90,11 +90,11 @@ fn files(trace: &Trace, compress: Compression, closed: bool) -> [Vec<u8>; 2] {
 
 fn location(writer: &mut TraceWriter, module: traceprof::trace::ModuleId, n: usize) -> LocationId {
     let start_svma = n as u64 * 16;
-    let method = Method { module: Some(module), name: format!("f{n}"), start_svma };
+    let method = Method { module: Some(module), name: format!("f{n}"), start_svma, line: 0 };
     let method = writer.method(&method).unwrap();
     let file = n.is_multiple_of(2).then(|| "x.c".to_owned());
     let svma = start_svma + 4;
-    writer.location(&Location { method, svma, file, line: 3, inline_parent: None }).unwrap()
+    writer.location(&Location { file, line: 3, ..Location::at(method, svma) }).unwrap()
 }
 
 /// What a command says about a file: the number of samples, or the error.

@@ -32,11 +32,11 @@ fn a_writer_of_many_threads() {
     let Some(path) = std::env::var_os(WRITER) else { return };
     let options = WriterOptions { buffer_bytes: BUFFER_BYTES as usize, ..Default::default() };
     let mut writer = TraceWriter::create(Path::new(&path), options).unwrap();
-    let method = |n: u64| Method { module: None, name: format!("m{n}"), start_svma: n * 100 };
+    let method = |n: u64| Method { start_svma: n * 100, ..Method::named(&format!("m{n}")) };
     let mut places = Vec::new();
     for n in 0..100 {
         let method = writer.method(&method(n)).unwrap();
-        let place = Location { method, svma: n * 100, file: None, line: 0, inline_parent: None };
+        let place = Location::at(method, n * 100);
         places.push(writer.location(&place).unwrap());
     }
     let stack = |n: u64| -> Vec<LocationId> {

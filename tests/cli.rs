@@ -73,12 +73,12 @@ impl Place {
         for index in 0..=leaves {
             let name = if index == 0 { "main".to_owned() } else { format!("leaf_{index}") };
             let start_svma = 0x1000 + u64::from(index) * 16;
-            let method = Method { module: Some(module), name, start_svma };
+            let method = Method { module: Some(module), name, start_svma, line: 0 };
             let method = writer.method(&method).unwrap();
             let file = (index % 2 == 0).then(|| "demo.c".to_owned());
             let svma = start_svma + 4;
             let line = if file.is_some() { index + 1 } else { 0 };
-            let location = Location { method, svma, file, line, inline_parent: None };
+            let location = Location { file, line, ..Location::at(method, svma) };
             locations.push(writer.location(&location).unwrap());
         }
         let mut time_ns = 1_000_000_000;

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use traceprof::trace::{self, FileState, IndexState, LazyTrace, WriterOptions};
+use traceprof::trace::{self, FileState, FrameKind, IndexState, LazyTrace, WriterOptions};
 
 use crate::common::traceprof;
 use crate::snapshot;
@@ -81,6 +81,8 @@ fn golden_traces_are_sound_and_can_be_written_anew() {
         assert_eq!(verification.state(), FileState::Clean, "{name}");
         assert_eq!(verification.index, IndexState::Sound, "{name}");
         let loaded = trace::load(&old).unwrap();
+        assert!(loaded.locations.iter().all(|it| it.kind == FrameKind::Native), "{name}");
+        assert!(loaded.methods.iter().all(|it| it.line == 0), "{name}");
         let objects = LazyTrace::open(&old).unwrap().load_objects().unwrap();
         assert_eq!((&objects.methods, &objects.locations), (&loaded.methods, &loaded.locations));
 

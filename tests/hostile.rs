@@ -24,16 +24,16 @@ fn of_names(writer: &mut TraceWriter) {
 fn of_functions(writer: &mut TraceWriter) {
     let name = "x".repeat(NAME_BYTES);
     for start_svma in 0..100 {
-        writer.method(&Method { module: None, name: name.clone(), start_svma }).unwrap();
+        writer.method(&Method { module: None, name: name.clone(), start_svma, line: 0 }).unwrap();
     }
 }
 
 /// Locations of one function with a long name.
 fn of_locations(writer: &mut TraceWriter) {
-    let method = Method { module: None, name: "x".repeat(NAME_BYTES), start_svma: 0 };
+    let method = Method { module: None, name: "x".repeat(NAME_BYTES), start_svma: 0, line: 0 };
     let method = writer.method(&method).unwrap();
     for svma in 0..100 {
-        let location = Location { method, svma, file: None, line: 0, inline_parent: None };
+        let location = Location::at(method, svma);
         writer.location(&location).unwrap();
     }
 }
@@ -42,10 +42,9 @@ fn of_locations(writer: &mut TraceWriter) {
 fn of_stacks(writer: &mut TraceWriter) {
     let locations: Vec<LocationId> = (0..1500)
         .map(|number| {
-            let method = Method { module: None, name: format!("f{number}"), start_svma: number };
+            let method = Method { start_svma: number, ..Method::named(&format!("f{number}")) };
             let method = writer.method(&method).unwrap();
-            let (svma, file, line, inline_parent) = (number, None, 0, None);
-            writer.location(&Location { method, svma, file, line, inline_parent }).unwrap()
+            writer.location(&Location::at(method, number)).unwrap()
         })
         .collect();
     let thread = writer.thread(&Thread { pid: 1, tid: 1, ..Thread::default() }).unwrap();

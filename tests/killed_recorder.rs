@@ -157,8 +157,8 @@ fn a_writer_to_be_killed() {
         ..WriterOptions::default()
     };
     let mut writer = TraceWriter::create(Path::new(&path), options).unwrap();
-    let method = writer.method(&Method { module: None, name: "m".into(), start_svma: 0 }).unwrap();
-    let place = |svma| Location { method, svma, file: None, line: 0, inline_parent: None };
+    let method = writer.method(&Method::named("m")).unwrap();
+    let place = |svma| Location::at(method, svma);
     let places: Vec<_> = (0..10).map(|svma| writer.location(&place(svma)).unwrap()).collect();
     let thread = |tid| Thread { pid: 1, tid, ..Thread::default() };
     let threads: Vec<_> = (0..THREADS as u32).map(|t| writer.thread(&thread(t)).unwrap()).collect();

@@ -104,9 +104,10 @@ fn odd_names_lose_no_sample() {
             "(",
             "f (deleted)",
         ] {
-            let method = Method { module: Some(module), name: name.to_owned(), start_svma: 16 };
+            let method =
+                Method { module: Some(module), name: name.to_owned(), start_svma: 16, line: 0 };
             let method = maker.writer.method(&method).unwrap();
-            let place = Location { method, svma: 24, file: None, line: 0, inline_parent: None };
+            let place = Location::at(method, 24);
             let place = maker.writer.location(&place).unwrap();
             let sample = Sample { time_ns: BEGIN_NS, weight: 7, ..Sample::default() };
             maker.writer.sample(thread, &sample, &[place]).unwrap();

@@ -62,15 +62,12 @@ impl Maker {
             _ => (name, 0),
         };
         let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
-        let method = Method { module: Some(ModuleId(module)), name: name.to_owned(), start_svma };
+        let method =
+            Method { module: Some(ModuleId(module)), name: name.to_owned(), start_svma, line: 0 };
         let method = MethodId(index(&mut self.profile.methods, method));
-        let location = Location {
-            method,
-            svma: start_svma + 4 + u64::from(line),
-            file: (line > 0).then(|| "src/demo.c".to_owned()),
-            line,
-            inline_parent: None,
-        };
+        let svma = start_svma + 4 + u64::from(line);
+        let file = (line > 0).then(|| "src/demo.c".to_owned());
+        let location = Location { file, line, ..Location::at(method, svma) };
         LocationId(index(&mut self.profile.locations, location))
     }
 
@@ -233,11 +230,12 @@ fn siblings_of_one_name_are_distinguished() {
 fn an_inlined_copy_is_the_function_itself_with_its_own_location() {
     let mut maker = Maker::new().thread(1, "x", &[("main:1", 1, ROOT)]);
     let main = maker.location("main:1");
-    let inlined = Method { module: Some(ModuleId(0)), name: "get".to_owned(), start_svma: 0 };
+    let inlined =
+        Method { module: Some(ModuleId(0)), name: "get".to_owned(), start_svma: 0, line: 0 };
     maker.profile.methods.push(inlined);
     let method = MethodId(u32::try_from(maker.profile.methods.len() - 1).unwrap());
     let file = Some("src/get.h".to_owned());
-    let inlined = Location { method, svma: 4, file, line: 9, inline_parent: Some(main) };
+    let inlined = Location { file, line: 9, inline_parent: Some(main), ..Location::at(method, 4) };
     maker.profile.locations.push(inlined);
     let inlined = LocationId(u32::try_from(maker.profile.locations.len() - 1).unwrap());
     let called = maker.location("get:9");
@@ -259,8 +257,7 @@ fn a_location_that_is_not_defined_is_unknown_not_a_panic() {
     grower.add(&sample(5, 1, 999), &[LocationId(77)], None);
     profile.threads =
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
-    let location =
-        Location { method: MethodId(9), svma: 16, file: None, line: 0, inline_parent: None };
+    let location = Location::at(MethodId(9), 16);
     profile.locations.push(location);
     assert_eq!(folded(&profile, false), "[truncated];[unknown] 1\n");
     assert!(print(&profile, true, 0.0, None).contains("unknown reason 1"));

@@ -203,6 +203,7 @@ fn write_symbols(
             module: method.module.map(|module| modules[module as usize]),
             name: name(seed << 32 | number as u64),
             start_svma: method.start_svma,
+            line: 0,
         })?);
     }
     let mut locations: Vec<LocationId> = Vec::new();
@@ -218,6 +219,7 @@ fn write_symbols(
             file,
             line: location.line,
             inline_parent: location.inline_parent.map(|parent| locations[parent as usize]),
+            kind: trace::FrameKind::Native,
         })?);
     }
     Ok(locations)

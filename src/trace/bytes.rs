@@ -54,6 +54,11 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
+    /// Returns the next byte without reading it; `None` at the end.
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
     fn array<const N: usize>(&mut self) -> ParseResult<[u8; N]> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);

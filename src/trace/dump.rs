@@ -6,7 +6,7 @@ use super::bytes::Cursor;
 use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
 use super::object::{Neutral, Record, SampleFields, TracePoint};
-use super::{NO_THREAD, NONE, SIDE, TraceError, Value};
+use super::{FrameKind, NO_THREAD, NONE, SIDE, TraceError, Value};
 
 /// An object of a data file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,18 +151,26 @@ fn neutral(object: &Neutral) -> Fields {
         Neutral::Module { path, build_id, .. } => {
             vec![("path", (*path).into()), ("build_id", FieldValue::Bytes(build_id.clone()))]
         }
-        Neutral::Method { module, start_svma, name, .. } => vec![
-            ("module", optional(*module)),
-            ("start_svma", (*start_svma).into()),
-            ("name", (*name).into()),
-        ],
-        Neutral::Location { method, svma, file, line, inline_parent, .. } => vec![
-            ("method", (*method).into()),
-            ("svma", (*svma).into()),
-            ("file", optional(*file)),
-            ("line", (*line).into()),
-            ("inline_parent", optional(*inline_parent)),
-        ],
+        Neutral::Method { module, start_svma, name, line, .. } => {
+            let mut fields = vec![
+                ("module", optional(*module)),
+                ("start_svma", (*start_svma).into()),
+                ("name", (*name).into()),
+            ];
+            fields.extend((*line != 0).then(|| ("first_line", (*line).into())));
+            fields
+        }
+        Neutral::Location { method, svma, file, line, inline_parent, frame_kind, .. } => {
+            let mut fields = vec![
+                ("method", (*method).into()),
+                ("svma", (*svma).into()),
+                ("file", optional(*file)),
+                ("line", (*line).into()),
+                ("inline_parent", optional(*inline_parent)),
+            ];
+            fields.extend((*frame_kind != 0).then(|| ("frame_kind", frame_kind_of(*frame_kind))));
+            fields
+        }
         Neutral::StackNode { parent, location, .. } => {
             vec![("parent", optional(*parent)), ("location", (*location).into())]
         }
@@ -192,6 +200,12 @@ fn neutral(object: &Neutral) -> Fields {
     };
     fields.extend(rest);
     fields
+}
+
+/// Returns the name of a kind of frames, or the number of one of a later version.
+fn frame_kind_of(number: u32) -> FieldValue {
+    let kind = FrameKind::from_number(number);
+    if kind as u32 == number { FieldValue::Text(kind.name().to_owned()) } else { number.into() }
 }
 
 /// Returns an id, or -1 for none.

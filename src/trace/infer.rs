@@ -21,6 +21,8 @@ pub(super) struct Site {
     pub(super) method: MethodId,
     /// Whether the call is inlined into the location before it.
     pub(super) inlined: bool,
+    /// Whether it is code of a runtime that only carries the frames of a language.
+    pub(super) carries: bool,
     /// The string id of the source file.
     pub(super) file: u32,
     /// The line.
@@ -29,7 +31,8 @@ pub(super) struct Site {
 
 /// Returns how many calls of `open` (root first) continue in `stack`.
 pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Site]) -> usize {
-    let shared = open.iter().zip(stack).take_while(|(old, new)| old == new).count();
+    let is_shared = |(old, new): &(&LocationId, &LocationId)| is_same_site(**old, **new, sites);
+    let shared = open.iter().zip(stack).take_while(is_shared).count();
     let mut depth = shared;
     while depth < open.len().min(stack.len()) {
         let site = |location: LocationId| sites[location.0 as usize];
@@ -37,7 +40,7 @@ pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Sit
         if old.method != new.method {
             break;
         }
-        // The calls outside the first difference are identical. Inside it only inlined calls can
+        // The calls outside the first difference are at the same sites. Inside it only inlined calls can
         // continue: their addresses move with the function that contains them, and the line of the
         // call site shows whether they are the same.
         if depth > shared {
@@ -53,6 +56,14 @@ pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Sit
     depth
 }
 
+/// Returns whether a call from `old` goes on if it is later from `new`. An interpreter moves with
+/// each instruction of the program that it runs, which says nothing about the calls in it.
+fn is_same_site(old: LocationId, new: LocationId, sites: &[Site]) -> bool {
+    let site = |location: LocationId| sites[location.0 as usize];
+    let carry = || site(old).carries && site(new).carries && site(old).method == site(new).method;
+    old == new || carry()
+}
+
 /// Returns the depth in `open` at which a truncated `stack` fits. The location there must be that
 /// of the outermost known frame. If that is the only frame, and so no return address, only the
 /// method must match. Of the candidates, the one at which most calls continue wins.
@@ -61,7 +72,7 @@ pub(super) fn anchor(open: &[LocationId], stack: &[LocationId], sites: &[Site]) 
     let method = |location: LocationId| sites[location.0 as usize].method;
     let fits = |location: &LocationId| match stack.len() {
         1 => method(*location) == method(outermost),
-        _ => *location == outermost,
+        _ => is_same_site(*location, outermost, sites),
     };
     let candidates = open.iter().enumerate().rev().filter(|(_, location)| fits(location));
     // Innermost first, replaced only by a strictly better one, so the innermost of equal ones wins.
@@ -81,11 +92,12 @@ mod tests {
     use super::*;
 
     /// Location n is at address n % 10 of method n / 10. Locations from 500 on are inlined, at line
-    /// n % 10 / 5.
+    /// n % 10 / 5. Locations from 900 on are of an interpreter.
     fn sites() -> Vec<Site> {
         let site = |n: u32| Site {
             method: MethodId(n / 10),
-            inlined: n >= 500,
+            inlined: (500..900).contains(&n),
+            carries: n >= 900,
             file: 0,
             line: n % 10 / 5,
         };
@@ -129,6 +141,16 @@ mod tests {
     }
 
     #[test]
+    fn calls_in_an_interpreter_continue_wherever_it_is() {
+        check(&[10, 900, 20, 30], &[10, 901, 20, 30], 4);
+        check(&[10, 900, 20, 905, 30], &[10, 901, 20, 902, 31], 5);
+        check(&[10, 900, 20, 30], &[10, 901, 21, 30], 3);
+        check(&[10, 900, 20], &[11, 901, 20], 1);
+        check(&[900, 20], &[910, 20], 0);
+        check(&[900, 905, 20], &[901, 906, 20], 3);
+    }
+
+    #[test]
     fn a_truncated_stack_is_anchored_at_its_outermost_frame() {
         let fit = |open: &[u32], stack: &[u32]| anchor(&ids(open), &ids(stack), &sites());
         assert_eq!(fit(&[10, 20, 30, 40], &[20, 30, 41]), Some(1));
@@ -137,5 +159,6 @@ mod tests {
         assert_eq!(fit(&[10, 20, 20, 20, 20], &[20, 20]), Some(3));
         assert_eq!(fit(&[10, 20, 30, 20], &[20, 30]), Some(1));
         assert_eq!(fit(&[10], &[]), None);
+        assert_eq!(fit(&[10, 900, 20], &[901, 20]), Some(1));
     }
 }

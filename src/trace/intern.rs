@@ -8,8 +8,8 @@ use super::kind::Kind;
 use super::object::{Neutral, optional};
 use super::recent::Recent;
 use super::{
-    Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE, TextId,
-    TraceError,
+    FrameKind, Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE,
+    TextId, TraceError,
 };
 
 /// The new thread-neutral objects that are not in a frame yet.
@@ -55,7 +55,7 @@ impl NeutralBlock {
 pub(super) struct InternTables {
     strings: HashMap<Box<str>, u32>,
     modules: HashMap<(u32, Vec<u8>), u32>,
-    methods: HashMap<(u32, u64, u32), u32>,
+    methods: HashMap<(u32, u64, u32, u32), u32>,
     locations: HashMap<InternedLocation, u32>,
     sites: Vec<Site>,
     nodes: HashMap<(u32, LocationId), u32>,
@@ -71,6 +71,7 @@ struct InternedLocation {
     file: u32,
     line: u32,
     inline_parent: u32,
+    kind: FrameKind,
 }
 
 /// The longest build id in bytes, given its length field.
@@ -123,12 +124,13 @@ impl InternTables {
         }
         let name = self.string(&method.name)?;
         let (module, start_svma) = (optional(method.module.map(|id| id.0)), method.start_svma);
-        let key = (module, start_svma, name);
+        let line = method.line;
+        let key = (module, start_svma, name, line);
         if let Some(id) = self.methods.get(&key) {
             return Ok(MethodId(*id));
         }
         let id = next_id(self.methods.len())?;
-        self.block.push(&Neutral::Method { id, module, start_svma, name });
+        self.block.push(&Neutral::Method { id, module, start_svma, name, line });
         self.methods.insert(key, id);
         Ok(MethodId(id))
     }
@@ -145,15 +147,25 @@ impl InternTables {
             file: optional(file),
             line: location.line,
             inline_parent: optional(location.inline_parent.map(|id| id.0)),
+            kind: location.kind,
         };
         if let Some(id) = self.locations.get(&key) {
             return Ok(LocationId(*id));
         }
         let id = next_id(self.locations.len())?;
-        let InternedLocation { method, svma, file, line, inline_parent } = key;
-        self.block.push(&Neutral::Location { id, method, svma, file, line, inline_parent });
-        let inlined = location.inline_parent.is_some();
-        self.sites.push(Site { method: location.method, inlined, file, line });
+        let InternedLocation { method, svma, file, line, inline_parent, kind } = key;
+        let frame_kind = kind as u32;
+        self.block.push(&Neutral::Location {
+            id,
+            method,
+            svma,
+            file,
+            line,
+            inline_parent,
+            frame_kind,
+        });
+        let (inlined, carries) = (location.inline_parent.is_some(), kind == FrameKind::Interpreter);
+        self.sites.push(Site { method: location.method, inlined, carries, file, line });
         self.locations.insert(key, id);
         Ok(LocationId(id))
     }

@@ -80,10 +80,8 @@ impl JoinedIds {
         match self.locations.get(own.0 as usize) {
             Some(id) => Ok(*id),
             None => {
-                let lost = Method { module: None, name: LOST.to_owned(), start_svma: 0 };
-                let method = writer.method(&lost)?;
-                let (file, inline_parent) = (None, None);
-                writer.location(&Location { method, svma: 0, file, line: 0, inline_parent })
+                let method = writer.method(&Method::named(LOST))?;
+                writer.location(&Location::at(method, 0))
             }
         }
     }

@@ -16,8 +16,8 @@
 //! # let dir = tempfile::tempdir()?;
 //! let path = dir.path().join("out.trace");
 //! let mut writer = TraceWriter::create(&path, WriterOptions::default())?;
-//! let main = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
-//! let location = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
+//! let main = writer.method(&Method { start_svma: 0x10, ..Method::named("main") })?;
+//! let location = Location { line: 3, ..Location::at(main, 0x14) };
 //! let location = writer.location(&location)?;
 //! let thread = Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() };
 //! let thread = writer.thread(&thread)?;
@@ -45,6 +45,7 @@
 //! # Does not
 //! know targets, symbols or terminals; escape names (the code that prints them does).
 
+mod addition;
 mod budget;
 mod bytes;
 mod call_traces;
@@ -57,6 +58,7 @@ mod failure;
 mod file;
 mod forest;
 mod frame;
+mod frame_kind;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
@@ -107,6 +109,7 @@ pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
 pub use file::{directory_of, is_being_written};
+pub use frame_kind::{FrameKind, Language};
 pub use index::{IndexCell, Reindexed, Unsorted, dump_index, index_path, reindex};
 pub use join_parts::join;
 pub use kind::Kind;
@@ -132,7 +135,7 @@ const FRAME_MAGIC: u64 = u64::from_be_bytes(*b"\xd7FRAME\x1a\n");
 /// The major version: readers refuse a newer one.
 const VERSION_MAJOR: u32 = 1;
 /// The minor version: readers accept any, since they can skip its additions.
-const VERSION_MINOR: u32 = 0;
+const VERSION_MINOR: u32 = 1;
 /// The size of the header of either file in bytes.
 const HEADER_BYTES: usize = 16;
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::FrameKind;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -40,7 +42,7 @@ pub struct Module {
 }
 
 /// A function.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Method {
     /// The module that contains it, if known.
     pub module: Option<ModuleId>,
@@ -48,6 +50,15 @@ pub struct Method {
     pub name: String,
     /// The start of the function as an SVMA (address in the file), 0 if unknown.
     pub start_svma: u64,
+    /// The line at which the function begins in its file, 0 if unknown.
+    pub line: u32,
+}
+
+impl Method {
+    /// Returns a method of which nothing but the name is known.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
 }
 
 /// A location in a function: a physical frame's address, or an inlined call at one.
@@ -64,6 +75,17 @@ pub struct Location {
     /// For an inlined call: the location that it is inlined into. In a stack (root first), that
     /// location is directly before this one.
     pub inline_parent: Option<LocationId>,
+    /// The kind of the frames at this location. It distinguishes locations: one address may be
+    /// native code in one stack, and carry the frames of a language in another.
+    pub kind: FrameKind,
+}
+
+impl Location {
+    /// Returns a location in native code of which nothing but the address is known.
+    pub const fn at(method: MethodId, svma: u64) -> Self {
+        let (file, inline_parent) = (None, None);
+        Self { method, svma, file, line: 0, inline_parent, kind: FrameKind::Native }
+    }
 }
 
 /// A thread of a target.

@@ -3,6 +3,7 @@
 //! Thread-neutral objects have fixed-width big-endian fields, since they are read by position.
 //! Trace points have varints, since they are the bulk of a file.
 
+use super::addition;
 use super::bytes::{
     Cursor, ParseResult, put_signed, put_u16, put_u32, put_u32s, put_u64, put_u64s, put_varint,
     to_modified_utf8,
@@ -14,15 +15,65 @@ use super::{MAX_TEXT_BYTES, NONE, Value};
 /// A thread-neutral object whose references are still ids.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Neutral {
-    String { id: u32, text: String },
-    Module { id: u32, path: u32, build_id: Vec<u8> },
-    Method { id: u32, module: u32, start_svma: u64, name: u32 },
-    Location { id: u32, method: u32, svma: u64, file: u32, line: u32, inline_parent: u32 },
-    StackNode { id: u32, parent: u32, location: u32 },
-    CallTrace { id: u32, trace_id: u64, node: u32, end_reason: u16 },
-    Thread { id: u32, tid: u32, pid: u32, name: u32, first_seen: u64, ended: u64 },
-    Mapping { id: u32, pid: u32, start: u64, end: u64, file_offset: u64, module: u32, seen: u64 },
-    Metadata { id: u32, key: String, value: Value },
+    String {
+        id: u32,
+        text: String,
+    },
+    Module {
+        id: u32,
+        path: u32,
+        build_id: Vec<u8>,
+    },
+    Method {
+        id: u32,
+        module: u32,
+        start_svma: u64,
+        name: u32,
+        line: u32,
+    },
+    Location {
+        id: u32,
+        method: u32,
+        svma: u64,
+        file: u32,
+        line: u32,
+        inline_parent: u32,
+        /// The number of a [`FrameKind`](super::FrameKind), or of one of a later version.
+        frame_kind: u32,
+    },
+    StackNode {
+        id: u32,
+        parent: u32,
+        location: u32,
+    },
+    CallTrace {
+        id: u32,
+        trace_id: u64,
+        node: u32,
+        end_reason: u16,
+    },
+    Thread {
+        id: u32,
+        tid: u32,
+        pid: u32,
+        name: u32,
+        first_seen: u64,
+        ended: u64,
+    },
+    Mapping {
+        id: u32,
+        pid: u32,
+        start: u64,
+        end: u64,
+        file_offset: u64,
+        module: u32,
+        seen: u64,
+    },
+    Metadata {
+        id: u32,
+        key: String,
+        value: Value,
+    },
 }
 
 /// A trace point as it is encoded: relative to the state of its stream.
@@ -117,15 +168,17 @@ impl Neutral {
                 put_u16(out, build_id.len() as u16);
                 out.extend_from_slice(build_id);
             }
-            Self::Method { module, start_svma, name, .. } => {
+            Self::Method { module, start_svma, name, line, .. } => {
                 put_u32(out, *module);
                 put_u64(out, *start_svma);
                 put_u32(out, *name);
+                addition::put(out, addition::FIRST_LINE, *line);
             }
-            Self::Location { method, svma, file, line, inline_parent, .. } => {
+            Self::Location { method, svma, file, line, inline_parent, frame_kind, .. } => {
                 put_u32(out, *method);
                 put_u64(out, *svma);
                 put_u32s(out, [*file, *line, *inline_parent]);
+                addition::put(out, addition::FRAME_KIND, *frame_kind);
             }
             Self::StackNode { parent, location, .. } => put_u32s(out, [*parent, *location]),
             Self::CallTrace { trace_id, node, end_reason, .. } => {
@@ -174,6 +227,7 @@ impl Neutral {
                 module: cursor.u32()?,
                 start_svma: cursor.u64()?,
                 name: cursor.u32()?,
+                line: addition::read(cursor, addition::FIRST_LINE)?,
             },
             Kind::Location => Self::Location {
                 id,
@@ -182,6 +236,7 @@ impl Neutral {
                 file: cursor.u32()?,
                 line: cursor.u32()?,
                 inline_parent: cursor.u32()?,
+                frame_kind: addition::read(cursor, addition::FRAME_KIND)?,
             },
             Kind::StackNode => {
                 Self::StackNode { id, parent: cursor.u32()?, location: cursor.u32()? }
@@ -402,6 +457,9 @@ impl Record {
     pub(super) fn decode(cursor: &mut Cursor<'_>) -> ParseResult<Self> {
         let number = cursor.u8()?;
         if number >= FIRST_SIZED {
+            if let Err(what) = addition::refuse_stray(number) {
+                return cursor.fail(what);
+            }
             let len = cursor.varint32()? as usize;
             cursor.take(len)?;
             return Ok(Self::Unknown { kind: number, bytes: len });

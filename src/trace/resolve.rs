@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::budget::Budget;
 use super::object::Neutral;
 use super::{
-    CallTraces, LOST, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId,
-    Module, ModuleId, NONE, TextId, Thread, Value,
+    CallTraces, FrameKind, LOST, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method,
+    MethodId, Module, ModuleId, NONE, TextId, Thread, Value,
 };
 
 /// The objects that were read so far.
@@ -289,15 +289,16 @@ impl Neutrals {
 
     pub(super) fn methods(&self, budget: &mut Budget) -> ObjectResult<Vec<Method>> {
         let resolve = |object: &Option<Neutral>| match object {
-            Some(Neutral::Method { module, start_svma, name, .. }) => {
+            Some(Neutral::Method { module, start_svma, name, line, .. }) => {
                 budget.take(size_of::<Method>() as u64)?;
                 Ok(Method {
                     module: reference(*module, self.modules.len())?.map(ModuleId),
                     name: self.string(*name, budget)?,
                     start_svma: *start_svma,
+                    line: *line,
                 })
             }
-            _ => Ok(Method { module: None, name: LOST.into(), start_svma: 0 }),
+            _ => Ok(Method::named(LOST)),
         };
         self.methods.objects.iter().map(resolve).collect()
     }
@@ -306,7 +307,9 @@ impl Neutrals {
         let lost = self.methods.objects.iter().position(Option::is_none);
         let lost = MethodId(lost.unwrap_or(0) as u32);
         let resolve = |object: &Option<Neutral>| match object {
-            Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) => {
+            Some(Neutral::Location {
+                method, svma, file, line, inline_parent, frame_kind, ..
+            }) => {
                 budget.take(size_of::<Location>() as u64)?;
                 let method = reference(*method, self.methods.len())?;
                 Ok(Location {
@@ -317,9 +320,10 @@ impl Neutrals {
                         .transpose()?,
                     line: *line,
                     inline_parent: reference(*inline_parent, self.locations.len())?.map(LocationId),
+                    kind: FrameKind::from_number(*frame_kind),
                 })
             }
-            _ => Ok(Location { method: lost, svma: 0, file: None, line: 0, inline_parent: None }),
+            _ => Ok(Location::at(lost, 0)),
         };
         self.locations.objects.iter().map(resolve).collect()
     }
@@ -441,11 +445,12 @@ mod tests {
     }
 
     fn method(id: u32, name: u32) -> Neutral {
-        Neutral::Method { id, module: NONE, start_svma: 1, name }
+        Neutral::Method { id, module: NONE, start_svma: 1, name, line: 0 }
     }
 
     fn location(id: u32, inline_parent: u32) -> Neutral {
-        Neutral::Location { id, method: 0, svma: 2, file: NONE, line: 3, inline_parent }
+        let (method, svma, file, line, frame_kind) = (0, 2, NONE, 3, 0);
+        Neutral::Location { id, method, svma, file, line, inline_parent, frame_kind }
     }
 
     fn thread(tid: u32, name: u32) -> Neutral {

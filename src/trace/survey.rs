@@ -1,5 +1,6 @@
 //! Checks and lists the thread-neutral objects of a frame without building them.
 
+use super::addition;
 use super::bytes::{Cursor, ParseResult, is_modified_utf8};
 use super::index::tables::{NEUTRAL_KINDS, neutral_kind_index};
 use super::kind::Kind;
@@ -55,16 +56,14 @@ impl Survey {
         let id = cursor.u32()?;
         let mut parent = NONE;
         let mut compared = None;
+        let mut added = None;
         match kind {
             Kind::String => {
                 let len = cursor.u16()?;
                 text(cursor, len.into())?;
             }
             Kind::LongString => {
-                let len = cursor.u32()? as usize;
-                if !(0x10000..=MAX_TEXT_BYTES).contains(&len) {
-                    return cursor.fail("a LONG_STRING has an invalid length");
-                }
+                let len = long_length(cursor)?;
                 text(cursor, len)?;
             }
             Kind::Module => {
@@ -76,6 +75,7 @@ impl Survey {
                 self.refer(Kind::Module, cursor.u32()?);
                 cursor.u64()?;
                 self.refer_always(Kind::String, cursor.u32()?);
+                added = Some((cursor.at(), addition::read(cursor, addition::FIRST_LINE)?));
             }
             Kind::Location => {
                 self.refer_always(Kind::Method, cursor.u32()?);
@@ -86,6 +86,7 @@ impl Survey {
                 if inline_parent != NONE && inline_parent >= id {
                     return cursor.fail("a location is inlined into a later one");
                 }
+                added = Some((cursor.at(), addition::read(cursor, addition::FRAME_KIND)?));
             }
             Kind::StackNode => {
                 parent = cursor.u32()?;
@@ -117,9 +118,28 @@ impl Survey {
                 compared = Some(0);
             }
         }
-        let crc = compared.unwrap_or_else(|| crc32fast::hash(&bytes[start..cursor.at()]));
+        let (end, added) = added.unwrap_or((cursor.at(), 0));
+        let crc = compared.unwrap_or_else(|| crc_of(&bytes[start..end], added));
         self.objects.push(ObjectRow { kind, id, at: at as u32, crc, parent });
         Ok(())
+    }
+}
+
+/// Returns the checksum of an object and the number that was added to it.
+fn crc_of(object: &[u8], added: u32) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(object);
+    if added != 0 {
+        crc.update(&added.to_be_bytes());
+    }
+    crc.finalize()
+}
+
+/// Reads the length of a LONG_STRING.
+fn long_length(cursor: &mut Cursor<'_>) -> ParseResult<usize> {
+    match cursor.u32()? as usize {
+        len @ 0x10000..=MAX_TEXT_BYTES => Ok(len),
+        _ => cursor.fail("a LONG_STRING has an invalid length"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Synthetic traces, made from stacks that are written as text.
 
 use traceprof::trace::{
-    Location, LocationId, Method, Module, ModuleId, Sample, TagKey, TagKind, Thread, ThreadId,
-    TraceWriter, Value, WriterOptions,
+    FrameKind, Location, LocationId, Method, Module, ModuleId, Sample, TagKey, TagKind, Thread,
+    ThreadId, TraceWriter, Value, WriterOptions,
 };
 
 use traceprof_abi::storage::log::flags::WALL;
@@ -60,8 +60,30 @@ impl Maker {
         self.writer.thread(&thread).expect("a thread")
     }
 
-    /// Returns the location of `name`, `name:line` or `name@libc`.
+    /// Returns the location of `name`, `name:line` or `name@libc`. With `~KIND` behind it, it is of
+    /// this kind of frames: `f:12~python` is line 12 of a function that begins at line 10 of its
+    /// file.
     pub(crate) fn location(&mut self, place: &str) -> LocationId {
+        let Some((place, kind)) = place.split_once('~') else {
+            return self.location_of(place, FrameKind::Native);
+        };
+        let kind = FrameKind::ALL.iter().find(|it| it.name() == kind).expect("a kind of frames");
+        if !kind.language().is_managed() {
+            return self.location_of(place, *kind);
+        }
+        let (name, line) = place.split_once(':').expect("a line");
+        let line: u32 = line.parse().expect("a line");
+        let path = format!("/srv/app.{}", kind.language().name());
+        let module = Module { path: path.clone(), build_id: Vec::new() };
+        let module = Some(self.writer.module(&module).expect("a module"));
+        let method = Method { module, line: line / 10 * 10, ..Method::named(name) };
+        let method = self.writer.method(&method).expect("a method");
+        let file = Some(path);
+        let location = Location { file, line, kind: *kind, ..Location::at(method, 0) };
+        self.writer.location(&location).expect("a location")
+    }
+
+    fn location_of(&mut self, place: &str, kind: FrameKind) -> LocationId {
         let (place, module) = match place.strip_suffix("@libc") {
             Some(name) => (name, self.libc),
             None => (place, self.module),
@@ -71,11 +93,11 @@ impl Maker {
             None => (place, 0),
         };
         let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
-        let method = Method { module: Some(module), name: name.to_owned(), start_svma };
+        let method = Method { module: Some(module), name: name.to_owned(), start_svma, line: 0 };
         let method = self.writer.method(&method).expect("a method");
         let file = (line > 0).then(|| "src/demo.c".to_owned());
         let svma = start_svma + 4 + u64::from(line);
-        let location = Location { method, svma, file, line, inline_parent: None };
+        let location = Location { file, line, kind, ..Location::at(method, svma) };
         self.writer.location(&location).expect("a location")
     }
 
@@ -105,10 +127,11 @@ impl Maker {
     /// Returns the stack of `main` with a function inlined into it.
     pub(crate) fn inlined_stack(&mut self) -> [LocationId; 2] {
         let main = self.location("main:10");
-        let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
+        let method = Method::named("inlined_part");
         let method = self.writer.method(&method).expect("a method");
         let file = Some("src/part.h".to_owned());
-        let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
+        let inlined =
+            Location { file, line: 7, inline_parent: Some(main), ..Location::at(method, 0) };
         [main, self.writer.location(&inlined).expect("a location")]
     }
 

@@ -22,7 +22,8 @@ use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
-    Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
+    FrameKind, Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries,
+    Value,
 };
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
@@ -389,24 +390,28 @@ fn write(
         Some(function) => (function.name.clone(), function.start_svma),
         None => fallback(loaded, svma),
     };
-    let method = writer.method(&Method { module: Some(module), name, start_svma })?;
+    let method = Method { module: Some(module), name, start_svma, line: 0 };
+    let method = writer.method(&method)?;
     let mut parent = writer.location(&Location {
         method,
         svma,
         file: resolved.and_then(|resolved| resolved.file.clone()),
         line: resolved.map_or(0, |resolved| resolved.line),
         inline_parent: None,
+        kind: FrameKind::Native,
     })?;
     let mut locations = vec![parent];
     for inlined in resolved.map_or(&[][..], |resolved| &resolved.inlined) {
         let name = inlined.name.clone();
-        let method = writer.method(&Method { module: Some(module), name, start_svma: 0 })?;
+        let method = Method { module: Some(module), name, ..Method::default() };
+        let method = writer.method(&method)?;
         parent = writer.location(&Location {
             method,
             svma,
             file: inlined.file.clone(),
             line: inlined.line,
             inline_parent: Some(parent),
+            kind: FrameKind::Native,
         })?;
         locations.push(parent);
     }

@@ -209,9 +209,9 @@ fn traces_are_stored_in_columns_and_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let mut writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let method = Method { module: None, name: "f".into(), start_svma: 0 };
+    let method = Method::named("f");
     let method = writer.method(&method).unwrap();
-    let location = |svma| Location { method, svma, file: None, line: 0, inline_parent: None };
+    let location = |svma| Location::at(method, svma);
     let locations: Vec<_> =
         (0..300).map(|svma| writer.location(&location(svma)).unwrap()).collect();
     let thread = Thread { pid: 1, tid: 1, name: "t".into(), first_seen_ns: 0, ended_ns: None };

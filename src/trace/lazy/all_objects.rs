@@ -9,7 +9,7 @@ use super::objects::{LOST, StoredObjects, present};
 use crate::trace::budget::Budget;
 use crate::trace::kind::Kind;
 use crate::trace::object::Neutral;
-use crate::trace::{Location, LocationId, Method, MethodId, Module, ModuleId};
+use crate::trace::{FrameKind, Location, LocationId, Method, MethodId, Module, ModuleId};
 
 /// All modules, methods and locations of a trace. Ids are indices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ impl Objects {
         }
         let mut all = collector.all;
         if all.locations.iter().any(|location| location.method == lost) {
-            all.methods.push(Method { module: None, name: LOST.to_owned(), start_svma: 0 });
+            all.methods.push(Method::named(LOST));
         }
         Ok(all)
     }
@@ -90,11 +90,11 @@ impl ObjectCollector<'_> {
 
     fn method(&mut self, id: u32) -> LazyResult<()> {
         let method = match self.stored.object(Kind::Method, id)? {
-            Some(Neutral::Method { module, start_svma, name, .. }) => {
+            Some(Neutral::Method { module, start_svma, name, line, .. }) => {
                 let module = present(module).map(ModuleId);
-                Method { module, name: self.string(name), start_svma }
+                Method { module, name: self.string(name), start_svma, line }
             }
-            _ => Method { module: None, name: LOST.to_owned(), start_svma: 0 },
+            _ => Method::named(LOST),
         };
         self.take::<Method>(self.all.name_bytes(&method))?;
         self.all.methods.push(method);
@@ -104,14 +104,17 @@ impl ObjectCollector<'_> {
     /// Adds a location; `lost` is the method of those whose method is lost.
     fn location(&mut self, id: u32, lost: MethodId) -> LazyResult<()> {
         let location = match self.stored.object(Kind::Location, id)? {
-            Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) => Location {
+            Some(Neutral::Location {
+                method, svma, file, line, inline_parent, frame_kind, ..
+            }) => Location {
                 method: if method < lost.0 { MethodId(method) } else { lost },
                 svma,
                 file: present(file).map(|file| self.string(file)),
                 line,
                 inline_parent: present(inline_parent).filter(|it| *it < id).map(LocationId),
+                kind: FrameKind::from_number(frame_kind),
             },
-            _ => Location { method: lost, svma: 0, file: None, line: 0, inline_parent: None },
+            _ => Location::at(lost, 0),
         };
         // A view may name each location by its function and its file.
         let method = self.all.methods.get(location.method.0 as usize);

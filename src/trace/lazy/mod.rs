@@ -17,6 +17,7 @@ mod open;
 mod open_trace;
 mod passed_once;
 mod samples;
+mod shown_frames;
 mod source;
 mod summaries;
 mod time_slices;
@@ -37,6 +38,7 @@ use open_trace::OpenTrace;
 use passed_once::PassedOnce;
 use samples::ThreadSampleReader;
 pub use samples::Window;
+use shown_frames::{LocationRoles, ShownFrames};
 pub use summaries::ThreadSummary;
 use written_samples::WrittenSamples;
 
@@ -54,9 +56,8 @@ use super::{
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("out.trace");
 /// # let mut writer = TraceWriter::create(&path, WriterOptions::default())?;
-/// # let method = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
-/// # let location = Location { method, svma: 0x14, file: None, line: 3, inline_parent: None };
-/// # let location = writer.location(&location)?;
+/// # let method = writer.method(&Method { start_svma: 0x10, ..Method::named("main") })?;
+/// # let location = writer.location(&Location { line: 3, ..Location::at(method, 0x14) })?;
 /// # let thread = Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() };
 /// # let thread = writer.thread(&thread)?;
 /// # writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[location])?;
@@ -80,6 +81,8 @@ pub struct LazyTrace {
     /// The context without what is lost, if reading has found damage. Parts of the other one may be
     /// in use.
     rebuilt: OnceLock<TraceContext>,
+    /// `None` if stacks have all their frames.
+    roles: Option<LocationRoles>,
 }
 
 /// What stays in memory of a trace.
@@ -111,8 +114,34 @@ impl LazyTrace {
             notices: Mutex::new(notices),
             context: TraceContext::default(),
             rebuilt: OnceLock::new(),
+            roles: None,
         };
         trace.with_context()
+    }
+
+    /// Leaves the frames of [`FrameKind::Interpreter`](super::FrameKind::Interpreter) out of all
+    /// stacks from now on, as if they were not there. A stack of nothing else keeps its innermost
+    /// frame. Calls are not changed; [`Self::is_left_out`] tells which ones those of such frames
+    /// are.
+    pub fn leave_out_interpreters(&mut self) {
+        self.roles = Some(LocationRoles::default());
+    }
+
+    /// Returns whether frames are left out of stacks.
+    pub fn leaves_frames_out(&self) -> bool {
+        self.roles.is_some()
+    }
+
+    /// Returns whether the frames at a location are left out of stacks.
+    pub fn is_left_out(&self, location: LocationId) -> Result<bool, TraceError> {
+        match self.roles {
+            Some(_) => self.read(|open_trace| self.shown_frames(open_trace).is_left_out(location)),
+            None => Ok(false),
+        }
+    }
+
+    fn shown_frames<'a>(&'a self, open_trace: &'a OpenTrace) -> ShownFrames<'a> {
+        ShownFrames::of(StoredObjects::of(open_trace), self.roles.as_ref())
     }
 
     /// Reads metadata and threads, which stay in memory.
@@ -245,12 +274,16 @@ impl LazyTrace {
                 let mut once = PassedOnce::default();
                 self.read(|open_trace| {
                     once.again();
+                    let mut shown = self.shown_frames(open_trace);
                     let mut pass = |sample: &Sample, stack: &[LocationId]| {
-                        if once.is_new(stack) {
-                            f(*id, sample, stack);
-                        }
+                        shown.pass(stack, |stack| {
+                            if once.is_new(stack) {
+                                f(*id, sample, stack);
+                            }
+                        });
                     };
-                    ThreadSampleReader::of(open_trace, *id).between(times, &mut pass)
+                    ThreadSampleReader::of(open_trace, *id).between(times, &mut pass)?;
+                    shown.end()
                 })?;
                 once.end()?;
             }
@@ -270,11 +303,15 @@ impl LazyTrace {
         let mut once = PassedOnce::default();
         self.read(|open_trace| {
             once.again();
+            let mut shown = self.shown_frames(open_trace);
             WrittenSamples::of(open_trace, window).for_each(&mut |thread, sample, stack| {
-                if once.is_new(stack) {
-                    f(thread, sample, stack);
-                }
-            })
+                shown.pass(stack, |stack| {
+                    if once.is_new(stack) {
+                        f(thread, sample, stack);
+                    }
+                });
+            })?;
+            shown.end()
         })?;
         once.end()
     }
@@ -314,7 +351,12 @@ impl LazyTrace {
         time_ns: u64,
     ) -> Result<Option<(Sample, Vec<LocationId>)>, TraceError> {
         self.known(thread)?;
-        self.read(|open_trace| ThreadSampleReader::of(open_trace, thread).stack_at(time_ns))
+        self.read(|open_trace| {
+            let found = ThreadSampleReader::of(open_trace, thread).stack_at(time_ns)?;
+            let Some((sample, stack)) = found else { return Ok(None) };
+            let stack = self.shown_frames(open_trace).of_stack(&stack)?.to_vec();
+            Ok(Some((sample, stack)))
+        })
     }
 
     /// Returns a thread as a call without a location, whose children are its roots: those of the

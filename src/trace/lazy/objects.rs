@@ -9,8 +9,8 @@ use crate::trace::kind::Kind;
 use crate::trace::object::{Neutral, Record};
 use crate::trace::resolve::object_bytes;
 use crate::trace::{
-    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, NONE, SIDE, TextId, Thread, TraceError, memory,
+    CallTrace, FrameKind, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method,
+    MethodId, Module, ModuleId, NONE, SIDE, TextId, Thread, TraceError, memory,
 };
 
 /// The name of objects that a damaged file has lost.
@@ -92,20 +92,23 @@ impl<'a> StoredObjects<'a> {
 
     pub(super) fn method(self, id: MethodId) -> LazyResult<Method> {
         Ok(match self.object(Kind::Method, id.0)? {
-            Some(Neutral::Method { module, start_svma, name, .. }) => Method {
+            Some(Neutral::Method { module, start_svma, name, line, .. }) => Method {
                 module: present(module).map(ModuleId),
                 name: self.string(name)?,
                 start_svma,
+                line,
             },
-            _ => Method { module: None, name: LOST.to_owned(), start_svma: 0 },
+            _ => Method::named(LOST),
         })
     }
 
     pub(super) fn location(self, id: LocationId) -> LazyResult<Location> {
         let object = self.object(Kind::Location, id.0)?;
-        let Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) = object else {
+        let Some(Neutral::Location { method, svma, file, line, inline_parent, frame_kind, .. }) =
+            object
+        else {
             let method = MethodId(self.trace.index.neutral_count(Kind::Method)?);
-            return Ok(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
+            return Ok(Location::at(method, 0));
         };
         let inline_parent = present(inline_parent);
         if inline_parent.is_some_and(|parent| parent >= id.0) {
@@ -117,6 +120,7 @@ impl<'a> StoredObjects<'a> {
             file: present(file).map(|file| self.string(file)).transpose()?,
             line,
             inline_parent: inline_parent.map(LocationId),
+            kind: FrameKind::from_number(frame_kind),
         })
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::trace::intern::next_id;
 use crate::trace::{
-    Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId, TextId,
-    Thread, ThreadId, TraceError, Value,
+    FrameKind, Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId,
+    TextId, Thread, ThreadId, TraceError, Value,
 };
 
 /// A table that assigns one id to each distinct value.
@@ -48,6 +48,7 @@ struct MethodEntry {
     module: Option<ModuleId>,
     name: u32,
     start_svma: u64,
+    line: u32,
 }
 
 /// A location whose file is a text id.
@@ -58,6 +59,7 @@ struct LocationEntry {
     file: Option<u32>,
     line: u32,
     inline_parent: Option<LocationId>,
+    kind: FrameKind,
 }
 
 /// All objects that were added to a series.
@@ -95,17 +97,18 @@ impl SeriesObjects {
     pub(super) fn method(&mut self, method: &Method) -> Result<MethodId, TraceError> {
         method.module.map_or(Ok(()), |id| self.module_of(id).map(drop))?;
         let name = self.text(&method.name)?.0;
-        let entry = MethodEntry { module: method.module, name, start_svma: method.start_svma };
+        let Method { module, start_svma, line, .. } = *method;
+        let entry = MethodEntry { module, name, start_svma, line };
         self.methods.id(entry).map(MethodId)
     }
 
     pub(super) fn location(&mut self, location: &Location) -> Result<LocationId, TraceError> {
-        let Location { method, svma, line, inline_parent, .. } = *location;
+        let Location { method, svma, line, inline_parent, kind, .. } = *location;
         self.methods.get("method", method.0)?;
         inline_parent.map_or(Ok(()), |id| self.locations.get("location", id.0).map(drop))?;
         let file = location.file.as_deref().map(|file| self.text(file)).transpose()?;
         let file = file.map(|text| text.0);
-        let entry = LocationEntry { method, svma, file, line, inline_parent };
+        let entry = LocationEntry { method, svma, file, line, inline_parent, kind };
         self.locations.id(entry).map(LocationId)
     }
 
@@ -118,17 +121,17 @@ impl SeriesObjects {
     }
 
     pub(super) fn method_of(&self, id: MethodId) -> Result<Method, TraceError> {
-        let MethodEntry { module, name, start_svma } = *self.methods.get("method", id.0)?;
+        let MethodEntry { module, name, start_svma, line } = *self.methods.get("method", id.0)?;
         let name = self.texts.get("text", name)?.to_string();
-        Ok(Method { module, name, start_svma })
+        Ok(Method { module, name, start_svma, line })
     }
 
     pub(super) fn location_of(&self, id: LocationId) -> Result<Location, TraceError> {
         let entry = *self.locations.get("location", id.0)?;
-        let LocationEntry { method, svma, file, line, inline_parent } = entry;
+        let LocationEntry { method, svma, file, line, inline_parent, kind } = entry;
         let file = file.map(|file| self.texts.get("text", file)).transpose()?;
         let file = file.map(|file| file.to_string());
-        Ok(Location { method, svma, file, line, inline_parent })
+        Ok(Location { method, svma, file, line, inline_parent, kind })
     }
 
     /// Returns the location that this one is inlined into.

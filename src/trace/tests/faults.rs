@@ -146,8 +146,9 @@ fn write_rounds(
     let mut written = [0; 2];
     for round in 0..ROUNDS {
         let name = format!("method {round}");
-        let method = writer.method(&Method { module: Some(module), name, start_svma: round })?;
-        let place = Location { method, svma: round, file: None, line: 0, inline_parent: None };
+        let method =
+            writer.method(&Method { module: Some(module), name, start_svma: round, line: 0 })?;
+        let place = Location::at(method, round);
         let place = writer.location(&place)?;
         for n in 0..20 {
             let which = n as usize % 2;
@@ -358,7 +359,7 @@ fn index_groups_that_wait_for_a_sync_stay_few() {
     let mut behind_most = 0;
     for number in 0..10_000 {
         let name = format!("{number:01000}");
-        writer.method(&Method { module: None, name, start_svma: 0 }).unwrap();
+        writer.method(&Method { module: None, name, start_svma: 0, line: 0 }).unwrap();
         let disk = disk.lock().unwrap();
         behind_most = behind_most.max(disk.files[DATA].len() - disk.synced);
     }

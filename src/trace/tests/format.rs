@@ -197,6 +197,15 @@ fn the_specification_has_every_kind_with_its_number() {
         let line = format!("{}\t{}\t", *kind as u8, kind.name());
         assert_eq!(manual.matches(&line).count(), 1, "{line:?}");
     }
+    for kind in FrameKind::ALL.iter().filter(|kind| **kind != FrameKind::Other) {
+        let line = format!("\n{}\t{}\t", *kind as u8, kind.name());
+        assert_eq!(manual.matches(&line).count(), 1, "{line:?}");
+    }
+    for (number, name) in
+        [(addition::FRAME_KIND, "FRAME_KIND"), (addition::FIRST_LINE, "FIRST_LINE")]
+    {
+        assert_eq!(manual.matches(&format!("\n{number}\t{name}\t")).count(), 1, "{name}");
+    }
     for magic in [DATA_MAGIC, INDEX_MAGIC, FRAME_MAGIC] {
         let bytes: Vec<_> = magic.to_be_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let bytes = bytes.join(" ");

@@ -74,8 +74,16 @@ fn contents() -> [Vec<u8>; 4] {
     for object in [
         Neutral::String { id: 0, text: "m".into() },
         Neutral::Module { id: 0, path: 0, build_id: vec![1] },
-        Neutral::Method { id: 0, module: 0, start_svma: 1, name: 0 },
-        Neutral::Location { id: 0, method: 0, svma: 2, file: 0, line: 3, inline_parent: NONE },
+        Neutral::Method { id: 0, module: 0, start_svma: 1, name: 0, line: 9 },
+        Neutral::Location {
+            id: 0,
+            method: 0,
+            svma: 2,
+            file: 0,
+            line: 3,
+            inline_parent: NONE,
+            frame_kind: 16,
+        },
         Neutral::Thread { id: 0, tid: 1, pid: 1, name: 0, first_seen: 0, ended: u64::MAX },
         Neutral::Metadata { id: 0, key: "k".into(), value: Value::Unsigned(1) },
         Neutral::StackNode { id: 0, parent: NONE, location: 0 },

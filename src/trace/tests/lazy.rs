@@ -359,7 +359,8 @@ fn a_call_whose_header_and_footer_are_at_the_ends_of_blocks_is_complete() {
     writer.finish().unwrap();
     drop((ids, id));
     let mut stream = stream::Stream::new(0);
-    let sites = [infer::Site { method: MethodId(0), inlined: false, file: 0, line: 0 }; 20];
+    let sites =
+        [infer::Site { method: MethodId(0), inlined: false, carries: false, file: 0, line: 0 }; 20];
     let mut blocks = Vec::new();
     stream.begin(0);
     stream.open_call(LocationId(0));

@@ -8,6 +8,7 @@ mod format;
 mod fuzz;
 pub(crate) mod heap;
 mod indices;
+mod kinds;
 mod lazy;
 mod numbers;
 mod recover;
@@ -101,15 +102,10 @@ fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
     for n in 0..count * 10 {
         let name = format!("method{}", n / 10);
         let start_svma = u64::from(n / 10 * 10);
-        let method = Method { module: Some(module), name, start_svma };
+        let method = Method { module: Some(module), name, start_svma, line: 0 };
         let method = writer.method(&method).unwrap();
-        let location = Location {
-            method,
-            svma: n.into(),
-            file: Some("x.c".into()),
-            line: n,
-            inline_parent: None,
-        };
+        let file = Some("x.c".into());
+        let location = Location { file, line: n, ..Location::at(method, n.into()) };
         ids.push(writer.location(&location).unwrap());
     }
     ids

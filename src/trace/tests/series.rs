@@ -35,11 +35,11 @@ fn stack(series: &mut TraceSeries, number: u64) -> Vec<LocationId> {
     let mut stack = Vec::new();
     for name in ["outer", "inlined", "inner"] {
         let name = format!("{name}-{}", number % 7);
-        let method = Method { module: Some(module), name, start_svma: number % 7 };
+        let method = Method { module: Some(module), name, start_svma: number % 7, line: 0 };
         let method = series.method(&method).unwrap();
         let file = Some(format!("{}.c", number % 3));
         let inline_parent = parent.take();
-        let place = Location { method, svma: number % 7, file, line: 3, inline_parent };
+        let place = Location { file, line: 3, inline_parent, ..Location::at(method, number % 7) };
         stack.push(series.location(&place).unwrap());
         parent = stack.last().copied().filter(|_| stack.len() == 1);
     }

@@ -31,11 +31,11 @@ pub(super) fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
     let mut ids = Vec::new();
     for n in 0..count {
         let name = format!("some::module{}::Type::method_{}", n / 50, n / 5);
-        let method = Method { module: None, name, start_svma: n / 5 * 320 };
+        let method = Method { module: None, name, start_svma: n / 5 * 320, line: 0 };
         let method = writer.method(&method).unwrap();
         let svma = n / 5 * 320 + n % 5 * 20;
         let file = Some(format!("/src/module{}/file.rs", n / 100));
-        let location = Location { method, svma, file, line: n as u32, inline_parent: None };
+        let location = Location { file, line: n as u32, ..Location::at(method, svma) };
         ids.push(writer.location(&location).unwrap());
     }
     ids

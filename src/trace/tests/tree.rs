@@ -172,7 +172,7 @@ fn an_inlined_call_outlives_a_move_of_its_address() {
     for svma in [100, 104, 108] {
         // The call moves with its address; its call site's line stays until the last sample.
         let line = if svma == 108 { 8 } else { 7 };
-        let outer = Location { method: MethodId(1), svma, file: None, line, inline_parent: None };
+        let outer = Location { line, ..Location::at(MethodId(1), svma) };
         let parent = writer.location(&outer).unwrap();
         let inlined = Location {
             method: MethodId(2),

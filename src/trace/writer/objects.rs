@@ -38,10 +38,8 @@ impl WrittenObjects {
         if let Some(location) = self.truncated {
             return Ok(location);
         }
-        let method = Method { module: None, name: TRUNCATED.into(), start_svma: 0 };
-        let method = self.tables.method(&method)?;
-        let location = Location { method, svma: 0, file: None, line: 0, inline_parent: None };
-        let location = self.tables.location(&location)?;
+        let method = self.tables.method(&Method::named(TRUNCATED))?;
+        let location = self.tables.location(&Location::at(method, 0))?;
         self.truncated = Some(location);
         Ok(location)
     }

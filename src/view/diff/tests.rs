@@ -34,9 +34,9 @@ impl Build {
         let at = known.unwrap_or(methods.len());
         if at == methods.len() {
             let (module, start_svma) = (Some(ModuleId(0)), at as u64 * 16);
-            methods.push(Method { module, name: name.to_owned(), start_svma });
+            methods.push(Method { module, name: name.to_owned(), start_svma, line: 0 });
             let method = MethodId(at as u32);
-            locations.push(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
+            locations.push(Location::at(method, 0));
         }
         LocationId(at as u32)
     }

@@ -124,14 +124,8 @@ mod tests {
 
     fn filter(include: &[&str], exclude: &[&str]) -> StackFilter {
         let names = ["main", "serve", "std::vec::Vec<T>::push", "[lost]"];
-        let method = |name: &&str| Method { module: None, name: (*name).to_owned(), start_svma: 0 };
-        let location = |number| Location {
-            method: MethodId(number),
-            svma: 0,
-            file: None,
-            line: 0,
-            inline_parent: None,
-        };
+        let method = |name: &&str| Method::named(name);
+        let location = |number| Location::at(MethodId(number), 0);
         let methods = names.iter().map(method).collect();
         let locations = (0..4).map(location).collect();
         let objects = Objects { modules: Vec::new(), methods, locations };
