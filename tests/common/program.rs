@@ -67,7 +67,7 @@ pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
 
 /// Returns the newest Go compiler, if `scripts/test` has installed it.
 pub(crate) fn newest_go() -> Option<PathBuf> {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("tools");
     Some(tools.join("go-1.27/go/bin/go")).filter(|go| go.exists())
 }
 
