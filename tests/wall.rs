@@ -1,6 +1,6 @@
 //! Wall clock time of real programs, against what they measure themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -26,9 +26,20 @@ struct Spent {
     calls: BTreeMap<(Option<u32>, Option<String>), u64>,
     first_ns: u64,
     last_ns: u64,
+    /// The times of its checks.
+    checks_ns: BTreeSet<u64>,
 }
 
 impl Spent {
+    /// Returns the mean square of the time between the two checks around a random moment, in
+    /// microseconds.
+    fn mean_square_gap(&self) -> f64 {
+        let times: Vec<u64> = self.checks_ns.iter().copied().collect();
+        let gaps = || times.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1000.0);
+        // A long gap is around more moments than a short one.
+        gaps().map(|gap| gap.powi(3)).sum::<f64>() / gaps().sum::<f64>().max(1.0)
+    }
+
     fn all(&self) -> u64 {
         self.states.values().sum()
     }
@@ -70,6 +81,7 @@ fn spent(trace: &Trace) -> BTreeMap<(String, u32), Spent> {
             *spent.calls.entry(call).or_default() += us;
             spent.first_ns = if spent.first_ns == 0 { sample.time_ns } else { spent.first_ns };
             spent.last_ns = sample.time_ns;
+            spent.checks_ns.insert(sample.time_ns);
         });
         threads.insert((thread.thread().name.clone(), thread.thread().tid), spent);
     }
@@ -105,16 +117,14 @@ fn expect_balance(outcome: &Outcome, elapsed: u64, spent: &Spent, name: &str) {
     assert!(error.abs() < 1.0, "{name}: {all} us of {elapsed}\n{spent:?}\n{}", outcome.text());
 }
 
-/// Returns how far a share may be off, in percent of the recording.
+/// Returns how far a share of a thread's time may be off, in percent of the recording.
 ///
 /// Each boundary between two parts of a program is seen at one of the checks around it. Its error
 /// has a triangular distribution, as wide as the time between two checks. Four standard errors of
 /// their sum are exceeded once in ten thousand recordings.
-fn boundary_error(trace: &Trace, threads: usize, boundaries: u64) -> f64 {
-    let elapsed = elapsed_us(trace) as f64;
-    let gap = elapsed * threads as f64 / trace.number("wall.looks") as f64;
-    let error = (boundaries as f64).sqrt() * gap / 6f64.sqrt();
-    400.0 * error / elapsed
+fn boundary_error(trace: &Trace, thread: &Spent, boundaries: u64) -> f64 {
+    let error = (boundaries as f64 * thread.mean_square_gap() / 6.0).sqrt();
+    400.0 * error / elapsed_us(trace) as f64
 }
 
 fn check_shares(mode: &str) {
@@ -136,7 +146,7 @@ fn check_shares(mode: &str) {
     let own = ["sleeping", "locked", "computing"].map(|part| target.fact(&format!("{part}_ns")));
     let own_all: u64 = own.iter().sum();
     let elapsed = elapsed_us(&outcome.trace);
-    let tolerance = boundary_error(&outcome.trace, threads.len(), 2 * target.fact("rounds"));
+    let tolerance = boundary_error(&outcome.trace, worker, 2 * target.fact("rounds"));
     for (part, own) in ["sleeping_part", "locked_part", "computing_part"].iter().zip(own) {
         let (seen, known) = (worker.percent_in(part), percent(own, own_all));
         assert!(
