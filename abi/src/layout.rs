@@ -61,8 +61,10 @@ pub const THREAD_SLOTS: usize = 16384;
 pub const SCRATCH_OFFSET: u64 = 0x100_0000;
 /// Size of one thread slot's scratch memory in bytes.
 pub const SCRATCH_STRIDE: u64 = HANDLER_STACK_OFFSET + HANDLER_STACK_BYTES;
+/// Maximum number of frame words of a sample: program counters and managed frames.
+pub const FRAME_WORDS_MAX: usize = 2048;
 /// Offset of the handler's stack within a thread slot's scratch memory, a multiple of 16.
-pub const HANDLER_STACK_OFFSET: u64 = 0x2000;
+pub const HANDLER_STACK_OFFSET: u64 = 0x4000;
 /// Size of that stack in bytes: more than the handler needs there.
 pub const HANDLER_STACK_BYTES: u64 = 0x1000;
 /// The most bytes of the thread's own stack that the handler needs below the kernel's signal frame.
@@ -71,7 +73,7 @@ pub const HANDLER_NEED_BYTES: u64 = 512;
 /// Maximum number of recorded frames of a stack. A deeper stack is marked truncated.
 pub const DEPTH_MAX: usize = 1024;
 /// Offset of the first trace table.
-pub const TRACE_TABLES_OFFSET: u64 = 0x1200_0000;
+pub const TRACE_TABLES_OFFSET: u64 = 0x1600_0000;
 /// Size reserved for each trace table in bytes.
 pub const TRACE_TABLE_STRIDE: u64 = 0x400_0000;
 /// Number of trace tables: three roles, and spares that replace a table held by a dead or stopped
@@ -309,6 +311,17 @@ pub enum Counter {
     TimingDiscarded = 36,
     /// Context tables that a handler could not read, because the application had withdrawn them.
     TableUnreadable = 37,
+    /// Samples of threads that run no code of a runtime, in a process that has one.
+    RuntimeIdle = 38,
+    /// Samples of threads whose thread pointer does not lead to a block of their own, so that the
+    /// handler followed no managed frames.
+    RuntimeForeignThread = 39,
+    /// Lists of managed frames that were unreadable, as a whole or from some frame on.
+    RuntimeUnreadable = 40,
+    /// Lists of managed frames that were too long for the sample.
+    RuntimeDepth = 41,
+    /// Managed frames whose object was not of the expected type.
+    RuntimeForeignObject = 42,
 }
 /// Number of counter words. There are more than [`Counter`] uses, for growth.
 pub const COUNTERS: usize = 64;
@@ -423,7 +436,8 @@ mod asserts {
     const _: () =
         assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
     const _: () = assert!(THREAD_SLOTS <= 1 << TIMER_SLOT_BITS);
-    const _: () = assert!(HANDLER_STACK_OFFSET >= DEPTH_MAX as u64 * 8);
+    const _: () = assert!(HANDLER_STACK_OFFSET >= FRAME_WORDS_MAX as u64 * 8);
+    const _: () = assert!(FRAME_WORDS_MAX > DEPTH_MAX);
     const _: () = assert!(SCRATCH_OFFSET.is_multiple_of(16) && SCRATCH_STRIDE.is_multiple_of(16));
     const _: () =
         assert!(TRACE_TABLES_OFFSET + TRACE_TABLES as u64 * TRACE_TABLE_STRIDE <= DATA_LEN);

@@ -87,10 +87,10 @@ impl DataSegment {
         }
     }
 
-    /// Returns the frame buffer of a thread slot: [`layout::DEPTH_MAX`] words. `None` if there is
-    /// no such slot.
+    /// Returns the frame buffer of a thread slot: [`layout::FRAME_WORDS_MAX`] words. `None` if there
+    /// is no such slot.
     pub fn scratch<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
-        self.scratch_part(slot, 0, layout::DEPTH_MAX)
+        self.scratch_part(slot, 0, layout::FRAME_WORDS_MAX)
     }
 
     /// Returns the handler's stack of a thread slot. `None` if there is no such slot.

@@ -29,6 +29,7 @@ pub mod own_stack;
 pub mod prime;
 pub mod probe;
 pub mod rate;
+pub mod runtime;
 pub mod sample;
 pub mod signal;
 pub mod stack;

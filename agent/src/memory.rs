@@ -235,7 +235,7 @@ mod tests {
         let mut words = NO_MODULES;
         // The first and only writable range is the stack.
         (words[8], words[10]) = (1 << 32, 1 << 32);
-        (words[11], words[12]) = (base, base + 4 * PAGE);
+        (words[12], words[13]) = (base, base + 4 * PAGE);
         let segment = Aligned(words);
         // SAFETY: aligned, as long as said, lives longer.
         let tables = unsafe { Tables::new(segment.0.as_ptr().cast(), size_of::<Aligned>()) };

@@ -187,7 +187,7 @@ fn store(
     let epoch = control.window_epoch.load(Ordering::Relaxed);
     let probe_failed = &control.counters[Counter::ProbeFailed as usize];
     let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
-    let walked = stack::walk(data, thread.index, snapshot, &registers, &mut memory);
+    let walked = stack::walk(data, thread, snapshot, &registers, &mut memory);
     let Some((stack, end)) = walked else {
         return control.count(Counter::Broken);
     };

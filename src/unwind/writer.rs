@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use traceprof_abi::ABI_VERSION;
+use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::unwind::tables::{ALIGN, Header, MAGIC, ModuleHead, Range};
 
 use super::compile::ModuleTable;
@@ -69,6 +70,7 @@ pub struct TableWriter<'a> {
     generation: u64,
     epoch: u32,
     stack_end: u64,
+    runtimes: Vec<RuntimeBlock>,
     current: Option<Area>,
     /// Replaced snapshots that a handler may still read.
     retired: Vec<Area>,
@@ -90,6 +92,7 @@ impl<'a> TableWriter<'a> {
             generation: 0,
             epoch: 0,
             stack_end: 0,
+            runtimes: Vec::new(),
             current: None,
             retired: Vec::new(),
             free: Vec::new(),
@@ -150,6 +153,11 @@ impl<'a> TableWriter<'a> {
         self.stack_end = end;
     }
 
+    /// Sets the runtimes of later snapshots. Frame words name a runtime by its position here.
+    pub fn set_runtimes(&mut self, runtimes: Vec<RuntimeBlock>) {
+        self.runtimes = runtimes;
+    }
+
     /// Publishes the target's mappings: the executable ranges, and the ranges [lo, hi) that can be
     /// read and written. Both may be in any order. Empty ranges are left out.
     pub fn publish(
@@ -176,11 +184,13 @@ impl<'a> TableWriter<'a> {
         let head = u64::from(ranges.len() as u32) | (writable.len() as u64) << 32;
         let stack = writable.iter().position(|(_, end)| *end == self.stack_end);
         let stack = stack.map_or(0, |number| number as u64 + 1);
-        let mut words = vec![head, self.generation + 1, u64::from(self.epoch) | stack << 32];
+        let epoch = u64::from(self.epoch) | stack << 32;
+        let mut words = vec![head, self.generation + 1, epoch, self.runtimes.len() as u64];
         for range in &ranges {
             words.extend([range.start, range.end, range.bias, u64::from(range.module)]);
         }
         words.extend(writable.iter().flat_map(|&(lo, hi)| [lo, hi]));
+        words.extend(self.runtimes.iter().flat_map(RuntimeBlock::words));
         let area = self.snapshot_area(words.len() as u64 * 8)?;
         self.write(area.offset, &le_bytes(&words, |word| word.to_le_bytes()));
         // Release: pairs with the Acquire in `Tables::snapshot`; makes this snapshot and the

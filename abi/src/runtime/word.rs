@@ -145,7 +145,9 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::unwind::RETURN_ADDRESS;
+
+    /// The mark of a return address.
+    const RETURN_ADDRESS: u64 = 1 << 63;
 
     fn frame(object: u64, flags: u8) -> ManagedFrame {
         ManagedFrame { object, flags, position: u32::MAX - 1, cookie: 0x8000_0001 }

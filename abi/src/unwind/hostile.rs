@@ -138,6 +138,9 @@ fn random_segments_end_every_walk() {
         if let Some(word) = words.get_mut(offset as usize / 16) {
             word[0] = (random.next() % 6) | ((random.next() % 6) << 32);
         }
+        if let Some(word) = words.get_mut(offset as usize / 16 + 1) {
+            word[1] = random.next() % 2;
+        }
         walked += usize::from(walk(&words, &mut random).is_some());
     }
     assert!(walked > 1_000, "only {walked} segments had a valid snapshot");
@@ -151,7 +154,7 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
     head(&mut words, size_of::<Header>() as u64);
     let flat = words.as_flattened_mut();
     // Snapshot at 64: one range [0x1000, 0x5000) with its module at 256.
-    flat[8..15].copy_from_slice(&[1, 1, 0, CODE.0, CODE.1, 0, 256]);
+    flat[8..16].copy_from_slice(&[1, 1, 0, 0, CODE.0, CODE.1, 0, 256]);
     // One row for each block of 256 bytes: blocks at 1024, lows at 2048, ids at 3072, rules at
     // 4096.
     let pair = |low: u64, high: u64| low | high << 32;

@@ -20,6 +20,7 @@
 use core::marker::PhantomData;
 
 use super::rule::Rule;
+use crate::runtime::RuntimeBlock;
 use crate::sync::{AtomicU64, Ordering};
 
 /// First word of a tables segment ("tracetab").
@@ -48,7 +49,8 @@ pub struct Header {
     pub reserved: [AtomicU64; 5],
 }
 
-/// The header of a snapshot. The executable ranges follow it, then the writable ranges.
+/// The header of a snapshot. The executable ranges follow it, then the writable ranges, then the
+/// blocks of runtimes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotHead {
@@ -62,6 +64,10 @@ pub struct SnapshotHead {
     pub epoch: u32,
     /// Index + 1 of the writable range that is the first thread's stack, or 0 for none.
     pub stack: u32,
+    /// Number of runtimes.
+    pub runtimes: u32,
+    /// For growth.
+    pub reserved: u32,
 }
 
 /// An executable range of the target.
@@ -123,7 +129,7 @@ pub struct ModuleHead {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Header>() == 64 && offset_of!(Header, snapshot) == 16);
-    assert!(size_of::<SnapshotHead>() == 24 && offset_of!(SnapshotHead, stack) == 20);
+    assert!(size_of::<SnapshotHead>() == 32 && offset_of!(SnapshotHead, runtimes) == 24);
     assert!(size_of::<Range>() == 32 && offset_of!(Range, module) == 24);
     assert!(size_of::<Writable>() == 16);
     assert!(size_of::<ModuleHead>() == 56 && offset_of!(ModuleHead, default_rule) == 36);
@@ -153,6 +159,8 @@ unsafe impl Plain for Range {}
 unsafe impl Plain for Writable {}
 // SAFETY: as above.
 unsafe impl Plain for ModuleHead {}
+// SAFETY: as above.
+unsafe impl Plain for RuntimeBlock {}
 
 /// A mapped tables segment.
 #[derive(Debug, Clone, Copy)]
@@ -200,10 +208,13 @@ impl Tables {
         let ranges = offset.wrapping_add(size_of::<SnapshotHead>() as u64);
         let writable =
             ranges.wrapping_add(u64::from(head.ranges).wrapping_mul(size_of::<Range>() as u64));
+        let runtimes = writable
+            .wrapping_add(u64::from(head.writable).wrapping_mul(size_of::<Writable>() as u64));
         Some(Snapshot {
             segment,
             ranges: segment.slice(ranges, head.ranges)?,
             writable: segment.slice(writable, head.writable)?,
+            runtimes: segment.slice(runtimes, head.runtimes)?,
             stack: head.stack,
             generation: head.generation,
             epoch: head.epoch as u16,
@@ -222,7 +233,7 @@ impl<'a> Segment<'a> {
     /// Returns `count` values at an offset, if they are within the segment and aligned.
     #[inline]
     fn slice<T: Plain>(self, offset: u64, count: u32) -> Option<&'a [T]> {
-        // No overflow: the product is a u32 times at most 56.
+        // No overflow: the product is a u32 times at most 256.
         let bytes = u64::from(count).wrapping_mul(size_of::<T>() as u64);
         let end = offset.checked_add(bytes)?;
         if end > self.len as u64 || offset & (align_of::<T>() as u64).wrapping_sub(1) != 0 {
@@ -243,6 +254,7 @@ pub struct Snapshot<'a> {
     segment: Segment<'a>,
     ranges: &'a [Range],
     writable: &'a [Writable],
+    runtimes: &'a [RuntimeBlock],
     stack: u32,
     generation: u64,
     epoch: u16,
@@ -282,6 +294,13 @@ impl<'a> Snapshot<'a> {
     /// Returns the epoch of the meaning of addresses: see [`super::trace_flags`].
     pub fn epoch(&self) -> u16 {
         self.epoch
+    }
+
+    /// Returns the runtimes of the process. The recorder publishes them only where programs may
+    /// read their thread pointer.
+    #[inline]
+    pub fn runtimes(&self) -> &'a [RuntimeBlock] {
+        self.runtimes
     }
 
     /// Returns the executable range that contains an address.

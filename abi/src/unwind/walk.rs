@@ -11,6 +11,7 @@
 use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
+use crate::runtime::word::as_pc;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The registers of an architecture from which the unwinding starts.
@@ -77,7 +78,7 @@ pub fn unwind(
     for word in frames {
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
         // Relaxed: the words are the caller's own until it publishes them.
-        word.store((frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
+        word.store(as_pc(frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
         depth = depth.wrapping_add(1);
         if let Err(end) = frame.step(&mut lookup, memory) {
             return Unwound { depth, end };
