@@ -1,4 +1,4 @@
-//! Language runtimes in a live process: where their frames are, and the names of their functions.
+//! ManagedLanguage runtimes in a live process: where their frames are, and the names of their functions.
 //!
 //! A handler stores the managed frames of a thread as identities: addresses of code objects,
 //! positions in them, and cookies ([`traceprof_abi::runtime`]). This module makes the block with
@@ -24,6 +24,7 @@ mod function;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
 mod memory;
+mod outside;
 mod python;
 #[cfg(test)]
 mod tests;
@@ -36,16 +37,20 @@ use traceprof_abi::runtime::RuntimeBlock;
 
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
+pub use outside::managed_frames;
 use python::{CodeReader, PythonExports};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Language {
+pub enum ManagedLanguage {
     /// Python.
     Python,
 }
 
-impl Language {
+impl ManagedLanguage {
+    /// All languages, in the order of their numbers.
+    pub const ALL: [Self; 1] = [Self::Python];
+
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
@@ -78,6 +83,12 @@ impl RuntimeExports {
         Some(Self { python: PythonExports::of(bytes, path)? })
     }
 
+    /// Returns whether a function of this file only carries managed frames: it has this name, or
+    /// none.
+    pub fn is_carrier(&self, function: Option<&str>) -> bool {
+        self.python.is_carrier(function)
+    }
+
     /// Finds the runtime in a process that has loaded the file.
     ///
     /// `bias` is the load bias of the module. `vector` is the layout of the dynamic thread vector,
@@ -104,7 +115,7 @@ pub struct Runtime {
     /// The runtime with its version, such as `Python 3.11.2`.
     pub label: String,
     /// The language of its functions.
-    pub language: Language,
+    pub language: ManagedLanguage,
     /// The code that interprets functions (AVMAs): one range for each contiguous part, that in
     /// which it starts first. Each run of frames that ends with an entry has one native frame in
     /// it. Empty if it was not found.

@@ -57,6 +57,8 @@ pub(super) struct InternTables {
     modules: HashMap<(u32, Vec<u8>), u32>,
     methods: HashMap<(u32, u64, u32, u32), u32>,
     locations: HashMap<InternedLocation, u32>,
+    /// The contents of locations by id.
+    contents: Vec<InternedLocation>,
     sites: Vec<Site>,
     nodes: HashMap<(u32, LocationId), u32>,
     traces: Recent,
@@ -64,7 +66,7 @@ pub(super) struct InternTables {
     pub(super) block: NeutralBlock,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct InternedLocation {
     method: u32,
     svma: u64,
@@ -149,6 +151,26 @@ impl InternTables {
             inline_parent: optional(location.inline_parent.map(|id| id.0)),
             kind: location.kind,
         };
+        self.interned_location(key)
+    }
+
+    /// Returns the location with the same content but for its kind and its inline parent.
+    pub(super) fn location_as(
+        &mut self,
+        id: LocationId,
+        kind: FrameKind,
+        inline_parent: Option<LocationId>,
+    ) -> Result<LocationId, TraceError> {
+        known("location", id.0, self.contents.len())?;
+        if let Some(parent) = inline_parent {
+            known("location", parent.0, self.contents.len())?;
+        }
+        let inline_parent = optional(inline_parent.map(|id| id.0));
+        let content = self.contents[id.0 as usize];
+        self.interned_location(InternedLocation { kind, inline_parent, ..content })
+    }
+
+    fn interned_location(&mut self, key: InternedLocation) -> Result<LocationId, TraceError> {
         if let Some(id) = self.locations.get(&key) {
             return Ok(LocationId(*id));
         }
@@ -164,8 +186,9 @@ impl InternTables {
             inline_parent,
             frame_kind,
         });
-        let (inlined, carries) = (location.inline_parent.is_some(), kind == FrameKind::Interpreter);
-        self.sites.push(Site { method: location.method, inlined, carries, file, line });
+        let (inlined, carries) = (inline_parent != NONE, kind == FrameKind::Interpreter);
+        self.sites.push(Site { method: MethodId(method), inlined, carries, file, line });
+        self.contents.push(key);
         self.locations.insert(key, id);
         Ok(LocationId(id))
     }

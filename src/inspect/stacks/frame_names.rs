@@ -5,7 +5,7 @@ use std::io;
 
 use traceprof_abi::unwind::RETURN_ADDRESS;
 
-use crate::record::name::frames::{ModuleAddress, by_module, fallback, locate};
+use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
 use crate::record::name::symbolizers;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::Resolved;

@@ -2,6 +2,7 @@
 //! threads and addresses as plain owned values.
 
 pub(crate) mod contexts;
+pub(crate) mod functions;
 pub(crate) mod mapped;
 pub(crate) mod process;
 pub(crate) mod raw_stacks;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use traceprof_abi::storage::log::Sample;
 
+use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::raw_stacks::Slices;
 use crate::record::batch::traces::{Collection, TraceEntry, empty};
 use crate::record::target::modules::AddressMap;
@@ -29,6 +31,8 @@ const SAMPLES_LEAST: usize = 4096;
 pub(crate) struct Batch {
     /// The call traces: new ones and all preserved ones.
     pub(crate) traces: Collection,
+    /// The functions that the new traces are the first to use.
+    pub(crate) functions: NewFunctions,
     /// The raw stacks of samples that did not reach their root, until the recorder has unwound
     /// them.
     pub(crate) slices: Slices,
@@ -111,6 +115,7 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.traces.clear();
         self.slices.clear();
+        self.functions.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.texts.clear();
         self.numbers.clear();

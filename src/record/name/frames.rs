@@ -4,18 +4,23 @@
 //! - Nothing here waits for a symbolizer. An address whose name does not arrive in time is written
 //!   without a name and counted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::unwind::{lookup_avma, trace_epoch};
+use traceprof_abi::runtime::word::{sections, split};
+use traceprof_abi::unwind::{EndReason, lookup_avma, trace_end, trace_epoch};
 
+use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::traces::Collection;
+use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
 use crate::record::name::jit::JitNames;
 use crate::record::name::jvm::MapRequests;
+use crate::record::name::managed::count::ManagedCount;
+use crate::record::name::managed::locations::ManagedLocations;
+use crate::record::name::managed::order::{PlacedFrame, interleave};
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
 use crate::record::target::jit_dump::DumpFile;
@@ -25,9 +30,6 @@ use crate::trace::{
     FrameKind, Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries,
     Value,
 };
-
-/// An address: the module's index (`None` outside all modules) and the SVMA in it.
-pub(crate) type ModuleAddress = (Option<u32>, u64);
 
 /// How long samples wait for names from a runtime.
 ///
@@ -66,6 +68,8 @@ pub(crate) struct NamedStack {
     pub(crate) times_ns: Range<u64>,
     /// Whether any location is in generated code.
     pub(crate) has_own_code: bool,
+    /// The managed frames, if there are any.
+    pub(crate) managed: Option<Box<ManagedCount>>,
 }
 
 /// Locations by address, over one recording.
@@ -87,6 +91,10 @@ pub(crate) struct FrameNames {
     open: BTreeSet<u64>,
     /// The number of requests so far.
     asked: u64,
+    /// The functions of runtimes.
+    managed: ManagedLocations,
+    /// Locations of functions that carry managed frames.
+    carriers: HashSet<LocationId>,
     /// The number of addresses that were written before their names were known.
     pub(crate) unnamed: u64,
 }
@@ -124,6 +132,8 @@ impl FrameNames {
             awaited: VecDeque::new(),
             open: BTreeSet::new(),
             asked: 0,
+            managed: ManagedLocations::default(),
+            carriers: HashSet::new(),
             unnamed: 0,
         }
     }
@@ -136,7 +146,7 @@ impl FrameNames {
         let new = traces.entries().iter().filter(|entry| !entry.preserved);
         let words = new.flat_map(|entry| {
             let epoch = trace_epoch(entry.flags);
-            traces.frames_of(entry).iter().map(move |word| (*word, epoch))
+            split(traces.frames_of(entry)).0.iter().map(move |word| (*word, epoch))
         });
         // No file has names for addresses outside all modules.
         let is_wanted = |address: &ModuleAddress| {
@@ -165,7 +175,7 @@ impl FrameNames {
         }
         let mut addresses = 0;
         for entry in traces.entries().iter().filter(|entry| !entry.preserved) {
-            for word in traces.frames_of(entry) {
+            for word in split(traces.frames_of(entry)).0 {
                 let (module, (_, avma)) = locate(map, *word, trace_epoch(entry.flags));
                 let is_wanted = module.is_none()
                     && self.jit.find(avma, u64::MAX - 1).resolved.is_none()
@@ -221,7 +231,14 @@ impl FrameNames {
         }
         let index = module.map(|module| module.index);
         for (position, svma) in answer.svmas.iter().enumerate() {
-            let locations = write(writer, id, module, *svma, answer.resolved.get(position))?;
+            let resolved = answer.resolved.get(position);
+            let locations = write(writer, id, module, *svma, resolved)?;
+            if let Some(module) = module.filter(|module| module.runtime.is_some()) {
+                let names = names(resolved);
+                let carriers = locations.iter().zip(names);
+                let carriers = carriers.filter(|(_, name)| module.is_carrier(*name));
+                self.carriers.extend(carriers.map(|(location, _)| *location));
+            }
             self.locations_by_address.insert((index, *svma), Some(locations.into()));
         }
         Ok(())
@@ -241,33 +258,124 @@ impl FrameNames {
         Ok(())
     }
 
-    /// Returns the locations of a trace at a time; unknown addresses get no name.
+    /// Returns the locations of a trace with these flags at a time; unknown addresses get no name.
     pub(crate) fn stack(
         &mut self,
         writer: &mut TraceSeries,
         addresses: &AddressMap,
-        (frames, epoch): (&[u64], u16),
+        (frames, flags): (&[u64], u32),
         time_ns: u64,
     ) -> Result<NamedStack, TraceError> {
+        let (natives, managed) = split(frames);
         let locations = Vec::with_capacity(frames.len());
-        let mut named = NamedStack { locations, times_ns: 0..u64::MAX, has_own_code: false };
-        for frame in frames.iter().rev() {
-            let (module, address) = locate(addresses, *frame, epoch);
-            let Some(module) = module else {
-                self.push_generated(writer, (address.1, time_ns), &mut named)?;
-                continue;
-            };
-            if let Some(Some(known)) = self.locations_by_address.get(&address) {
-                named.locations.extend(known);
-                continue;
-            }
-            self.unnamed += 1;
-            let id = self.module(writer, Some(module))?;
-            let locations = write(writer, id, Some(module), address.1, None)?;
-            named.locations.extend(&locations);
-            self.locations_by_address.insert(address, Some(locations.into()));
+        let mut named =
+            NamedStack { locations, times_ns: 0..u64::MAX, has_own_code: false, managed: None };
+        if !managed.is_empty() {
+            self.push_mixed(writer, addresses, (frames, flags, time_ns), &mut named)?;
+            return Ok(named);
+        }
+        for frame in natives.iter().rev() {
+            let at = (*frame, trace_epoch(flags), time_ns);
+            self.push_native(writer, addresses, at, &mut named)?;
         }
         Ok(named)
+    }
+
+    /// Adds the locations of a native frame in an epoch at a time.
+    fn push_native(
+        &mut self,
+        writer: &mut TraceSeries,
+        addresses: &AddressMap,
+        (frame, epoch, time_ns): (u64, u16, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let (module, address) = locate(addresses, frame, epoch);
+        let Some(module) = module else {
+            return self.push_generated(writer, (address.1, time_ns), named);
+        };
+        if let Some(Some(known)) = self.locations_by_address.get(&address) {
+            named.locations.extend(known);
+            return Ok(());
+        }
+        self.unnamed += 1;
+        let id = self.module(writer, Some(module))?;
+        let locations = write(writer, id, Some(module), address.1, None)?;
+        if module.is_carrier(None) {
+            self.carriers.extend(&locations);
+        }
+        named.locations.extend(&locations);
+        self.locations_by_address.insert(address, Some(locations.into()));
+        Ok(())
+    }
+
+    /// Adds the locations of a stack with managed frames.
+    ///
+    /// Native frames that only carry managed ones get another kind, so that views can hide them.
+    fn push_mixed(
+        &mut self,
+        writer: &mut TraceSeries,
+        addresses: &AddressMap,
+        (frames, flags, time_ns): (&[u64], u32, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let (natives, epoch) = (split(frames).0, trace_epoch(flags));
+        let is_complete = trace_end(flags) == EndReason::Root as u16;
+        let loop_of = |at: usize| addresses.loop_at(lookup_avma(natives[at]));
+        let placed = interleave((natives.len(), is_complete), loop_of, sections(frames));
+        let is_managed = |it: &PlacedFrame| matches!(it, PlacedFrame::Managed(..));
+        let outermost = placed.iter().position(is_managed).unwrap_or(placed.len());
+        let mut count = ManagedCount::default();
+        for (index, frame) in placed.iter().enumerate() {
+            match frame {
+                PlacedFrame::Native(at) => {
+                    let before = named.locations.len();
+                    self.push_native(writer, addresses, (natives[*at], epoch, time_ns), named)?;
+                    let is_carrier = index < outermost && is_complete
+                        || loop_of(*at).is_some()
+                        || addresses.is_trampoline(lookup_avma(natives[*at]));
+                    if outermost < placed.len() {
+                        self.mark_carriers(writer, &mut named.locations[before..], is_carrier)?;
+                    }
+                }
+                PlacedFrame::Managed(number, frame) => {
+                    let Some(runtime) = addresses.runtimes.get(usize::from(*number)) else {
+                        continue;
+                    };
+                    let location = self.managed.of(writer, runtime, (*number, frame))?;
+                    named.locations.extend(location.id);
+                    count.count(location);
+                }
+            }
+        }
+        named.managed = Some(Box::new(count));
+        Ok(())
+    }
+
+    /// Gives another kind to locations that only carry managed frames: to all locations of a native
+    /// frame, or to those of such functions.
+    fn mark_carriers(
+        &self,
+        writer: &mut TraceSeries,
+        locations: &mut [LocationId],
+        are_all: bool,
+    ) -> Result<(), TraceError> {
+        let mut parent = None;
+        let mut is_changed = false;
+        for location in locations {
+            let is_carrier = are_all || self.carriers.contains(location);
+            is_changed |= is_carrier;
+            if is_changed {
+                let kind = if is_carrier { FrameKind::Interpreter } else { FrameKind::Native };
+                *location = writer.location_as(*location, kind, parent)?;
+            }
+            parent = Some(*location);
+        }
+        Ok(())
+    }
+
+    /// Takes over the functions that a batch is the first to use.
+    pub(crate) fn learn_functions(&mut self, new: &NewFunctions) {
+        self.managed.learn(new);
     }
 
     /// Returns the trace's id of a module.
@@ -296,6 +404,7 @@ impl FrameNames {
     /// Starts another program in the process.
     pub(crate) fn start_program(&mut self) {
         self.jit.start_program();
+        self.managed.start_program();
         self.generated.clear();
         self.requested.clear();
     }
@@ -341,42 +450,6 @@ impl FrameNames {
     }
 }
 
-/// Groups the wanted addresses of frame words and their epochs by module, each address once.
-///
-/// The groups are in the order of the modules' numbers.
-pub(crate) fn by_module(
-    words: impl Iterator<Item = (u64, u16)>,
-    addresses: &AddressMap,
-    is_wanted: impl Fn(&ModuleAddress) -> bool,
-) -> Vec<SymbolQuery> {
-    let mut wanted: BTreeMap<Option<u32>, SymbolQuery> = BTreeMap::new();
-    for (word, epoch) in words {
-        let (module, address) = locate(addresses, word, epoch);
-        if is_wanted(&address) {
-            let wanted = wanted.entry(address.0).or_default();
-            wanted.module = module.cloned();
-            wanted.svmas.push(address.1);
-        }
-    }
-    wanted.into_values().map(SymbolQuery::deduplicated).collect()
-}
-
-/// Finds the module of a frame word in an epoch, and the address in that module.
-pub(crate) fn locate(
-    addresses: &AddressMap,
-    frame: u64,
-    epoch: u16,
-) -> (Option<&Arc<LoadedModule>>, ModuleAddress) {
-    let avma = lookup_avma(frame);
-    match addresses.find_at(avma, epoch) {
-        Some(range) => match &range.module {
-            Some(module) => (Some(module), (Some(module.index), avma.wrapping_sub(range.bias))),
-            None => (None, (None, avma)),
-        },
-        None => (None, (None, avma)),
-    }
-}
-
 /// Writes the locations of one address: the physical function, then the functions inlined into it.
 fn write(
     writer: &mut TraceSeries,
@@ -418,49 +491,10 @@ fn write(
     Ok(locations)
 }
 
-/// Returns the name of code without a symbol, and the start of its function.
-///
-/// The start comes from the unwind information and distinguishes functions.
-pub(crate) fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64) {
-    let Some(module) = module else { return ("[unknown]".to_string(), 0) };
-    let file = Path::new(&module.path).file_name();
-    let file = file.map_or_else(|| module.path.clone(), |name| name.to_string_lossy().into_owned());
-    let start = module.function_start(svma).unwrap_or(svma);
-    (format!("[{file}+{start:#x}]"), start)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use super::*;
-    use crate::symbol::ElfFile;
-
-    #[test]
-    fn code_without_a_symbol_is_named_by_its_file_and_the_start_of_its_function() {
-        let module = |path: &str| {
-            let file = File::open("/proc/self/exe").unwrap();
-            let elf = ElfFile::new(file.into(), path.to_owned(), Vec::new());
-            let functions = [(0x1000, 0x20), (0x1020, 0x10), (0x2000, 8)];
-            LoadedModule::for_test(0, path, elf).with_functions(&functions)
-        };
-        let library = module("/usr/lib/libx y.so.1");
-        for (svma, start) in [
-            (0xfff, 0xfff),
-            (0x1000, 0x1000),
-            (0x101f, 0x1000),
-            (0x1020, 0x1020),
-            (0x102f, 0x1020),
-            (0x1030, 0x1030),
-            (0x1fff, 0x1fff),
-            (0x2007, 0x2000),
-            (u64::MAX, u64::MAX),
-        ] {
-            let expected = (format!("[libx y.so.1+{start:#x}]"), start);
-            assert_eq!(fallback(Some(&library), svma), expected, "{svma:#x}");
-        }
-        assert_eq!(fallback(Some(&module("[vdso]")), 0x1004).0, "[[vdso]+0x1000]");
-        assert_eq!(fallback(Some(&module("/..")), 0x1004).0, "[/..+0x1000]");
-        assert_eq!(fallback(None, 0x1004), ("[unknown]".to_owned(), 0));
-    }
+/// Returns the names of the locations of one address: of the physical function, then of the
+/// functions inlined into it.
+fn names(resolved: Option<&Resolved>) -> impl Iterator<Item = Option<&str>> {
+    let function = resolved.and_then(|it| it.function.as_ref()).map(|it| it.name.as_str());
+    let inlined = resolved.map_or(&[][..], |it| &it.inlined);
+    std::iter::once(function).chain(inlined.iter().map(|it| Some(it.name.as_str())))
 }

@@ -17,6 +17,7 @@
 use crate::record::batch::mapped::Mapped;
 use std::ops::Range;
 
+use traceprof_abi::runtime::word::split;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::{EndReason, lookup_avma, trace_epoch, trace_flags};
 
@@ -144,11 +145,11 @@ impl MappingChanges {
         let mut wrong: Vec<(usize, u32)> = Vec::new();
         for (index, sample) in batch.samples.iter().enumerate() {
             let Some(entry) = batch.traces.get(sample.trace_id) else { continue };
-            let frames = batch.traces.frames_of(entry);
+            let (frames, sections) = split(batch.traces.frames_of(entry));
             let unwound = (sample.time, trace_epoch(entry.flags));
             if let Some((kept, epoch)) = self.misread(unwound, frames, addresses) {
                 let flags = trace_flags(EndReason::NoModule, epoch);
-                let number = self.traces.number(&frames[..kept], flags);
+                let number = self.traces.number(&[&frames[..kept], sections].concat(), flags);
                 self.traces.weigh(number, u64::from(sample.weight));
                 wrong.push((index, number));
             }

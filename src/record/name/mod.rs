@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use self::contexts::{ContextStats, Contexts};
 use self::jvm::JvmNames;
+use self::managed::reader::FunctionReader;
 use self::mapping_changes::MappingChanges;
 use crate::proc::{self, Mapping};
 use crate::record::batch::Batch;
@@ -18,10 +19,12 @@ use crate::record::store::Store;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
 
+pub(crate) mod addresses;
 pub(crate) mod contexts;
 pub(crate) mod frames;
 pub(crate) mod jit;
 pub(crate) mod jvm;
+pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
@@ -38,6 +41,8 @@ pub(crate) struct Namer<'a> {
     jvm: &'a mut JvmNames,
     /// The contexts of threads: spans and tags.
     pub(crate) contexts: &'a mut Contexts,
+    /// Reads the functions of runtimes.
+    functions: FunctionReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
     refresh: Periodic,
@@ -96,6 +101,7 @@ impl<'a> Namer<'a> {
         Self {
             jvm,
             contexts,
+            functions: FunctionReader::default(),
             addresses: attached.modules().current(),
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
@@ -197,6 +203,13 @@ impl<'a> Namer<'a> {
     pub(crate) fn recycle(&mut self, attached: &mut Attached<'_>) {
         attached.modules().recycle();
         self.contexts.recycle();
+    }
+
+    /// Reads the functions that the new traces of a batch are the first to use.
+    pub(crate) fn read_functions(&mut self, batch: &mut Batch, pid: i32) {
+        if !self.has_left {
+            self.functions.read(batch, &self.addresses.runtimes, pid);
+        }
     }
 
     /// Corrects samples that were taken between a mapping and its discovery.

@@ -106,6 +106,7 @@ impl Accounting<'_> {
         set("lost.thread unknown", self.totals.unattributed);
         set("lost.size limit", self.totals.left_out);
         set("unnamed_addresses", self.totals.unnamed);
+        self.totals.managed.numbers().for_each(|(key, number)| set(&key, number));
         counted::numbers(self.program_run).into_iter().for_each(|(key, number)| set(key, number));
         set("followed_outside", self.program_run.store.unwound_outside);
         set("corrected_for_remaps", self.program_run.names.corrected);
@@ -171,6 +172,9 @@ impl Accounting<'_> {
         if self.totals.unnamed > 0 {
             let count = self.totals.unnamed;
             line("names", format!("{count} addresses were written before their names were found"));
+        }
+        for (language, text) in self.totals.managed.lines() {
+            line(language, text);
         }
         line("CPU time", self.cpu());
         if let Some(cost) = self.program_run.overhead.line() {

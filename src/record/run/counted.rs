@@ -5,7 +5,7 @@ use traceprof_abi::layout::Counter;
 use crate::record::session::program_run::ProgramRun;
 
 /// Counters and their names in the metadata.
-const NAMES: [(Counter, &str); 26] = [
+const NAMES: [(Counter, &str); 31] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::PutHits, "put_hits"),
@@ -32,6 +32,11 @@ const NAMES: [(Counter, &str); 26] = [
     (Counter::PrimeFailed, "primings_failed"),
     (Counter::ReleaseFailed, "hazard_releases_failed"),
     (Counter::SliceLost, "stack_slices_lost"),
+    (Counter::RuntimeIdle, "samples_without_managed_frames"),
+    (Counter::RuntimeForeignThread, "managed_frames.thread_unknown"),
+    (Counter::RuntimeUnreadable, "managed_frames.unreadable"),
+    (Counter::RuntimeDepth, "managed_frames.too_deep"),
+    (Counter::RuntimeForeignObject, "managed_frames.foreign_object"),
 ];
 
 /// Returns the numbers for the metadata, by name.

@@ -90,6 +90,8 @@ impl Session<'_> {
         rotation.batch().flush = is_flush;
         rotation.origin.is_complete = self.store.drain(rotation.batch());
         fault::at(FaultPoint::RecordDrained);
+        // At once: the target may free them.
+        self.namer.read_functions(rotation.batch(), self.attached.pid());
         if rotation.origin.is_complete {
             self.namer.recycle(&mut self.attached);
         }
@@ -101,6 +103,7 @@ impl Session<'_> {
         let mut rotation = self.rotation(None, has_events);
         rotation.batch().flush = true;
         self.store.drain_remaining(rotation.batch());
+        self.namer.read_functions(rotation.batch(), self.attached.pid());
         DrainedRotation(rotation)
     }
 
@@ -147,6 +150,8 @@ impl Session<'_> {
             Some(wall) => self.store.off_cpu(batch, wall),
             None => Vec::new(),
         };
+        // Those of threads that sleep.
+        self.namer.read_functions(batch, self.attached.pid());
         batch.sort();
         self.namer.contexts.carry(&mut batch.samples);
         self.store.collector.preserve(batch);

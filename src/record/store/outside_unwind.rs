@@ -9,6 +9,7 @@
 //! - No stack memory beyond the slice is used: the thread has run on since.
 
 use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::runtime::word::split;
 use traceprof_abi::storage::slice::Slice;
 use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, trace_flags};
 
@@ -46,9 +47,11 @@ impl OutsideUnwinder {
             if slice.generation == snapshot.generation() {
                 continue;
             }
-            let known = batch.traces.get(sample.trace_id).map_or(0, |entry| entry.depth());
-            let stack = self.unwind(slice, bytes, pid, snapshot);
-            if stack.end == EndReason::Root || stack.frames.len() > known {
+            let known = batch.traces.get(sample.trace_id);
+            let (known, sections) = split(known.map_or(&[], |it| batch.traces.frames_of(it)));
+            let mut stack = self.unwind(slice, bytes, pid, snapshot);
+            if stack.end == EndReason::Root || stack.frames.len() > known.len() {
+                stack.frames.extend(sections);
                 let flags = trace_flags(stack.end, snapshot.epoch());
                 let number = self.traces.number(&stack.frames, flags);
                 self.traces.weigh(number, u64::from(sample.weight));

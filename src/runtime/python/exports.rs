@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use object::elf::EM_X86_64;
 
+use super::carriers::is_carrier;
 use super::decode::{cold_part, thread_local_in, variables_in};
 use super::version::PythonVersion;
 use crate::elf::{Definition, Elf, ThreadLocals, TlsAccess};
@@ -47,6 +48,12 @@ pub(in crate::runtime) struct PythonExports {
 }
 
 impl PythonExports {
+    /// Returns whether a function of this file only carries Python frames: it has this name, or
+    /// none.
+    pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
+        is_carrier(function)
+    }
+
     /// Reads a file. `None` if it defines no interpreter.
     pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
         let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;

@@ -13,7 +13,7 @@ use super::published::{Refused, published};
 use super::text::Texts;
 use super::threads::{NotFound, Threads};
 use crate::runtime::memory::{self, TargetMemory};
-use crate::runtime::{Language, Runtime, Unsupported};
+use crate::runtime::{ManagedLanguage, Runtime, Unsupported};
 
 /// Offsets in a type: of the pointer to its name, and of the size of its objects.
 const TYPE_NAME: u64 = 24;
@@ -85,7 +85,7 @@ impl PythonExports {
         Runtime {
             block: RuntimeBlock::of_python(&layout),
             label: self.version.to_string(),
-            language: Language::Python,
+            language: ManagedLanguage::Python,
             loops: self.loops.iter().map(range).collect(),
             code: range(&self.code),
             names: CodeReader {

@@ -5,6 +5,7 @@
 //! compares them with the threads that are there. [`code`] names code objects, and [`lines`]
 //! decodes their line tables.
 
+mod carriers;
 mod code;
 mod decode;
 mod exports;

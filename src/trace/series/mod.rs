@@ -24,9 +24,9 @@ pub use self::ring::{RingPlan, SavedTrace, Saves};
 use super::index::index_path;
 use super::tags::TextTags;
 use super::{
-    CallTrace, Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId,
-    SYMBOLS, Sample, TextId, Thread, ThreadId, TraceError, TraceWriter, Value, WriterOptions,
-    Written,
+    CallTrace, FrameKind, Location, LocationId, MappedModule, Metadata, Method, MethodId, Module,
+    ModuleId, SYMBOLS, Sample, TextId, Thread, ThreadId, TraceError, TraceWriter, Value,
+    WriterOptions, Written,
 };
 
 /// The prefix of the metadata keys for the ids of threads in their own pid namespace; the thread id
@@ -204,6 +204,19 @@ impl TraceSeries {
         match &mut self.parts {
             Some(parts) => parts.objects.location(location),
             None => self.writer.location(location),
+        }
+    }
+
+    /// See [`TraceWriter::location_as`].
+    pub fn location_as(
+        &mut self,
+        id: LocationId,
+        kind: FrameKind,
+        inline_parent: Option<LocationId>,
+    ) -> Result<LocationId, TraceError> {
+        match &mut self.parts {
+            Some(parts) => parts.objects.location_as(id, kind, inline_parent),
+            None => self.writer.location_as(id, kind, inline_parent),
         }
     }
 

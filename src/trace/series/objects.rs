@@ -126,6 +126,18 @@ impl SeriesObjects {
         Ok(Method { module, name, start_svma, line })
     }
 
+    /// Returns the location with the same content but for its kind and its inline parent.
+    pub(super) fn location_as(
+        &mut self,
+        id: LocationId,
+        kind: FrameKind,
+        inline_parent: Option<LocationId>,
+    ) -> Result<LocationId, TraceError> {
+        inline_parent.map_or(Ok(()), |id| self.locations.get("location", id.0).map(drop))?;
+        let entry = *self.locations.get("location", id.0)?;
+        self.locations.id(LocationEntry { kind, inline_parent, ..entry }).map(LocationId)
+    }
+
     pub(super) fn location_of(&self, id: LocationId) -> Result<Location, TraceError> {
         let entry = *self.locations.get("location", id.0)?;
         let LocationEntry { method, svma, file, line, inline_parent, kind } = entry;

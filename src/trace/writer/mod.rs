@@ -26,8 +26,8 @@ use super::sink::TraceFile;
 use super::state::ThreadState;
 use super::stream::Block;
 use super::{
-    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module, ModuleId,
-    Sample, TextId, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
+    CallTrace, FrameKind, Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module,
+    ModuleId, Sample, TextId, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
 };
 
 /// The result of writing a trace.
@@ -155,6 +155,18 @@ impl TraceWriter {
     /// Returns the id of a location; equal content gives an equal id.
     pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
         let id = self.objects.tables.location(l)?;
+        self.write_full_frame()?;
+        Ok(id)
+    }
+
+    /// Returns the id of the location with the same content but for its kind and its inline parent.
+    pub fn location_as(
+        &mut self,
+        id: LocationId,
+        kind: FrameKind,
+        inline_parent: Option<LocationId>,
+    ) -> Result<LocationId, TraceError> {
+        let id = self.objects.tables.location_as(id, kind, inline_parent)?;
         self.write_full_frame()?;
         Ok(id)
     }

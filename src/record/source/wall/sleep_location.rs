@@ -12,12 +12,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use traceprof_abi::runtime::word::split;
 use traceprof_abi::unwind::{EndReason, Snapshot, Tables, trace_epoch, trace_flags};
 
 use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
-use crate::proc::{self, DescriptorNames, Mapping, TaskActivity};
+use crate::proc::{self, DescriptorNames, Mapping, ProcessMemory, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::source::wall::{UnlocatedThread, WallStats};
+use crate::runtime::managed_frames;
 use crate::trace::RunState;
 use crate::unwind::{RemoteUnwinder, StackCopy, StackFingerprint};
 
@@ -163,16 +165,18 @@ impl LocationReader {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
         let Some(snapshot) = self.tables.snapshot() else { return LocationRead::Moved };
+        let managed = self.managed_frames(&snapshot, tid);
         let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
         let again = history.find(|known| {
             let is_still = |fingerprint: &StackFingerprint| fingerprint.matches(at, &mut read);
             known.at == at
                 && trace_epoch(known.location.flags) == snapshot.epoch()
+                && split(&known.location.frames).1 == managed
                 && known.fingerprint.as_ref().map_or(known.location.state == state, is_still)
         });
         let new = match again {
             Some(_) => None,
-            None => unwind_sleeping(&mut self.unwinder, &snapshot, tid, at),
+            None => unwind_sleeping(&mut self.unwinder, &snapshot, tid, at, &managed),
         };
         let (mut syscall, mut waits_on) = self.call_of(activity);
         let context = contexts.read(tid);
@@ -228,6 +232,16 @@ impl LocationReader {
         locations
     }
 
+    /// Returns the frame words of a thread's managed frames.
+    fn managed_frames(&self, snapshot: &Snapshot<'_>, tid: i32) -> Vec<u64> {
+        let (blocks, memory) = (snapshot.runtimes(), ProcessMemory::of(self.pid));
+        if blocks.is_empty() {
+            return Vec::new();
+        }
+        let pointer = proc::thread_pointer(tid, |avma, into| memory.read(avma, into));
+        pointer.map_or(Vec::new(), |pointer| managed_frames(blocks, pointer, &memory))
+    }
+
     /// Returns the number of the call that a thread is in, and what it waits on.
     fn call_of(&mut self, activity: TaskActivity) -> Called {
         let TaskActivity::Syscall { number, args, .. } = activity else { return (None, None) };
@@ -267,8 +281,10 @@ impl LocationReader {
         let snapshot = self.tables.snapshot()?;
         let copy = StackCopy { avma: portrait.stack_avma, bytes: &portrait.stack };
         let mut read = |avma, into: &mut [u8]| inject::read_part(unknown.tid, avma, into);
-        let (stack, fingerprint) =
+        let managed = self.managed_frames(&snapshot, unknown.tid);
+        let (mut stack, fingerprint) =
             self.unwinder.unwind_with_fingerprint(&snapshot, &portrait.registers, copy, &mut read);
+        stack.frames.extend(managed);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
         let location =
@@ -281,17 +297,20 @@ impl LocationReader {
     }
 }
 
-/// Unwinds a sleeping thread from its stack pointer and pc; returns `None` if these do not suffice.
+/// Unwinds a sleeping thread from its stack pointer and pc, and adds its managed frames; returns
+/// `None` if these do not suffice.
 fn unwind_sleeping(
     unwinder: &mut RemoteUnwinder,
     snapshot: &Snapshot<'_>,
     tid: i32,
     at: (u64, u64),
+    managed: &[u64],
 ) -> Option<(Arc<[u64]>, u32, StackFingerprint)> {
     let (avma, stack) = inject::copy_stack(tid, at.0);
     let copy = StackCopy { avma, bytes: &stack };
     let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
-    let (frames, fingerprint) = unwinder.unwind_sleeping(snapshot, at, copy, &mut read)?;
+    let (mut frames, fingerprint) = unwinder.unwind_sleeping(snapshot, at, copy, &mut read)?;
+    frames.extend(managed);
     Some((frames.into(), trace_flags(EndReason::Root, snapshot.epoch()), fingerprint))
 }
 

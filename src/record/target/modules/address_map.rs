@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
+use crate::runtime::Runtime;
 use crate::unwind::ModuleRef;
 
 /// The number of former ranges to keep; their samples arrive within a rotation.
@@ -57,6 +58,8 @@ pub(crate) struct AddressMap {
     pub(super) epoch: u16,
     /// The number of programs that the process executed before.
     pub(super) program: u32,
+    /// The language runtimes, by the numbers that frame words have.
+    pub(crate) runtimes: Vec<Arc<Runtime>>,
 }
 
 impl AddressMap {
@@ -64,6 +67,17 @@ impl AddressMap {
     pub(crate) fn find(&self, avma: u64) -> Option<&AddressRange> {
         let after = self.ranges.partition_point(|range| range.start <= avma);
         self.ranges.get(after.checked_sub(1)?).filter(|range| avma < range.end)
+    }
+
+    /// Returns the number of the runtime whose loop contains an address.
+    pub(crate) fn loop_at(&self, avma: u64) -> Option<u8> {
+        let holds = |runtime: &Arc<Runtime>| runtime.loops.iter().any(|it| it.contains(&avma));
+        self.runtimes.iter().position(holds).map(|number| number as u8)
+    }
+
+    /// Returns whether an address is in code that a runtime has generated to carry its frames.
+    pub(crate) fn is_trampoline(&self, avma: u64) -> bool {
+        self.find(avma).is_some_and(|range| range.module.is_none() && range.table.is_some())
     }
 
     /// Returns the epoch of the current ranges.

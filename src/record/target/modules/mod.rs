@@ -9,6 +9,8 @@
 
 pub(crate) mod address_map;
 mod compiled;
+mod runtimes;
+mod writable;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,12 +24,15 @@ use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
+use crate::runtime::RuntimeExports;
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
 use self::compiled::{CompiledModule, ContextExports, LoadSegments};
+use self::runtimes::RuntimeSearch;
+use self::writable::writable;
 
 /// A module of the target.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub(crate) struct LoadedModule {
     loads: LoadSegments,
     /// The symbols that lead to contexts of threads.
     pub(crate) exports: ContextExports,
+    /// The symbols that lead to a language runtime, if the file has one.
+    pub(crate) runtime: Option<RuntimeExports>,
 }
 
 impl LoadedModule {
@@ -58,12 +65,18 @@ impl LoadedModule {
         (svma - start < *len).then_some(*start)
     }
 
+    /// Returns whether a function of this module only carries managed frames: it has this name, or
+    /// none.
+    pub(crate) fn is_carrier(&self, function: Option<&str>) -> bool {
+        self.runtime.as_ref().is_some_and(|runtime| runtime.is_carrier(function))
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
         let (build_id, functions) = (Vec::new(), Vec::new());
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
-        Self { index, path, build_id, elf, functions, table: None, loads, exports }
+        Self { index, path, build_id, elf, functions, table: None, loads, exports, runtime: None }
     }
 
     #[cfg(test)]
@@ -94,6 +107,7 @@ pub(crate) struct Modules<'a> {
     writable: Vec<(u64, u64)>,
     /// The agent's addresses in the target.
     own: Range<u64>,
+    runtimes: RuntimeSearch,
     /// Messages for the user about files that could not be opened or compiled.
     pub(crate) notices: Vec<String>,
     /// Whether a file could not stay open.
@@ -116,6 +130,7 @@ impl<'a> Modules<'a> {
             epoch: 0,
             writable: Vec::new(),
             own,
+            runtimes: RuntimeSearch::default(),
             notices: Vec::new(),
             has_not_kept: false,
         }
@@ -141,6 +156,8 @@ impl<'a> Modules<'a> {
         self.away.clear();
         self.writable.clear();
         self.own = own;
+        self.runtimes = RuntimeSearch::default();
+        self.tables.set_runtimes(Vec::new());
         // No handler of the last program runs any more.
         self.tables.recycle();
     }
@@ -153,6 +170,7 @@ impl<'a> Modules<'a> {
         self.tables.begin_epoch(self.epoch);
         self.known.clear();
         self.generated.clear();
+        self.tables.set_runtimes(self.runtimes.blocks());
     }
 
     /// Returns the bytes of tables in use.
@@ -195,7 +213,12 @@ impl<'a> Modules<'a> {
             ranges.get(index).is_some_and(|range| is_there(range, key))
         });
         let writable = writable(mappings, &self.own);
-        let unchanged = ranges.len() == self.current.ranges.len()
+        let has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
+        if has_new_runtime {
+            self.tables.set_runtimes(self.runtimes.blocks());
+        }
+        let unchanged = !has_new_runtime
+            && ranges.len() == self.current.ranges.len()
             && ranges.iter().zip(&self.current.ranges).all(|(a, b)| is_same_range(a, b));
         let are_dumps_known = self.current.dumps.len() == self.dumps.len();
         if unchanged && are_dumps_known && writable == self.writable {
@@ -221,8 +244,9 @@ impl<'a> Modules<'a> {
             return Ok(None);
         }
         let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
-        let program = self.current.program;
-        self.current = Arc::new(AddressMap { ranges, dumps, seen_ns, retired, epoch, program });
+        let (program, runtimes) = (self.current.program, self.runtimes.found.clone());
+        let map = AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes };
+        self.current = Arc::new(map);
         Ok(Some(Arc::clone(&self.current)))
     }
 
@@ -329,6 +353,7 @@ impl<'a> Modules<'a> {
             table: None,
             loads: LoadSegments::default(),
             exports: ContextExports::default(),
+            runtime: None,
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -343,6 +368,7 @@ impl<'a> Modules<'a> {
         }
         if !is_vdso {
             module.exports = ContextExports::of(&bytes);
+            module.runtime = RuntimeExports::of(&bytes, &path);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);
         let is_kept = DescriptorUse::Files.allows(&descriptor);
@@ -413,27 +439,6 @@ fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
     Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
-/// Returns the readable and writable ranges, which may contain stacks.
-///
-/// The main stack grows on demand, so its range includes the room to grow.
-fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
-    const GROWTH: u64 = 8 << 20;
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for mapping in mappings {
-        if !(mapping.read && mapping.write) || own.contains(&mapping.start) {
-            continue;
-        }
-        let floor = ranges.last().map_or(0, |(_, end)| *end);
-        let start = if mapping.path == "[stack]" {
-            mapping.end.saturating_sub(GROWTH).min(mapping.start).max(floor)
-        } else {
-            mapping.start
-        };
-        ranges.push((start, mapping.end));
-    }
-    ranges
-}
-
 #[cfg(test)]
 mod tests {
     use super::address_map::tests::range;
@@ -464,25 +469,5 @@ mod tests {
         assert_eq!(epoch(&[file]), 2, "a file is gone");
         assert_eq!(epoch(&[file, code]), 2);
         assert_eq!(epoch(&[(0x5000, None)]), 3);
-    }
-
-    #[test]
-    fn the_main_stack_may_grow_down_to_its_neighbour() {
-        let (top, own) = (0x7fff_0000_0000, 0x100..0x200);
-        let stack = Mapping::writable(top - 0x2000, top, "[stack]");
-        let far = Mapping::writable(0x1000, 0x2000, "");
-        let near = Mapping::writable(0x1000, top - 0x10_0000, "");
-        let agents = Mapping::writable(0x100, 0x200, "");
-        let guard = Mapping { read: false, ..Mapping::writable(0x3000, 0x4000, "") };
-        let of = |mappings: &[&Mapping]| {
-            let mappings: Vec<Mapping> = mappings.iter().copied().cloned().collect();
-            writable(&mappings, &own)
-        };
-        assert_eq!(
-            of(&[&agents, &far, &guard, &stack]),
-            [(0x1000, 0x2000), (top - (8 << 20), top)]
-        );
-        let near_end = top - 0x10_0000;
-        assert_eq!(of(&[&near, &stack]), [(0x1000, near_end), (near_end, top)]);
     }
 }

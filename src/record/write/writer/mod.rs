@@ -32,6 +32,7 @@ use traceprof_abi::unwind::EndReason;
 use crate::record::batch::Batch;
 use crate::record::name::frames::FrameNames;
 use crate::record::name::jvm::MapRequests;
+use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
 use crate::record::store::liveness::Heavy;
 use crate::record::target::modules::AddressMap;
@@ -71,14 +72,25 @@ pub(crate) struct WrittenTotals {
     pub(crate) unnamed: u64,
     /// The number of samples that were left out because the files had reached their limit.
     pub(crate) left_out: u64,
+    /// Managed frames of samples.
+    pub(crate) managed: ManagedCount,
 }
 
 impl WrittenTotals {
     /// Adds the totals of another process.
     fn add(&mut self, other: &Self) {
-        // The pattern names every field, so that a new field cannot be forgotten.
-        let Self { samples, weight, reasons, wall, threads, unattributed, unnamed, left_out } =
-            other;
+        // The patterns name every field, so that a new field cannot be forgotten.
+        let Self {
+            samples,
+            weight,
+            reasons,
+            wall,
+            threads,
+            unattributed,
+            unnamed,
+            left_out,
+            managed,
+        } = other;
         self.samples += samples;
         self.weight += weight;
         for (sum, more) in self.reasons.iter_mut().zip(reasons) {
@@ -90,6 +102,7 @@ impl WrittenTotals {
         self.unattributed += unattributed;
         self.unnamed += unnamed;
         self.left_out += left_out;
+        self.managed.add(managed);
     }
 
     fn count(&mut self, sample: &Sample) {

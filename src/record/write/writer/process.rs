@@ -11,12 +11,13 @@ use std::sync::mpsc::SyncSender;
 
 use traceprof_abi::context::TAGS;
 use traceprof_abi::storage::log::{Sample as Logged, flags};
-use traceprof_abi::unwind::{trace_end, trace_epoch};
+use traceprof_abi::unwind::trace_end;
 
 use crate::record::batch::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::batch::traces::Collection;
 use crate::record::name::frames::FrameNames;
+use crate::record::name::managed::count::ManagedCount;
 use crate::record::target::modules::AddressMap;
 use crate::record::write::writer::WrittenTotals;
 use crate::record::write::writer::backlog::{Backlog, WaitingBatch};
@@ -30,6 +31,7 @@ pub(super) struct Stack {
     /// Root first.
     pub(super) locations: Vec<LocationId>,
     pub(super) end_reason: u16,
+    managed: Option<Box<ManagedCount>>,
     jit: Option<Box<JitStack>>,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct Stack {
 #[derive(Debug, Clone)]
 struct JitStack {
     frames: Box<[u64]>,
-    epoch: u16,
+    flags: u32,
     /// The times for which the stack is correct.
     times_ns: Range<u64>,
     /// The version of the names that the stack was resolved with.
@@ -158,6 +160,7 @@ impl WriterProcess {
             self.stacks.retain(|id, _| batch.traces.get(*id).is_some());
         }
         self.names.refresh(&self.addresses.dumps);
+        self.names.learn_functions(&batch.functions);
         self.resolve(writer, &batch.traces)?;
         let is_end = |news: &&ThreadChange| matches!(news, ThreadChange::Exited { .. });
         for news in batch.threads.iter().filter(|news| !is_end(news)) {
@@ -188,17 +191,18 @@ impl WriterProcess {
     fn resolve(&mut self, writer: &mut TraceSeries, traces: &Collection) -> Result<(), TraceError> {
         for entry in traces.entries() {
             if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
-                let (frames, epoch) = (traces.frames_of(entry), trace_epoch(entry.flags));
+                let (frames, flags) = (traces.frames_of(entry), entry.flags);
                 let addresses = &self.addresses;
                 // Read before the names: the stack may miss names that arrive meanwhile.
                 let version = self.names.version();
-                let named = self.names.stack(writer, addresses, (frames, epoch), u64::MAX - 1)?;
+                let named = self.names.stack(writer, addresses, (frames, flags), u64::MAX - 1)?;
                 let jit = named.has_own_code.then(|| {
                     let (frames, times_ns) = (frames.into(), named.times_ns);
-                    Box::new(JitStack { frames, epoch, times_ns, version })
+                    Box::new(JitStack { frames, flags, times_ns, version })
                 });
                 let end_reason = trace_end(entry.flags);
-                place.insert(Stack { locations: named.locations, end_reason, jit });
+                let (locations, managed) = (named.locations, named.managed);
+                place.insert(Stack { locations, end_reason, managed, jit });
             }
         }
         Ok(())
@@ -307,10 +311,13 @@ impl WriterProcess {
         if let Some(Stack { locations, jit: Some(own), .. }) = stack.as_deref_mut()
             && !own.holds(logged.time, self.names.version())
         {
-            let frames = (&*own.frames, own.epoch);
+            let frames = (&*own.frames, own.flags);
             own.version = self.names.version();
             let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
             (*locations, own.times_ns) = (named.locations, named.times_ns);
+        }
+        if let Some(managed) = stack.as_ref().and_then(|stack| stack.managed.as_deref()) {
+            self.totals.managed.add(managed);
         }
         let stack = stack.map_or(&[][..], |stack| &stack.locations);
         writer.sample(thread, &sample, stack)

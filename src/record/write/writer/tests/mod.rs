@@ -103,6 +103,7 @@ fn the_totals_of_processes_are_added_up() {
         unattributed: 7,
         unnamed: 8,
         left_out: 9,
+        managed: ManagedCount::default(),
     };
     one.add(&one.clone());
     let both = WrittenTotals {
@@ -114,6 +115,7 @@ fn the_totals_of_processes_are_added_up() {
         unattributed: 14,
         unnamed: 16,
         left_out: 18,
+        managed: ManagedCount::default(),
     };
     assert_eq!(one, both);
 }

@@ -1,0 +1,110 @@
+//! Counts of managed frames, by language.
+
+use crate::record::name::managed::locations::ManagedLocation;
+use crate::runtime::{Gone, ManagedLanguage};
+
+/// Counts of the frames of one language.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LanguageCount {
+    /// The number of frames.
+    pub(crate) frames: u64,
+    /// The number of frames without a name, by reason, in the order of [`Gone::ALL`].
+    pub(crate) gone: [u64; Gone::ALL.len()],
+}
+
+impl LanguageCount {
+    fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.gone.iter_mut().zip(other.gone).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// Returns the number of frames without a name.
+    pub(crate) fn unnamed(&self) -> u64 {
+        self.gone.iter().sum()
+    }
+}
+
+/// Counts of the managed frames of a stack, or of all samples, in the order of [`ManagedLanguage::ALL`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ManagedCount([LanguageCount; ManagedLanguage::ALL.len()]);
+
+impl ManagedCount {
+    /// Counts a frame.
+    pub(crate) fn count(&mut self, location: ManagedLocation) {
+        let count = &mut self.0[location.language as usize];
+        count.frames += u64::from(location.id.is_some());
+        if let Some(gone) = location.gone {
+            count.gone[gone as usize] += 1;
+        }
+    }
+
+    /// Adds the frames of another stack, or of other samples.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| sum.add(more));
+    }
+
+    /// Returns the languages that have frames, and their counts.
+    pub(crate) fn languages(&self) -> impl Iterator<Item = (ManagedLanguage, &LanguageCount)> {
+        ManagedLanguage::ALL.into_iter().zip(&self.0).filter(|(_, count)| count.frames > 0)
+    }
+
+    /// Returns the figures for the metadata, each with its key.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (String, u64)> {
+        self.languages().flat_map(|(language, count)| {
+            let name = language.name().to_lowercase();
+            let frames = (format!("frames.{name}"), count.frames);
+            let gone = Gone::ALL.into_iter().zip(count.gone).filter(|(_, count)| *count > 0);
+            let gone = gone.map(move |(gone, count)| {
+                (format!("frames_unnamed.{name}.{}", gone.name()), count)
+            });
+            std::iter::once(frames).chain(gone)
+        })
+    }
+
+    /// Returns the lines of the closing report: labels and texts.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.languages().map(|(language, count)| {
+            let mut text = format!("{} frames", count.frames);
+            if count.unnamed() > 0 {
+                let reasons = Gone::ALL.into_iter().zip(count.gone);
+                let reasons = reasons.filter(|(_, count)| *count > 0);
+                let reasons: Vec<String> =
+                    reasons.map(|(gone, count)| format!("{} {count}", gone.name())).collect();
+                text.push_str(&format!(
+                    ", {} of them without a name: {}",
+                    count.unnamed(),
+                    reasons.join(", ")
+                ));
+            }
+            (language.name(), text)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::LocationId;
+
+    fn location(gone: Option<Gone>) -> ManagedLocation {
+        ManagedLocation { language: ManagedLanguage::Python, id: Some(LocationId(1)), gone }
+    }
+
+    #[test]
+    fn frames_without_a_name_are_counted_by_reason() {
+        let mut one = ManagedCount::default();
+        assert_eq!((one.lines().count(), one.numbers().count()), (0, 0));
+        for gone in [None, Some(Gone::Freed), None] {
+            one.count(location(gone));
+        }
+        let pseudo = ManagedLocation { id: None, ..location(None) };
+        one.count(pseudo);
+        let mut sum = one.clone();
+        sum.add(&one);
+        let lines: Vec<_> = sum.lines().collect();
+        assert_eq!(lines, [("Python", "6 frames, 2 of them without a name: freed 2".to_owned())]);
+        let numbers: Vec<_> = sum.numbers().collect();
+        let expected = [("frames.python", 6), ("frames_unnamed.python.freed", 2)];
+        assert_eq!(numbers, expected.map(|(key, number)| (key.to_owned(), number)));
+    }
+}

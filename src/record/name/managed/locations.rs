@@ -1,0 +1,114 @@
+//! The locations of managed frames in the trace.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use traceprof_abi::runtime::word::{FOREIGN, ManagedFrame};
+
+use crate::record::batch::functions::{FunctionKey, NewFunctions, ReadFunction};
+use crate::runtime::{Function, Gone, ManagedLanguage, Runtime};
+use crate::trace::{FrameKind, Location, LocationId, Method, Module, TraceError, TraceSeries};
+
+/// The location of a managed frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ManagedLocation {
+    /// The language of the frame.
+    pub(crate) language: ManagedLanguage,
+    /// The location; `None` for a frame that is not part of the program.
+    pub(crate) id: Option<LocationId>,
+    /// Why it has no name.
+    pub(crate) gone: Option<Gone>,
+}
+
+/// The functions of one program, and the locations in them.
+#[derive(Debug, Default)]
+pub(crate) struct ManagedLocations {
+    functions: HashMap<FunctionKey, ReadFunction>,
+    locations: HashMap<(FunctionKey, u32), ManagedLocation>,
+}
+
+impl ManagedLocations {
+    /// Takes over the functions that a batch is the first to use.
+    pub(crate) fn learn(&mut self, new: &NewFunctions) {
+        if new.is_fresh {
+            self.start_program();
+        }
+        self.functions.extend(new.read.iter().cloned());
+    }
+
+    /// Forgets everything: the process runs another program.
+    pub(crate) fn start_program(&mut self) {
+        self.functions.clear();
+        self.locations.clear();
+    }
+
+    /// Returns the location of a frame of this runtime.
+    pub(crate) fn of(
+        &mut self,
+        writer: &mut TraceSeries,
+        runtime: &Runtime,
+        (number, frame): (u8, &ManagedFrame),
+    ) -> Result<ManagedLocation, TraceError> {
+        let key = FunctionKey::of(number, frame);
+        if let Some(known) = self.locations.get(&(key, frame.position)) {
+            return Ok(*known);
+        }
+        let read = self.functions.get(&key).cloned();
+        let is_foreign = frame.flags & FOREIGN != 0;
+        let read = read.filter(|_| !is_foreign).unwrap_or(Err(Gone::OtherType));
+        let gone = read.as_ref().err().copied();
+        let id = match read {
+            Ok(function) if function.is_pseudo => None,
+            Ok(function) => Some(named(writer, runtime, &function, frame.position)?),
+            Err(_) => Some(unnamed(writer, runtime)?),
+        };
+        let location = ManagedLocation { language: runtime.language, id, gone };
+        self.locations.insert((key, frame.position), location);
+        Ok(location)
+    }
+}
+
+fn kind_of(language: ManagedLanguage) -> FrameKind {
+    match language {
+        ManagedLanguage::Python => FrameKind::Python,
+    }
+}
+
+fn named(
+    writer: &mut TraceSeries,
+    runtime: &Runtime,
+    function: &Arc<Function>,
+    position: u32,
+) -> Result<LocationId, TraceError> {
+    // The file takes the place of a module: functions of one name in two files are two functions.
+    let module = writer.module(&Module { path: function.file.clone(), build_id: Vec::new() })?;
+    let method = writer.method(&Method {
+        module: Some(module),
+        name: function.name.clone(),
+        start_svma: 0,
+        line: function.line,
+    })?;
+    writer.location(&Location {
+        method,
+        svma: 0,
+        file: Some(function.file.clone()),
+        line: function.line_at(position),
+        inline_parent: None,
+        kind: kind_of(runtime.language),
+    })
+}
+
+/// Returns the location of all frames of a runtime whose function could not be read.
+fn unnamed(writer: &mut TraceSeries, runtime: &Runtime) -> Result<LocationId, TraceError> {
+    let module = writer.module(&Module { path: "[unknown]".to_owned(), build_id: Vec::new() })?;
+    let name = format!("[{}: function gone]", runtime.label);
+    let method = writer.method(&Method { module: Some(module), name, start_svma: 0, line: 0 })?;
+    writer.location(&Location {
+        method,
+        svma: 0,
+        file: None,
+        line: 0,
+        inline_parent: None,
+        kind: kind_of(runtime.language),
+    })
+}

@@ -1,0 +1,75 @@
+//! The language runtimes of the target.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use traceprof_abi::context::RecordKind;
+use traceprof_abi::runtime::{RUNTIMES_MAX, RuntimeBlock};
+
+use super::address_map::AddressRange;
+use crate::proc::{self, ProcessMemory};
+use crate::runtime::Runtime;
+
+/// The message about a processor or kernel on which handlers cannot find their thread.
+const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so the functions of \
+                           language runtimes are not shown";
+
+/// The runtimes that were found in a program so far.
+#[derive(Debug, Default)]
+pub(super) struct RuntimeSearch {
+    /// The runtimes, by the numbers that frame words have.
+    pub(super) found: Vec<Arc<Runtime>>,
+    /// Modules with a runtime that was found, or that is not supported.
+    settled: HashSet<(u32, u64)>,
+}
+
+impl RuntimeSearch {
+    /// Searches the modules for runtimes that were not found before, and returns whether there are
+    /// any.
+    ///
+    /// A runtime that is not initialised yet is found by a later call.
+    pub(super) fn search(
+        &mut self,
+        pid: i32,
+        ranges: &[AddressRange],
+        notices: &mut Vec<String>,
+    ) -> bool {
+        let before = self.found.len();
+        for range in ranges {
+            let Some(module) = &range.module else { continue };
+            let Some(exports) = &module.runtime else { continue };
+            let key = (module.index, range.bias);
+            if self.found.len() >= RUNTIMES_MAX || self.settled.contains(&key) {
+                continue;
+            }
+            let is_musl = |range: &AddressRange| {
+                range.module.as_ref().is_some_and(|module| module.exports.is_of_musl)
+            };
+            let is_of_musl = ranges.iter().any(is_musl);
+            let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
+            match exports.locate(range.bias, &ProcessMemory::of(pid), vector) {
+                Ok(None) => {}
+                Ok(Some(runtime)) => {
+                    self.settled.insert(key);
+                    self.found.push(Arc::new(runtime));
+                }
+                Err(refusal) => {
+                    self.settled.insert(key);
+                    notices.push(refusal.to_string());
+                }
+            }
+        }
+        let has_new = self.found.len() > before;
+        if has_new && before == 0 && !proc::may_read_thread_pointer() {
+            notices.push(NO_HANDLERS.to_owned());
+        }
+        has_new
+    }
+
+    /// Returns the blocks for the handlers.
+    pub(super) fn blocks(&self) -> Vec<RuntimeBlock> {
+        // A handler takes the blocks as a promise that it may read its thread pointer.
+        let found = self.found.iter().filter(|_| proc::may_read_thread_pointer());
+        found.map(|runtime| runtime.block).collect()
+    }
+}
