@@ -87,8 +87,8 @@ impl DataSegment {
         }
     }
 
-    /// Returns the frame buffer of a thread slot: [`layout::FRAME_WORDS_MAX`] words. `None` if there
-    /// is no such slot.
+    /// Returns the frame buffer of a thread slot: [`layout::FRAME_WORDS_MAX`] words. `None` if
+    /// there is no such slot.
     pub fn scratch<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
         self.scratch_part(slot, 0, layout::FRAME_WORDS_MAX)
     }

@@ -1,4 +1,4 @@
-//! ManagedLanguage runtimes in a live process: where their frames are, and the names of their functions.
+//! Language runtimes in a live process: where their frames are, and the names of their functions.
 //!
 //! A handler stores the managed frames of a thread as identities: addresses of code objects,
 //! positions in them, and cookies ([`traceprof_abi::runtime`]). This module makes the block with

@@ -24,7 +24,8 @@ impl LanguageCount {
     }
 }
 
-/// Counts of the managed frames of a stack, or of all samples, in the order of [`ManagedLanguage::ALL`].
+/// Counts of the managed frames of a stack, or of all samples, in the order of
+/// [`ManagedLanguage::ALL`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ManagedCount([LanguageCount; ManagedLanguage::ALL.len()]);
 

@@ -205,6 +205,7 @@ pub(crate) mod tests {
             table: None,
             loads: Default::default(),
             exports: Default::default(),
+            runtime: None,
         });
         AddressRange {
             start,
