@@ -83,6 +83,11 @@ impl RuntimeExports {
         Some(Self { python: PythonExports::of(bytes, path)? })
     }
 
+    /// Returns the language of the runtime.
+    pub fn language(&self) -> ManagedLanguage {
+        ManagedLanguage::Python
+    }
+
     /// Returns whether a function of this file only carries managed frames: it has this name, or
     /// none.
     pub fn is_carrier(&self, function: Option<&str>) -> bool {

@@ -31,7 +31,7 @@ pub(super) fn findings() -> Vec<Finding> {
     match EngineFacts::gather(own, false, setup) {
         Ok(facts) => {
             let general = facts.concerns().into_iter();
-            let general = general.filter(|concern| concern.gravity != Gravity::Danger);
+            let general = general.filter(|concern| concern.gravity < Gravity::Danger);
             findings.extend(general.map(of_concern));
         }
         Err(error) => findings.push(Finding::limit("perf events", error.to_string(), None)),

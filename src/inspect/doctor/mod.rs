@@ -173,6 +173,6 @@ fn of_concern(concern: Concern) -> Finding {
     let text = why_not.unwrap_or(seen);
     match is_fine {
         true => Finding::fine(subject, text),
-        false => Finding::limit(subject, text, remedy.filter(|_| gravity != Gravity::Danger)),
+        false => Finding::limit(subject, text, remedy.filter(|_| gravity < Gravity::Danger)),
     }
 }

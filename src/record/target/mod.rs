@@ -6,6 +6,7 @@ pub(crate) mod command;
 pub(crate) mod counters;
 pub(crate) mod crash_reporter;
 pub(crate) mod jit_dump;
+pub(crate) mod language_runtime;
 pub(crate) mod lease;
 pub(crate) mod leftovers;
 pub(crate) mod memory_file;
