@@ -212,6 +212,11 @@ impl<'a> Namer<'a> {
         }
     }
 
+    /// Returns whether functions were gone before they were read, since the last call.
+    pub(crate) fn takes_lost_functions(&mut self) -> bool {
+        self.functions.takes_lost()
+    }
+
     /// Corrects samples that were taken between a mapping and its discovery.
     pub(crate) fn correct(&mut self, batch: &mut Batch, store: &Store) {
         self.changes.correct(batch, &self.addresses, || store.collector.take_instance());

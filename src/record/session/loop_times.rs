@@ -14,6 +14,9 @@ const START_NAP: Duration = Duration::from_millis(1);
 const STARTING: Duration = Duration::from_millis(50);
 /// The interval between two rotations, unless a table fills up earlier.
 const ROTATION: Duration = Duration::from_millis(100);
+/// The largest number of early rotations in a burst, and the interval after which there is one more.
+const EARLY_MAX: u32 = 50;
+const EARLY_EVERY: Duration = Duration::from_millis(200);
 /// The interval between two checks that the agent's handler is still installed.
 const SIGNAL_CHECK: Duration = Duration::from_millis(10);
 /// The interval between two reports of the progress.
@@ -28,6 +31,8 @@ pub(super) struct LoopTimes {
     /// The requested duration of the recording.
     pub(super) duration: Option<Duration>,
     pub(super) rotation: Periodic,
+    /// The number of early rotations that are left, and when one was last added.
+    early: (u32, Instant),
     pub(super) signals: Periodic,
     pub(super) tick: Periodic,
 }
@@ -39,8 +44,24 @@ impl LoopTimes {
             started_ns: monotonic_now_ns(),
             duration,
             rotation: Periodic::new(ROTATION),
+            early: (EARLY_MAX, Instant::now()),
             signals: Periodic::new(SIGNAL_CHECK),
             tick: Periodic::new(TICK),
+        }
+    }
+
+    /// Makes the next rotation early, unless there were too many early ones.
+    pub(super) fn hasten_rotation(&mut self) {
+        let (left, since) = &mut self.early;
+        while *left < EARLY_MAX && since.elapsed() >= EARLY_EVERY {
+            (*left, *since) = (*left + 1, *since + EARLY_EVERY);
+        }
+        if *left == EARLY_MAX {
+            *since = Instant::now();
+        }
+        if let Some(rest) = left.checked_sub(1) {
+            *left = rest;
+            self.rotation.hasten();
         }
     }
 

@@ -217,7 +217,13 @@ impl<'a> Session<'a> {
             if !self.writer.is_busy()
                 && (self.times.rotation.is_due() || self.store.collector.is_wanted())
             {
+                let began = Instant::now();
                 self.rotate();
+                self.times.rotation.spend(began.elapsed());
+                if self.namer.takes_lost_functions() {
+                    // Functions of this program die young. The next ones are read sooner.
+                    self.times.hasten_rotation();
+                }
             }
             self.namer.add_reports(self.store.threads.mapped());
             if self.namer.is_reading_due() && !self.read_mappings() {

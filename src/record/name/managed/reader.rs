@@ -25,6 +25,8 @@ pub(crate) struct FunctionReader {
     known: HashSet<FunctionKey>,
     /// The functions to read now, by runtime.
     wanted: Vec<Vec<(u64, u32)>>,
+    /// Whether a function was gone before it was read.
+    has_lost: bool,
 }
 
 impl FunctionReader {
@@ -50,10 +52,16 @@ impl FunctionReader {
                 object,
                 cookie,
             });
+            self.has_lost |= read.iter().any(Result::is_err);
             let read = read.into_iter().map(|function| function.map(Arc::new));
             batch.functions.read.extend(keys.zip(read));
         }
         self.wanted.clear();
+    }
+
+    /// Returns whether a function was gone before it was read, since the last call.
+    pub(crate) fn takes_lost(&mut self) -> bool {
+        mem::take(&mut self.has_lost)
     }
 
     /// Adds the unknown functions of a batch to those that are wanted.
