@@ -26,10 +26,19 @@ impl Definition {
     }
 }
 
-impl Elf<'_> {
+/// The definitions of a file, by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Definitions<'e, 'a>(&'e Elf<'a>);
+
+impl<'e, 'a> Definitions<'e, 'a> {
+    /// Returns the definitions of this file.
+    pub fn of(elf: &'e Elf<'a>) -> Self {
+        Self(elf)
+    }
+
     /// Returns the definition of a variable or function that other modules may use.
     pub fn exported(&self, name: &str) -> Option<Definition> {
-        let [found] = find(Symbols::exported(self), [name]);
+        let [found] = find(Symbols::exported(self.0), [name]);
         found
     }
 
@@ -40,17 +49,17 @@ impl Elf<'_> {
         let is_it = |symbol: &Symbol<'_>| {
             symbol.is_variable() && symbol.len >= len_min && symbol.is_named(name)
         };
-        let is_program = Dynamic::of(self).is_program();
-        let found = is_program.then(|| Symbols::all(self).iter().find(is_it)).flatten();
+        let is_program = Dynamic::of(self.0).is_program();
+        let found = is_program.then(|| Symbols::all(self.0).iter().find(is_it)).flatten();
         found.map(|symbol| Definition::of(&symbol))
     }
 
     /// Returns the definitions of variables and functions, each by the symbols for other modules or
     /// else by the file's own.
-    pub fn definitions<const N: usize>(&self, names: [&str; N]) -> [Option<Definition>; N] {
-        let mut found = find(Symbols::exported(self), names);
+    pub fn named<const N: usize>(&self, names: [&str; N]) -> [Option<Definition>; N] {
+        let mut found = find(Symbols::exported(self.0), names);
         if found.iter().any(Option::is_none) {
-            let own = find(Symbols::all(self), names);
+            let own = find(Symbols::all(self.0), names);
             for (found, own) in found.iter_mut().zip(own) {
                 *found = found.or(own);
             }
@@ -62,7 +71,7 @@ impl Elf<'_> {
     /// is stripped.
     pub fn functions_named(&self, beginning: &str) -> Vec<Range<u64>> {
         let is_it = |symbol: &Symbol<'_>| symbol.is_function() && symbol.begins_with(beginning);
-        let found = Symbols::all(self).iter().filter(is_it);
+        let found = Symbols::all(self.0).iter().filter(is_it);
         found.filter_map(|symbol| Definition::of(&symbol).range()).collect()
     }
 }

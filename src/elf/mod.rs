@@ -36,7 +36,8 @@ use object::read::elf::{
     FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym,
 };
 
-pub use definitions::Definition;
+pub use definitions::{Definition, Definitions};
+pub use function_bounds::functions_around;
 pub use packed::unpack;
 #[cfg(any(test, fuzzing))]
 pub use pclntab::pclntab as probe_pclntab;

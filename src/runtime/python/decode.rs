@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::elf::{Elf, TlsAccess};
+use crate::elf::{Elf, TlsAccess, functions_around};
 
 /// Maximum number of candidates for the offset of a variable.
 const CANDIDATES_MAX: usize = 8;
@@ -114,7 +114,7 @@ pub(super) fn cold_part(elf: &Elf<'_>, function: &Range<u64>) -> Option<Range<u6
     let len = usize::try_from(function.end - function.start).ok()?;
     let mut targets = jump_targets(code.get(..len)?, function);
     targets.sort_unstable();
-    let parts = elf.functions_around(&targets);
+    let parts = functions_around(elf, &targets);
     let parts = targets.iter().zip(parts).filter_map(|(target, part)| {
         let part = part?;
         (part.start < *target && part != *function).then_some(part)

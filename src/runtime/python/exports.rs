@@ -9,7 +9,7 @@ use object::elf::EM_X86_64;
 use super::carriers::is_carrier;
 use super::decode::{cold_part, thread_local_in, variables_in};
 use super::version::PythonVersion;
-use crate::elf::{Definition, Elf, ThreadLocals, TlsAccess};
+use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess, functions_around};
 
 const RUNTIME: &str = "_PyRuntime";
 /// The function that interprets code, and the beginning of the names of its parts.
@@ -57,17 +57,18 @@ impl PythonExports {
     /// Reads a file. `None` if it defines no interpreter.
     pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
         let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
-        let runtime = elf.exported(RUNTIME).or_else(|| elf.own_variable(RUNTIME, RUNTIME_MIN))?;
-        let [code_type, text_type, bytes_type, number, interpret, by_key, current] = elf
-            .definitions([
-                "PyCode_Type",
-                "PyUnicode_Type",
-                "PyBytes_Type",
-                "Py_Version",
-                LOOP,
-                "PyGILState_GetThisThreadState",
-                "_PyThreadState_GetCurrent",
-            ]);
+        let names = Definitions::of(&elf);
+        let own = || names.own_variable(RUNTIME, RUNTIME_MIN);
+        let runtime = names.exported(RUNTIME).or_else(own)?;
+        let [code_type, text_type, bytes_type, number, interpret, by_key, current] = names.named([
+            "PyCode_Type",
+            "PyUnicode_Type",
+            "PyBytes_Type",
+            "Py_Version",
+            LOOP,
+            "PyGILState_GetThisThreadState",
+            "_PyThreadState_GetCurrent",
+        ]);
         let number = number.and_then(|it| number_at(&elf, it.svma)).unwrap_or(0);
         let version = PythonVersion::of_number(number).unwrap_or_else(|| old_version(&elf));
         let state = runtime.range().unwrap_or(runtime.svma..runtime.svma + RUNTIME_MIN);
@@ -134,7 +135,7 @@ fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
 
 /// Returns the version of an interpreter before 3.11.
 fn old_version(elf: &Elf<'_>) -> PythonVersion {
-    let found = elf.definitions(SINCE.map(|(name, _)| name));
+    let found = Definitions::of(elf).named(SINCE.map(|(name, _)| name));
     let known = found.iter().zip(SINCE).filter(|(found, _)| found.is_some());
     let minor = known.map(|(_, (_, minor))| minor).max().unwrap_or(7);
     let constants = elf.loads().iter().filter(|load| !load.write);
@@ -147,10 +148,10 @@ fn old_version(elf: &Elf<'_>) -> PythonVersion {
 
 /// Returns the parts of the function that interprets code, first that in which it starts.
 fn loops(elf: &Elf<'_>, interpret: Definition) -> Vec<Range<u64>> {
-    let around = || elf.functions_around(&[interpret.svma]).into_iter().next().flatten();
+    let around = || functions_around(elf, &[interpret.svma]).into_iter().next().flatten();
     let Some(start) = interpret.range().or_else(around) else { return Vec::new() };
     let mut parts = vec![start.clone()];
-    for part in elf.functions_named(LOOP) {
+    for part in Definitions::of(elf).functions_named(LOOP) {
         if parts.len() < PARTS_MAX && !parts.iter().any(|known| known.start == part.start) {
             parts.push(part);
         }

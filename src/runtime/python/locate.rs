@@ -41,15 +41,13 @@ impl PythonExports {
                 return Err(self.refused("without a global lock (free-threaded) is not supported"));
             }
             Err(Refused::OtherVersion | Refused::OtherStructures) => {
-                return Err(self.refused("has other structures than its release"));
+                return Err(self.other());
             }
         };
         let threads = match Threads::read(&found.threads, runtime, memory) {
             Ok(threads) => threads,
             Err(NotFound::NotYet) => return Ok(None),
-            Err(NotFound::Other) => {
-                return Err(self.refused("has other structures than its release"));
-            }
+            Err(NotFound::Other) => return Err(self.other()),
         };
         if !is_code_type(here(self.code_type), found.code.len, memory) {
             return Err(self.refused("has other objects than its release"));
@@ -64,6 +62,7 @@ impl PythonExports {
             (0, 0) => {
                 return Err(self.refused("keeps the states of its threads at an unknown place"));
             }
+            _ if threads.has_foreign_frames(&layout, memory) => return Err(self.other()),
             _ => {}
         }
         Ok(Some(self.runtime(bias, layout, &found)))
@@ -98,6 +97,10 @@ impl PythonExports {
                 own_data: range(&self.data),
             },
         }
+    }
+
+    fn other(&self) -> Unsupported {
+        self.refused("has other structures than its release")
     }
 
     fn refused(&self, reason: &str) -> Unsupported {

@@ -5,8 +5,10 @@
 //! - A place of the state is used only if threads that are there do not contradict it.
 
 use traceprof_abi::context::{RecordKind, TlsLocation, is_own_block};
-use traceprof_abi::runtime::WordReader;
 use traceprof_abi::runtime::python::PythonLayout;
+use traceprof_abi::runtime::word::{FRAME_WORDS, SectionEnd};
+use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture};
+use traceprof_abi::sync::AtomicU64;
 
 use super::offsets::ThreadOffsets;
 use crate::elf::{TlsAccess, resolve_tls};
@@ -14,6 +16,9 @@ use crate::runtime::memory::{self, TargetMemory, TargetWords};
 
 const INTERPRETERS_MAX: usize = 64;
 const THREADS_MAX: usize = 256;
+/// Number of threads, and of frames of each, on which a layout is tried.
+const THREADS_CHECKED: usize = 8;
+const FRAMES_CHECKED: usize = 16;
 /// The keys of a thread that glibc and musl can have.
 const KEYS_MAX: u32 = 1024;
 const MUSL_KEYS_MAX: u32 = 128;
@@ -150,6 +155,32 @@ impl Threads {
                 return;
             }
         }
+    }
+
+    /// Whether the layout leads from threads that are there to frames, most of which have no code
+    /// object.
+    pub(super) fn has_foreign_frames(
+        &self,
+        layout: &PythonLayout,
+        memory: &dyn TargetMemory,
+    ) -> bool {
+        let block = RuntimeBlock::of_python(layout);
+        let words: [AtomicU64; FRAMES_CHECKED * FRAME_WORDS + 1] =
+            std::array::from_fn(|_| AtomicU64::new(0));
+        let (mut all, mut wrong) = (0, 0);
+        for thread in self.live.iter().take(THREADS_CHECKED) {
+            let mut reader = TargetWords(memory);
+            match capture((0, &block), thread.pointer, &mut reader, &words) {
+                Captured::Section { words, foreign, end, .. } => {
+                    all += words / FRAME_WORDS;
+                    // A thread that runs may change its frames during the capture.
+                    wrong += foreign + usize::from(end == SectionEnd::Unreadable);
+                }
+                Captured::Unreadable => wrong += 1,
+                Captured::Nothing | Captured::Refused => {}
+            }
+        }
+        wrong > all / 2
     }
 
     /// Whether a place has the states of threads that are there, or there are none.

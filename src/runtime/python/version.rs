@@ -57,13 +57,17 @@ impl PythonVersion {
     }
 }
 
-/// Returns the last numbers of the strings `3.MINOR.MICRO`, and of those with a plus sign behind.
+/// Returns the last numbers of the strings that end with `3.MINOR.MICRO`, or with a plus sign
+/// behind. Linkers let the version be the end of another string, such as a path.
 fn micros(minor: u8, part: &[u8]) -> impl Iterator<Item = u8> {
-    let beginning = format!("3.{minor}.");
+    let middle = format!("3.{minor}.");
     part.split(|byte| *byte == 0).filter_map(move |text| {
-        let micro = text.strip_prefix(beginning.as_bytes())?;
-        let micro = micro.strip_suffix(b"+").unwrap_or(micro);
-        std::str::from_utf8(micro).ok().filter(|it| it.len() <= 2)?.parse().ok()
+        let text = text.strip_suffix(b"+").unwrap_or(text);
+        let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let (rest, micro) = text.split_at(text.len() - digits);
+        let before = rest.strip_suffix(middle.as_bytes())?;
+        let is_whole = before.last().is_none_or(|byte| !matches!(byte, b'0'..=b'9' | b'.'));
+        std::str::from_utf8(micro).ok().filter(|it| is_whole && it.len() <= 2)?.parse().ok()
     })
 }
 
@@ -107,6 +111,7 @@ mod tests {
             assert_eq!(version.to_string(), text);
         };
         check(b"x\x003.9.18\x003.40.1\0%d.%d\0", "Python 3.9.18");
+        check(b"3.9.18x\0lib/3.9.7/lib\0of 3.9.18\x0013.9.4\0", "Python 3.9.18");
         check(b"3.9.2+", "Python 3.9.2");
         check(b"3.9.1x\x003.9.\x003.9.1234\0", "Python 3.9");
         check(b"3.9.1\x003.9.2\0", "Python 3.9");

@@ -1,1 +1,4 @@
-//! Interpreters that run, and memory that holds anything.
+//! Interpreters that run.
+
+mod interpreters;
+mod live;
