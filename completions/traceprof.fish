@@ -156,6 +156,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output 
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Start a new temporary trace at this size: 16K to 1T' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l idle -d 'Show idle threads, too (wall-clock time)'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l native-frames -d 'Show the native frames of interpreters, too (see `print --help`)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d 'Leave out time spent in the kernel (not with --engine timer)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
@@ -190,6 +191,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate 
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Add file and line to every call'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads, too (wall-clock time)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Follow the trace until its recording ends'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write JSON instead of text'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help; --help prints more than -h'
@@ -214,6 +216,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s X -l excl
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Make the thread\'s name the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l thread -d 'Only this thread; repeatable, `*` matches any text' -r
@@ -232,6 +235,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s X -l exclud
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l open -d 'Open the page in a browser (xdg-open)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Number of changes to print' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'table, json, folded or flamegraph' -r
@@ -259,6 +263,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-tag -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l paths -d 'Compare every path from the root, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Write one JSON object, as --format json'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -39,6 +39,7 @@ mod hostile; // small traces that claim much memory
 mod jailed; // targets under seccomp filters
 mod killed_recorder; // a recorder that is killed at any moment
 mod lease; // the timers' lease while the recorder is stopped
+mod managed; // views without the frames of interpreters
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
 mod nasty; // every kind of target

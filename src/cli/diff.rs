@@ -38,7 +38,7 @@ pub(super) fn run(arguments: DiffArguments) -> Result<(), CommandFailure> {
 }
 
 fn load(path: &Path, selection: &Selection) -> Result<DiffSide, CommandFailure> {
-    let trace = input::open(path)?;
+    let trace = input::open_for(path, selection)?;
     let noted = trace.notices().len();
     let selected = input::select(&trace, selection)?;
     let name = path.display().to_string();

@@ -24,9 +24,9 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), CommandFailure> {
     };
     refuse_frames(&arguments, format)?;
     refuse_terminal(&arguments, format)?;
-    let trace = input::open(&arguments.file)?;
-    let noted = trace.notices().len();
     let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
+    let trace = input::open_for(&arguments.file, &selection)?;
+    let noted = trace.notices().len();
     let ExportArguments { threads, no_idle, output, force, .. } = arguments;
     let output = Destination::new(output, force, &arguments.file)?;
     if format == Format::Html {

@@ -34,6 +34,20 @@ pub(super) fn open(path: &Path) -> Result<LazyTrace, CommandFailure> {
     Ok(trace)
 }
 
+/// Opens a trace as [`open`] does, for a view of a selection.
+pub(super) fn open_for(path: &Path, selection: &Selection) -> Result<LazyTrace, CommandFailure> {
+    let mut trace = open(path)?;
+    leave_out(&mut trace, selection);
+    Ok(trace)
+}
+
+/// Leaves out of all stacks what the selection does not show.
+pub(super) fn leave_out(trace: &mut LazyTrace, selection: &Selection) {
+    if !selection.native_frames {
+        trace.leave_out_interpreters();
+    }
+}
+
 /// Prints the reader's notes after the first `noted`, and returns their number. Reading may add
 /// notes after the opening.
 pub(super) fn note_new(trace: &LazyTrace, noted: usize) -> usize {

@@ -28,8 +28,9 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
         );
         return Err(CommandFailure::new(ExitCode::Usage, error));
     }
-    let trace = input::open(&file)?;
-    write(&trace, &Selection::from(selection), no_idle, &destination)?;
+    let selection = Selection::from(selection);
+    let trace = input::open_for(&file, &selection)?;
+    write(&trace, &selection, no_idle, &destination)?;
     if destination == Destination::Standard {
         return Ok(());
     }

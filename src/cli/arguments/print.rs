@@ -34,10 +34,12 @@ impl FromStr for GroupKey {
             "function" => Ok(Self::Steps(RowType::Function)),
             "module" => Ok(Self::Steps(RowType::Module)),
             "line" => Ok(Self::Steps(RowType::Line)),
+            "language" => Ok(Self::Steps(RowType::Language)),
             "thread" => Ok(Self::Thread),
             "process" => Ok(Self::Process),
             _ => text.parse().map(Self::Samples).map_err(|_| {
-                "expected function, module, line, thread, process, span, root-span or tag:NAME"
+                "expected function, module, line, language, thread, process, span, root-span or \
+                 tag:NAME"
                     .to_owned()
             }),
         }
@@ -87,10 +89,10 @@ pub struct PrintArguments {
 
     /// Group by function, module, line, thread, ...
     ///
-    /// One of function, module, line, thread, process, span, root-span and tag:NAME.
+    /// One of function, module, line, language, thread, process, span, root-span and tag:NAME.
     ///
-    /// function, module and line are the steps of a tree; consecutive calls within a module are one
-    /// step. thread, process, span, root-span and tag:NAME make one tree for all threads, with
+    /// function, module, line and language are the steps of a tree; consecutive calls within a
+    /// module or a language are one step. thread, process, span, root-span and tag:NAME make one tree for all threads, with
     /// these as its first level, heaviest first. `(none)` stands for samples without one. The ten
     /// heaviest are always printed.
     #[arg(long, value_name = "KEY", help_heading = SHOWN)]

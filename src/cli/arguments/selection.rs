@@ -90,6 +90,14 @@ pub struct SelectionArguments {
     #[arg(short = 'X', long, value_name = "REGEX", visible_alias = "ignore")]
     #[arg(help_heading = SELECTION)]
     pub exclude: Vec<FunctionPattern>,
+
+    /// Show the native frames of interpreters, too
+    ///
+    /// By default the functions of a language's runtime that only carry the functions of that
+    /// language are left out, as if they were not in the stacks: of a Python program, those of
+    /// the interpreter. A stack of nothing else keeps its innermost function.
+    #[arg(long, help_heading = SELECTION, hide_short_help = true)]
+    pub native_frames: bool,
 }
 
 impl From<SelectionArguments> for Selection {
@@ -99,11 +107,11 @@ impl From<SelectionArguments> for Selection {
         let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
         let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
-        let SelectionArguments { include, exclude, .. } = arguments;
+        let SelectionArguments { include, exclude, native_frames, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
         let (threads, processes) = (thread, process);
         let all = Self { threads, processes, from, to, mode, states, calls, ..Self::default() };
-        Self { spans, roots, tags, include, exclude, ..all }
+        Self { spans, roots, tags, include, exclude, native_frames, ..all }
     }
 }

@@ -59,6 +59,10 @@ pub struct TopArguments {
     #[arg(long, help_heading = SHOWN)]
     pub idle: bool,
 
+    /// Show the native frames of interpreters, too (see `print --help`)
+    #[arg(long, help_heading = SHOWN, hide_short_help = true)]
+    pub native_frames: bool,
+
     /// Measure cpu, wall or cpu,wall
     ///
     /// With cpu,wall the table shows one of the two, and the key w changes it.

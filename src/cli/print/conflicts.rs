@@ -87,7 +87,8 @@ fn of_trees(arguments: &PrintArguments) -> Option<String> {
     let by = arguments.by.as_ref();
     let (by_thread, by_process) = (by == Some(&GroupKey::Thread), by == Some(&GroupKey::Process));
     let groups = matches!(by, Some(GroupKey::Samples(_)));
-    let steps = matches!(by, Some(GroupKey::Steps(RowType::Module | RowType::Line)));
+    let steps =
+        matches!(by, Some(GroupKey::Steps(RowType::Module | RowType::Line | RowType::Language)));
     let rules = [
         (
             json && follow && !timeline,

@@ -28,7 +28,7 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, CommandFailure>
     if arguments.follow {
         return follow::run(&arguments.file, selection, &printer);
     }
-    let trace = input::open(&arguments.file)?;
+    let trace = input::open_for(&arguments.file, &selection)?;
     let noted = trace.notices().len();
     let selected = input::select(&trace, &selection)?;
     output.write(|out| printer.whole(&trace, &selected, out).map_err(CommandFailure::of_view))?;

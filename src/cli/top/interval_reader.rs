@@ -17,14 +17,20 @@ pub(super) struct IntervalReader {
     trace: Option<LazyTrace>,
     /// Removed as soon as the trace can be read without its name.
     temporary: Option<TemporaryTrace>,
+    /// Whether stacks have the native frames of interpreters.
+    native_frames: bool,
     paces: Vec<(Mode, UnreadSamples)>,
 }
 
 impl IntervalReader {
     /// Reads the trace at `path`, which may not exist yet.
-    pub(super) fn new(path: &Path, temporary: Option<TemporaryTrace>, board: &LiveCounts) -> Self {
+    pub(super) fn new(
+        path: &Path,
+        temporary: Option<TemporaryTrace>,
+        (board, native_frames): (&LiveCounts, bool),
+    ) -> Self {
         let paces = board.modes().map(|mode| (mode, UnreadSamples::default())).collect();
-        Self { path: path.to_owned(), trace: None, temporary, paces }
+        Self { path: path.to_owned(), trace: None, temporary, native_frames, paces }
     }
 
     /// Adds the new samples up to a time on the monotonic clock, and returns their number by mode.
@@ -60,7 +66,10 @@ impl IntervalReader {
         }
         match LazyTrace::open(&self.path) {
             // The trace has content: reading goes on through the open files.
-            Ok(trace) if !trace.metadata().is_empty() => {
+            Ok(mut trace) if !trace.metadata().is_empty() => {
+                if !self.native_frames {
+                    trace.leave_out_interpreters();
+                }
                 self.trace = Some(trace);
                 if let Some(temporary) = &mut self.temporary {
                     temporary.remove();

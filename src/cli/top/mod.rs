@@ -63,7 +63,8 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> 
         let (path, temporary) = output(arguments)?;
         let options = options(arguments, path);
         watcher.begin(|display| {
-            display.follow(IntervalReader::new(&options.output, temporary, display.board()));
+            let shown = (display.board(), arguments.native_frames);
+            display.follow(IntervalReader::new(&options.output, temporary, shown));
         });
         // The id may belong to another process by now.
         let is_there = last.is_none() || proc::start_time(arguments.pid()).ok() == begun;

@@ -77,6 +77,7 @@ pub(in crate::view) fn nouns(profile: &Profile, of: RowType) -> [String; 2] {
         (RowType::Function, _) => named("function"),
         (RowType::Module, _) => named("module"),
         (RowType::Line, _) => named("line"),
+        (RowType::Language, _) => named("language"),
         (RowType::Thread, _) => LabelBy::Threads.nouns().map(str::to_owned),
         (RowType::Process, _) => LabelBy::Processes.nouns().map(str::to_owned),
     }

@@ -60,6 +60,7 @@ impl<'a> TreeSections<'a> {
         let mut names = match (options.steps, options.verbose) {
             (RowType::Module, _) => StepNames::of_modules(profile),
             (RowType::Line, _) => StepNames::of_lines(profile),
+            (RowType::Language, _) => StepNames::of_languages(profile),
             (_, true) => StepNames::of_locations(profile),
             (_, false) => StepNames::of_functions(profile),
         };
@@ -95,7 +96,7 @@ impl<'a> TreeSections<'a> {
     /// Returns the tree of a section.
     pub(in crate::view) fn tree(&self, section: &TreeSection<'_>) -> CallTree<NameId> {
         let mut grower = CallTreeBuilder::<NameId>::default();
-        let merges = self.options.steps == RowType::Module;
+        let merges = matches!(self.options.steps, RowType::Module | RowType::Language);
         for (index, thread) in section.threads.iter().enumerate() {
             let group = self.parts.get(index).copied().map(StackStep::Group);
             grower.graft_below(group, &thread.tree, (merges, |location| self.names.id(location)));

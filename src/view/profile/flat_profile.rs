@@ -25,6 +25,8 @@ pub enum RowType {
     Function,
     /// A module.
     Module,
+    /// A language.
+    Language,
     /// A line of a function's source, or the function if its lines are unknown.
     Line,
     /// A thread.
@@ -81,6 +83,7 @@ impl FlatProfile {
         let names = match of {
             RowType::Module => StepNames::of_modules(profile),
             RowType::Line => StepNames::of_lines(profile),
+            RowType::Language => StepNames::of_languages(profile),
             RowType::Function | RowType::Thread | RowType::Process | RowType::Group => {
                 StepNames::of_functions(profile)
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::trace::{Location, LocationId, MethodId, Module};
+use crate::trace::{Location, LocationId, Method, MethodId, Module};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::waits::Waits;
@@ -20,6 +20,24 @@ struct StepName {
     text: String,
     /// Distinguishes names with the same text.
     qualifier: String,
+}
+
+/// The start of a function, which distinguishes it from others with its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum FunctionStart {
+    Svma(u64),
+    /// The line at which it begins. Compiled anew, such a function has another address.
+    Line(u32),
+}
+
+impl FunctionStart {
+    fn of(method: &Method) -> Option<Self> {
+        match (method.start_svma, method.line) {
+            (0, 0) => None,
+            (svma, 0) => Some(Self::Svma(svma)),
+            (_, line) => Some(Self::Line(line)),
+        }
+    }
 }
 
 /// The names of all locations of a profile.
@@ -42,22 +60,28 @@ impl StepNames {
     /// Returns names by function.
     ///
     /// Functions with one name in one module are distinguished by their start addresses if several
-    /// are known. An inlined copy has no start address and counts as the function itself.
+    /// are known. An inlined copy has no start address and counts as the function itself. Functions
+    /// of which the first line is known are distinguished by that.
     pub(in crate::view) fn of_functions(profile: &Profile) -> Self {
-        let mut starts: HashMap<_, BTreeSet<u64>> = HashMap::new();
-        for method in profile.methods.iter().filter(|method| method.start_svma != 0) {
-            starts.entry((method.module, &method.name)).or_default().insert(method.start_svma);
+        let mut starts: HashMap<_, BTreeSet<FunctionStart>> = HashMap::new();
+        for method in &profile.methods {
+            if let Some(start) = FunctionStart::of(method) {
+                starts.entry((method.module, &method.name)).or_default().insert(start);
+            }
         }
         let mut names = Self::empty(profile);
         let mut ids = HashMap::new();
         let mut by_method = Vec::with_capacity(profile.methods.len());
         for method in &profile.methods {
             let known = starts.get(&(method.module, &method.name)).map_or(0, BTreeSet::len);
-            let start = if known > 1 { method.start_svma } else { 0 };
+            let start = FunctionStart::of(method).filter(|_| known > 1);
             let id = ids.entry((method.module, &method.name, start)).or_insert_with(|| {
                 let module = profile.module_name(method).unwrap_or("unknown module");
-                let qualifier =
-                    if start == 0 { module.to_owned() } else { format!("{module}+{start:#x}") };
+                let qualifier = match start {
+                    None => module.to_owned(),
+                    Some(FunctionStart::Svma(svma)) => format!("{module}+{svma:#x}"),
+                    Some(FunctionStart::Line(line)) => format!("{module}:{line}"),
+                };
                 names.add(&method.name, &qualifier)
             });
             by_method.push(*id);
@@ -102,6 +126,18 @@ impl StepNames {
         let id = |location| module(location).and_then(|id| known.get(id.0 as usize)).copied();
         names.by_location =
             profile.locations.iter().map(|location| id(location).unwrap_or(none)).collect();
+        names
+    }
+
+    /// Returns names by language.
+    pub(in crate::view) fn of_languages(profile: &Profile) -> Self {
+        let mut names = Self::empty(profile);
+        let mut ids = HashMap::new();
+        for location in &profile.locations {
+            let language = location.kind.language();
+            let id = *ids.entry(language).or_insert_with(|| names.add(language.name(), ""));
+            names.by_location.push(id);
+        }
         names
     }
 

@@ -54,6 +54,8 @@ pub struct Selection {
     pub exclude: Vec<FunctionPattern>,
     /// The grouping of the samples.
     pub by: Option<GroupBy>,
+    /// Whether to show the native frames of interpreters.
+    pub native_frames: bool,
 }
 
 /// A selection, resolved for one trace.

@@ -5,6 +5,8 @@
 //!   size of the trace. If the selection or the weights can only be read from the samples, it also
 //!   holds some bytes for each selected sample of a thread.
 //! - Every child of a shown call has a line or is counted in one, unless it has no selected sample.
+//! - A call that is left out, of an interpreter's own code, is transparent: its children are those
+//!   of its caller. If it is too light for a line, it is one of the hidden children of its caller.
 //! - In any window, the self weights of calls and the hidden weights add up to the weights of the
 //!   calls, and these to the weights of their threads.
 //! - The summary comes from one pass over all samples before the first call. It lists no functions,
@@ -207,12 +209,20 @@ struct WalkLevel {
     next: u32,
     /// The number of nodes that may be loaded ahead.
     deep_nodes: usize,
-    folded: FoldedChildren,
+    /// Whether the call has no line of its own.
+    is_left_out: bool,
 }
 
 impl WalkLevel {
     fn new(call: LazyCall, deep_nodes: usize) -> Self {
-        Self { call, next: 0, deep_nodes, folded: FoldedChildren::default() }
+        Self { call, next: 0, deep_nodes, is_left_out: false }
+    }
+
+    /// Returns the level of a child that was taken out.
+    fn inside(&self, mut call: LazyCall, walk: &ThreadWalk) -> Self {
+        walk.narrow(&mut call);
+        let is_loaded = call.is_loaded();
+        Self::new(call, if is_loaded { self.deep_nodes } else { self.deep_nodes / 2 })
     }
 
     /// Takes the next child out of the tree.
@@ -237,38 +247,43 @@ impl ThreadWalk<'_> {
         let mut root = self.shared.trace.roots(self.thread.id)?;
         self.narrow(&mut root);
         let mut levels = vec![WalkLevel::new(root, DEEP_NODES)];
-        while !levels.is_empty() {
-            let depth = levels.len();
-            let Some(level) = levels.last_mut() else { break };
+        // One for each level that is not left out.
+        let mut folded = vec![FoldedChildren::default()];
+        while let (Some(level), depth, Some(children)) =
+            (levels.last_mut(), folded.len(), folded.last_mut())
+        {
             match level.next_child(self)? {
+                None if level.is_left_out => drop(levels.pop()),
                 None => {
-                    self.flush(level, depth, out)?;
+                    self.flush(children, depth, out)?;
                     levels.pop();
+                    folded.pop();
                 }
-                Some(LazyNode::Call(mut call)) if self.is_shown(&call) => {
-                    self.flush(level, depth, out)?;
+                Some(LazyNode::Call(call)) if self.is_transparent(&call)? => {
+                    let level = level.inside(*call, self);
+                    levels.push(WalkLevel { is_left_out: true, ..level });
+                }
+                Some(LazyNode::Call(call)) if self.is_shown(&call) => {
+                    self.flush(children, depth, out)?;
                     let call_and_share = (&*call, self.share(&call));
                     match self.shared.options.json {
                         true => self.objects().call(call_and_share, depth, out)?,
                         false => self.lines().call(call_and_share, depth, out)?,
                     }
-                    self.narrow(&mut call);
-                    let deep_nodes = match call.is_loaded() {
-                        true => level.deep_nodes,
-                        false => level.deep_nodes / 2,
-                    };
-                    levels.push(WalkLevel::new(*call, deep_nodes));
+                    let level = level.inside(*call, self);
+                    levels.push(level);
+                    folded.push(FoldedChildren::default());
                 }
                 Some(LazyNode::Call(call)) => {
                     let share = self.share(&call);
                     if share.samples > 0 {
-                        level.folded.children(1, share);
+                        children.children(1, share);
                     }
                 }
-                Some(leaf) if self.is_left_out(&leaf) => {}
+                Some(leaf) if self.is_dropped(&leaf) => {}
                 Some(leaf) => {
-                    if !self.fold(&leaf, &mut level.folded) {
-                        self.flush(level, depth, out)?;
+                    if !self.fold(&leaf, children) {
+                        self.flush(children, depth, out)?;
                         match self.shared.options.json {
                             true => self.objects().leaf(&leaf, depth, out)?,
                             false => self.lines().leaf(&leaf, depth, out)?,
@@ -276,7 +291,7 @@ impl ThreadWalk<'_> {
                     }
                 }
             }
-            self.end_at_limit(&mut levels, out)?;
+            self.end_at_limit((&mut levels, &mut folded), out)?;
         }
         Ok(())
     }
@@ -314,17 +329,18 @@ impl ThreadWalk<'_> {
     /// Folds all children of a call at the depth limit.
     fn end_at_limit(
         &self,
-        levels: &mut Vec<WalkLevel>,
+        (levels, folded): (&mut Vec<WalkLevel>, &mut Vec<FoldedChildren>),
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let depth = levels.len();
+        let depth = folded.len();
         let too_deep = self.shared.options.limits.depth.is_some_and(|limit| depth > limit);
-        if let Some(level) = levels.last_mut().filter(|_| too_deep) {
+        if let (true, Some(mut level), Some(mut hidden)) =
+            (too_deep, levels.pop_if(|_| too_deep), folded.pop_if(|_| too_deep))
+        {
             let children = self.shared.trace.count_children(&mut level.call)?;
             let share = self.share(&level.call);
-            level.folded.children(children, share);
-            self.flush(level, depth, out)?;
-            levels.pop();
+            hidden.children(children, share);
+            self.flush(&mut hidden, depth, out)?;
         }
         Ok(())
     }
@@ -362,8 +378,15 @@ impl ThreadWalk<'_> {
         self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
     }
 
+    /// Returns whether a call is left out, and its children are shown in its place.
+    fn is_transparent(&self, call: &LazyCall) -> Result<bool, ViewError> {
+        let Some(location) = call.location() else { return Ok(false) };
+        let is_read = call.is_loaded() || self.is_shown(call);
+        Ok(is_read && self.shared.trace.is_left_out(location)?)
+    }
+
     /// Returns whether a leaf is a sample that the filter drops.
-    fn is_left_out(&self, leaf: &LazyNode) -> bool {
+    fn is_dropped(&self, leaf: &LazyNode) -> bool {
         let LazyNode::Sample(sample) = leaf else { return false };
         self.tally.is_some() && !self.shared.filter.has(sample)
     }
@@ -381,11 +404,16 @@ impl ThreadWalk<'_> {
         true
     }
 
-    fn flush(&self, level: &mut WalkLevel, depth: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn flush(
+        &self,
+        folded: &mut FoldedChildren,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let whole = self.all.weight;
         if self.shared.options.json {
-            return self.objects().folded(&mut level.folded, (whole, depth), out);
+            return self.objects().folded(folded, (whole, depth), out);
         }
-        level.folded.write(whole, &self.lines().indent(depth), (&self.shared.options.style, out))
+        folded.write(whole, &self.lines().indent(depth), (&self.shared.options.style, out))
     }
 }
