@@ -6,14 +6,16 @@
 //! - Widths add up to the weight of all samples, except those of omitted threads. A frame below a
 //!   ten-thousandth of the total is not drawn; its caller covers its width.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::{ExportOptions, folded, title};
-use crate::trace::RunState;
+use crate::trace::{Language, LocationId, RunState};
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::step_names::StepNames;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
 
@@ -24,6 +26,16 @@ const STATES: [(RunState, &str, Color); 4] = [
     (RunState::Sleeping, "blue", Color { r: 130, g: 175, b: 230 }),
     (RunState::Disk, "red", Color { r: 225, g: 80, b: 55 }),
     (RunState::Stopped, "grey", Color { r: 165, g: 172, b: 180 }),
+];
+/// The colours of languages in profiles of several, as in the HTML page: the darkest one of each.
+/// Names spread them towards white.
+const LANGUAGES: [(Language, &str, Color); 6] = [
+    (Language::Native, "orange", Color { r: 232, g: 150, b: 104 }),
+    (Language::Kernel, "violet", Color { r: 180, g: 154, b: 216 }),
+    (Language::Python, "yellow", Color { r: 236, g: 216, b: 96 }),
+    (Language::Java, "teal", Color { r: 112, g: 190, b: 184 }),
+    (Language::JavaScript, "pink", Color { r: 224, g: 140, b: 176 }),
+    (Language::Other, "beige", Color { r: 204, g: 192, b: 164 }),
 ];
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
@@ -43,7 +55,7 @@ pub(super) fn write(
     }
     let stacks: Vec<(&str, u64)> = lines.iter().map(|(line, weight)| (&**line, *weight)).collect();
     let counted = stacks.into_iter().map(|(stack, weight)| (stack, weight.to_string())).collect();
-    let subtitle = with_legend(profile.mode, details);
+    let subtitle = with_legend(profile, details);
     draw(counted, colors(profile, &lines), [&title, &subtitle, unit(profile.mode)], out)
 }
 
@@ -90,17 +102,42 @@ pub(in crate::view) fn unit(mode: Mode) -> &'static str {
     }
 }
 
-fn with_legend(mode: Mode, details: String) -> String {
-    if mode == Mode::Cpu {
-        return details;
+fn with_legend(profile: &Profile, details: String) -> String {
+    let mut colors = Vec::new();
+    if has_languages(profile) {
+        let present: BTreeSet<_> = profile.locations.iter().map(|it| it.kind.language()).collect();
+        let present = LANGUAGES.iter().filter(|(language, ..)| present.contains(language));
+        colors.extend(present.map(|(language, color, _)| format!("{color} {}", language.name())));
     }
-    let states = STATES.map(|(state, color, _)| format!("{color} {}", state.name()));
-    format!("{details} ({})", states.join(", "))
+    if profile.mode == Mode::Wall {
+        let states = STATES.iter();
+        colors.extend(states.map(|(state, color, _)| format!("{color} {}", state.name())));
+    }
+    match colors.is_empty() {
+        true => details,
+        false => format!("{details} ({})", colors.join(", ")),
+    }
+}
+
+/// Returns whether there is code of more than one language, so that colours show languages.
+fn has_languages(profile: &Profile) -> bool {
+    profile.locations.iter().any(|it| it.kind.language() != Language::Native)
 }
 
 fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
     let mut colors = PaletteMap::default();
-    if profile.mode == Mode::Wall {
+    if has_languages(profile) {
+        let names = StepNames::of_functions(profile);
+        // Of one name in two languages, that of the managed one is the rarer.
+        let mut by_language: Vec<_> = profile.locations.iter().zip(0..).collect();
+        by_language.sort_by_key(|(location, id)| (location.kind.language(), *id));
+        for (location, id) in by_language {
+            let step = StackStep::Frame(names.id(LocationId(id)));
+            let frame = drawable(&folded::frame(names.text(step)));
+            let color = of_language(location.kind.language(), &frame);
+            colors.insert(frame, color);
+        }
+    } else if profile.mode == Mode::Wall {
         // Functions come first: the states are among these frames and overwrite their colours
         // below.
         for frame in lines.keys().flat_map(|stack| stack.split(';')).map(drawable) {
@@ -119,11 +156,25 @@ fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
 
 /// Returns the colour of a function next to states. It depends only on the name.
 fn pale(name: &str) -> Color {
+    let [_, one, other, third] = hash(name).to_le_bytes();
+    Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
+}
+
+/// Returns the colour of a function in a language.
+fn of_language(language: Language, name: &str) -> Color {
+    let known = LANGUAGES.iter().find(|(known, ..)| *known == language);
+    let Color { r, g, b } = known.map_or(OTHER, |(.., color)| *color);
+    // Up to a third of the way to white.
+    let lightness = hash(name) % 86;
+    let lighter = |part: u8| part + ((255 - u32::from(part)) * lightness / 255) as u8;
+    Color { r: lighter(r), g: lighter(g), b: lighter(b) }
+}
+
+fn hash(name: &str) -> u32 {
     let hash = name
         .bytes()
         .fold(2_166_136_261_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
-    let [_, one, other, third] = (hash ^ hash >> 15).to_le_bytes();
-    Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
+    hash ^ hash >> 15
 }
 
 /// Replaces the characters that XML cannot represent and that [`crate::view::text::escape`] leaves.

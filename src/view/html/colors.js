@@ -2,6 +2,9 @@
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 
+/** The hues of languages. Green, blue and red are states. */
+const HUES = [22, 270, 56, 178, 330, 300];
+
 class Colors {
   constructor(trace) {
     this.trace = trace;
@@ -27,7 +30,8 @@ class Colors {
     this.fills = new Array(this.trace.texts.functions.length);
   }
 
-  /** Returns the colour of a function: one hue per module, for a wait that of its state. */
+  /** Returns the colour of a function: one hue per module, or per language if there are several;
+      for a wait that of its state. */
   fill(name) {
     const known = this.fills[name];
     if (known) return known;
@@ -41,14 +45,23 @@ class Colors {
   }
 
   ofCode(name) {
-    const hue = this.hueOf(this.trace.texts.modules[name]);
+    const hue = this.trace.hasLanguages ? HUES[this.trace.languages[name]]
+      : this.hueOf(this.trace.texts.modules[name]);
     const spread = hashOf(this.trace.texts.functions[name]);
     const turned = hue + spread % 11 - 5;
     // Functions are pale, because states have strong colours.
-    const light = this.isDark ? 25 + (spread >> 4) % 8 : 80 + (spread >> 4) % 9;
+    return this.pale(turned, this.isDark ? 25 + (spread >> 4) % 8 : 80 + (spread >> 4) % 9);
+  }
+
+  pale(hue, light) {
     // Teal and violet stand out more than orange of the same strength.
     const strength = (this.isDark ? 42 : 72) * (hue >= 100 ? 0.6 : 1);
-    return `hsl(${turned}, ${strength}%, ${light}%)`;
+    return `hsl(${hue}, ${strength}%, ${light}%)`;
+  }
+
+  /** Returns the colour of a language in the legend: the middle of those of its functions. */
+  ofLanguage(language) {
+    return this.pale(HUES[language], this.isDark ? 29 : 84);
   }
 
   hueOf(text) {

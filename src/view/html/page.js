@@ -163,6 +163,7 @@ class Page {
     }
     at('chips').replaceChildren(...chips);
     this.showStates();
+    this.showLanguages();
     const matched = at('matched');
     const weight = this.matches ? matchedWeight(this.tree, sum, this.matches) : 0;
     matched.textContent = !this.matches ? ''
@@ -186,6 +187,32 @@ class Page {
         { textContent: `${name}${meaning} ${shareText(sum.states[state], sum.weight)}` });
       share.dataset.weight = sum.states[state];
       share.dataset.state = name;
+      return element('span', {}, spot, share);
+    })));
+  }
+
+  /** Shows the languages of the innermost functions, which are also the legend. */
+  showLanguages() {
+    const { sum, tree, trace, colors } = this;
+    at('languages')?.remove();
+    if (!trace.hasLanguages) return;
+    const weights = LANGUAGES.map(() => 0);
+    sum.nodeOwn.forEach((own, node) => {
+      if (own === 0) return;
+      while (node !== 0 && trace.kinds[tree.name[node]] > 0) node = tree.parent[node];
+      if (node !== 0) weights[trace.languages[tree.name[node]]] += own;
+    });
+    const present = new Set(trace.languages.filter((_, name) => trace.kinds[name] === 0));
+    const shown = LANGUAGES.map((name, language) => [name, language]).filter(([, language]) =>
+      present.has(language));
+    at('chosen').append(element('span', { id: 'languages', className: 'states' },
+      ...shown.map(([name, language]) => {
+      const spot = element('i');
+      spot.style.background = colors.ofLanguage(language);
+      const share = element('span',
+        { textContent: `${name} ${shareText(weights[language], sum.weight)}` });
+      share.dataset.weight = weights[language];
+      share.dataset.language = name;
       return element('span', {}, spot, share);
     })));
   }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::byte_columns::ByteColumns;
 use super::page_samples::PageSamples;
-use crate::trace::LocationId;
+use crate::trace::{Language, LocationId};
 use crate::view::profile::call_tree::{CallTree, StackStep};
 use crate::view::profile::step_names::{NameId, StepNames};
 use crate::view::profile::thread_profile::Profile;
@@ -41,6 +41,8 @@ pub(super) struct StackTables {
     /// The names, each with the text that distinguishes equal names.
     names: Vec<(String, String)>,
     kinds: Vec<u64>,
+    /// The languages, as numbers of [`Language::ALL`].
+    languages: Vec<u64>,
     files: Vec<String>,
     frames: Vec<PageFrame>,
     /// For each call, the distance back to its caller, and its frame.
@@ -85,6 +87,7 @@ impl StackTables {
     /// Adds the columns.
     pub(super) fn write(&self, columns: &mut ByteColumns) {
         columns.add("function.kind".to_owned(), self.kinds.iter().copied());
+        columns.add("function.language".to_owned(), self.languages.iter().copied());
         let frames = || self.frames.iter();
         columns.add("frame.function".to_owned(), frames().map(|frame| frame.function.into()));
         columns.add("frame.file".to_owned(), frames().map(|frame| frame.file.into()));
@@ -119,14 +122,17 @@ impl StackTableBuilder<'_> {
     fn frame(&mut self, step: StackStep<LocationId>) -> u32 {
         let frame = match step {
             StackStep::Frame(location) => {
-                let function = self.function(PageFunction::Code(self.names.id(location)));
                 let known = self.profile.locations.get(location.0 as usize);
+                let language = known.map_or(Language::Native, |it| it.kind.language());
+                let function = PageFunction::Code(self.names.id(location));
+                let function = self.function(function, language);
                 let line = known.map_or(0, |location| location.line);
                 let file = known.and_then(|location| location.file.as_deref());
                 PageFrame { function, file: file.map_or(0, |file| self.file(file)), line }
             }
             other => {
-                let function = self.function(PageFunction::Other(other.map(|_| ())));
+                let function = PageFunction::Other(other.map(|_| ()));
+                let function = self.function(function, Language::Native);
                 PageFrame { function, file: 0, line: 0 }
             }
         };
@@ -137,7 +143,7 @@ impl StackTableBuilder<'_> {
         })
     }
 
-    fn function(&mut self, function: PageFunction) -> u32 {
+    fn function(&mut self, function: PageFunction, language: Language) -> u32 {
         if let Some(known) = self.functions.get(&function) {
             return *known;
         }
@@ -159,6 +165,8 @@ impl StackTableBuilder<'_> {
         };
         self.tables.names.push((name, module));
         self.tables.kinds.push(kind);
+        let number = Language::ALL.iter().position(|it| *it == language).unwrap_or(0);
+        self.tables.languages.push(number as u64);
         let id = last(self.tables.names.len());
         self.functions.insert(function, id);
         id

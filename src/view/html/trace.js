@@ -4,6 +4,8 @@
 /** A wait is a function of this kind plus the number of its state. */
 const MARK = 1, WAIT = 2;
 const STATES = ['running', 'runnable', 'sleeping', 'disk', 'stopped', 'other'];
+/** The languages of functions, in the order of their numbers. */
+const LANGUAGES = ['native', 'kernel', 'python', 'java', 'javascript', 'other'];
 /** Explanations of the states whose names need one. */
 const MEANINGS = { running: 'on a CPU', runnable: 'waits for a CPU', disk: 'waits for a device',
   other: 'not known' };
@@ -55,6 +57,7 @@ async function readTrace() {
   const trace = {
     ...head,
     kinds: column('function.kind', small),
+    languages: column('function.language', small),
     frames: {
       function: column('frame.function', small),
       file: column('frame.file', small),
@@ -62,6 +65,8 @@ async function readTrace() {
     },
     calls: { caller: column('call.caller', small), frame: column('call.frame', small) },
   };
+  // Without any other language, colours show modules.
+  trace.hasLanguages = trace.languages.some(language => language > 0);
   const { caller, frame } = trace.calls;
   for (let call = 0; call < caller.length; call++) caller[call] = call - caller[call];
   // The innermost step of a stack has the state of the thread.

@@ -42,6 +42,16 @@ impl<'a> JsonSummary<'a> {
         ] {
             object.insert(key.to_owned(), value);
         }
+        // A trace of native code only says nothing about languages.
+        if let Some(languages) = self.totals.languages.heaviest_first() {
+            let languages = languages.into_iter();
+            let of = languages.map(|(language, it)| (language.name().to_owned(), self.count(it)));
+            object.insert("languages".to_owned(), Json::Object(of.collect()));
+            object.insert(
+                "interpreters_left_out".to_owned(),
+                json!(self.recording.leaves_frames_out),
+            );
+        }
         object
     }
 

@@ -60,6 +60,7 @@ fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str,
         ("window", recording.window.clone()),
         ("samples", Some(samples(recording, totals))),
         ("rooted", rooted(totals)),
+        ("languages", languages(recording, totals)),
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, totals)),
         ("wall time", totals.states().map(|states| states.summary())),
@@ -278,6 +279,28 @@ fn rooted(totals: &SampleTotals) -> Option<String> {
         text.push_str(&format!("{before}{name} {samples}"));
     }
     Some(text)
+}
+
+/// Returns whose code used the time, if it is not only native code.
+fn languages(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
+    let languages = totals.languages.heaviest_first()?;
+    let shares: Vec<String> = languages
+        .into_iter()
+        .map(|(language, count)| {
+            format!("{} {:.1} %", language.name(), percent(count.weight, totals.count.weight))
+        })
+        .collect();
+    let shares = if shares.is_empty() { "none".to_owned() } else { shares.join(", ") };
+    let own = totals.languages.of_interpreters;
+    let left_out = match (recording.leaves_frames_out, own) {
+        (false, _) => String::new(),
+        (true, 0) => "; frames of interpreters are left out".to_owned(),
+        (true, own) => {
+            let samples = counted(own, "sample");
+            format!("; frames of interpreters are left out, but {samples} without others")
+        }
+    };
+    Some(format!("{shares} by the innermost function{left_out}"))
 }
 
 fn lost(recording: &RecordingInfo) -> Option<String> {

@@ -4,6 +4,7 @@ pub(super) mod activity;
 pub mod call_tree;
 pub mod flat_profile;
 pub(super) mod idle;
+pub(super) mod languages;
 pub(super) mod load;
 pub(super) mod new_samples;
 pub(super) mod processes;

@@ -11,6 +11,7 @@ use traceprof_abi::unwind::EndReason;
 use crate::trace::{LazyTrace, Sample, Thread, ThreadId, TraceError, Window};
 use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::call_tree::Count;
+use crate::view::profile::languages::Languages;
 use crate::view::profile::states::StateTimes;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::context::has_context;
@@ -35,6 +36,8 @@ pub(in crate::view) struct SampleTotals {
     pub(in crate::view) processes: BTreeMap<u32, ProcessTotals>,
     /// Whether a sample has a context, kept by the filter or not.
     pub(in crate::view) has_contexts: bool,
+    /// The languages of the innermost functions, for a profile only.
+    pub(in crate::view) languages: Languages,
     /// Whether a kept sample has another weight than one period. Unset for a profile.
     pub(in crate::view) uneven: bool,
 }
@@ -54,8 +57,9 @@ impl SampleTotals {
     pub(in crate::view) fn in_profile(profile: &Profile) -> Self {
         let (mode, activity, has_contexts) =
             (profile.mode, profile.activity.clone(), profile.has_contexts);
+        let (states, languages) = (profile.states(), Languages::of(profile));
         let mut totals =
-            Self { mode, activity, has_contexts, states: profile.states(), ..Self::default() };
+            Self { mode, activity, has_contexts, states, languages, ..Self::default() };
         for profile in &profile.threads {
             totals.add_thread(&profile.thread, profile.count);
             for (reason, samples) in &profile.ends {

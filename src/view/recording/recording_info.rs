@@ -24,6 +24,8 @@ pub struct RecordingInfo {
     pub span_ns: Option<(u64, u64)>,
     /// The selection as text, or `None` if everything is shown.
     pub window: Option<String>,
+    /// Whether the native frames of interpreters are left out of stacks.
+    pub leaves_frames_out: bool,
 }
 
 /// One of several processes that were recorded together.
@@ -128,6 +130,7 @@ impl RecordingInfo {
             flags_left: trace.flags_left(),
             span_ns: first.zip(last),
             window: None,
+            leaves_frames_out: trace.leaves_frames_out(),
         }
     }
 

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::categories;
 use super::model::VERSION;
 use super::span_markers::{NAME, ROOT, SPAN, tag_key};
-use crate::trace::Module;
+use crate::trace::{Location, Module};
 use crate::view::profile::processes::Processes;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
@@ -18,9 +19,8 @@ pub(super) fn meta(profile: &Profile) -> Value {
         Mode::Cpu => recording.period_ns(),
         Mode::Wall => recording.number("wall_interval_ns").map(|ns| ns as f64),
     };
-    let category = |name: &str, color: &str| -> Value {
-        json!({ "name": name, "color": color, "subcategories": ["Other"] })
-    };
+    let is_javascript = |it: &Location| categories::is_javascript(it.kind);
+    let has_javascript = profile.locations.iter().any(is_javascript);
     json!({
         "version": 24,
         "preprocessedProfileVersion": VERSION,
@@ -31,16 +31,12 @@ pub(super) fn meta(profile: &Profile) -> Value {
         "processType": 0,
         "debug": false,
         "symbolicated": true,
-        "usesOnlyOneStackType": true,
+        "usesOnlyOneStackType": !has_javascript,
         "sourceCodeIsNotOnSearchfox": true,
         "pausedRanges": [],
         "extensions": { "length": 0, "baseURL": [], "id": [], "name": [] },
         "sampleUnits": { "time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs" },
-        "categories": [
-            category("Other", "grey"),
-            category("User", "yellow"),
-            category("Idle", "transparent"),
-        ],
+        "categories": categories::list(),
         "markerSchema": [schema(recording)],
     })
 }

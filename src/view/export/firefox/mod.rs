@@ -8,6 +8,7 @@
 //! - A marker extends from the first to the last of consecutive samples of a thread with one
 //!   context.
 
+mod categories;
 mod meta;
 mod model;
 mod span_markers;
@@ -32,11 +33,6 @@ use crate::view::text::escape::escaped;
 use model::FirefoxThread;
 use span_markers::SpanMarkers;
 use thread_tables::ThreadTables;
-
-/// The indices of the categories.
-const OTHER: u32 = 0;
-const USER: u32 = 1;
-const IDLE: u32 = 2;
 
 /// Writes all selected samples. `profile` was loaded from the same selection.
 pub(super) fn write(

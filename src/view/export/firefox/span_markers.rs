@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::categories::OTHER;
+use super::milliseconds;
 use super::thread_tables::ThreadTables;
-use super::{OTHER, milliseconds};
 use crate::trace::{Sample, TraceError};
 use crate::view::recording::context::{ContextKey, ContextTags, TagText};
 
@@ -62,7 +63,7 @@ impl SpanMarkers {
             let markers = &mut tables.thread.markers;
             let since = |time_ns: u64| milliseconds(time_ns.saturating_sub(begin_ns));
             markers.name.push(name);
-            markers.category.push(OTHER);
+            markers.category.push(OTHER.0);
             markers.phase.push(INTERVAL);
             markers.start_time.push(since(span.from_ns));
             markers.end_time.push(since(span.to_ns));

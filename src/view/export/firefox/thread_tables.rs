@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use super::categories::{self, Category};
 use super::model::FirefoxThread;
-use super::{IDLE, USER};
-use crate::trace::{LocationId, MethodId, ModuleId};
+use crate::trace::{Location, LocationId, MethodId, ModuleId};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::step_names::StepNames;
 use crate::view::profile::thread_profile::Profile;
@@ -19,8 +19,8 @@ const LIBRARY: u32 = 1;
 /// The source of a row of the function table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum FuncKey {
-    /// A method, and the index of its file name.
-    Method(MethodId, Option<u32>),
+    /// A method, the index of its file name, and whether it is JavaScript.
+    Method(MethodId, Option<u32>, bool),
     /// A placeholder, and the index of its name.
     Mark(u32),
 }
@@ -91,14 +91,14 @@ impl<'a> ThreadTables<'a> {
             _ => {
                 let name = self.names.text(step.map(|location| self.names.id(location)));
                 let func = self.mark(name);
-                FrameTableRow { func, address: -1, line: None, inline_depth: 0 }
+                FrameTableRow::of_mark(func, matches!(step, StackStep::Wait(_)))
             }
         };
         let table = &mut self.thread.frame_table;
         table.address.push(row.address);
         table.inline_depth.push(row.inline_depth);
-        table.category.push(if matches!(step, StackStep::Wait(_)) { IDLE } else { USER });
-        table.subcategory.push(0);
+        table.category.push(row.category.0);
+        table.subcategory.push(row.category.1);
         table.func.push(row.func);
         table.native_symbol.push(None);
         table.inner_window_id.push(0);
@@ -113,12 +113,7 @@ impl<'a> ThreadTables<'a> {
     fn frame_row(&mut self, id: LocationId) -> FrameTableRow {
         let profile = self.profile;
         let Some(location) = profile.locations.get(id.0 as usize) else {
-            return FrameTableRow {
-                func: self.mark(UNKNOWN),
-                address: -1,
-                line: None,
-                inline_depth: 0,
-            };
+            return FrameTableRow::of_mark(self.mark(UNKNOWN), false);
         };
         let (mut physical, mut inline_depth) = (location, 0);
         // A parent has a smaller id, so this loop terminates.
@@ -129,8 +124,11 @@ impl<'a> ThreadTables<'a> {
             inline_depth += 1;
         }
         let module = profile.method(physical.method).and_then(|method| method.module);
+        // A module of managed code is a file of source: it has no addresses and is no library.
+        let has_address = physical.svma != 0 || !physical.kind.language().is_managed();
+        let module = module.filter(|_| has_address);
         let file = location.file.as_deref().map(|file| self.string(&escaped(file)));
-        let func = self.function(location.method, file, module);
+        let func = self.function(location, file, module);
         let address = match module {
             Some(_) => i64::try_from(physical.svma).unwrap_or(-1),
             None => -1,
@@ -140,20 +138,29 @@ impl<'a> ThreadTables<'a> {
             address,
             line: (location.line > 0).then_some(location.line),
             inline_depth,
+            category: Category::of(location.kind),
         }
     }
 
-    /// Returns the index of a method in a module. An inlined method belongs to the module that it
+    /// Returns the index of a location's method in a module. An inlined method belongs to the module that it
     /// is inlined into.
-    fn function(&mut self, id: MethodId, file: Option<u32>, module: Option<ModuleId>) -> u32 {
-        let key = FuncKey::Method(id, file);
+    fn function(
+        &mut self,
+        location: &Location,
+        file: Option<u32>,
+        module: Option<ModuleId>,
+    ) -> u32 {
+        let is_js = categories::is_javascript(location.kind);
+        let key = FuncKey::Method(location.method, file, is_js);
         if let Some(index) = self.functions.get(&key) {
             return *index;
         }
-        let name = self.profile.method(id).map_or(UNKNOWN, |method| &method.name);
+        let method = self.profile.method(location.method);
+        let name = method.map_or(UNKNOWN, |method| &method.name);
+        let line = method.map(|method| method.line).filter(|line| *line > 0);
         let name = self.string(&escaped(name));
         let resource = module.map_or(-1, |module| self.resource(module));
-        self.add_function(key, name, (resource, file))
+        self.add_function(key, name, FuncPlace { resource, file, line, is_js })
     }
 
     fn mark(&mut self, name: &str) -> u32 {
@@ -161,23 +168,19 @@ impl<'a> ThreadTables<'a> {
         let key = FuncKey::Mark(name);
         match self.functions.get(&key) {
             Some(index) => *index,
-            None => self.add_function(key, name, (-1, None)),
+            None => self.add_function(key, name, FuncPlace::default()),
         }
     }
 
-    fn add_function(
-        &mut self,
-        key: FuncKey,
-        name: u32,
-        (resource, file): (i64, Option<u32>),
-    ) -> u32 {
+    fn add_function(&mut self, key: FuncKey, name: u32, place: FuncPlace) -> u32 {
+        let FuncPlace { resource, file, line, is_js } = place;
         let table = &mut self.thread.func_table;
         table.name.push(name);
-        table.is_js.push(false);
+        table.is_js.push(is_js);
         table.relevant_for_js.push(false);
         table.resource.push(resource);
         table.file_name.push(file);
-        table.line_number.push(None);
+        table.line_number.push(line);
         table.column_number.push(None);
         table.length = table.name.len();
         let index = last(table.length);
@@ -210,6 +213,31 @@ struct FrameTableRow {
     address: i64,
     line: Option<u32>,
     inline_depth: u32,
+    category: Category,
+}
+
+impl FrameTableRow {
+    /// Returns the row of a step that is not a function.
+    fn of_mark(func: u32, is_wait: bool) -> Self {
+        let (address, line, inline_depth) = (-1, None, 0);
+        Self { func, address, line, inline_depth, category: Category::of_mark(is_wait) }
+    }
+}
+
+/// The source of a function.
+struct FuncPlace {
+    /// The index of the resource, -1 for none.
+    resource: i64,
+    file: Option<u32>,
+    /// The line at which it begins.
+    line: Option<u32>,
+    is_js: bool,
+}
+
+impl Default for FuncPlace {
+    fn default() -> Self {
+        Self { resource: -1, file: None, line: None, is_js: false }
+    }
 }
 
 /// Returns the last index of a column. Memory cannot hold more than four billion rows.

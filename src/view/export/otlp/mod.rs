@@ -23,11 +23,14 @@ use prost::Message;
 
 use super::pprof::{self, TAG_PREFIX, proto};
 use super::{ExportOptions, Profile};
+use crate::trace::{FrameKind, Language};
 use crate::view::recording::recording_info::RecordingInfo;
 
 /// Names of labels that the semantic conventions of OpenTelemetry define.
 const CONVENTIONS: [(&str, &str); 2] = [("thread", "thread.name"), ("tid", "thread.id")];
 const BUILD_ID: &str = "process.executable.build_id.gnu";
+/// The attribute with the kind of a frame.
+const FRAME_TYPE: &str = "profile.frame.type";
 
 /// Returns the attribute that replaces a label. A tag with the same name gets another attribute.
 fn attribute_key(label: &str) -> Cow<'_, str> {
@@ -44,8 +47,8 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let made = pprof::make(profile, options);
-    out.write_all(&OtlpBuilder::new(&made).finish(profile).encode_to_vec())
+    let (made, kinds) = pprof::make(profile, options);
+    out.write_all(&OtlpBuilder::new(&made, &kinds).finish(profile).encode_to_vec())
 }
 
 /// A table of distinct values in the order of their first use, after the empty value.
@@ -90,6 +93,8 @@ struct OfProcess {
 /// Builds the message from a pprof profile.
 struct OtlpBuilder<'a> {
     made: &'a proto::Profile,
+    /// The kind of each location's code, if it is known.
+    kinds: &'a [Option<FrameKind>],
     strings: Vec<String>,
     string_indices: HashMap<String, i32>,
     stacks: InternTable<Vec<i32>>,
@@ -98,14 +103,14 @@ struct OtlpBuilder<'a> {
 }
 
 impl<'a> OtlpBuilder<'a> {
-    fn new(made: &'a proto::Profile) -> Self {
+    fn new(made: &'a proto::Profile, kinds: &'a [Option<FrameKind>]) -> Self {
         let strings = made.string_table.clone();
         let indices = strings.iter().enumerate();
         let string_indices = indices.map(|(at, text)| (text.clone(), index(at))).collect();
         let stacks = InternTable::new(Vec::new());
         let links = InternTable::new((Vec::new(), Vec::new()));
         let attributes = InternTable::new((0, OtlpValue::Nothing));
-        Self { made, strings, string_indices, stacks, links, attributes }
+        Self { made, kinds, strings, string_indices, stacks, links, attributes }
     }
 
     fn finish(mut self, profile: &Profile) -> otlp::ProfilesData {
@@ -235,12 +240,24 @@ impl<'a> OtlpBuilder<'a> {
                 attribute_indices: attribute.into_iter().collect(),
             });
         }
+        let kinds = self.kinds.iter().chain(std::iter::repeat(&None));
+        let locations: Vec<otlp::Location> = made
+            .location
+            .iter()
+            .zip(kinds)
+            .map(|(of, kind)| {
+                let frame_type = kind.and_then(frame_type).map(str::to_owned);
+                let attribute =
+                    frame_type.map(|name| self.attribute(FRAME_TYPE, OtlpValue::Text(name)));
+                location(of, attribute)
+            })
+            .collect();
         let stacks = self.stacks.finish();
         let links = self.links.finish().into_iter();
         let attributes = self.attributes.finish().into_iter();
         otlp::ProfilesDictionary {
             mapping_table,
-            location_table: after_empty(made.location.iter().map(location)),
+            location_table: after_empty(locations.into_iter()),
             function_table: after_empty(made.function.iter().map(function)),
             link_table: links.map(|(trace_id, span_id)| otlp::Link { trace_id, span_id }).collect(),
             string_table: self.strings,
@@ -253,8 +270,20 @@ impl<'a> OtlpBuilder<'a> {
     }
 }
 
+/// Returns the value of the attribute for a kind of frame, if the semantic conventions have one.
+fn frame_type(kind: FrameKind) -> Option<&'static str> {
+    match kind.language() {
+        Language::Native => Some("native"),
+        Language::Kernel => Some("kernel"),
+        Language::Python => Some("cpython"),
+        Language::Java => Some("jvm"),
+        Language::JavaScript => Some("v8js"),
+        Language::Other => None,
+    }
+}
+
 /// Converts a location. The indices of pprof's tables start at 1, too.
-fn location(of: &proto::Location) -> otlp::Location {
+fn location(of: &proto::Location, attribute: Option<i32>) -> otlp::Location {
     let line = |line: &proto::Line| otlp::Line {
         function_index: index(line.function_id as usize),
         line: line.line,
@@ -264,7 +293,7 @@ fn location(of: &proto::Location) -> otlp::Location {
         mapping_index: index(of.mapping_id as usize),
         address: of.address,
         lines: of.line.iter().map(line).collect(),
-        attribute_indices: Vec::new(),
+        attribute_indices: attribute.into_iter().collect(),
     }
 }
 
@@ -273,7 +302,7 @@ fn function(of: &proto::Function) -> otlp::Function {
         name_strindex: string_index(of.name),
         system_name_strindex: string_index(of.system_name),
         filename_strindex: string_index(of.filename),
-        start_line: 0,
+        start_line: of.start_line,
     }
 }
 

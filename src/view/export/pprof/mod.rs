@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::trace::LocationId;
+use crate::trace::{FrameKind, LocationId};
 use crate::view::export::ExportOptions;
 use crate::view::profile::call_tree::{CallNode, Count, StackStep};
 use crate::view::profile::idle::idle_threads;
@@ -46,12 +46,16 @@ pub(super) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut gzip = GzEncoder::new(out, Compression::default());
-    gzip.write_all(&make(profile, options).encode_to_vec())?;
+    let (made, _) = make(profile, options);
+    gzip.write_all(&made.encode_to_vec())?;
     gzip.finish().map(drop)
 }
 
-/// Builds the profile with all stacks.
-pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile {
+/// Builds the profile with all stacks. Returns it and the kind of each location's code, if known.
+pub(super) fn make(
+    profile: &Profile,
+    options: &ExportOptions,
+) -> (proto::Profile, Vec<Option<FrameKind>>) {
     let mut made = PprofBuilder::new(profile);
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     for (thread_index, thread) in profile.threads.iter().enumerate() {
@@ -181,7 +185,7 @@ impl<'a> PprofBuilder<'a> {
         ValueType { kind: self.tables.string(kind), unit: self.tables.string(unit) }
     }
 
-    fn finish(mut self) -> proto::Profile {
+    fn finish(mut self) -> (proto::Profile, Vec<Option<FrameKind>>) {
         let recording = &self.profile.recording;
         let (kind, unit, period_ns) = match (self.profile.mode, recording.period_ns()) {
             (Mode::Wall, _) => {
@@ -203,8 +207,8 @@ impl<'a> PprofBuilder<'a> {
         let of_samples = self.value_type("samples", "count");
         let of_time = self.value_type(kind, unit);
         let default_sample_type = self.tables.string(kind);
-        let profile = self.tables.finish();
-        proto::Profile {
+        let (profile, kinds) = self.tables.finish();
+        let profile = proto::Profile {
             sample_type: vec![of_samples, of_time],
             sample: self.samples,
             time_nanos: signed(time_ns),
@@ -213,7 +217,8 @@ impl<'a> PprofBuilder<'a> {
             period: signed(period_ns),
             default_sample_type,
             ..profile
-        }
+        };
+        (profile, kinds)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::proto::{Function, Line, Location, Mapping, Profile as Made};
-use crate::trace::{LocationId, MethodId, ModuleId};
+use crate::trace::{self, FrameKind, Language, LocationId, MethodId, ModuleId};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
@@ -20,6 +20,16 @@ enum PprofLocationKey {
     Mark(i64),
 }
 
+/// What distinguishes locations.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PprofContent {
+    language: Option<Language>,
+    /// The mapping and the address in it.
+    address: (u64, u64),
+    /// The functions and their lines.
+    lines: Vec<(u64, i64)>,
+}
+
 /// Fills the tables.
 pub(super) struct PprofTables<'a> {
     profile: &'a Profile,
@@ -28,7 +38,12 @@ pub(super) struct PprofTables<'a> {
     /// The functions by method, and by file or name. Placeholders have no method.
     functions: HashMap<(Option<MethodId>, i64), u64>,
     locations: HashMap<PprofLocationKey, u64>,
+    /// The locations by content: kinds of frames that this format does not have may be all that
+    /// distinguishes two.
+    contents: HashMap<PprofContent, u64>,
     mappings: HashMap<ModuleId, u64>,
+    /// The kind of each location's code, if it is known.
+    kinds: Vec<Option<FrameKind>>,
 }
 
 impl<'a> PprofTables<'a> {
@@ -39,14 +54,17 @@ impl<'a> PprofTables<'a> {
             strings: HashMap::new(),
             functions: HashMap::new(),
             locations: HashMap::new(),
+            contents: HashMap::new(),
             mappings: HashMap::new(),
+            kinds: Vec::new(),
         };
         tables.string("");
         tables
     }
 
-    pub(super) fn finish(self) -> Made {
-        self.made
+    /// Returns the tables, and the kind of each location's code if it is known.
+    pub(super) fn finish(self) -> (Made, Vec<Option<FrameKind>>) {
+        (self.made, self.kinds)
     }
 
     /// Returns the index of a text.
@@ -96,13 +114,20 @@ impl<'a> PprofTables<'a> {
         let all = [location].into_iter().chain(inlined.iter().copied());
         let line = all.map(|id| self.line(id)).collect();
         let (mut mapping_id, mut address) = (0, 0);
-        if let Some(physical) = self.profile.locations.get(outermost.0 as usize) {
+        let profile = self.profile;
+        let physical = profile.locations.get(outermost.0 as usize);
+        // A module without native code is a file of source, which was not mapped.
+        let is_native = |location: &&trace::Location| {
+            location.svma != 0 || !location.kind.language().is_managed()
+        };
+        if let Some(physical) = physical.filter(is_native) {
             address = physical.svma;
-            let module = self.profile.method(physical.method).and_then(|method| method.module);
+            let module = profile.method(physical.method).and_then(|method| method.module);
             mapping_id =
                 module.map_or(0, |module| self.mapping(module, address, !inlined.is_empty()));
         }
-        self.add(key, Location { id: 0, mapping_id, address, line })
+        let kind = physical.and_then(|location| self.known_kind(location));
+        self.add(key, kind, Location { id: 0, mapping_id, address, line })
     }
 
     /// Returns the location of a placeholder.
@@ -114,12 +139,31 @@ impl<'a> PprofTables<'a> {
         }
         let function_id = self.function(None, name, 0);
         let line = vec![Line { function_id, line: 0 }];
-        self.add(key, Location { line, ..Location::default() })
+        self.add(key, None, Location { line, ..Location::default() })
     }
 
-    fn add(&mut self, key: PprofLocationKey, location: Location) -> u64 {
-        let id = self.made.location.len() as u64 + 1;
-        self.made.location.push(Location { id, ..location });
+    /// Returns the kind of code at a location. Of code that a runtime generates, a trace without
+    /// kinds says only that it is not of a file.
+    fn known_kind(&self, location: &trace::Location) -> Option<FrameKind> {
+        let module = self.profile.method(location.method).and_then(|method| method.module);
+        let path = module.and_then(|id| self.profile.modules.get(id.0 as usize)).map(|it| &it.path);
+        let is_of_file = path.is_some_and(|path| path.starts_with('/') || path == "[vdso]");
+        (location.kind != FrameKind::Native || is_of_file).then_some(location.kind)
+    }
+
+    fn add(&mut self, key: PprofLocationKey, kind: Option<FrameKind>, location: Location) -> u64 {
+        let content = PprofContent {
+            language: kind.map(FrameKind::language),
+            address: (location.mapping_id, location.address),
+            lines: location.line.iter().map(|line| (line.function_id, line.line)).collect(),
+        };
+        let locations = &mut self.made.location;
+        let id = *self.contents.entry(content).or_insert_with(|| {
+            let id = locations.len() as u64 + 1;
+            locations.push(Location { id, ..location });
+            self.kinds.push(kind);
+            id
+        });
         self.locations.insert(key, id);
         id
     }
@@ -138,12 +182,14 @@ impl<'a> PprofTables<'a> {
     }
 
     fn function(&mut self, method: Option<MethodId>, name: i64, filename: i64) -> u64 {
+        let method_line = method.and_then(|id| self.profile.method(id)).map_or(0, |it| it.line);
+        let start_line = i64::from(method_line);
         // A placeholder is identified by its name.
         let key = (method, if method.is_some() { filename } else { name });
         let functions = &mut self.made.function;
         *self.functions.entry(key).or_insert_with(|| {
             let id = functions.len() as u64 + 1;
-            functions.push(Function { id, name, system_name: name, filename });
+            functions.push(Function { id, name, system_name: name, filename, start_line });
             id
         })
     }

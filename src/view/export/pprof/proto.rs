@@ -120,4 +120,6 @@ pub(in crate::view::export) struct Function {
     pub(in crate::view::export) system_name: i64,
     #[prost(int64, tag = "4")]
     pub(in crate::view::export) filename: i64,
+    #[prost(int64, tag = "5")]
+    pub(in crate::view::export) start_line: i64,
 }
