@@ -1,97 +1,84 @@
-//! The interpreter's own functions that only carry Python frames.
-//!
-//! Python code calls Python code through them when a call does not stay in the interpreter's loop:
-//! they prepare arguments and find the code to call. A reader of a profile knows them as the call.
+//! Functions of the interpreter itself, which views leave out between and above Python frames.
 
-/// Names of such functions. A name that ends with `*` stands for all names that begin so.
-const CARRIERS: &[&str] = &[
-    // The loop, and the ways into it.
-    "_PyEval_*",
-    "PyEval_Eval*",
+/// The beginnings of file names of interpreters and of libraries that are nothing else.
+const INTERPRETERS: [&str; 2] = ["python", "libpython"];
+
+/// Functions of the interpreter that have no prefix of its own, and that call Python code or are
+/// called by it. A name that ends with `*` stands for all names that begin so.
+const UNPREFIXED: &[&str] = &[
+    "builtin_*",
+    "call_attribute",
+    "call_function",
+    "call_unbound*",
+    "cfunction_*",
+    "do_call_core",
+    "exec_code_in_module",
     "function_code_fastcall",
-    "_PyFunction_*",
-    "gen_send_ex*",
     "gen_iternext",
-    "gen_send",
-    "PyIter_Send",
-    // Calls of objects.
-    "PyObject_Call*",
-    "_PyObject_Call*",
-    "PyObject_Vectorcall*",
-    "_PyObject_Vectorcall*",
-    "_PyObject_FastCall*",
-    "_PyObject_MakeTpCall",
-    "PyVectorcall_Call",
-    "_PyVectorcall_Call",
-    "_PyCFunction_*",
-    "PyCFunction_Call*",
-    "_PyMethodDef_RawFastCall*",
-    "_PyMethodDescr_*",
-    "cfunction_call*",
-    "cfunction_vectorcall_*",
+    "gen_send*",
+    "import_find_and_load",
+    "import_name",
     "method_call",
     "method_vectorcall*",
     "object_vacall",
-    "call_function",
-    "call_attribute",
-    "call_unbound*",
-    "do_call_core",
-    "vectorcall_*",
-    "slot_*",
-    "wrap_*",
-    "wrapperdescr_*",
-    "wrapper_call",
-    "type_call",
-    // Code that runs from its source.
-    "builtin_exec*",
-    "builtin_eval*",
-    "builtin___build_class__",
-    "exec_code_in_module",
-    "PyImport_*",
-    "_PyImport_*",
-    "import_find_and_load",
-    "import_name",
-    "PyRun_*",
-    "_PyRun_*",
+    "pymain_*",
     "pyrun_*",
+    "pythread_wrapper",
     "run_eval_code_obj",
     "run_mod",
-    // The start of the program and of its threads.
-    "main",
-    "Py_Main",
-    "Py_RunMain",
-    "Py_BytesMain",
-    "pymain_*",
-    "thread_run",
+    "slot_*",
     "t_bootstrap",
-    "pythread_wrapper",
+    "thread_run",
+    "type_call",
+    "vectorcall_*",
+    "wrap_*",
+    "wrapper_call",
+    "wrapperdescr_*",
 ];
 
-/// Returns whether a function of the interpreter's module only carries Python frames. A function
-/// without a symbol counts: builds that have one name at most have none for these.
-pub(super) fn is_carrier(function: Option<&str>) -> bool {
+/// Returns whether a function belongs to the interpreter in the module of this path.
+///
+/// All of `libpython` does, and all of a `python` executable. Another program that contains the
+/// interpreter has code of its own in the same file. There the name decides, and a function
+/// without a name counts as the interpreter's.
+pub(super) fn is_interpreters(path: &str, function: Option<&str>) -> bool {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    if INTERPRETERS.iter().any(|start| file.starts_with(start)) {
+        return true;
+    }
     let Some(name) = function else { return true };
     // The compiler appends `.cold`, `.part.0` and the like to parts of a function.
     let name = name.split('.').next().unwrap_or(name);
-    CARRIERS.iter().any(|carrier| match carrier.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == *carrier,
-    })
+    let is_prefixed = name.starts_with("Py") || name.starts_with("_Py");
+    is_prefixed
+        || UNPREFIXED.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == *known,
+        })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_carrier;
+    use super::is_interpreters;
 
     #[test]
-    fn calls_are_carriers_and_work_is_not() {
-        for name in ["_PyEval_EvalFrameDefault.cold", "PyObject_CallOneArg", "slot_tp_init", "main"]
-        {
-            assert!(is_carrier(Some(name)), "{name}");
+    fn the_interpreters_files_have_nothing_else() {
+        for path in ["/usr/bin/python3.11", "/opt/lib/libpython3.8.so.1.0"] {
+            for name in [Some("long_add"), Some("main"), None] {
+                assert!(is_interpreters(path, name), "{path} {name:?}");
+            }
         }
-        for name in ["list_sort_impl", "long_mul", "gc_collect_main", "_PyUnicode_Copy", "mainly"] {
-            assert!(!is_carrier(Some(name)), "{name}");
+    }
+
+    #[test]
+    fn other_programs_have_code_of_their_own() {
+        let is_it = |name| is_interpreters("/opt/python/app", name);
+        for name in ["_PyEval_EvalFrameDefault.cold", "PyObject_CallOneArg", "slot_tp_init"] {
+            assert!(is_it(Some(name)), "{name}");
         }
-        assert!(is_carrier(None));
+        for name in ["main", "render", "Player::run", "mapped"] {
+            assert!(!is_it(Some(name)), "{name}");
+        }
+        assert!(is_it(None));
     }
 }

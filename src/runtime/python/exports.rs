@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use object::elf::EM_X86_64;
 
-use super::carriers::is_carrier;
+use super::carriers::is_interpreters;
 use super::decode::{cold_part, thread_local_in, variables_in};
 use super::version::PythonVersion;
 use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess, functions_around};
@@ -51,7 +51,7 @@ impl PythonExports {
     /// Returns whether a function of this file only carries Python frames: it has this name, or
     /// none.
     pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
-        is_carrier(function)
+        is_interpreters(&self.path, function)
     }
 
     /// Reads a file. `None` if it defines no interpreter.
