@@ -11,8 +11,10 @@ use crate::text::LENGTH_MAX;
 
 /// Maximum number of reads of one call: lists have bounds.
 const READS_MAX: usize = 1 << 20;
+/// Maximum number of objects that are named.
+const OBJECTS_MAX: usize = 8;
 /// Where the memory starts.
-const START: u64 = 0x10_0000;
+pub(super) const START: u64 = 0x10_0000;
 
 /// Memory that consists of the input, again and again, so that pointers in it lead to it.
 struct Wild<'b> {
@@ -58,11 +60,15 @@ fn locate<E>(bytes: &[u8], found: impl Fn(&Wild<'_>) -> Result<Option<Runtime>, 
     }
 }
 
-/// Names the objects at each of some addresses.
+/// Names what looks like a code object, and what does not.
 fn name(runtime: &Runtime, bytes: &[u8]) {
     let memory = Wild { bytes, reads: Cell::new(0) };
     let Some(layout) = runtime.block.python() else { return };
-    for object in (START..START + 512).step_by(8).chain([0, 1, u64::MAX - 7, u64::MAX]) {
+    let (words, _) = bytes.as_chunks::<8>();
+    let types = words.iter().enumerate().skip(1);
+    let types = types.filter(|(_, word)| u64::from_le_bytes(**word) == layout.code_type);
+    let objects = types.map(|(index, _)| START + index as u64 * 8 - 8).take(OBJECTS_MAX);
+    for object in objects.chain([0, 1, START, START + 3, u64::MAX - 7, u64::MAX]) {
         let known = cookie(layout, object, &mut TargetWords(&memory)).unwrap_or(7);
         let found = runtime.functions(&memory, &[(object, known), (object, !known)]);
         assert!(found.iter().flatten().all(is_printable));

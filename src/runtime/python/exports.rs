@@ -110,7 +110,7 @@ impl PythonExports {
             version: PythonVersion::of_number(number).unwrap_or_else(|| unreachable!()),
             number,
             runtime: 0,
-            code_type: 8,
+            code_type: 0x9c0,
             text_type: None,
             bytes_type: None,
             keys: vec![8, 16],

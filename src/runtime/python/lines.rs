@@ -5,7 +5,7 @@
 
 /// The format of line tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LineFormat {
+pub(in crate::runtime) enum LineFormat {
     /// Pairs of a distance in bytes, and the number of lines to add from there on (3.8, 3.9).
     Deltas,
     /// Pairs of a length in bytes, and the number of lines to add for these bytes, or a mark for
@@ -30,6 +30,13 @@ pub(in crate::runtime) struct LineTable {
 }
 
 impl LineTable {
+    /// Makes a table in the format of this minor version.
+    #[cfg(test)]
+    pub(in crate::runtime) fn for_test(minor: u8, bytes: &[u8]) -> Self {
+        let format = super::offsets::structures(minor).unwrap().lines;
+        Self { format, bytes: bytes.into() }
+    }
+
     /// Returns the line of a position in a function that starts on line `first`. 0 if the position
     /// has no line, or the table does not have it.
     pub(in crate::runtime) fn line_at(&self, first: u32, position: u32) -> u32 {

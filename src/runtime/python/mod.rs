@@ -20,3 +20,5 @@ mod version;
 pub(super) use code::CodeReader;
 pub(super) use exports::PythonExports;
 pub(super) use lines::LineTable;
+#[cfg(test)]
+pub(super) use offsets::{Structures, structures};

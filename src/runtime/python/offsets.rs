@@ -10,47 +10,47 @@ use super::lines::LineFormat;
 
 /// The fields by which an interpreter's threads are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ThreadOffsets {
+pub(in crate::runtime) struct ThreadOffsets {
     /// From the runtime's state to the first interpreter.
-    pub(super) interpreters: u64,
+    pub(in crate::runtime) interpreters: u64,
     /// From an interpreter to the next one.
-    pub(super) interpreter_next: u64,
+    pub(in crate::runtime) interpreter_next: u64,
     /// From an interpreter to the state of its first thread.
-    pub(super) interpreter_threads: u64,
+    pub(in crate::runtime) interpreter_threads: u64,
     /// From a thread's state to the next one.
-    pub(super) state_next: u64,
+    pub(in crate::runtime) state_next: u64,
     /// From a thread's state to its interpreter.
-    pub(super) state_interpreter: u64,
+    pub(in crate::runtime) state_interpreter: u64,
     /// From a thread's state to the thread's `pthread_t`, which is its thread pointer.
-    pub(super) state_pointer: u64,
+    pub(in crate::runtime) state_pointer: u64,
     /// From a thread's state to the kernel's id of the thread, from 3.11 on.
-    pub(super) state_tid: Option<u64>,
+    pub(in crate::runtime) state_tid: Option<u64>,
 }
 
 /// The fields of a code object that name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CodeOffsets {
+pub(in crate::runtime) struct CodeOffsets {
     /// The length of a code object without its instructions, as its type has it.
-    pub(super) len: usize,
+    pub(in crate::runtime) len: usize,
     /// The qualified name, or before 3.11 the name.
-    pub(super) name: usize,
-    pub(super) file: usize,
-    pub(super) first_line: usize,
-    pub(super) lines: usize,
+    pub(in crate::runtime) name: usize,
+    pub(in crate::runtime) file: usize,
+    pub(in crate::runtime) first_line: usize,
+    pub(in crate::runtime) lines: usize,
 }
 
 /// Where a string has its characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TextOffsets {
+pub(in crate::runtime) struct TextOffsets {
     /// From a string of ASCII characters to the first one.
-    pub(super) ascii: usize,
+    pub(in crate::runtime) ascii: usize,
     /// From another string to its first character.
-    pub(super) other: usize,
+    pub(in crate::runtime) other: usize,
 }
 
 /// The number in an object that counts the references to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReferenceCount {
+pub(in crate::runtime) enum ReferenceCount {
     /// A word.
     Word,
     /// Half a word, before an overflow that is 0 in code objects and strings (3.14).
@@ -59,20 +59,20 @@ pub(super) enum ReferenceCount {
 
 /// The structures of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Structures {
-    pub(super) threads: ThreadOffsets,
+pub(in crate::runtime) struct Structures {
+    pub(in crate::runtime) threads: ThreadOffsets,
     /// The layout for the handlers, with zeros for what differs between processes.
-    pub(super) layout: PythonLayout,
-    pub(super) code: CodeOffsets,
-    pub(super) text: TextOffsets,
-    pub(super) references: ReferenceCount,
-    pub(super) lines: LineFormat,
+    pub(in crate::runtime) layout: PythonLayout,
+    pub(in crate::runtime) code: CodeOffsets,
+    pub(in crate::runtime) text: TextOffsets,
+    pub(in crate::runtime) references: ReferenceCount,
+    pub(in crate::runtime) lines: LineFormat,
     /// From the runtime's state to the key that holds the states of threads.
-    pub(super) key: u32,
+    pub(in crate::runtime) key: u32,
 }
 
 /// Returns the structures of a minor version.
-pub(super) fn structures(minor: u8) -> Option<Structures> {
+pub(in crate::runtime) fn structures(minor: u8) -> Option<Structures> {
     Some(match minor {
         8 => V3_8,
         9 => V3_9,

@@ -1,4 +1,7 @@
-//! Interpreters that run.
+//! Interpreters that run, and memory that holds anything.
 
+mod image;
 mod interpreters;
+mod line_tables;
 mod live;
+mod wild;
