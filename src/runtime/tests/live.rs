@@ -193,6 +193,31 @@ fn embedded_interpreters_are_found_from_their_start_to_their_end() {
     }
 }
 
+/// Each interpreter of a process has states of its own.
+#[test]
+fn functions_of_other_interpreters_of_a_process_are_found() {
+    for ((minor, _), program) in interpreters() {
+        for argument in [&[][..], &["works"]] {
+            let mut command = Command::new(&program);
+            command.arg(script("python_within.py")).args(argument);
+            let mut target = Program::start(command);
+            assert_eq!(target.line(), "ready\n");
+            let pid = target.pid();
+            let Ok(Some(runtime)) = Found::in_process(pid).unwrap().locate(pid) else { continue };
+            let memory = ProcessMemory::of(pid);
+            let pointer = proc::thread_pointer(pid, |avma, into| memory.read(avma, into));
+            let Some(pointer) = pointer else { continue };
+            // Before 3.12, the key has the state of the interpreter in which the thread began.
+            let expected = if minor < 12 { ["outer", "<module>"] } else { ["inner", "<module>"] };
+            let (stack, _) = stack(&runtime, pid, pointer);
+            let names: Vec<&str> = stack.iter().map(|(name, _, _)| name.as_str()).collect();
+            assert_eq!(names, expected, "3.{minor} {argument:?}");
+            let is_script = |file: &str| file.ends_with("python_within.py");
+            assert!(stack.iter().all(|(_, file, _)| is_script(file) == (minor < 12)));
+        }
+    }
+}
+
 /// Names the same frames at once and later, while the program makes and frees functions.
 #[test]
 fn functions_that_are_gone_have_no_other_names() {

@@ -172,7 +172,7 @@ fn damaged_memory_holds() {
             let mut bytes = pristine.clone();
             for _ in 0..change.min(5) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let at = (state >> 33) as usize % bytes.len().max(8) & !7;
+                let at = ((state >> 33) as usize % bytes.len().max(8)) & !7;
                 let wild = [0, 1, u64::MAX, START + (state >> 50) / 8 * 8, state];
                 let word = wild[(state >> 20) as usize % wild.len()];
                 bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
