@@ -284,7 +284,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -I -X -h --format --output --force --threads --by --no-idle --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --native-frames --help"
+            opts="-f -o -t -I -X -h --format --output --force --threads --by --annotate --no-idle --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --native-frames --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

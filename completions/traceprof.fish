@@ -215,6 +215,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s I -l incl
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s X -l exclude -l ignore -d 'No stacks with this function' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Make the thread\'s name the first frame'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l annotate -d 'Mark functions by the kind of their code'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help; --help prints more than -h'

@@ -126,7 +126,7 @@ fn opened(path: &Path) -> Result<(LazyTrace, Selected), String> {
 /// Writes a profile in the forms of `export`, `view` and `diff`, and compares their sums.
 fn exported(trace: &LazyTrace, (selected, profile): (&Selected, &Profile), case: &str) {
     let mut folded = Vec::new();
-    let options = ExportOptions { format: Format::Folded, threads: true, no_idle: false };
+    let options = ExportOptions { threads: true, ..ExportOptions::new(Format::Folded) };
     export::write(trace, (selected, profile), &options, &mut folded).unwrap();
     let folded = String::from_utf8(folded).unwrap();
     let weights = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1);

@@ -8,7 +8,7 @@ use opentelemetry_proto::tonic::profiles::v1development::ProfilesData;
 use prost::Message;
 use serde_json::Value as Json;
 
-use crate::common::{BROWSER, Browser, Maker, Trace, has_command, skip};
+use crate::common::{BROWSER, Browser, Maker, Trace, has_command, skip, traceprof};
 use crate::exports::exported;
 use crate::managed::printed;
 use crate::page_shown::{LARGE, page_of};
@@ -218,9 +218,31 @@ fn languages_are_in_the_summary_and_in_tables() {
 }
 
 #[test]
+fn folded_stacks_have_marks_on_request() {
+    let made = in_all_languages();
+    let folded = String::from_utf8(exported(&made, "folded", &["--annotate"])).unwrap();
+    for line in [
+        "main;serve_[p];scan 4\n",
+        "main;run_[0];step_[1];hash_[j] 4\n",
+        "main;handle_[0];reply_[j] 4\n",
+        "main;read;vfs_read_[k] 4\n",
+    ] {
+        assert!(folded.contains(line), "{line}{folded}");
+    }
+    let plain = String::from_utf8(exported(&made, "folded", &[])).unwrap();
+    assert!(!plain.contains("_["), "{plain}");
+    let mut command = traceprof(&["export", "--annotate", "--format", "pprof"]);
+    let output = command.arg(made.path()).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && message.contains("folded"), "{message}");
+}
+
+#[test]
 fn flame_graphs_have_a_colour_for_each_language() {
     let svg = String::from_utf8(exported(&in_all_languages(), "flamegraph", &[])).unwrap();
-    for legend in ["yellow python", "teal java", "pink javascript", "violet kernel"] {
+    for legend in
+        ["salmon native", "yellow python", "teal java", "pink javascript", "violet kernel"]
+    {
         assert!(svg.contains(legend), "{legend}");
     }
     let color = |name: &str| {

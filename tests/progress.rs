@@ -132,7 +132,7 @@ fn every_pass_over_a_trace_has_an_end_that_is_known() {
     let both = [(&selected, &profile), (&selected, &profile)];
     html::write(&trace, &both, &PageOptions::default(), &mut std::io::sink()).expect("a page");
     is_done("drawing", 1, 4_000);
-    let options = ExportOptions { format: Format::Speedscope, threads: false, no_idle: false };
+    let options = ExportOptions::new(Format::Speedscope);
     export::write(&trace, (&selected, &profile), &options, &mut std::io::sink()).expect("a file");
     is_done("exporting", 1, 2_000);
     meter::begin("recovering", bytes);

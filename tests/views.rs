@@ -163,7 +163,7 @@ fn folded(profile: &Profile, threads: bool) -> String {
     let mut out = Vec::new();
     export::write_folded(
         profile,
-        &ExportOptions { format: Format::Folded, threads, no_idle: false },
+        &ExportOptions { threads, ..ExportOptions::new(Format::Folded) },
         &mut out,
     )
     .unwrap();

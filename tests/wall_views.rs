@@ -148,7 +148,7 @@ fn print(profile: &Profile, verbose: bool, idle: bool) -> String {
 }
 
 fn folded(profile: &Profile, no_idle: bool) -> BTreeMap<String, u64> {
-    let options = ExportOptions { format: Format::Folded, threads: false, no_idle };
+    let options = ExportOptions { no_idle, ..ExportOptions::new(Format::Folded) };
     let mut out = Vec::new();
     export::write_folded(profile, &options, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();

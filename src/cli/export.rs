@@ -23,11 +23,15 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), CommandFailure> {
         return Err(CommandFailure::new(ExitCode::Usage, error));
     };
     refuse_frames(&arguments, format)?;
+    if arguments.annotate && format != Format::Folded {
+        let error = anyhow!("--annotate is for folded stacks: use --format folded");
+        return Err(CommandFailure::new(ExitCode::Usage, error));
+    }
     refuse_terminal(&arguments, format)?;
     let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
     let trace = input::open_for(&arguments.file, &selection)?;
     let noted = trace.notices().len();
-    let ExportArguments { threads, no_idle, output, force, .. } = arguments;
+    let ExportArguments { threads, annotate, no_idle, output, force, .. } = arguments;
     let output = Destination::new(output, force, &arguments.file)?;
     if format == Format::Html {
         // A page has CPU time and all time.
@@ -40,7 +44,7 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), CommandFailure> {
     let profile = view::load(&trace, &selected).map_err(CommandFailure::of_view)?;
     input::note_new(&trace, noted);
     input::note_if_empty(&selected, profile.count().samples);
-    let options = ExportOptions { format, threads, no_idle };
+    let options = ExportOptions { format, threads, annotate, no_idle };
     output.write(|out| {
         export::write(&trace, (&selected, &profile), &options, out).map_err(CommandFailure::of_view)
     })

@@ -168,7 +168,9 @@ pub struct PrintArguments {
     /// `all` is the selection. Every weight has `weight` (in `weight_unit`), `seconds`, `percent`
     /// (of all) and `samples`. `processes` has the share of each process. `quality` has how stacks
     /// ended, what was lost, and how long the target stood still. `strip` has the weights of equal
-    /// parts of the time. `functions` and `top` have `rows` and `others`. Each tree has its
+    /// parts of the time. `languages` has the share of the innermost functions in each language, if
+    /// there is code in more than native code, and `interpreters_left_out` is false with
+    /// --native-frames. `functions` and `top` have `rows` and `others`. Each tree has its
     /// `threads` and a flat list of `calls`, where `caller` is the index of the caller, or null. A
     /// call of the kind `others` sums up what is left out.
     ///

@@ -15,7 +15,7 @@ use crate::trace::{FrameKind, LocationId, memory};
 
 /// What is known of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Role {
+enum LocationRole {
     #[default]
     Unknown,
     Shown,
@@ -25,14 +25,14 @@ enum Role {
 /// What is known of the locations so far, by id. It is looked up once for each location that a
 /// stack contains.
 #[derive(Debug, Default)]
-pub(super) struct LocationRoles(Mutex<Vec<Role>>);
+pub(super) struct LocationRoles(Mutex<Vec<LocationRole>>);
 
 /// The stacks of one pass without the frames that are left out.
 pub(super) struct ShownFrames<'a> {
     stored: StoredObjects<'a>,
     /// `None` if nothing is left out.
     shared: Option<&'a LocationRoles>,
-    roles: Vec<Role>,
+    roles: Vec<LocationRole>,
     /// The stack that was shown last, if it differs from that of the trace.
     kept: Vec<LocationId>,
     failed: Option<LazyError>,
@@ -100,28 +100,28 @@ impl<'a> ShownFrames<'a> {
             return Ok(false);
         }
         let role = match self.roles.get(location.0 as usize) {
-            None | Some(Role::Unknown) => self.look_up(location)?,
+            None | Some(LocationRole::Unknown) => self.look_up(location)?,
             Some(known) => *known,
         };
-        Ok(role == Role::LeftOut)
+        Ok(role == LocationRole::LeftOut)
     }
 
-    fn look_up(&mut self, location: LocationId) -> LazyResult<Role> {
+    fn look_up(&mut self, location: LocationId) -> LazyResult<LocationRole> {
         let mut id = location.0;
         let role = loop {
             // A lost location is shown as such.
             let Some(Neutral::Location { inline_parent, frame_kind, .. }) =
                 self.stored.object(Kind::Location, id)?
             else {
-                break Role::Shown;
+                break LocationRole::Shown;
             };
             if FrameKind::from_number(frame_kind) == FrameKind::Interpreter {
-                break Role::LeftOut;
+                break LocationRole::LeftOut;
             }
             // What is inlined into a frame is a part of it. Parents have smaller ids.
             match present(inline_parent).filter(|parent| *parent < id) {
                 Some(parent) => id = parent,
-                None => break Role::Shown,
+                None => break LocationRole::Shown,
             }
         };
         let place = location.0 as usize;
@@ -131,7 +131,7 @@ impl<'a> ShownFrames<'a> {
                 return Ok(role);
             }
             memory::note((count - self.roles.len()) as u64)?;
-            self.roles.resize(count, Role::Unknown);
+            self.roles.resize(count, LocationRole::Unknown);
         }
         self.roles[place] = role;
         Ok(role)

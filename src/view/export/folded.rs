@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::trace::Thread;
+use crate::trace::{FrameKind, Location, Thread};
 use crate::view::export::ExportOptions;
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::idle::idle_threads;
@@ -41,7 +41,9 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
             continue;
         }
         let first = first_frames(&processes, &thread.thread, options.threads);
-        add(&mut lines, &names, thread, first.as_deref());
+        let kinds = profile.locations.as_slice();
+        let kinds = if options.annotate { kinds } else { &[] };
+        add(&mut lines, (&names, kinds), thread, first.as_deref());
     }
     lines
 }
@@ -58,7 +60,7 @@ fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Op
 
 fn add(
     lines: &mut BTreeMap<String, u64>,
-    names: &StepNames,
+    (names, annotated): (&StepNames, &[Location]),
     thread: &ThreadProfile,
     first: Option<&str>,
 ) {
@@ -71,7 +73,12 @@ fn add(
         path.clear();
         let mut at = index;
         while at != 0 {
-            path.push(calls[at].step.map(|location| names.id(location)));
+            let step = calls[at].step;
+            let location = match step {
+                StackStep::Frame(id) => annotated.get(id.0 as usize),
+                _ => None,
+            };
+            path.push((step.map(|location| names.id(location)), location.map_or("", mark_of)));
             at = calls[at].caller();
         }
         let line = lines.entry(stack(names, first, &path)).or_default();
@@ -82,14 +89,31 @@ fn add(
 /// Returns the text of a stack that is given leaf first.
 ///
 /// The group comes before the process and the thread, because a group may span several.
-fn stack(names: &StepNames, first: Option<&str>, path: &[StackStep<NameId>]) -> String {
+fn stack(
+    names: &StepNames,
+    first: Option<&str>,
+    path: &[(StackStep<NameId>, &'static str)],
+) -> String {
     let (group, path) = match path.split_last() {
-        Some((group @ StackStep::Group(_), path)) => (Some(frame(names.text(*group))), path),
+        Some(((group @ StackStep::Group(_), _), path)) => (Some(frame(names.text(*group))), path),
         _ => (None, path),
     };
-    let frames = path.iter().rev().map(|step| frame(names.text(*step)));
+    let frames = path.iter().rev().map(|(step, mark)| frame(names.text(*step)) + mark);
     let outermost = group.into_iter().chain(first.map(str::to_owned));
     outermost.chain(frames).collect::<Vec<_>>().join(";")
+}
+
+/// Returns the mark behind a function for the kind of its code, as flame graph tools know it.
+fn mark_of(location: &Location) -> &'static str {
+    match location.kind {
+        FrameKind::Kernel => "_[k]",
+        _ if location.inline_parent.is_some() => "_[i]",
+        FrameKind::Native | FrameKind::Interpreter | FrameKind::Other => "",
+        FrameKind::Python => "_[p]",
+        FrameKind::JavaInterpreted | FrameKind::JavaScriptInterpreted => "_[0]",
+        FrameKind::JavaC1 | FrameKind::JavaScriptBaseline => "_[1]",
+        FrameKind::JavaC2 | FrameKind::JavaScriptMiddle | FrameKind::JavaScriptOptimized => "_[j]",
+    }
 }
 
 /// Returns a name that flame graph tools read as one frame.

@@ -202,8 +202,17 @@ pub struct ExportOptions {
     pub format: Format,
     /// Whether threads are separate, with the thread's name as the first frame.
     pub threads: bool,
+    /// Whether folded stacks have marks for the kinds of frames.
+    pub annotate: bool,
     /// Whether idle threads are left out. CPU time has none.
     pub no_idle: bool,
+}
+
+impl ExportOptions {
+    /// Returns the options of a plain export in a format.
+    pub const fn new(format: Format) -> Self {
+        Self { format, threads: false, annotate: false, no_idle: false }
+    }
 }
 
 /// Writes the selected part of a trace in another tool's format. The profile was loaded from the

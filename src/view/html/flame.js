@@ -260,7 +260,10 @@ class Flame {
     }
     if (places.length > 3) lines.push(`and ${places.length - 3} other lines`);
     const module = trace.texts.modules[frame.name];
-    if (module) lines.push(module);
+    const isCode = trace.hasLanguages && trace.kinds[frame.name] === 0;
+    const language = isCode ? LANGUAGES[trace.languages[frame.name]] : '';
+    const origin = [module, language].filter(text => text).join(', ');
+    if (origin) lines.push(origin);
     return lines;
   }
 
@@ -322,8 +325,9 @@ class Flame {
       all.push('›', crumb(trace.texts.functions[name], this.crumbs.slice(0, depth + 1)));
     });
     const crumbs = at('crumbs');
+    const each = trace.hasLanguages ? 'language' : 'module';
     const colours = this.page.mode.isWall
-      ? ' Frames are pale, a colour for each module; states are strong and striped.' : '';
+      ? ` Frames are pale, a colour for each ${each}; states are strong and striped.` : '';
     crumbs.replaceChildren(...all.length ? all
       : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
     crumbs.classList.toggle('hint', !all.length);
