@@ -14,8 +14,9 @@ const START_NAP: Duration = Duration::from_millis(1);
 const STARTING: Duration = Duration::from_millis(50);
 /// The interval between two rotations, unless a table fills up earlier.
 const ROTATION: Duration = Duration::from_millis(100);
-/// The largest number of early rotations in a burst, and the interval after which there is one more.
+/// The largest number of early rotations in a burst.
 const EARLY_MAX: u32 = 50;
+/// The interval after which one more early rotation is permitted.
 const EARLY_EVERY: Duration = Duration::from_millis(200);
 /// The interval between two checks that the agent's handler is still installed.
 const SIGNAL_CHECK: Duration = Duration::from_millis(10);

@@ -20,7 +20,7 @@ pub(crate) enum PlacedFrame {
 }
 
 /// The frames of one runtime, in segments.
-struct Segments {
+struct ManagedSegments {
     runtime: u8,
     /// The managed frames, leaf first.
     frames: Vec<ManagedFrame>,
@@ -28,7 +28,7 @@ struct Segments {
     is_from_root: bool,
 }
 
-impl Segments {
+impl ManagedSegments {
     fn of(section: &Section<'_>, is_native_complete: bool) -> Self {
         let is_from_root = is_native_complete && section.end == SectionEnd::Root;
         Self { runtime: section.runtime, frames: section.frames().collect(), is_from_root }
@@ -61,8 +61,8 @@ pub(crate) fn interleave<'s>(
     loop_of: impl Fn(usize) -> Option<u8>,
     sections: impl Iterator<Item = Section<'s>>,
 ) -> Vec<PlacedFrame> {
-    let mut segments: Vec<Segments> =
-        sections.map(|section| Segments::of(&section, is_complete)).collect();
+    let mut segments: Vec<ManagedSegments> =
+        sections.map(|section| ManagedSegments::of(&section, is_complete)).collect();
     let all = segments.iter().map(|it| it.frames.len()).sum::<usize>() + natives;
     let mut placed = Vec::with_capacity(all);
     // Loop frames of each runtime that are still to come, which decides the alignment at the leaf.

@@ -1,7 +1,7 @@
 //! Reads the functions of new managed frames from the target.
 //!
 //! # Invariants
-//! - Each function is read once, and its names are kept. Later samples need no memory of the target.
+//! - Each function is read once, and its names are kept. Later samples read nothing of the target.
 //! - The memory for known functions is bounded. When it is used up, all are forgotten, and those
 //!   that are still in use are read again.
 
