@@ -117,7 +117,7 @@ fn engine_that_is_named_is_the_one_that_records() {
     let mut python = Command::new("python3");
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets/script.py"));
     let mut target = Target::spawn(python);
-    assert_engine(&mut target, "perf task clock");
+    assert_engine(&mut target, "thread CPU timer");
     target.goes_on_and_ends_by_itself();
 }
 

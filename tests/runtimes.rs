@@ -347,10 +347,14 @@ fn python_functions_have_names_and_callers() {
     let options = ["--freq", "2000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
     assert_rooted(&outcome);
-    let folded = outcome.trace.folded();
-    let counts =
-        ["leaf", "parent", "root"].map(|it| folded.count_containing(&format!("py::{it}_chain")));
-    assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
+    // The frames that Python keeps, and the native ones of its trampolines.
+    for (options, prefix) in [(&[][..], ""), (&["--native-frames"], "py::")] {
+        let folded = outcome.trace.folded_with(options);
+        let counts = ["leaf", "parent", "root"]
+            .map(|it| folded.count_containing(&format!("{prefix}{it}_chain")));
+        assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
+        assert_eq!(folded.count_containing("py::") > 0, !prefix.is_empty());
+    }
 }
 
 /// Code on two stacks: the machine's own functions run on the thread's stack, and all other code on

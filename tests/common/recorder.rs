@@ -164,9 +164,15 @@ impl Trace {
 
     /// Returns the call stacks with their counts.
     pub(crate) fn folded(&self) -> Folded {
+        self.folded_with(&[])
+    }
+
+    /// Returns the call stacks as these options of the export change them, with their counts.
+    pub(crate) fn folded_with(&self, options: &[&str]) -> Folded {
         let path = self.dir.join("out.folded");
         let mut command = traceprof(&["export"]);
-        command.arg(self.path()).args(["--format", "folded", "--force", "--output"]).arg(&path);
+        command.arg(self.path()).args(options);
+        command.args(["--format", "folded", "--force", "--output"]).arg(&path);
         let output = command.output().expect("traceprof");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "export: {} {stderr}", output.status);
