@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::Value as Json;
-use traceprof::trace::{LazyTrace, LocationId, Sample, Window};
+use traceprof::trace::{FrameKind, LazyTrace, Location, LocationId, Method, Sample, Window};
 use traceprof::view::timeline::{self, TimelineOptions};
 use traceprof::view::{self, PrintLimits, Selection};
 
@@ -253,4 +253,43 @@ proptest! {
         let profile = view::load(&trace, &selected).unwrap();
         prop_assert_eq!(profile.count().samples, expected.len() as u64);
     }
+}
+
+#[test]
+fn what_is_inlined_into_an_interpreter_is_a_part_of_it() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(100, "any");
+    let [main, run, serve] =
+        ["main:1", "loop:3~interpreter", "serve:21~python"].map(|place| maker.location(place));
+    let mut inlined = |into: LocationId, kind: FrameKind| {
+        let method = maker.writer.method(&Method::named("inlined")).unwrap();
+        let place = Location { inline_parent: Some(into), kind, ..Location::at(method, 0) };
+        maker.writer.location(&place).unwrap()
+    };
+    let in_run = inlined(run, FrameKind::Native);
+    let deeper = inlined(in_run, FrameKind::Native);
+    let in_main = inlined(main, FrameKind::Native);
+    let carries = inlined(in_main, FrameKind::Interpreter);
+    let stacks = [
+        (vec![main, run, in_run, deeper, serve], vec![main, serve]),
+        (vec![main, in_main, carries, serve], vec![main, in_main, serve]),
+        (vec![run, in_run, deeper], vec![deeper]),
+    ];
+    for (ms, (stack, _)) in (0u64..).zip(&stacks) {
+        let sample = Sample { time_ns: BEGIN_NS + ms, ..Sample::default() };
+        maker.writer.sample(thread, &sample, stack).unwrap();
+    }
+    let made = maker.finish();
+    let mut trace = LazyTrace::open(&made.path()).unwrap();
+    let read = |trace: &LazyTrace| {
+        let mut found = Vec::new();
+        let mut add = |_, _: &Sample, stack: &[LocationId]| found.push(stack.to_vec());
+        trace.for_each_sample(&Window::default(), &mut add).unwrap();
+        found
+    };
+    assert_eq!(read(&trace), stacks.clone().map(|(stack, _)| stack));
+    assert!(!trace.leaves_frames_out());
+    trace.leave_out_interpreters();
+    assert_eq!(read(&trace), stacks.map(|(_, shown)| shown));
+    assert!(trace.leaves_frames_out() && trace.is_left_out(deeper).unwrap());
 }

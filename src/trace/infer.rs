@@ -40,9 +40,9 @@ pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Sit
         if old.method != new.method {
             break;
         }
-        // The calls outside the first difference are at the same sites. Inside it only inlined calls can
-        // continue: their addresses move with the function that contains them, and the line of the
-        // call site shows whether they are the same.
+        // The calls outside the first difference are at the same sites. Inside it only inlined
+        // calls can continue: their addresses move with the function that contains them, and the
+        // line of the call site shows whether they are the same.
         if depth > shared {
             let (old_parent, new_parent) = (site(open[depth - 1]), site(stack[depth - 1]));
             let same_line =

@@ -92,9 +92,9 @@ pub struct PrintArguments {
     /// One of function, module, line, language, thread, process, span, root-span and tag:NAME.
     ///
     /// function, module, line and language are the steps of a tree; consecutive calls within a
-    /// module or a language are one step. thread, process, span, root-span and tag:NAME make one tree for all threads, with
-    /// these as its first level, heaviest first. `(none)` stands for samples without one. The ten
-    /// heaviest are always printed.
+    /// module or a language are one step. thread, process, span, root-span and tag:NAME make one
+    /// tree for all threads, with these as its first level, heaviest first. `(none)` stands for
+    /// samples without one. The ten heaviest are always printed.
     #[arg(long, value_name = "KEY", help_heading = SHOWN)]
     pub by: Option<GroupKey>,
 

@@ -99,7 +99,8 @@ proptest! {
             let parts = parts.clone();
             Box::new(move |number| parts.join(format!("{number:04}.trace")))
         };
-        let plan = SeriesPlan { name, rotate_after: RotateAfter::Bytes(4_000), keep: None, ring: None };
+        let rotate_after = RotateAfter::Bytes(4_000);
+        let plan = SeriesPlan { name, rotate_after, keep: None, ring: None };
         let mut series = TraceSeries::create(plan, options(compress)).unwrap();
         let id = series.thread(&thread(1)).unwrap();
         let mut expected = Vec::new();

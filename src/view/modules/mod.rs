@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::elf::build_id_text;
-use crate::trace::{Method, ModuleId, SYMBOLS, Value};
+use crate::trace::{Language, Method, ModuleId, SYMBOLS, Value};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
@@ -23,6 +23,8 @@ struct ModuleShare {
     own: u64,
     /// The part of the weight in functions without a name.
     nameless: u64,
+    /// The language, if the module is a file of source without native code.
+    language: Option<Language>,
 }
 
 /// Writes a block for each module, the modules with the most samples first.
@@ -44,6 +46,13 @@ fn shares(profile: &Profile) -> BTreeMap<ModuleId, ModuleShare> {
     for method in &profile.methods {
         // A module that only calls others has no samples of its own, but is shown.
         method.module.map(|module| shares.entry(module).or_default());
+    }
+    for location in profile.locations.iter().filter(|it| it.svma == 0) {
+        let language = location.kind.language();
+        let module = profile.method(location.method).and_then(|method| method.module);
+        if let (true, Some(module)) = (language.is_managed(), module) {
+            shares.entry(module).or_default().language = Some(language);
+        }
     }
     let calls = profile.threads.iter().flat_map(|thread| {
         let all = thread.tree.calls();
@@ -87,8 +96,13 @@ fn write_module(
     writeln!(out, "{}", escaped(&module.path))?;
     let mut line = |label: &str, text: &str| writeln!(out, "  {label:9} {}", escaped(text));
     let build_id = build_id_text(&module.build_id);
-    line("build id", if build_id.is_empty() { "none" } else { &build_id })?;
     let own = percent(share.own, total);
+    if let Some(language) = share.language {
+        line("language", language.name())?;
+        line("samples", &format!("{own:.1} %"))?;
+        return source.map_or(Ok(()), |source| line("names", source));
+    }
+    line("build id", if build_id.is_empty() { "none" } else { &build_id })?;
     line(
         "samples",
         &match percent(share.nameless, share.own) {

@@ -9,6 +9,7 @@ use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::waits::Waits;
 use crate::view::select::groups::Groups;
 use crate::view::text::escape::escaped;
+use crate::view::text::module_name::module_name;
 
 /// The index of a name. Two locations with the same name are one line of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +117,7 @@ impl StepNames {
         let mut ids = HashMap::new();
         let mut known = Vec::with_capacity(profile.modules.len());
         for Module { path, .. } in &profile.modules {
-            let name = path.rsplit('/').next().unwrap_or(path);
+            let name = module_name(path);
             // A module that was mapped again is the same for a reader.
             known.push(*ids.entry(path).or_insert_with(|| names.add(name, path)));
         }
@@ -234,6 +235,10 @@ fn location_text(profile: &Profile, location: &Location) -> String {
     match (&location.file, profile.module_name(method)) {
         (Some(file), _) if location.line == 0 => format!("{name} at {file}{inlined}"),
         (Some(file), _) => format!("{name} at {file}:{}{inlined}", location.line),
+        // Code without an address.
+        (None, Some(module)) if location.svma == 0 && location.kind.language().is_managed() => {
+            format!("{name} at {module}{inlined}")
+        }
         (None, Some(module)) => format!("{name} at {module}+{:#x}{inlined}", location.svma),
         (None, None) => format!("{name} at {:#x}{inlined}", location.svma),
     }

@@ -14,6 +14,7 @@ use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::recording::waits::{WaitId, Waits};
 use crate::view::select::groups::{GroupId, Groups};
 use crate::view::text::escape::escaped;
+use crate::view::text::module_name::module_name;
 
 /// The id of a call trace that was dropped because the storage was full.
 const DROPPED_TRACE_ID: u64 = 1;
@@ -112,7 +113,7 @@ impl Profile {
     /// Returns the last part of the path of a method's module.
     pub fn module_name(&self, method: &Method) -> Option<&str> {
         let path = &self.modules.get(method.module?.0 as usize)?.path;
-        Some(path.rsplit('/').next().unwrap_or(path))
+        Some(module_name(path))
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod date;
 pub mod escape;
+pub(super) mod module_name;
 pub(super) mod number;
 pub(super) mod span_id;
 pub(super) mod text_style;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::trace::{LazyTrace, Location, LocationId, Method, TraceError};
-use crate::view::text::escape::escaped;
+use crate::view::text::{self, escape::escaped};
 
 /// Maximum number of names in the cache.
 const REMEMBERED: usize = 1 << 14;
@@ -81,6 +81,10 @@ fn describe_location(location: &Location, module: Option<&str>) -> String {
     match (&location.file, module) {
         (Some(file), _) if location.line == 0 => format!(" at {file}{inlined}"),
         (Some(file), _) => format!(" at {file}:{}{inlined}", location.line),
+        // Code without an address.
+        (None, Some(module)) if location.svma == 0 && location.kind.language().is_managed() => {
+            format!(" at {module}{inlined}")
+        }
         (None, Some(module)) => format!(" at {module}+{:#x}{inlined}", location.svma),
         // Placeholders have no location.
         (None, None) if location.svma == 0 => String::new(),
@@ -91,7 +95,7 @@ fn describe_location(location: &Location, module: Option<&str>) -> String {
 fn module_name(trace: &LazyTrace, method: &Method) -> Result<Option<String>, TraceError> {
     let Some(id) = method.module else { return Ok(None) };
     let path = trace.module(id)?.path;
-    Ok(Some(path.rsplit('/').next().unwrap_or(&path).to_owned()))
+    Ok(Some(text::module_name::module_name(&path).to_owned()))
 }
 
 /// Returns a duration with three significant digits.

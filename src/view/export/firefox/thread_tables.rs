@@ -142,8 +142,8 @@ impl<'a> ThreadTables<'a> {
         }
     }
 
-    /// Returns the index of a location's method in a module. An inlined method belongs to the module that it
-    /// is inlined into.
+    /// Returns the index of a location's method in a module. An inlined method belongs to the
+    /// module that it is inlined into.
     fn function(
         &mut self,
         location: &Location,
