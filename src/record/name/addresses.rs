@@ -1,4 +1,4 @@
-//! The modules of addresses, and names for code without symbols.
+//! The modules of addresses, names for code without symbols, and the locations of addresses.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,6 +8,8 @@ use traceprof_abi::unwind::lookup_avma;
 
 use crate::record::name::symbolizers::SymbolQuery;
 use crate::record::target::modules::{AddressMap, LoadedModule};
+use crate::symbol::Resolved;
+use crate::trace::{FrameKind, Location, LocationId, Method, ModuleId, TraceError, TraceSeries};
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 pub(crate) type ModuleAddress = (Option<u32>, u64);
@@ -57,6 +59,47 @@ pub(crate) fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64
     let file = file.map_or_else(|| module.path.clone(), |name| name.to_string_lossy().into_owned());
     let start = module.function_start(svma).unwrap_or(svma);
     (format!("[{file}+{start:#x}]"), start)
+}
+
+/// Writes the locations of one address: the physical function, then the functions inlined into it.
+pub(crate) fn write_locations(
+    writer: &mut TraceSeries,
+    module: ModuleId,
+    loaded: Option<&LoadedModule>,
+    svma: u64,
+    resolved: Option<&Resolved>,
+) -> Result<Vec<LocationId>, TraceError> {
+    let function = resolved.and_then(|resolved| resolved.function.as_ref());
+    let (name, start_svma) = match function {
+        Some(function) => (function.name.clone(), function.start_svma),
+        None => fallback(loaded, svma),
+    };
+    let method = Method { module: Some(module), name, start_svma, line: 0 };
+    let method = writer.method(&method)?;
+    let mut parent = writer.location(&Location {
+        method,
+        svma,
+        file: resolved.and_then(|resolved| resolved.file.clone()),
+        line: resolved.map_or(0, |resolved| resolved.line),
+        inline_parent: None,
+        kind: FrameKind::Native,
+    })?;
+    let mut locations = vec![parent];
+    for inlined in resolved.map_or(&[][..], |resolved| &resolved.inlined) {
+        let name = inlined.name.clone();
+        let method = Method { module: Some(module), name, ..Method::default() };
+        let method = writer.method(&method)?;
+        parent = writer.location(&Location {
+            method,
+            svma,
+            file: inlined.file.clone(),
+            line: inlined.line,
+            inline_parent: Some(parent),
+            kind: FrameKind::Native,
+        })?;
+        locations.push(parent);
+    }
+    Ok(locations)
 }
 
 #[cfg(test)]

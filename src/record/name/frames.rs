@@ -15,7 +15,7 @@ use traceprof_abi::unwind::{EndReason, lookup_avma, trace_end, trace_epoch};
 
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::traces::Collection;
-use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
+use crate::record::name::addresses::{ModuleAddress, by_module, locate, write_locations};
 use crate::record::name::jit::JitNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
@@ -27,8 +27,7 @@ use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
-    FrameKind, Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries,
-    Value,
+    FrameKind, LocationId, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
 };
 
 /// How long samples wait for names from a runtime.
@@ -232,7 +231,7 @@ impl FrameNames {
         let index = module.map(|module| module.index);
         for (position, svma) in answer.svmas.iter().enumerate() {
             let resolved = answer.resolved.get(position);
-            let locations = write(writer, id, module, *svma, resolved)?;
+            let locations = write_locations(writer, id, module, *svma, resolved)?;
             if let Some(module) = module.filter(|module| module.runtime.is_some()) {
                 let names = names(resolved);
                 let carriers = locations.iter().zip(names);
@@ -299,7 +298,7 @@ impl FrameNames {
         }
         self.unnamed += 1;
         let id = self.module(writer, Some(module))?;
-        let locations = write(writer, id, Some(module), address.1, None)?;
+        let locations = write_locations(writer, id, Some(module), address.1, None)?;
         if module.is_carrier(None) {
             self.carriers.extend(&locations);
         }
@@ -437,7 +436,7 @@ impl FrameNames {
                 }
                 None => self.module(writer, None)?,
             };
-            let locations = write(writer, module, None, avma, resolved.as_ref())?.into();
+            let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
             self.generated.insert(avma, GeneratedLocations { version, times_ns, locations });
         }
         if let Some(generated) = self.generated.get(&avma) {
@@ -448,47 +447,6 @@ impl FrameNames {
         }
         Ok(())
     }
-}
-
-/// Writes the locations of one address: the physical function, then the functions inlined into it.
-fn write(
-    writer: &mut TraceSeries,
-    module: ModuleId,
-    loaded: Option<&LoadedModule>,
-    svma: u64,
-    resolved: Option<&Resolved>,
-) -> Result<Vec<LocationId>, TraceError> {
-    let function = resolved.and_then(|resolved| resolved.function.as_ref());
-    let (name, start_svma) = match function {
-        Some(function) => (function.name.clone(), function.start_svma),
-        None => fallback(loaded, svma),
-    };
-    let method = Method { module: Some(module), name, start_svma, line: 0 };
-    let method = writer.method(&method)?;
-    let mut parent = writer.location(&Location {
-        method,
-        svma,
-        file: resolved.and_then(|resolved| resolved.file.clone()),
-        line: resolved.map_or(0, |resolved| resolved.line),
-        inline_parent: None,
-        kind: FrameKind::Native,
-    })?;
-    let mut locations = vec![parent];
-    for inlined in resolved.map_or(&[][..], |resolved| &resolved.inlined) {
-        let name = inlined.name.clone();
-        let method = Method { module: Some(module), name, ..Method::default() };
-        let method = writer.method(&method)?;
-        parent = writer.location(&Location {
-            method,
-            svma,
-            file: inlined.file.clone(),
-            line: inlined.line,
-            inline_parent: Some(parent),
-            kind: FrameKind::Native,
-        })?;
-        locations.push(parent);
-    }
-    Ok(locations)
 }
 
 /// Returns the names of the locations of one address: of the physical function, then of the
