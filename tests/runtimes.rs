@@ -1,6 +1,7 @@
 //! Runtimes with generated code and their own stacks: callers, names and roots, each with the real
 //! runtime.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -230,6 +231,9 @@ fn java_without_names_is_reported() {
     for option in ["--jvm-names", "-XX:+PreserveFramePointer"] {
         assert!(text.contains(option), "{option} in: {text}");
     }
+    // A machine starts all of its threads with the system's own function.
+    let folded = outcome.trace.folded();
+    assert!(folded.roots().iter().all(|root| root.starts_with("clone")), "{:?}", folded.roots());
     // Compiled code without frame pointers hides its callers, and the report says so.
     assert!(rooted_per_mille(&outcome) < 500, "{text}");
 }
@@ -318,6 +322,23 @@ fn code_that_is_written_over_has_the_name_of_its_time() {
     assert_rooted(&outcome);
 }
 
+/// The code's callee saves a frame pointer of zero, which ends the chain of frames.
+#[test]
+fn a_zero_that_a_general_register_held_is_no_root() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("general_rbp", &[]);
+    let options = ["--freq", "2000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
+    target.goes_on_and_ends_by_itself();
+    let folded = outcome.trace.folded();
+    assert!(folded.count_of_both("[truncated]", "[unknown]") > 100, "{}", outcome.text());
+    assert!(folded.count_of_both("_start", "compiled") > 100, "{}", outcome.text());
+    assert_eq!(folded.roots(), BTreeSet::from(["_start"]), "{}", outcome.text());
+    let unproven = outcome.trace.number("ended.unproven root");
+    assert!(unproven > 100 && outcome.text().contains("unproven root"), "{}", outcome.text());
+}
+
 /// Returns a Python that gives each of its functions a trampoline, if there is one: the system's,
 /// or one that pyenv installed.
 fn python_with_trampolines() -> Option<PathBuf> {
@@ -383,6 +404,10 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     let scheduler = folded.count_of_both("[truncated]", "global::process_main");
     let lost = folded.count_of("[truncated]") - scheduler;
     assert!(lost * 10 < folded.total(), "{lost} end early\n{}", outcome.text());
+    // The function to which the first one of each process returns.
+    let exit = "erts_beamasm:normal_exit/0-CodeInfoPrologue";
+    let roots = folded.roots();
+    assert!(roots.iter().all(|root| *root == exit || root.starts_with("clone")), "{roots:?}");
     let unknown = folded.percent_of("[unknown]");
     assert!(unknown < 1.0, "{unknown} % have code without a name");
     for (function, caller) in [

@@ -199,7 +199,8 @@ fn store(
     let stored = log_index.is_some();
     account(control, thread.slot, stored, sample.weight);
     if let Some(log_index) = log_index
-        && !matches!(end, EndReason::Root | EndReason::Depth)
+        // The chain of an unproven root is complete, whatever is mapped later.
+        && !matches!(end, EndReason::Root | EndReason::Depth | EndReason::Unproven)
     {
         // Relaxed: published with the ACTIVE word, which the hazard acquired.
         let instance = table.header.instance.load(Ordering::Relaxed) as u32;

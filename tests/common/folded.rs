@@ -1,5 +1,7 @@
 //! Parser of folded stacks as `export --format folded` writes them.
 
+use std::collections::BTreeSet;
+
 /// Call stacks, root first, with their counts of sampling periods.
 pub(crate) struct Folded {
     stacks: Vec<(Vec<String>, u64)>,
@@ -72,6 +74,13 @@ impl Folded {
         let holds = |stack: &[String], name: &str| stack.iter().any(|frame| frame == name);
         let both = |stack: &[String]| holds(stack, one) && holds(stack, other);
         self.stacks.iter().filter(|(stack, _)| both(stack)).map(|(_, count)| count).sum()
+    }
+
+    /// Returns the outermost functions of the stacks that reach a root.
+    pub(crate) fn roots(&self) -> BTreeSet<&str> {
+        let outermost = self.stacks.iter().filter_map(|(stack, _)| stack.first());
+        let marks = ["[truncated]", "[stack dropped]", "[no stack]"];
+        outermost.map(String::as_str).filter(|name| !marks.contains(name)).collect()
     }
 
     /// Returns the count of stacks in which the direct caller of this function is not `caller`.

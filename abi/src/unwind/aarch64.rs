@@ -149,7 +149,9 @@ impl Frame {
     fn enter_caller(&mut self, sp: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         let pc = pc & !self.registers.pac_mask;
         if pc == 0 {
-            return Err(EndReason::Root);
+            // Unwind information is right where a function has called another one. Elsewhere it may
+            // name a location that merely contains a zero.
+            return Err(if self.exact { EndReason::Unproven } else { EndReason::Root });
         }
         if !(CODE_MIN..USER_END).contains(&pc) {
             return Err(EndReason::Range);
@@ -216,8 +218,9 @@ impl Frame {
             return Ok(());
         }
         if fp == 0 && !self.exact {
-            // The ABI marks the outermost frame with an x29 of zero.
-            return Err(EndReason::Root);
+            // The ABI marks the outermost frame with an x29 of zero. But generated code may use the
+            // register for something else.
+            return Err(EndReason::Unproven);
         }
         if fp & 7 != 0 || fp < sp || fp.wrapping_sub(sp) > GUESSED_FRAME_MAX {
             return Err(EndReason::Gap);
@@ -225,7 +228,10 @@ impl Frame {
         let in_gap = |_| EndReason::Gap;
         let caller_fp = word(memory, sp, fp).map_err(in_gap)?;
         let ra = word(memory, sp, fp.wrapping_add(8)).map_err(in_gap)? & !pac_mask;
-        if ra != 0 && !lookup.is_code(ra.wrapping_sub(1)) {
+        if ra == 0 {
+            return Err(EndReason::Unproven);
+        }
+        if !lookup.is_code(ra.wrapping_sub(1)) {
             return Err(EndReason::Gap);
         }
         self.enter_caller(fp.wrapping_add(16), caller_fp, ra)?;

@@ -35,7 +35,7 @@ impl Random {
             0 => BOUNDS.0 + offset % 0x1_0000,
             1..4 => BOUNDS.0 + ((offset % 0x1_0000) & !7),
             4..8 => CODE.0 + offset % (CODE.1 - CODE.0),
-            8 => offset % 64,
+            8 => (offset % 128).saturating_sub(64),
             _ => offset,
         }
     }

@@ -69,7 +69,7 @@ pub fn trace_epoch(flags: u32) -> u16 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum EndReason {
-    /// The unwinding reached the thread's root.
+    /// The unwinding reached a frame that is known to be outermost.
     Root = 0,
     /// The pc is in a gap of the unwind information, and no plausible caller was found.
     Gap = 1,
@@ -85,11 +85,14 @@ pub enum EndReason {
     Unreadable = 6,
     /// The stack continues beyond the end of its copy.
     Copied = 7,
+    /// The chain of frames ended with a zero, in no frame that is known to be outermost. A register
+    /// that code uses for something else may have held the zero.
+    Unproven = 8,
 }
 
 impl EndReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Root,
         Self::Gap,
         Self::NoModule,
@@ -98,6 +101,7 @@ impl EndReason {
         Self::Depth,
         Self::Unreadable,
         Self::Copied,
+        Self::Unproven,
     ];
 
     /// Returns the reason with this number.
@@ -116,6 +120,7 @@ impl EndReason {
             Self::Depth => "depth",
             Self::Unreadable => "unreadable",
             Self::Copied => "end of the copy",
+            Self::Unproven => "unproven root",
         }
     }
 }

@@ -63,6 +63,9 @@ pub mod op {
     /// function starts at most [`Rule::fp_off`](super::Rule::fp_off) bytes before pc. If the search
     /// fails, the unwinding omits the caller.
     pub const FP_CALLER: u8 = 20;
+    /// Like [`STOP`], for code that removed its return address before it called. Until that call,
+    /// a register may still hold the address, so only a frame that is not exact is outermost.
+    pub const STOP_CALLED: u8 = 21;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also
     /// allowed in other frames, where the unwinder followed it through the frames below (see
     /// [`crate::unwind::tables::RBX_LOST`]).
@@ -150,6 +153,8 @@ impl Rule {
     pub const BAD: Self = Self::plain(op::BAD);
     /// The outermost frame.
     pub const STOP: Self = Self::plain(op::STOP);
+    /// The outermost frame, once it has called.
+    pub const STOP_CALLED: Self = Self::plain(op::STOP_CALLED);
     /// A signal trampoline.
     pub const SIGNAL: Self = Self::plain(op::SIGNAL);
     /// A gap in code with frame pointers. Anonymous executable memory has this rule, too.

@@ -21,6 +21,7 @@ use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::managed::locations::ManagedLocations;
 use crate::record::name::managed::order::{PlacedFrame, interleave};
+use crate::record::name::outermost;
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
 use crate::record::target::jit_dump::DumpFile;
@@ -46,6 +47,8 @@ struct GeneratedLocations {
     version: u64,
     times_ns: Range<u64>,
     locations: Box<[LocationId]>,
+    /// Whether the code is the outermost of its runtime's stacks.
+    is_outermost: bool,
 }
 
 /// An open request to the runtime.
@@ -67,6 +70,8 @@ pub(crate) struct NamedStack {
     pub(crate) times_ns: Range<u64>,
     /// Whether any location is in generated code.
     pub(crate) has_own_code: bool,
+    /// Whether the outermost frame is code that a runtime starts its stacks with.
+    pub(crate) is_from_runtime_root: bool,
     /// The managed frames, if there are any.
     pub(crate) managed: Option<Box<ManagedCount>>,
 }
@@ -267,8 +272,13 @@ impl FrameNames {
     ) -> Result<NamedStack, TraceError> {
         let (natives, managed) = split(frames);
         let locations = Vec::with_capacity(frames.len());
-        let mut named =
-            NamedStack { locations, times_ns: 0..u64::MAX, has_own_code: false, managed: None };
+        let mut named = NamedStack {
+            locations,
+            times_ns: 0..u64::MAX,
+            has_own_code: false,
+            is_from_runtime_root: false,
+            managed: None,
+        };
         if !managed.is_empty() {
             self.push_mixed(writer, addresses, (frames, flags, time_ns), &mut named)?;
             return Ok(named);
@@ -437,9 +447,13 @@ impl FrameNames {
                 None => self.module(writer, None)?,
             };
             let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
-            self.generated.insert(avma, GeneratedLocations { version, times_ns, locations });
+            let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
+            let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
+            let generated = GeneratedLocations { version, times_ns, locations, is_outermost };
+            self.generated.insert(avma, generated);
         }
         if let Some(generated) = self.generated.get(&avma) {
+            named.is_from_runtime_root |= named.locations.is_empty() && generated.is_outermost;
             named.locations.extend(&generated.locations);
             let (start, end) = (named.times_ns.start, named.times_ns.end);
             named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);

@@ -26,6 +26,7 @@ pub(crate) mod jit;
 pub(crate) mod jvm;
 pub(crate) mod managed;
 pub(crate) mod mapping_changes;
+pub(crate) mod outermost;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
 

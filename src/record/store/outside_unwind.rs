@@ -167,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_in_code_that_became_known_is_unwound_to_its_root() {
+    fn a_stack_in_code_that_became_known_is_unwound_to_its_end() {
         let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
-        assert_eq!(followed(POSITION, true), (frames, EndReason::Root as u16, 1));
+        assert_eq!(followed(POSITION, true), (frames, EndReason::Unproven as u16, 1));
     }
 
     #[test]

@@ -67,11 +67,11 @@ fn express<'a>(
         return Some(rule);
     }
     let (cfa_op, cfa_off) = match row.register(RETURN_ADDRESS) {
-        None | Some(RegisterRule::Undefined) => return Some(Rule::STOP),
+        Some(RegisterRule::Undefined) => return Some(Rule::STOP),
         // The return address is below sp: the code removed it for good, as musl's `__clone` does on
         // the new thread.
         Some(RegisterRule::Offset(-8)) if cfa_op == op::SP && cfa_off < 8 => {
-            return Some(Rule::STOP);
+            return Some(Rule::STOP_CALLED);
         }
         Some(RegisterRule::Offset(-8)) => (cfa_op, cfa_off),
         Some(RegisterRule::Register(Register(number)))

@@ -327,9 +327,11 @@ fn records_that_lead_nowhere_end_the_walk() {
     assert_eq!(end, EndReason::Gap);
     let (_, end) = chain(Registers { fp: SP + 4, ..registers }, &[], 0);
     assert_eq!(end, EndReason::Gap);
-    // A return address of zero is the root.
+    // Two zeroes in what may be a record, and a record that has a frame pointer of zero.
     let (_, end) = chain(registers, &[(SP + 64, 0), (SP + 72, 0)], 0);
-    assert_eq!(end, EndReason::Root);
+    assert_eq!(end, EndReason::Unproven);
+    let (_, end) = chain(registers, &[(SP + 64, 0), (SP + 72, at(GAP))], 0);
+    assert_eq!(end, EndReason::Unproven);
     // A CFA at sp in a frame that is not a leaf would loop forever.
     let pair = Registers { pc: at(BY_FP), sp: SP, fp: SP - 64, lr: 0, pac_mask: 0 };
     let (frames, end) = chain(pair, &[(SP - 64, SP - 64), (SP - 56, at(BY_FP))], 0);

@@ -175,7 +175,9 @@ impl<'a> Oracle<'a> {
         };
         match rule.op {
             op::FROM_CONTEXT => row.register(Register(7)).is_none(),
-            op::STOP => row.register(Register(16)) == Some(RegisterRule::Offset(-8)),
+            op::STOP | op::STOP_CALLED => {
+                row.register(Register(16)) == Some(RegisterRule::Offset(-8))
+            }
             op::FP => by_sp == Some(i64::from(rule.cfa_off)),
             op::SP | op::BAD => {
                 let is_block =

@@ -1,5 +1,5 @@
 //! Generated code without unwind information, which is assumed to keep frame pointers. Frame
-//! records are trusted, and a zero ends the stack only where a record contains it.
+//! records are trusted, but no zero in them proves a root.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers};
 
@@ -56,11 +56,11 @@ fn unwound(fp: u64, words: &[u64], other: &[u64]) -> (Vec<u64>, EndReason) {
 }
 
 #[test]
-fn a_frame_pointer_of_zero_ends_the_stack_where_a_record_has_it() {
+fn a_frame_pointer_of_zero_in_a_record_ends_the_chain_and_proves_no_root() {
     let [inner, outer] = CALLERS;
     let record = STACK + 32;
     let two = [0, 0, record, inner, 0, outer];
-    assert_eq!(unwound(STACK + 16, &two, &[]), (vec![inner, outer], EndReason::Root));
+    assert_eq!(unwound(STACK + 16, &two, &[]), (vec![inner, outer], EndReason::Unproven));
     // The register of a leaf may contain any value.
     assert_eq!(unwound(0, &two, &[]), (vec![], EndReason::Gap));
 }
@@ -84,8 +84,8 @@ fn frames_on_a_stack_of_the_codes_own_are_followed() {
     let check = |other: &[u64], callers: &[u64], end: EndReason| {
         assert_eq!(unwound(STACK + 16, &words, other), (callers.to_vec(), end), "{other:x?}");
     };
-    check(&[0, outer], &[inner, outer], EndReason::Root);
-    check(&[OTHER + 16, outer, 0, inner], &[inner, outer, inner], EndReason::Root);
+    check(&[0, outer], &[inner, outer], EndReason::Unproven);
+    check(&[OTHER + 16, outer, 0, inner], &[inner, outer, inner], EndReason::Unproven);
     // These are not frame records.
     check(&[0, NO_CALLER], &[inner], EndReason::Gap);
     check(&[8, outer], &[inner], EndReason::Gap);

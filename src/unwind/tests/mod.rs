@@ -14,6 +14,7 @@ mod hostile;
 mod known_bad;
 mod linkage;
 mod oracle;
+mod outermost;
 mod reasons;
 mod remote;
 mod signal_trampoline;

@@ -49,6 +49,10 @@ fn every_reason_has_its_stack() {
     let within = CODE + 16;
     assert_eq!(end(Rule::STOP, &[], STACK), (1, EndReason::Root));
     assert_eq!(end(plain, &[within, within, 0], STACK), (3, EndReason::Root));
+    // A function that has called nothing may be misread.
+    assert_eq!(end(plain, &[0], STACK), (1, EndReason::Unproven));
+    // Where a call is, the return address is gone; before it, nobody knows where it is.
+    assert_eq!(end(Rule::STOP_CALLED, &[], STACK), (1, EndReason::BadRule));
     assert_eq!(end(Rule::GAP_GUESS, &[0, 0], STACK), (1, EndReason::Gap));
     assert_eq!(end(plain, &[within, CODE + CODE_LEN + 1], STACK), (3, EndReason::NoModule));
     assert_eq!(end(Rule::BAD, &[within], STACK), (1, EndReason::BadRule));

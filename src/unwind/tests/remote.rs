@@ -64,14 +64,17 @@ fn expected(frames: usize) -> Vec<u64> {
 #[test]
 fn copied_stack_needs_nothing_else() {
     let stack = unwind(FRAME * 21, 0..0);
-    assert_eq!(stack, RemoteStack { frames: expected(20), end: EndReason::Root, late: None });
+    assert_eq!(stack, RemoteStack { frames: expected(20), end: EndReason::Unproven, late: None });
 }
 
 #[test]
 fn frames_beyond_the_copy_are_marked() {
     // The copy ends in the seventh frame, where the return address to the eighth would be.
     let stack = unwind(FRAME * 7 - 8, STACK..STACK + STACK_LEN);
-    assert_eq!(stack, RemoteStack { frames: expected(20), end: EndReason::Root, late: Some(7) });
+    assert_eq!(
+        stack,
+        RemoteStack { frames: expected(20), end: EndReason::Unproven, late: Some(7) }
+    );
 }
 
 #[test]

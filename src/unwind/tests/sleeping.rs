@@ -148,8 +148,9 @@ fn frames_without_a_root_are_refused() {
 fn root_that_depends_on_a_register_is_refused() {
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
-    let to_zero = Rule { fp_op: fp_op::SAME, cfa_off: 0x60, ..SAVES_FP };
-    let module = writer.add_module(&table([to_zero, Rule::STOP, Rule::STOP])).unwrap();
+    let unsaved = Rule { fp_op: fp_op::SAME, ..SAVES_FP };
+    let to_zero = Rule { cfa_off: 0x18, ..unsaved };
+    let module = writer.add_module(&table([unsaved, to_zero, Rule::STOP])).unwrap();
     let code = ExecRange { start: CODE, end: CODE + 0x300, bias: CODE, module: Some(module) };
     writer.publish(&[code], &[(STACK, STACK + STACK_LEN)]).unwrap();
     let tables = segment.tables();

@@ -32,10 +32,10 @@ pub(super) fn cross_gap(
     }
     let Registers { sp, fp, .. } = frame.registers;
     if fp == 0 && frame.from_record && !guess {
-        // The ABI marks the outermost frame with a frame pointer of zero. Code that uses the
-        // register for other things may have a zero there, too. So the zero has to come from a
-        // frame record.
-        return Err(EndReason::Root);
+        // The ABI marks the outermost frame with a frame pointer of zero. But code that uses the
+        // register for something else may have called with a zero in it, and the callee's frame
+        // record has that.
+        return Err(EndReason::Unproven);
     }
     if !is_above(fp, sp) {
         return match guess || frame.exact {
@@ -68,7 +68,7 @@ fn is_above(fp: u64, sp: u64) -> bool {
 /// Moves to the caller of the frame whose record fp points to.
 fn leave_record(frame: &mut Frame, caller_fp: u64, pc: u64) -> Result<(), EndReason> {
     frame.enter_caller(frame.registers.fp.wrapping_add(16), caller_fp, pc)?;
-    frame.from_record = true;
+    (frame.from_record, frame.from_generated) = (true, true);
     Ok(())
 }
 

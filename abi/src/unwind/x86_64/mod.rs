@@ -61,6 +61,8 @@ pub struct Frame {
     rbx: Option<u64>,
     /// Whether sp and fp come from a frame record in code without unwind information.
     from_record: bool,
+    /// Whether a frame below was left by its frame record in code without unwind information.
+    from_generated: bool,
     /// Whether no stack is known at sp.
     stack_unknown: bool,
     switches: u32,
@@ -70,15 +72,15 @@ impl Machine for Registers {
     type Frame = Frame;
 
     fn leaf(&self) -> Frame {
-        let (rbx, from_record, stack_unknown, switches) = (None, false, false, SWITCHES_MAX);
         Frame {
             registers: *self,
             exact: true,
             has_all_registers: true,
-            rbx,
-            from_record,
-            stack_unknown,
-            switches,
+            rbx: None,
+            from_record: false,
+            from_generated: false,
+            stack_unknown: false,
+            switches: SWITCHES_MAX,
         }
     }
 }
@@ -123,12 +125,25 @@ impl Frame {
         floor.max(memory.bounds().0)
     }
 
+    /// Returns why the walk ends at a return address of zero, with this frame pointer.
+    #[cold]
+    fn end_at_zero(&self, fp: u64) -> EndReason {
+        match fp {
+            // Code that starts a thread or a fiber clears both, and the first function of a stack
+            // returns to the zero. Unwind information is right where a function has called another
+            // one. Elsewhere it may name a location that merely contains a zero, and the frame
+            // pointer is a general register.
+            0 if self.exact || self.from_generated => EndReason::Unproven,
+            0 => EndReason::Root,
+            // The contents of a location that wrong unwind information names.
+            _ => EndReason::Range,
+        }
+    }
+
     #[inline]
     fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         if pc == 0 {
-            // Code that starts a thread or a fiber clears both. Elsewhere a zero is not a return
-            // address, but the contents of a location that wrong unwind information names.
-            return Err(if fp == 0 { EndReason::Root } else { EndReason::Range });
+            return Err(self.end_at_zero(fp));
         }
         if !(CODE_MIN..USER_END).contains(&pc) {
             return Err(EndReason::Range);
@@ -182,6 +197,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
             return resume(frame, rule, memory);
         }
         op::STOP => return Err(EndReason::Root),
+        op::STOP_CALLED if !frame.exact => return Err(EndReason::Root),
         op::GAP_FP => return cross_gap(frame, false, lookup, memory),
         op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
         op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
@@ -395,10 +411,15 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_is_a_root_where_the_frame_pointer_is_zero_as_well() {
+    fn a_zero_is_a_root_where_the_frame_has_called_and_its_frame_pointer_is_zero_as_well() {
         let mut frame = Registers::default().leaf();
-        assert_eq!(frame.enter_caller(0x7000, 0, 0), Err(EndReason::Root));
-        assert_eq!(frame.enter_caller(0x7000, 0x7010, 0), Err(EndReason::Range));
+        assert_eq!(frame.enter_caller(0x7000, 0, 0), Err(EndReason::Unproven), "an exact frame");
+        frame.enter_caller(0x7000, 0, 0x5000).unwrap();
+        assert_eq!(frame.enter_caller(0x7010, 0, 0), Err(EndReason::Root));
+        assert_eq!(frame.enter_caller(0x7010, 0x7020, 0), Err(EndReason::Range));
+        frame.from_generated = true;
+        frame.enter_caller(0x7010, 0, 0x6000).unwrap();
+        assert_eq!(frame.enter_caller(0x7020, 0, 0), Err(EndReason::Unproven), "a guess before");
     }
 
     #[test]

@@ -438,7 +438,7 @@ impl Finished {
         let told = told.and_then(|()| {
             let known = |it: &Heavy| Some((it.id, self.stacks.get(&it.id)?));
             heaviest.iter().filter_map(known).try_for_each(|(trace_id, stack)| {
-                let (end_reason, stack) = (stack.end_reason, stack.locations.to_vec());
+                let (end_reason, stack) = (stack.end_reason(), stack.locations.to_vec());
                 self.writer.call_trace(&CallTrace { trace_id, stack, end_reason })
             })
         });

@@ -11,7 +11,7 @@ use std::sync::mpsc::SyncSender;
 
 use traceprof_abi::context::TAGS;
 use traceprof_abi::storage::log::{Sample as Logged, flags};
-use traceprof_abi::unwind::trace_end;
+use traceprof_abi::unwind::{EndReason, trace_end};
 
 use crate::record::batch::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
@@ -30,7 +30,8 @@ use crate::trace::{
 pub(super) struct Stack {
     /// Root first.
     pub(super) locations: Vec<LocationId>,
-    pub(super) end_reason: u16,
+    /// Why the unwinding ended.
+    stored_reason: u16,
     managed: Option<Box<ManagedCount>>,
     jit: Option<Box<JitStack>>,
 }
@@ -45,6 +46,25 @@ struct JitStack {
     times_ns: Range<u64>,
     /// The version of the names that the stack was resolved with.
     version: u64,
+    /// Whether the outermost frame is code that a runtime starts its stacks with.
+    is_from_runtime_root: bool,
+}
+
+impl Stack {
+    /// Returns why the stack ends.
+    pub(super) fn end_reason(&self) -> u16 {
+        self.proven(self.stored_reason)
+    }
+
+    /// Returns why the stack ends if its unwinding stored this reason. The name of the outermost
+    /// frame may prove a root that the unwinding did not know.
+    fn proven(&self, stored: u16) -> u16 {
+        let is_proven = self.jit.as_ref().is_some_and(|jit| jit.is_from_runtime_root);
+        match stored == EndReason::Unproven as u16 && is_proven {
+            true => EndReason::Root as u16,
+            false => stored,
+        }
+    }
 }
 
 impl JitStack {
@@ -198,11 +218,12 @@ impl WriterProcess {
                 let named = self.names.stack(writer, addresses, (frames, flags), u64::MAX - 1)?;
                 let jit = named.has_own_code.then(|| {
                     let (frames, times_ns) = (frames.into(), named.times_ns);
-                    Box::new(JitStack { frames, flags, times_ns, version })
+                    let is_from_runtime_root = named.is_from_runtime_root;
+                    Box::new(JitStack { frames, flags, times_ns, version, is_from_runtime_root })
                 });
-                let end_reason = trace_end(entry.flags);
+                let stored_reason = trace_end(entry.flags);
                 let (locations, managed) = (named.locations, named.managed);
-                place.insert(Stack { locations, end_reason, managed, jit });
+                place.insert(Stack { locations, stored_reason, managed, jit });
             }
         }
         Ok(())
@@ -291,13 +312,27 @@ impl WriterProcess {
             self.totals.left_out += 1;
             return Ok(());
         }
-        self.totals.count(logged);
+        let mut stack = self.stacks.get_mut(&logged.trace_id);
+        if let Some(Stack { locations, jit: Some(own), .. }) = stack.as_deref_mut()
+            && !own.holds(logged.time, self.names.version())
+        {
+            let frames = (&*own.frames, own.flags);
+            own.version = self.names.version();
+            let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
+            (*locations, own.times_ns) = (named.locations, named.times_ns);
+            own.is_from_runtime_root = named.is_from_runtime_root;
+        }
+        if let Some(managed) = stack.as_ref().and_then(|stack| stack.managed.as_deref()) {
+            self.totals.managed.add(managed);
+        }
+        let reason = stack.as_ref().map_or(logged.reason, |stack| stack.proven(logged.reason));
+        self.totals.count(&Logged { reason, ..*logged });
         self.totals.threads += u64::from(self.sampled.insert(thread));
         let sample = Sample {
             time_ns: logged.time,
             trace_id: logged.trace_id,
             weight: logged.weight,
-            end_reason: logged.reason,
+            end_reason: reason,
             flags: logged.flags,
             state: logged.state as u8,
             syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
@@ -307,18 +342,6 @@ impl WriterProcess {
             root_high: logged.root_high,
             tags: tags_of(logged, texts, text_tags),
         };
-        let mut stack = self.stacks.get_mut(&logged.trace_id);
-        if let Some(Stack { locations, jit: Some(own), .. }) = stack.as_deref_mut()
-            && !own.holds(logged.time, self.names.version())
-        {
-            let frames = (&*own.frames, own.flags);
-            own.version = self.names.version();
-            let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
-            (*locations, own.times_ns) = (named.locations, named.times_ns);
-        }
-        if let Some(managed) = stack.as_ref().and_then(|stack| stack.managed.as_deref()) {
-            self.totals.managed.add(managed);
-        }
         let stack = stack.map_or(&[][..], |stack| &stack.locations);
         writer.sample(thread, &sample, stack)
     }
