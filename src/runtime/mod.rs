@@ -37,7 +37,7 @@ use traceprof_abi::runtime::RuntimeBlock;
 
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
-pub use outside::managed_frames;
+pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use python::{CodeReader, PythonExports};
 
 /// The language of a runtime.

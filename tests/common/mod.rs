@@ -11,6 +11,7 @@ pub(crate) mod maker;
 mod page;
 mod peak;
 mod program;
+mod python;
 mod recorder;
 mod snapshot;
 mod target;
@@ -31,6 +32,7 @@ pub(crate) use program::{
     cpp_program, go_program, go_program_by, has_command, java_classes, newest_go, program,
     program_for_everyone, rust_variant, scratch_dir, script, variant,
 };
+pub(crate) use python::pythons;
 pub(crate) use recorder::{
     Outcome, Recorder, Trace, as_nobody, periods_of, record, record_cpu, traceprof,
 };

@@ -119,6 +119,11 @@ pub(in crate::inject) fn general(registers: &Registers) -> unwind::Registers {
     }
 }
 
+/// Returns the thread pointer.
+pub(in crate::inject) fn thread_pointer(registers: &Registers) -> u64 {
+    registers.fs_base
+}
+
 /// Returns the registers to continue with where the kernel has no restart left to decide: an
 /// interrupted call is issued again.
 pub(in crate::inject) fn resumed(registers: &Registers) -> Registers {

@@ -116,18 +116,39 @@ pub struct CaptureSelection<'a> {
     pub time_max: Duration,
 }
 
-/// Captures every thread of a process. `see` runs for each thread before its stop.
+/// What the caller of a capture reads of each thread itself. A function reads only before the stop.
+pub trait ThreadView {
+    /// What was read.
+    type Seen: Send;
+
+    /// Reads a thread just before its stop.
+    fn before_stop(&mut self, tid: i32) -> Self::Seen;
+
+    /// Reads more while the thread is stopped with this thread pointer. The stop lasts as long as
+    /// the call.
+    fn while_stopped(&mut self, _tid: i32, _thread_pointer: u64, _seen: &mut Self::Seen) {}
+}
+
+impl<T: Send, F: FnMut(i32) -> T> ThreadView for F {
+    type Seen = T;
+
+    fn before_stop(&mut self, tid: i32) -> T {
+        self(tid)
+    }
+}
+
+/// Captures every thread of a process.
 ///
 /// # Errors
 /// Returns an error if the process exited or executed another program.
-pub fn capture<T: Send>(
+pub fn capture<V: ThreadView + Send>(
     pid: i32,
     start_time: u64,
     mappings: &[Mapping],
-    see: impl FnMut(i32) -> T + Send,
-) -> Result<Captures<T>, InjectError> {
+    view: V,
+) -> Result<Captures<V::Seen>, InjectError> {
     on_capturing_thread(pid, start_time, || {
-        let mut session = CaptureSession::new(pid, mappings, see);
+        let mut session = CaptureSession::new(pid, mappings, view);
         session.capture_all()?;
         Ok(session.done)
     })
@@ -141,15 +162,15 @@ pub fn capture<T: Send>(
 ///
 /// # Errors
 /// Returns an error if the process exited or executed another program.
-pub fn capture_threads<T: Send>(
+pub fn capture_threads<V: ThreadView + Send>(
     pid: i32,
     start_time: u64,
     mappings: &[Mapping],
     chosen: CaptureSelection<'_>,
-    see: impl FnMut(i32) -> T + Send,
-) -> Result<Captures<T>, InjectError> {
+    view: V,
+) -> Result<Captures<V::Seen>, InjectError> {
     on_capturing_thread(pid, start_time, || {
-        let mut session = CaptureSession::new(pid, mappings, see);
+        let mut session = CaptureSession::new(pid, mappings, view);
         session.capture_some(chosen)?;
         Ok(session.done)
     })
@@ -176,20 +197,20 @@ fn on_capturing_thread<T: Send>(
     outcome.map(|threads| Captures { threads, withheld: signals + extra_expiries })
 }
 
-struct CaptureSession<'a, T, S> {
+struct CaptureSession<'a, V: ThreadView> {
     pid: i32,
     mappings: &'a [Mapping],
-    see: S,
+    view: V,
     /// Threads that are interrupted and not yet seen to stop.
-    pending: Vec<(StopRequest, T)>,
-    done: Vec<Capture<T>>,
+    pending: Vec<(StopRequest, V::Seen)>,
+    done: Vec<Capture<V::Seen>>,
     /// The number of bytes of all copies so far.
     copied: u64,
 }
 
-impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
-    fn new(pid: i32, mappings: &'a [Mapping], see: S) -> Self {
-        Self { pid, mappings, see, pending: Vec::new(), done: Vec::new(), copied: 0 }
+impl<'a, V: ThreadView> CaptureSession<'a, V> {
+    fn new(pid: i32, mappings: &'a [Mapping], view: V) -> Self {
+        Self { pid, mappings, view, pending: Vec::new(), done: Vec::new(), copied: 0 }
     }
 
     fn capture_all(&mut self) -> Result<(), InjectError> {
@@ -218,7 +239,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
         for &tid in chosen.tids.iter().filter(|&&tid| known.insert(tid)) {
             // A withdrawn interrupt leaves a mark on a call that checks for signals later.
             if since.elapsed() >= chosen.time_max || self.is_uninterruptible(tid) {
-                let seen = (self.see)(tid);
+                let seen = self.view.before_stop(tid);
                 self.done.push(Capture { tid, seen, outcome: Err(NotCaptured::Late) });
             } else {
                 self.capture_one(tid)?;
@@ -234,7 +255,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
 
     /// Interrupts a thread, and waits a little for its stop.
     fn capture_one(&mut self, tid: i32) -> Result<(), InjectError> {
-        let seen = (self.see)(tid);
+        let seen = self.view.before_stop(tid);
         match self.request_stop(tid) {
             Ok(request) => self.pending.push((request, seen)),
             Err(failure) => {
@@ -274,14 +295,14 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
 
     /// Captures the threads that have stopped.
     fn poll(&mut self) -> Result<(), InjectError> {
-        for (request, seen) in std::mem::take(&mut self.pending) {
+        for (request, mut seen) in std::mem::take(&mut self.pending) {
             let tid = request.tid();
             let outcome = match request.poll() {
                 Ok(StopPoll::NotYet(request)) => {
                     self.pending.push((request, seen));
                     continue;
                 }
-                Ok(StopPoll::Stopped(stopped)) => self.take_snapshot(*stopped),
+                Ok(StopPoll::Stopped(stopped)) => self.take_snapshot(*stopped, &mut seen),
                 Err(failure) => Err(self.why_not_captured(tid, failure)?),
             };
             self.done.push(Capture { tid, seen, outcome });
@@ -289,12 +310,18 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
         Ok(())
     }
 
-    fn take_snapshot(&mut self, stopped: Stopped) -> Result<ThreadSnapshot, NotCaptured> {
+    fn take_snapshot(
+        &mut self,
+        stopped: Stopped,
+        seen: &mut V::Seen,
+    ) -> Result<ThreadSnapshot, NotCaptured> {
+        let thread_pointer = arch::thread_pointer(&stopped.saved().registers);
         let registers = arch::general(&stopped.saved().registers);
         let call = arch::interrupted_call(&stopped.saved().registers);
         let (stack_avma, stack) = self.copy(&stopped, registers.sp);
         self.copied += stack.len() as u64;
         let tid = stopped.tid();
+        self.view.while_stopped(tid, thread_pointer, seen);
         match stopped.release() {
             Ok(stopped) => {
                 let stopped_ns = stopped.as_nanos() as u64;
@@ -337,7 +364,7 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
             let polled = Instant::now();
             self.poll()?;
             let waited = since.elapsed();
-            let is_queued = |pending: &(StopRequest, T)| proc::is_runnable(pending.0.tid());
+            let is_queued = |pending: &(StopRequest, V::Seen)| proc::is_runnable(pending.0.tid());
             let some_run = waited < QUEUED_MAX && self.pending.iter().any(is_queued);
             if waited >= late_max && !some_run {
                 break;

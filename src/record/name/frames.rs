@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::runtime::word::{sections, split};
-use traceprof_abi::unwind::{EndReason, lookup_avma, trace_end, trace_epoch};
+use traceprof_abi::runtime::word::split;
+use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::traces::Collection;
@@ -20,7 +20,7 @@ use crate::record::name::jit::JitNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::managed::locations::ManagedLocations;
-use crate::record::name::managed::order::{PlacedFrame, interleave};
+use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
 use crate::record::name::outermost;
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
@@ -327,30 +327,21 @@ impl FrameNames {
         (frames, flags, time_ns): (&[u64], u32, u64),
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
-        let (natives, epoch) = (split(frames).0, trace_epoch(flags));
         let is_complete = trace_end(flags) == EndReason::Root as u16;
-        let loop_of = |at: usize| addresses.loop_at(lookup_avma(natives[at]));
-        let placed = interleave((natives.len(), is_complete), loop_of, sections(frames));
-        let is_managed = |it: &PlacedFrame| matches!(it, PlacedFrame::Managed(..));
-        let outermost = placed.iter().position(is_managed).unwrap_or(placed.len());
         let mut count = ManagedCount::default();
-        for (index, frame) in placed.iter().enumerate() {
+        for frame in mixed_frames(frames, is_complete, addresses) {
             match frame {
-                PlacedFrame::Native(at) => {
+                MixedFrame::Native(word, role) => {
                     let before = named.locations.len();
-                    self.push_native(writer, addresses, (natives[*at], epoch, time_ns), named)?;
-                    let is_carrier = index < outermost && is_complete
-                        || loop_of(*at).is_some()
-                        || addresses.is_trampoline(lookup_avma(natives[*at]));
-                    if outermost < placed.len() {
-                        self.mark_carriers(writer, &mut named.locations[before..], is_carrier)?;
-                    }
+                    let at = (word, trace_epoch(flags), time_ns);
+                    self.push_native(writer, addresses, at, named)?;
+                    self.mark_carriers(writer, &mut named.locations[before..], role)?;
                 }
-                PlacedFrame::Managed(number, frame) => {
-                    let Some(runtime) = addresses.runtimes.get(usize::from(*number)) else {
+                MixedFrame::Managed(number, frame) => {
+                    let Some(runtime) = addresses.runtimes.get(usize::from(number)) else {
                         continue;
                     };
-                    let location = self.managed.of(writer, runtime, (*number, frame))?;
+                    let location = self.managed.of(writer, runtime, (number, &frame))?;
                     named.locations.extend(location.id);
                     count.count(location);
                 }
@@ -360,18 +351,20 @@ impl FrameNames {
         Ok(())
     }
 
-    /// Gives another kind to locations that only carry managed frames: to all locations of a native
-    /// frame, or to those of such functions.
+    /// Gives another kind to those locations of a native frame that only carry managed frames.
     fn mark_carriers(
         &self,
         writer: &mut TraceSeries,
         locations: &mut [LocationId],
-        are_all: bool,
+        role: CarrierRole,
     ) -> Result<(), TraceError> {
+        if role == CarrierRole::None {
+            return Ok(());
+        }
         let mut parent = None;
         let mut is_changed = false;
         for location in locations {
-            let is_carrier = are_all || self.carriers.contains(location);
+            let is_carrier = role == CarrierRole::Carrier || self.carriers.contains(location);
             is_changed |= is_carrier;
             if is_changed {
                 let kind = if is_carrier { FrameKind::Interpreter } else { FrameKind::Native };

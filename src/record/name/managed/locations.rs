@@ -68,7 +68,8 @@ impl ManagedLocations {
     }
 }
 
-fn kind_of(language: ManagedLanguage) -> FrameKind {
+/// Returns the kind of the frames of a language.
+pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
     match language {
         ManagedLanguage::Python => FrameKind::Python,
     }
@@ -98,10 +99,15 @@ fn named(
     })
 }
 
+/// Returns what stands for the name of a function that could not be read.
+pub(crate) fn gone_name(runtime: &Runtime) -> String {
+    format!("[{}: function gone]", runtime.label)
+}
+
 /// Returns the location of all frames of a runtime whose function could not be read.
 fn unnamed(writer: &mut TraceSeries, runtime: &Runtime) -> Result<LocationId, TraceError> {
     let module = writer.module(&Module { path: "[unknown]".to_owned(), build_id: Vec::new() })?;
-    let name = format!("[{}: function gone]", runtime.label);
+    let name = gone_name(runtime);
     let method = writer.method(&Method { module: Some(module), name, start_svma: 0, line: 0 })?;
     writer.location(&Location {
         method,

@@ -18,6 +18,7 @@ pub(crate) mod report;
 mod running_time;
 mod samples;
 mod sleep_location;
+mod sleeper_frames;
 mod thread_time;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,8 @@ pub(crate) struct WallStats {
     pub(crate) moved: u64,
     /// The number of sleepers whose stack could not be read.
     pub(crate) missed: u64,
+    /// The number of new stacks without managed frames because the thread's block was not found.
+    pub(crate) unsearched: u64,
     /// The number of turns that left threads to the next turn, and the number of these threads.
     pub(crate) capped: (u64, u64),
     /// The largest number of threads at a time whose accounts are opened at each check, since there
@@ -92,6 +95,7 @@ impl WallStats {
         self.stop_ns_max = self.stop_ns_max.max(later.stop_ns_max);
         self.moved += later.moved;
         self.missed += later.missed;
+        self.unsearched += later.unsearched;
         self.capped.0 += later.capped.0;
         self.capped.1 += later.capped.1;
         self.reopened = self.reopened.max(later.reopened);

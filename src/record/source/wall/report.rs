@@ -13,6 +13,7 @@ pub(crate) fn numbers(stats: &WallStats) -> Vec<(String, u64)> {
         ("stop_ns_max", stats.stop_ns_max),
         ("moved", stats.moved),
         ("stacks_missed", stats.missed),
+        ("stacks_native_only", stats.unsearched),
         ("turns_capped", stats.capped.0),
         ("threads_put_off", stats.capped.1),
         ("threads_reopened", stats.reopened),
@@ -46,9 +47,11 @@ pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
     if stats.stopped > 0 {
         stacks.push_str(&format!(" of {} us at most", stats.stop_ns_max / 1000));
     }
-    for (count, what) in
-        [(stats.moved, "running again before they were read"), (stats.missed, "not readable")]
-    {
+    for (count, what) in [
+        (stats.moved, "running again before they were read"),
+        (stats.missed, "not readable"),
+        (stats.unsearched, "with native frames only, since their thread pointer is not known"),
+    ] {
         if count > 0 {
             stacks.push_str(&format!(", {count} {what}"));
         }

@@ -6,20 +6,25 @@
 //! and unwinds it without the registers that only a stop would show. The result counts if nothing
 //! depends on them. The recorder stops the remaining threads for a moment
 //! ([`inject::capture_threads()`]), and repairs calls that would notice the stop.
+//!
+//! Two functions of a language runtime can sleep through the very same native frames. A location is
+//! therefore known again only if the words are the same from which its managed frames were read.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use traceprof_abi::runtime::word::split;
 use traceprof_abi::unwind::{EndReason, Snapshot, Tables, trace_epoch, trace_flags};
 
 use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
-use crate::proc::{self, DescriptorNames, Mapping, ProcessMemory, TaskActivity};
+use crate::proc::{self, DescriptorNames, Mapping, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use crate::record::source::wall::sleeper_frames::{
+    FrameSearch, KnownFrames, SeenSleeper, SleeperView,
+};
 use crate::record::source::wall::{UnlocatedThread, WallStats};
-use crate::runtime::managed_frames;
+use crate::runtime::ManagedThread;
 use crate::trace::RunState;
 use crate::unwind::{RemoteUnwinder, StackCopy, StackFingerprint};
 
@@ -85,19 +90,26 @@ pub(super) struct KnownLocation {
     /// In the latter case the recorder has stopped the thread, and assumes that it still sleeps at
     /// this location: another stop of the same sleep would restart its timeout over and over.
     fingerprint: Option<StackFingerprint>,
+    managed: KnownFrames,
+    /// The thread's block, if it was found.
+    block: Option<ManagedThread>,
 }
 
 /// The locations at which a thread has slept, latest first.
 #[derive(Default)]
-pub(super) struct LocationHistory(VecDeque<KnownLocation>);
+pub(super) struct LocationHistory {
+    locations: VecDeque<KnownLocation>,
+    /// The thread's block, once it was found.
+    block: Option<ManagedThread>,
+}
 
 impl LocationHistory {
     /// Finds a location and moves it to the front.
-    fn find(&mut self, is_it: impl FnMut(&KnownLocation) -> bool) -> Option<&KnownLocation> {
-        let found = self.0.iter().position(is_it)?;
-        let known = self.0.remove(found)?;
-        self.0.push_front(known);
-        self.0.front()
+    fn find(&mut self, is_it: impl FnMut(&KnownLocation) -> bool) -> Option<&mut KnownLocation> {
+        let found = self.locations.iter().position(is_it)?;
+        let known = self.locations.remove(found)?;
+        self.locations.push_front(known);
+        self.locations.front_mut()
     }
 
     /// Adds a location, and drops the least recently seen ones if there are too many.
@@ -109,9 +121,11 @@ impl LocationHistory {
             room = room.saturating_sub(known.location.frames.len());
             room > 0
         };
-        let kept = self.0.iter().take(LOCATIONS_MAX - 1).take_while(|known| fits(known)).count();
-        self.0.truncate(kept);
-        self.0.push_front(known);
+        let kept = self.locations.iter().take(LOCATIONS_MAX - 1);
+        let kept = kept.take_while(|known| fits(known)).count();
+        self.locations.truncate(kept);
+        self.block = known.block.or(self.block);
+        self.locations.push_front(known);
         location
     }
 }
@@ -135,6 +149,7 @@ pub(super) struct LocationReader {
     tables: Tables,
     unwinder: RemoteUnwinder,
     descriptors: DescriptorNames,
+    search: FrameSearch,
     /// The mappings when they were last read.
     pub(super) mappings: Vec<Mapping>,
 }
@@ -148,6 +163,7 @@ impl LocationReader {
             tables,
             unwinder: RemoteUnwinder::default(),
             descriptors: DescriptorNames::new(pid),
+            search: FrameSearch::new(pid),
             mappings: proc::mappings(pid)?,
         })
     }
@@ -164,26 +180,13 @@ impl LocationReader {
     ) -> LocationRead {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
-        let Some(snapshot) = self.tables.snapshot() else { return LocationRead::Moved };
-        let managed = self.managed_frames(&snapshot, tid);
-        let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
-        let again = history.find(|known| {
-            let is_still = |fingerprint: &StackFingerprint| fingerprint.matches(at, &mut read);
-            known.at == at
-                && trace_epoch(known.location.flags) == snapshot.epoch()
-                && split(&known.location.frames).1 == managed
-                && known.fingerprint.as_ref().map_or(known.location.state == state, is_still)
-        });
-        let new = match again {
-            Some(_) => None,
-            None => unwind_sleeping(&mut self.unwinder, &snapshot, tid, at, &managed),
-        };
+        let (again, new) = self.look_up((tid, state), at, history);
         let (mut syscall, mut waits_on) = self.call_of(activity);
         let context = contexts.read(tid);
         if !unmoved() {
             return LocationRead::Moved;
         }
-        if let Some(KnownLocation { location, .. }) = again {
+        if let Some(location) = again {
             stats.known += 1;
             if syscall == Some(libc::SYS_restart_syscall as u32) {
                 // The kernel restarts some interrupted calls this way.
@@ -199,14 +202,49 @@ impl LocationReader {
                 context,
             }));
         }
-        let Some((frames, flags, fingerprint)) = new else {
+        let Some(NewStack { frames, flags, fingerprint, managed }) = new else {
             let location = ThreadLocation::without_stack(state, (syscall, waits_on), context);
             return LocationRead::NeedsStop(Arc::new(location));
         };
         stats.read += 1;
+        stats.unsearched += u64::from(!managed.is_searched);
         let location =
             Arc::new(ThreadLocation { state, syscall, waits_on, frames, flags, context });
-        LocationRead::New(KnownLocation { location, at, fingerprint: Some(fingerprint) })
+        let (fingerprint, block) = (Some(fingerprint), history.block);
+        LocationRead::New(KnownLocation { location, at, fingerprint, managed, block })
+    }
+
+    /// Returns the location of a thread that sleeps with this stack pointer and pc, if it has slept
+    /// there before; otherwise its stack, if it can be unwound.
+    fn look_up(
+        &mut self,
+        (tid, state): (i32, RunState),
+        at: (u64, u64),
+        history: &mut LocationHistory,
+    ) -> (Option<Arc<ThreadLocation>>, Option<NewStack>) {
+        let Some(snapshot) = self.tables.snapshot() else { return (None, None) };
+        let (runtimes, search) = (snapshot.runtimes(), &mut self.search);
+        let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+        let mut is_native_same = |known: &KnownLocation| {
+            let is_still = |fingerprint: &StackFingerprint| fingerprint.matches(at, &mut read);
+            known.at == at
+                && trace_epoch(known.location.flags) == snapshot.epoch()
+                && known.fingerprint.as_ref().map_or(known.location.state == state, is_still)
+        };
+        let has_both =
+            |known: &KnownLocation| is_native_same(known) && search.has(runtimes, &known.managed);
+        if let Some(known) = history.find(has_both) {
+            return (Some(Arc::clone(&known.location)), None);
+        }
+        let managed = search.find(runtimes, tid, &mut history.block);
+        let is_same =
+            |known: &KnownLocation| known.managed.is_same(&managed) && is_native_same(known);
+        if let Some(known) = history.find(is_same) {
+            // Words beside those that matter have changed, such as counters.
+            known.managed = managed;
+            return (Some(Arc::clone(&known.location)), None);
+        }
+        (None, unwind_sleeping(&mut self.unwinder, &snapshot, tid, at, managed))
     }
 
     /// Stops threads and returns their locations in the same order, `None` for a thread that ran
@@ -217,29 +255,24 @@ impl LocationReader {
         contexts: &dyn ReadContext,
         stats: &mut WallStats,
     ) -> Vec<Option<KnownLocation>> {
-        let pid = self.pid;
+        let Some(snapshot) = self.tables.snapshot() else {
+            return unknown.iter().map(|_| None).collect();
+        };
         let tids: Vec<i32> = unknown.iter().map(|it| it.tid).collect();
         let chosen = CaptureSelection { tids: &tids, time_max: STOPPING_MAX };
-        let see = |tid| (proc::task_activity(pid, tid).ok(), contexts.read(tid));
-        let captured = inject::capture_threads(pid, self.start_time, &self.mappings, chosen, see);
+        let (runtimes, search) = (snapshot.runtimes(), &mut self.search);
+        let view = SleeperView { contexts, runtimes, search };
+        let (pid, mappings) = (self.pid, &self.mappings);
+        let captured = inject::capture_threads(pid, self.start_time, mappings, chosen, view);
         // On an error the program has exited; the session detects that.
-        let captures = captured.map(|captured| captured.threads).unwrap_or_default();
+        let mut captures = captured.map(|captured| captured.threads).unwrap_or_default();
         let mut locations = Vec::with_capacity(unknown.len());
         for it in unknown {
-            let capture = captures.iter().find(|capture| capture.tid == it.tid);
+            let capture = captures.iter().position(|capture| capture.tid == it.tid);
+            let capture = capture.map(|at| captures.swap_remove(at));
             locations.push(capture.and_then(|capture| self.location(it, capture, stats)));
         }
         locations
-    }
-
-    /// Returns the frame words of a thread's managed frames.
-    fn managed_frames(&self, snapshot: &Snapshot<'_>, tid: i32) -> Vec<u64> {
-        let (blocks, memory) = (snapshot.runtimes(), ProcessMemory::of(self.pid));
-        if blocks.is_empty() {
-            return Vec::new();
-        }
-        let pointer = proc::thread_pointer(tid, |avma, into| memory.read(avma, into));
-        pointer.map_or(Vec::new(), |pointer| managed_frames(blocks, pointer, &memory))
     }
 
     /// Returns the number of the call that a thread is in, and what it waits on.
@@ -253,10 +286,11 @@ impl LocationReader {
     fn location(
         &mut self,
         unknown: &UnlocatedThread,
-        capture: &Capture<(Option<TaskActivity>, ThreadContext)>,
+        capture: Capture<SeenSleeper>,
         stats: &mut WallStats,
     ) -> Option<KnownLocation> {
-        let ((activity, context), state) = (capture.seen, unknown.state);
+        let SeenSleeper { activity, context, frames: managed, block, .. } = capture.seen;
+        let state = unknown.state;
         if capture.outcome == Err(NotCaptured::Gone) {
             return None;
         }
@@ -268,7 +302,8 @@ impl LocationReader {
             // a processor may stop next time.
             let at = activity.and_then(stack_point).filter(|_| state == RunState::Disk);
             let at = at.unwrap_or_default();
-            return Some(KnownLocation { location: Arc::new(location), at, fingerprint: None });
+            let location = Arc::new(location);
+            return Some(KnownLocation { location, at, fingerprint: None, managed, block });
         };
         stats.stopped += 1;
         stats.stop_ns_max = stats.stop_ns_max.max(portrait.stopped_ns);
@@ -281,20 +316,25 @@ impl LocationReader {
         let snapshot = self.tables.snapshot()?;
         let copy = StackCopy { avma: portrait.stack_avma, bytes: &portrait.stack };
         let mut read = |avma, into: &mut [u8]| inject::read_part(unknown.tid, avma, into);
-        let managed = self.managed_frames(&snapshot, unknown.tid);
+        stats.unsearched += u64::from(!managed.is_searched);
         let (mut stack, fingerprint) =
             self.unwinder.unwind_with_fingerprint(&snapshot, &portrait.registers, copy, &mut read);
-        stack.frames.extend(managed);
+        stack.frames.extend(&managed.words);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
         let location =
             Arc::new(ThreadLocation { state, syscall, waits_on, frames, flags, context });
-        Some(KnownLocation {
-            location,
-            at,
-            fingerprint: fingerprint.is_complete().then_some(fingerprint),
-        })
+        let fingerprint = fingerprint.is_complete().then_some(fingerprint);
+        Some(KnownLocation { location, at, fingerprint, managed, block })
     }
+}
+
+/// A stack that was unwound without a stop.
+struct NewStack {
+    frames: Arc<[u64]>,
+    flags: u32,
+    fingerprint: StackFingerprint,
+    managed: KnownFrames,
 }
 
 /// Unwinds a sleeping thread from its stack pointer and pc, and adds its managed frames; returns
@@ -304,14 +344,15 @@ fn unwind_sleeping(
     snapshot: &Snapshot<'_>,
     tid: i32,
     at: (u64, u64),
-    managed: &[u64],
-) -> Option<(Arc<[u64]>, u32, StackFingerprint)> {
+    managed: KnownFrames,
+) -> Option<NewStack> {
     let (avma, stack) = inject::copy_stack(tid, at.0);
     let copy = StackCopy { avma, bytes: &stack };
     let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
     let (mut frames, fingerprint) = unwinder.unwind_sleeping(snapshot, at, copy, &mut read)?;
-    frames.extend(managed);
-    Some((frames.into(), trace_flags(EndReason::Root, snapshot.epoch()), fingerprint))
+    frames.extend(&managed.words);
+    let flags = trace_flags(EndReason::Root, snapshot.epoch());
+    Some(NewStack { frames: frames.into(), flags, fingerprint, managed })
 }
 
 /// Returns the stack pointer and pc of a thread that does not run.

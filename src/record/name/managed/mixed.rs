@@ -1,0 +1,56 @@
+//! A stack of native and managed frames.
+
+use traceprof_abi::runtime::word::{ManagedFrame, sections, split};
+use traceprof_abi::unwind::lookup_avma;
+
+use crate::record::name::managed::order::{PlacedFrame, interleave};
+use crate::record::target::modules::AddressMap;
+
+/// Whether a native frame only carries managed frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CarrierRole {
+    /// The stack has no managed frames.
+    None,
+    /// Its functions decide, each by its name.
+    ByName,
+    /// It only carries managed frames, whatever its functions are.
+    Carrier,
+}
+
+/// A frame of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MixedFrame {
+    /// A native frame: the frame word, and whether it only carries managed frames.
+    Native(u64, CarrierRole),
+    /// A frame of the runtime with this number.
+    Managed(u8, ManagedFrame),
+}
+
+/// Returns all frames of a stack, root first. `words` are its frame words, and `is_complete` tells
+/// whether the native frames reach the thread's root.
+pub(crate) fn mixed_frames(
+    words: &[u64],
+    is_complete: bool,
+    addresses: &AddressMap,
+) -> impl Iterator<Item = MixedFrame> {
+    let natives = split(words).0;
+    let loop_of = move |at: usize| addresses.loop_at(lookup_avma(natives[at]));
+    let placed = interleave((natives.len(), is_complete), loop_of, sections(words));
+    let is_managed = |it: &PlacedFrame| matches!(it, PlacedFrame::Managed(..));
+    let outermost = placed.iter().position(is_managed);
+    placed.into_iter().enumerate().map(move |(index, frame)| match frame {
+        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
+        PlacedFrame::Native(at) => {
+            let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
+            let is_carrier = is_start
+                || loop_of(at).is_some()
+                || addresses.is_trampoline(lookup_avma(natives[at]));
+            let role = match outermost {
+                None => CarrierRole::None,
+                Some(_) if is_carrier => CarrierRole::Carrier,
+                Some(_) => CarrierRole::ByName,
+            };
+            MixedFrame::Native(natives[at], role)
+        }
+    })
+}
