@@ -41,6 +41,7 @@ mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped
 mod managed; // views without the frames of interpreters
+mod managed_stacks; // stacks of Python programs
 mod managed_wall; // wall clock time of Python programs
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler

@@ -275,6 +275,13 @@ pub struct StacksArguments {
     /// Add kernel functions of sleeping threads (root)
     #[arg(long)]
     pub kernel: bool,
+
+    /// Show the native frames of interpreters, too
+    ///
+    /// By default the functions of a language's runtime that only carry the functions of that
+    /// language are left out: of a Python program, those of the interpreter.
+    #[arg(long)]
+    pub native_frames: bool,
 }
 
 /// Arguments of `dump`.

@@ -63,6 +63,7 @@ fn frame_json(frame: &NamedFrame) -> Json {
         "svma": svma,
         "file": file,
         "line": line.filter(|line| **line != 0),
+        "kind": frame.kind.name(),
         "inlined": frame.inlined,
         "read_later": frame.late,
     })

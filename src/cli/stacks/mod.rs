@@ -13,7 +13,11 @@ use crate::view::text::escape::escaped;
 
 /// Prints the stacks of the process.
 pub(super) fn run(arguments: &StacksArguments) -> Result<(), CommandFailure> {
-    let found = stacks(arguments.pid, arguments.kernel).map_err(CommandFailure::of_recording)?;
+    let mut found =
+        stacks(arguments.pid, arguments.kernel).map_err(CommandFailure::of_recording)?;
+    if !arguments.native_frames {
+        found.remove_carriers();
+    }
     for notice in &found.notices {
         // A closed standard error leaves nobody to tell.
         let _ = writeln!(std::io::stderr(), "note: {}", escaped(notice));

@@ -107,9 +107,12 @@ fn call_text(call: &SleepingCall) -> String {
 }
 
 fn frame_text(frame: &NamedFrame) -> String {
-    let place = match &frame.module {
-        Some((path, _)) => format!(" ({})", file_name(path)),
-        None => String::new(),
+    let place = match (&frame.module, &frame.source) {
+        (Some((path, _)), _) => format!(" ({})", file_name(path)),
+        // A managed frame: its file takes the place of a module.
+        (None, Some((file, 0))) => format!(" ({})", file_name(file)),
+        (None, Some((file, line))) => format!(" ({}:{line})", file_name(file)),
+        (None, None) => String::new(),
     };
     format!("{}{place}{}", frame.function, inlined(frame))
 }
@@ -124,7 +127,11 @@ fn frame_verbose(frame: &NamedFrame) -> String {
         Some((file, line)) => format!(" at {file}:{line}"),
         None => String::new(),
     };
-    format!("{:#018x} {}{place}{source}{}", frame.avma, frame.function, inlined(frame))
+    let address = match frame.avma {
+        Some(avma) => format!("{avma:#018x}"),
+        None => format!("{:18}", format!("[{}]", frame.kind.language().name())),
+    };
+    format!("{address} {}{place}{source}{}", frame.function, inlined(frame))
 }
 
 fn inlined(frame: &NamedFrame) -> &'static str {

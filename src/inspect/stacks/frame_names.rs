@@ -3,25 +3,30 @@
 use std::collections::HashMap;
 use std::io;
 
-use traceprof_abi::unwind::RETURN_ADDRESS;
+use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS};
 
+use super::managed::ManagedNames;
 use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
+use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
 use crate::record::name::symbolizers;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::Resolved;
+use crate::trace::FrameKind;
 use crate::unwind::RemoteStack;
 
 /// A function on a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFrame {
-    /// The pc (AVMA): where it runs, or where a call returns to.
-    pub avma: u64,
+    /// The pc (AVMA): where it runs, or where a call returns to. `None` for a managed frame.
+    pub avma: Option<u64>,
     /// The name of the function.
     pub function: String,
     /// The module's path as the target sees it and the SVMA in it, for code of a file.
     pub module: Option<(String, u64)>,
     /// The source file and line; the line is 0 if unknown.
     pub source: Option<(String, u32)>,
+    /// The kind of code that it runs.
+    pub kind: FrameKind,
     /// Whether it has no frame of its own, being inlined into the next function.
     pub inlined: bool,
     /// Whether it may be from a later time than the frames before it.
@@ -50,31 +55,69 @@ impl<'a> FrameNaming<'a> {
         Ok(Self { addresses, resolved })
     }
 
-    /// Returns the functions of a stack, innermost first.
-    pub(super) fn stack(&self, stack: &RemoteStack) -> Vec<NamedFrame> {
+    /// Returns the functions of a stack, innermost first. `managed` are the frame words of its
+    /// managed frames.
+    pub(super) fn stack(
+        &self,
+        stack: &RemoteStack,
+        managed: &[u64],
+        names: &ManagedNames,
+    ) -> Vec<NamedFrame> {
+        let words = [&stack.frames, managed].concat();
+        let is_complete = stack.end == EndReason::Root;
         let late = stack.late.unwrap_or(usize::MAX);
-        let words = stack.frames.iter().enumerate();
-        words.flat_map(|(depth, word)| self.functions(*word, depth >= late)).collect()
+        // Root first.
+        let mut depth = stack.frames.len();
+        let frames: Vec<MixedFrame> = mixed_frames(&words, is_complete, self.addresses).collect();
+        let mut named: Vec<NamedFrame> = Vec::with_capacity(words.len());
+        for frame in frames {
+            match frame {
+                MixedFrame::Native(word, role) => {
+                    depth -= 1;
+                    named.extend(self.functions(word, depth >= late, role).into_iter().rev());
+                }
+                MixedFrame::Managed(number, frame) => {
+                    named.extend(names.frame(self.addresses, number, &frame));
+                }
+            }
+        }
+        named.reverse();
+        named
     }
 
-    fn functions(&self, word: u64, late: bool) -> Vec<NamedFrame> {
+    /// Returns the functions of a native frame, innermost first.
+    fn functions(&self, word: u64, late: bool, role: CarrierRole) -> Vec<NamedFrame> {
         let (module, place) = locate(self.addresses, word, self.addresses.epoch());
         let module = module.map(|module| &**module);
         let resolved = self.resolved.get(&place);
-        let frame = |function: String, source: Option<(String, u32)>, inlined| NamedFrame {
-            avma: word & !RETURN_ADDRESS,
+        let kind = |function: Option<&str>| {
+            let is_carrier = match role {
+                CarrierRole::None => false,
+                CarrierRole::ByName => module.is_some_and(|module| module.is_carrier(function)),
+                CarrierRole::Carrier => true,
+            };
+            if is_carrier { FrameKind::Interpreter } else { FrameKind::Native }
+        };
+        let frame = |function: String, source: Option<(String, u32)>, kind, inlined| NamedFrame {
+            avma: Some(word & !RETURN_ADDRESS),
             function,
             module: module.map(|module| (module.path.clone(), place.1)),
             source,
+            kind,
             inlined,
             late,
         };
         let inlined = resolved.map_or(&[][..], |resolved| &resolved.inlined).iter().rev();
         let mut functions: Vec<NamedFrame> = inlined
-            .map(|it| frame(it.name.clone(), it.file.clone().map(|file| (file, it.line)), true))
+            .map(|it| {
+                let source = it.file.clone().map(|file| (file, it.line));
+                frame(it.name.clone(), source, kind(Some(&it.name)), true)
+            })
             .collect();
         let source = resolved.and_then(|it| Some((it.file.clone()?, it.line)));
-        functions.push(frame(physical(resolved, module, place.1), source, false));
+        let known = resolved.and_then(|it| it.function.as_ref()).map(|it| it.name.as_str());
+        let name = physical(resolved, module, place.1);
+        functions.push(frame(name, source, kind(known), false));
         functions
     }
 }

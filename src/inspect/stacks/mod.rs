@@ -1,12 +1,13 @@
 //! The stacks of all threads of a process at one time, without an agent.
 //!
 //! Each thread is stopped only while its registers and its stack are copied
-//! ([`inject::capture()`]). Everything else happens while the target runs. Its modules are opened
+//! ([`inject::capture()`]), and while its managed frames are read. Everything else happens while the target runs. Its modules are opened
 //! and their tables compiled before the first stop, and stacks are unwound and named after the last
 //! one.
 
 mod activity;
 mod frame_names;
+mod managed;
 
 use std::ffi::OsString;
 use std::io;
@@ -18,16 +19,18 @@ use traceprof_abi::unwind::EndReason;
 
 use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
 use crate::proc::{self, Mapping};
-use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::name::contexts::Contexts;
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::namespace::check_proc;
 use crate::record::target::shm::{SharedMemory, Use};
+use crate::runtime::ManagedReader;
+use crate::trace::FrameKind;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 pub use self::activity::{SleepingCall, ThreadActivity};
 pub use self::frame_names::NamedFrame;
+use self::managed::{ManagedNames, SeenThread, StackView};
 pub use crate::record::name::contexts::ThreadWork;
 
 /// All threads of a process at one time.
@@ -49,6 +52,13 @@ impl ProcessStacks {
     /// Returns the longest stop of a thread in nanoseconds.
     pub fn longest_stop_ns(&self) -> Option<u64> {
         self.threads.iter().filter_map(|thread| thread.stopped_ns).max()
+    }
+
+    /// Removes the native frames that only carry managed frames.
+    pub fn remove_carriers(&mut self) {
+        for thread in &mut self.threads {
+            thread.frames.retain(|frame| frame.kind != FrameKind::Interpreter);
+        }
     }
 }
 
@@ -87,15 +97,24 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     let mappings = proc::mappings(pid).map_err(gone)?;
     let mut process = InspectedProcess::open(pid, &mappings)?;
     let mut contexts = Contexts::of_process(pid, &mappings, &process.modules.current());
-    let outside = contexts.outside();
-    let see = |tid| (ThreadActivity::read(pid, tid, kernel), outside.read(tid));
-    let captured = inject::capture(pid, facts.start_time, &mappings, see).map_err(inject_error)?;
+    let tables = process.tables.as_tables();
+    let view = StackView {
+        pid,
+        kernel,
+        contexts: contexts.outside(),
+        runtimes: tables.snapshot().map_or(&[], |snapshot| snapshot.runtimes()),
+        frames: ManagedReader::default(),
+    };
+    let captured = inject::capture(pid, facts.start_time, &mappings, view).map_err(inject_error)?;
     let Captures { threads: captures, withheld } = captured;
     if captures.iter().all(|capture| capture.outcome == Err(NotCaptured::Gone)) {
         return Err(inject_error(inject::InjectError::Gone));
     }
+    // First of all, since the target may free code at any time.
+    let words = captures.iter().map(|capture| capture.seen.managed.as_slice());
+    let functions = ManagedNames::of(words, &process.modules.current(), pid);
     process.follow();
-    let threads = process.threads(captures, &mut contexts).map_err(gone)?;
+    let threads = process.threads(captures, &functions, &mut contexts).map_err(gone)?;
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
@@ -131,22 +150,23 @@ impl InspectedProcess {
 
     fn threads(
         &self,
-        captures: Vec<Capture<(ThreadActivity, ThreadContext)>>,
+        captures: Vec<Capture<SeenThread>>,
+        functions: &ManagedNames,
         contexts: &mut Contexts,
     ) -> io::Result<Vec<ThreadStack>> {
         let addresses = self.modules.current();
         let mut unwinder = RemoteUnwinder::default();
         let mut unwound = Vec::new();
-        for Capture { tid, seen: (seen, context), outcome } in captures {
+        for Capture { tid, seen, outcome } in captures {
             let stack = match &outcome {
-                Ok(stopped) => Some(self.unwind(&mut unwinder, tid, stopped)),
+                Ok(stopped) => Some((self.unwind(&mut unwinder, tid, stopped), seen.managed)),
                 Err(_) => None,
             };
-            let work = contexts.describe(context);
-            let thread = ThreadStack { work, ..self.thread(tid, seen, &outcome) };
+            let work = contexts.describe(seen.context);
+            let thread = ThreadStack { work, ..self.thread(tid, seen.activity, &outcome) };
             unwound.push((thread, stack));
         }
-        name(unwound, &addresses)
+        name(unwound, functions, &addresses)
     }
 
     fn unwind(
@@ -192,13 +212,18 @@ impl InspectedProcess {
 }
 
 fn name(
-    unwound: Vec<(ThreadStack, Option<RemoteStack>)>,
+    unwound: Vec<(ThreadStack, Option<(RemoteStack, Vec<u64>)>)>,
+    functions: &ManagedNames,
     addresses: &Arc<AddressMap>,
 ) -> io::Result<Vec<ThreadStack>> {
     let frames = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
-    let names = frame_names::FrameNaming::of(frames.flat_map(|stack| &stack.frames), addresses)?;
+    let words = frames.flat_map(|(stack, _)| &stack.frames);
+    let names = frame_names::FrameNaming::of(words, addresses)?;
     let named = unwound.into_iter().map(|(thread, stack)| match stack {
-        Some(stack) => ThreadStack { frames: names.stack(&stack), end: Some(stack.end), ..thread },
+        Some((stack, managed)) => {
+            let frames = names.stack(&stack, &managed, functions);
+            ThreadStack { frames, end: Some(stack.end), ..thread }
+        }
         None => thread,
     });
     Ok(named.collect())

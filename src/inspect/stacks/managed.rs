@@ -1,0 +1,114 @@
+//! The managed frames of stopped threads, and the functions of these frames.
+
+use std::collections::{HashMap, HashSet};
+
+use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::runtime::word::{FOREIGN, ManagedFrame, sections};
+
+use super::ThreadActivity;
+use super::frame_names::NamedFrame;
+use crate::inject::ThreadView;
+use crate::proc::{self, ProcessMemory};
+use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use crate::record::batch::functions::FunctionKey;
+use crate::record::name::managed::locations::{gone_name, kind_of};
+use crate::record::target::modules::AddressMap;
+use crate::runtime::{Function, Gone, ManagedReader, ManagedThread};
+
+/// What is read of a thread besides its registers and its stack.
+pub(super) struct SeenThread {
+    pub(super) activity: ThreadActivity,
+    pub(super) context: ThreadContext,
+    /// The frame words of the managed frames.
+    pub(super) managed: Vec<u64>,
+    inner_tid: Option<u32>,
+}
+
+/// Reads threads around their stops.
+pub(super) struct StackView<'a> {
+    pub(super) pid: i32,
+    /// Whether to read the kernel's functions.
+    pub(super) kernel: bool,
+    pub(super) contexts: &'a (dyn ReadContext + Sync),
+    /// The runtimes of the process.
+    pub(super) runtimes: &'a [RuntimeBlock],
+    pub(super) frames: ManagedReader,
+}
+
+impl ThreadView for StackView<'_> {
+    type Seen = SeenThread;
+
+    fn before_stop(&mut self, tid: i32) -> SeenThread {
+        let inner_tid = || proc::task_status(self.pid, tid).ok()?.inner_pid.try_into().ok();
+        SeenThread {
+            activity: ThreadActivity::read(self.pid, tid, self.kernel),
+            context: self.contexts.read(tid),
+            managed: Vec::new(),
+            inner_tid: if self.runtimes.is_empty() { None } else { inner_tid() },
+        }
+    }
+
+    fn while_stopped(&mut self, _tid: i32, pointer: u64, seen: &mut SeenThread) {
+        let Some(inner_tid) = seen.inner_tid else { return };
+        let (thread, memory) = (ManagedThread { pointer, inner_tid }, ProcessMemory::of(self.pid));
+        let stack = self.frames.read(self.runtimes, thread, &memory);
+        seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
+    }
+}
+
+/// The functions of managed frames, each read once.
+#[derive(Default)]
+pub(super) struct ManagedNames(HashMap<FunctionKey, Result<Function, Gone>>);
+
+impl ManagedNames {
+    /// Reads the functions of these stacks of a process.
+    pub(super) fn of<'w>(
+        stacks: impl Iterator<Item = &'w [u64]>,
+        addresses: &AddressMap,
+        pid: i32,
+    ) -> Self {
+        let wanted: HashSet<FunctionKey> = stacks
+            .flat_map(sections)
+            .flat_map(|section| section.frames().map(move |frame| (section.runtime, frame)))
+            .filter(|(_, frame)| frame.flags & FOREIGN == 0)
+            .map(|(runtime, frame)| FunctionKey::of(runtime, &frame))
+            .collect();
+        let memory = ProcessMemory::of(pid);
+        let read = wanted.into_iter().filter_map(|key| {
+            let runtime = addresses.runtimes.get(usize::from(key.runtime))?;
+            let function = runtime.functions(&memory, &[(key.object, key.cookie)]).pop()?;
+            Some((key, function))
+        });
+        Self(read.collect())
+    }
+
+    /// Returns a frame with its name. `None` for a frame that is not part of the program.
+    pub(super) fn frame(
+        &self,
+        addresses: &AddressMap,
+        number: u8,
+        frame: &ManagedFrame,
+    ) -> Option<NamedFrame> {
+        let runtime = addresses.runtimes.get(usize::from(number))?;
+        let function = self.0.get(&FunctionKey::of(number, frame));
+        let function =
+            function.filter(|_| frame.flags & FOREIGN == 0).and_then(|it| it.as_ref().ok());
+        let (name, source) = match function {
+            Some(function) if function.is_pseudo => return None,
+            Some(function) => {
+                let line = function.line_at(frame.position);
+                (function.name.clone(), Some((function.file.clone(), line)))
+            }
+            None => (gone_name(runtime), None),
+        };
+        Some(NamedFrame {
+            avma: None,
+            function: name,
+            module: None,
+            source,
+            kind: kind_of(runtime.language),
+            inlined: false,
+            late: false,
+        })
+    }
+}
