@@ -1,5 +1,6 @@
 //! Exit codes that need a recording, each from the command line.
 
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::ptrace;
@@ -8,8 +9,8 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::common::{
-    Outcome, Recorder, Snapshot, Target, Trace, needs_fault_points, needs_recording, together,
-    traceprof, variant, wait_until,
+    Outcome, Recorder, Snapshot, Target, Trace, has_command, needs_fault_points, needs_recording,
+    record_cpu, script, skip, together, traceprof, variant, wait_until,
 };
 
 fn summary(outcome: &Outcome) -> serde_json::Value {
@@ -37,6 +38,33 @@ fn stacks_that_end_early_are_a_quality_below_the_requested_one() {
     let reason = summary["reason"].as_str().expect("a reason");
     assert!(reason.contains("--fail-under") && reason.contains("is written"), "{reason}");
     assert!(outcome.trace.path().exists());
+}
+
+/// A program without functions of the language has no quality, which is too low.
+#[test]
+fn names_of_a_language_are_a_quality_too() {
+    needs_recording!();
+    if !has_command("/usr/bin/python3") {
+        skip!("python3: not installed");
+    }
+    let _machine = together();
+    let mut python = Command::new("/usr/bin/python3");
+    python.arg(script("work.py"));
+    let target = Target::spawn(python);
+    let options = ["--freq", "997", "--json", "--fail-under", "50", "--fail-under", "python=90"];
+    let outcome = record_cpu(target.pid(), Duration::from_millis(500), &options);
+    let named = summary(&outcome)["named_percent"]["python"].as_f64();
+    assert!(named >= Some(90.0), "{named:?}");
+    assert!(outcome.text().contains("samples have a name"), "{}", outcome.text());
+
+    let target = Target::start("steady", &[]);
+    let pid = target.pid().to_string();
+    let options = ["--pid", &pid, "--json", "--duration", "300ms", "--fail-under", "python=0"];
+    let outcome = Recorder::start(&options).finish().expect_code(5);
+    let summary = summary(&outcome);
+    let reason = summary["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("no sample has a Python function"), "{reason}");
+    assert_eq!(summary["named_percent"], serde_json::json!({}), "{summary}");
 }
 
 /// The kernel's frame alone does not fit on the target's alternate stacks.

@@ -217,6 +217,40 @@ fn languages_are_in_the_summary_and_in_tables() {
     assert!(folded.contains("main;serve;scan 4\n"), "{folded}");
 }
 
+/// The innermost managed function counts, whatever is native around it.
+#[test]
+fn the_summary_has_the_share_of_samples_with_names() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(100, "server");
+    for (ms, stack) in (0..20).zip(
+        [
+            "main:1 serve:21~python scan@libc",
+            "main:1 serve:21~python [unknown]:1~python scan@libc",
+            "main:1 [unknown]:1~python serve:21~python",
+            "main:1 run:31~java-interpreted serve:21~python step:41~java-c1",
+            "main:1 read@libc",
+        ]
+        .into_iter()
+        .cycle(),
+    ) {
+        maker.sample(thread, ms, stack);
+    }
+    let made = maker.finish();
+    let summary = printed(&made, &["print", "--summary"]);
+    let names = summary.lines().find(|line| line.starts_with("names")).unwrap();
+    let shares = "66.7 % of 12 samples with a function in python, \
+                  100.0 % of 4 samples with a function in java";
+    assert!(names.ends_with(shares), "{names}");
+    let json: Json = serde_json::from_str(&printed(&made, &["print", "--json"])).unwrap();
+    let named = &json["quality"]["named"];
+    assert_eq!(
+        (&named["python"]["samples"], &named["python"]["named_samples"]),
+        (&12.into(), &8.into())
+    );
+    assert_eq!(named["java"]["named_percent"], 100.0);
+    assert_eq!(named.as_object().unwrap().len(), 2);
+}
+
 #[test]
 fn folded_stacks_have_marks_on_request() {
     let made = in_all_languages();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::quantity;
 use crate::record::{EngineChoice, Measure};
+use crate::runtime::ManagedLanguage;
 use crate::trace::{Compression, Durability};
 
 /// How long to record.
@@ -184,6 +185,32 @@ impl FromStr for Percent {
     }
 }
 
+/// A quality that a recording must have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LeastQuality {
+    /// The share of samples whose stack reaches the root.
+    Rooted(Percent),
+    /// The share of samples that have a name, of those with frames of a language.
+    Named(ManagedLanguage, Percent),
+}
+
+impl FromStr for LeastQuality {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, least)) = text.split_once('=') else {
+            return text.parse().map(Self::Rooted);
+        };
+        let mut languages = ManagedLanguage::ALL.into_iter();
+        let Some(language) = languages.find(|it| it.name().eq_ignore_ascii_case(name)) else {
+            let names =
+                ManagedLanguage::ALL.map(|it| format!("{}=PERCENT", it.name().to_lowercase()));
+            return Err(format!("expected a number from 0 to 100, or {}", names.join(", ")));
+        };
+        least.parse().map(|least| Self::Named(language, least))
+    }
+}
+
 /// The share of CPU time that profiling may cost, in percent, above 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OverheadLimit(pub f64);
@@ -251,6 +278,22 @@ mod tests {
         ] {
             assert!(text.parse::<RecordingTime>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_quality_is_of_all_stacks_or_of_the_names_of_a_language() {
+        let least = |text: &str| text.parse::<LeastQuality>();
+        assert_eq!(least("95"), Ok(LeastQuality::Rooted(Percent(95.0))));
+        let python = |percent| Ok(LeastQuality::Named(ManagedLanguage::Python, Percent(percent)));
+        assert_eq!(least("python=99.5%"), python(99.5));
+        assert_eq!(least("Python=0"), python(0.0));
+        for wrong in ["python", "python=", "python=101", "=95", "cobol=95", "python=95=95"] {
+            assert!(least(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            least("cobol=95"),
+            Err("expected a number from 0 to 100, or python=PERCENT".to_owned())
+        );
     }
 
     #[test]

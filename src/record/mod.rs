@@ -32,7 +32,7 @@ pub use contract::observer::Observer;
 pub use contract::options::{EngineChoice, Files, Measure, NamedProcesses, Options, Target};
 pub use contract::pattern::{Occasion, OutputPattern};
 pub use contract::stop::{before_exit, is_end_requested, take_signals};
-pub use contract::summary::Summary;
+pub use contract::summary::{NamedShare, Summary};
 pub use contract::trigger::Trigger;
 pub use name::progress::addresses_named;
 pub use run::priority::Priority;

@@ -59,6 +59,13 @@ impl Method {
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
+
+    /// Whether the method has a name, and not a text in its place: `[unknown]`, or with a runtime,
+    /// `[CPython 3.11: function gone]`.
+    pub fn is_named(&self) -> bool {
+        let text = self.name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        text.is_none_or(|text| text != "unknown" && !text.contains(": "))
+    }
 }
 
 /// A location in a function: a physical frame's address, or an inlined call at one.

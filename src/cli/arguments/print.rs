@@ -167,12 +167,13 @@ pub struct PrintArguments {
     ///
     /// `all` is the selection. Every weight has `weight` (in `weight_unit`), `seconds`, `percent`
     /// (of all) and `samples`. `processes` has the share of each process. `quality` has how stacks
-    /// ended, what was lost, and how long the target stood still. `strip` has the weights of equal
-    /// parts of the time. `languages` has the share of the innermost functions in each language, if
-    /// there is code in more than native code, and `interpreters_left_out` is false with
-    /// --native-frames. `functions` and `top` have `rows` and `others`. Each tree has its
-    /// `threads` and a flat list of `calls`, where `caller` is the index of the caller, or null. A
-    /// call of the kind `others` sums up what is left out.
+    /// ended, what was lost, how long the target stood still and, for each language of managed
+    /// code, in how many of its samples the innermost function has a name (`named`). `strip` has
+    /// the weights of equal parts of the time. `languages` has the share of the innermost functions
+    /// in each language, if there is code in more than native code, and `interpreters_left_out` is
+    /// false with --native-frames. `functions` and `top` have `rows` and `others`. Each tree has
+    /// its `threads` and a flat list of `calls`, where `caller` is the index of the caller, or
+    /// null. A call of the kind `others` sums up what is left out.
     ///
     /// With --timeline, each line is one object. The first has the `kind` `recording`, with all of
     /// this but functions and trees. Each thread starts with an object of the kind `thread`

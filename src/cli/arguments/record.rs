@@ -8,7 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use super::headings::{ADVANCED, HOW, SEVERAL, WHERE};
 use super::{AliasArguments, LongRunArguments, RefusedArguments, TargetArguments};
 use crate::cli::option_values::{
-    Compress, Durable, EngineName, ModeName, OverheadLimit, Percent, Rate, RecordingTime,
+    Compress, Durable, EngineName, LeastQuality, ModeName, OverheadLimit, Rate, RecordingTime,
     WallInterval,
 };
 use crate::record::OutputPattern;
@@ -120,9 +120,9 @@ pub struct RecordArguments {
     ///
     /// pid; ended (null, or why it ended without a request); output and index (null for a ring that
     /// was not saved); data_bytes, index_bytes, samples_in_file, collected_bytes; quality_percent
-    /// (see --fail-under); command_status (null, or code and signal of the started program);
-    /// left_in_target; and figures. figures has all numbers of the closing report and the closing
-    /// metadata, by the names and in the units of traceprof-data(5).
+    /// and named_percent (by language; see --fail-under); command_status (null, or code and signal
+    /// of the started program); left_in_target; and figures. figures has all numbers of the closing
+    /// report and the closing metadata, by the names and in the units of traceprof-data(5).
     ///
     /// Names and meanings are stable. Later versions may add keys.
     #[arg(long, conflicts_with = "dry_run", help_heading = WHERE)]
@@ -181,8 +181,12 @@ pub struct RecordArguments {
     pub dry_run: bool,
 
     /// Exit with code 5 if the quality of the recording is below this
-    #[arg(long, value_name = "PERCENT", help_heading = ADVANCED, hide_short_help = true)]
-    pub fail_under: Option<Percent>,
+    ///
+    /// PERCENT is the least share of samples whose stack reaches the root. python=PERCENT is the
+    /// least share of samples with a named Python function, of those with Python functions; without
+    /// any of these, the quality is too low. The option may be repeated.
+    #[arg(long, value_name = "[python=]PERCENT", help_heading = ADVANCED, hide_short_help = true)]
+    pub fail_under: Vec<LeastQuality>,
 
     /// Ask the servers in DEBUGINFOD_URLS for missing debug information
     ///

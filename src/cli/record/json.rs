@@ -51,6 +51,9 @@ fn object(recorded: Option<&Summary>, failure: Option<&CommandFailure>) -> serde
         set("samples_in_file", json!(summary.written.samples));
         set("collected_bytes", json!(summary.written.collected_bytes));
         set("quality_percent", json!(summary.quality_percent));
+        let named = summary.named.iter();
+        let named = named.map(|it| (it.language.name().to_lowercase(), json!(it.percent())));
+        set("named_percent", named.collect::<Map<_, _>>().into());
         set("command_status", json!(summary.command_status.map(status)));
         set("left_in_target", json!(summary.left));
         set("figures", json!(figures(&summary.figures)));
@@ -112,6 +115,7 @@ mod tests {
             "samples_in_file": 0,
             "collected_bytes": 0,
             "quality_percent": 90.0,
+            "named_percent": { "python": 75.0 },
             "command_status": { "code": 3, "signal": null },
             "left_in_target": [],
             "figures": { "cpu_time_ns": 7, "list": [41_000, "x"] },

@@ -17,7 +17,7 @@ use self::pid_file::{PidFile, check_name};
 use self::ready_fd::{Ready, ReadyObserver};
 use super::arguments::RecordArguments;
 use super::exit::{CommandFailure, ExitCode};
-use super::option_values::Percent;
+use super::option_values::{LeastQuality, Percent};
 use super::output::{Destination, unwritable};
 use crate::inspect::dry_run;
 use crate::record::{Summary, record};
@@ -41,7 +41,7 @@ fn run_into(
 ) -> Result<(), CommandFailure> {
     // First, while nothing else is open.
     let ready = arguments.ready_fd.map(Ready::take).transpose()?;
-    let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
+    let (quiet, fail_under) = (arguments.quiet, arguments.fail_under.clone());
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
     let options = options(arguments)?;
     pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
@@ -61,7 +61,7 @@ fn run_into(
         // A closed standard error leaves nobody to tell; the trace is written anyway.
         let _ = trailer(&summary, &mut io::stderr().lock());
     }
-    outcome(recorded.insert(summary), fail_under)
+    outcome(recorded.insert(summary), &fail_under)
 }
 
 /// Writes the closing report.
@@ -97,8 +97,7 @@ fn ended(status: ExitStatus) -> String {
 }
 
 /// Returns the outcome of a finished recording.
-fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), CommandFailure> {
-    let quality = summary.quality_percent;
+fn outcome(summary: &Summary, fail_under: &[LeastQuality]) -> Result<(), CommandFailure> {
     let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
     let output = output.unwrap_or_else(|| "no save was requested".to_owned());
     if let Some(text) = &summary.cut_short {
@@ -124,15 +123,32 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Command
         let error = anyhow!("no samples: {why}; {output}");
         return Err(CommandFailure::new(ExitCode::NoSamples, error));
     }
-    match fail_under {
-        // NaN is not good enough either.
-        Some(Percent(least)) if quality < least || quality.is_nan() => {
-            let error =
-                anyhow!("the quality of {quality:.2} % is below --fail-under {least} %; {output}");
-            Err(CommandFailure::new(ExitCode::LowQuality, error))
-        }
-        _ => Ok(()),
+    match fail_under.iter().find_map(|least| shortfall(summary, *least)) {
+        Some(why) => Err(CommandFailure::new(ExitCode::LowQuality, anyhow!("{why}; {output}"))),
+        None => Ok(()),
     }
+}
+
+/// Returns what is below a least quality, if that is.
+fn shortfall(summary: &Summary, least: LeastQuality) -> Option<String> {
+    let (what, found, least, option) = match least {
+        LeastQuality::Rooted(Percent(least)) => {
+            let what = "the share of samples that reach the root".to_owned();
+            (what, summary.quality_percent, least, String::new())
+        }
+        LeastQuality::Named(language, Percent(least)) => {
+            let (name, option) = (language.name(), format!("{}=", language.name().to_lowercase()));
+            let Some(share) = summary.named.iter().find(|it| it.language == language) else {
+                let text =
+                    format!("no sample has a {name} function: --fail-under {option}{least} %");
+                return Some(text);
+            };
+            (format!("the share of {name} samples with a name"), share.percent(), least, option)
+        }
+    };
+    // NaN is not good enough either.
+    (found < least || found.is_nan())
+        .then(|| format!("{what}, {found:.2} %, is below --fail-under {option}{least} %"))
 }
 
 #[cfg(test)]
@@ -140,7 +156,8 @@ pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::record::RecordError;
+    use crate::record::{NamedShare, RecordError};
+    use crate::runtime::ManagedLanguage;
     use crate::trace::{Metadata, Written};
 
     pub(in crate::cli) fn summary() -> Summary {
@@ -164,6 +181,7 @@ pub(super) mod tests {
             left: Vec::new(),
             nothing: None,
             quality_percent: 90.0,
+            named: vec![NamedShare { language: ManagedLanguage::Python, samples: 4, named: 3 }],
         }
     }
 
@@ -173,26 +191,48 @@ pub(super) mod tests {
 
     #[test]
     fn the_outcome_follows_the_output_then_samples_then_quality() {
-        assert_eq!(code(outcome(&summary(), None)), ExitCode::Ok);
-        assert_eq!(code(outcome(&summary(), Some(Percent(90.0)))), ExitCode::Ok);
-        assert_eq!(code(outcome(&summary(), Some(Percent(90.1)))), ExitCode::LowQuality);
+        let rooted = |percent| [LeastQuality::Rooted(Percent(percent))];
+        assert_eq!(code(outcome(&summary(), &[])), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), &rooted(90.0))), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), &rooted(90.1))), ExitCode::LowQuality);
         let nothing = || Some("no CPU time".to_owned());
         let empty = Summary { samples: 0, nothing: nothing(), ..summary() };
-        assert_eq!(code(outcome(&empty, Some(Percent(99.0)))), ExitCode::NoSamples);
+        assert_eq!(code(outcome(&empty, &rooted(99.0))), ExitCode::NoSamples);
         let cut_short = Summary {
             cut_short: Some("no space".to_owned()),
             samples: 0,
             nothing: nothing(),
             ..summary()
         };
-        assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
+        assert_eq!(code(outcome(&cut_short, &rooted(99.0))), ExitCode::Output);
         let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
-        assert_eq!(code(outcome(&left, None)), ExitCode::LeftBehind);
+        assert_eq!(code(outcome(&left, &[])), ExitCode::LeftBehind);
         let died = || Some("SIGSEGV ended process 7".to_owned());
         let died = Summary { died: died(), samples: 0, nothing: nothing(), ..summary() };
-        assert_eq!(code(outcome(&died, None)), ExitCode::TargetDied);
+        assert_eq!(code(outcome(&died, &[])), ExitCode::TargetDied);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
-        assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
+        assert_eq!(code(outcome(&unknown, &rooted(1.0))), ExitCode::LowQuality);
+    }
+
+    #[test]
+    fn a_quality_that_is_too_low_is_named() {
+        let rooted = |percent| LeastQuality::Rooted(Percent(percent));
+        let python = |percent| LeastQuality::Named(ManagedLanguage::Python, Percent(percent));
+        let check = |summary: &Summary, least: &[LeastQuality], expected: Option<&str>| {
+            let failure = outcome(summary, least).err();
+            assert!(failure.as_ref().is_none_or(|failure| failure.code == ExitCode::LowQuality));
+            let text = failure.map(|failure| failure.message());
+            assert_eq!(text.as_deref(), expected);
+        };
+        check(&summary(), &[rooted(90.0), python(75.0)], None);
+        let low = "the share of samples that reach the root, 90.00 %, is below --fail-under 95 %; \
+                   out.trace is written";
+        check(&summary(), &[python(75.0), rooted(95.0)], Some(low));
+        let low = "the share of Python samples with a name, 75.00 %, is below --fail-under \
+                   python=76 %; out.trace is written";
+        check(&summary(), &[rooted(90.0), python(76.0)], Some(low));
+        let none = "no sample has a Python function: --fail-under python=0 %; out.trace is written";
+        check(&Summary { named: Vec::new(), ..summary() }, &[python(0.0)], Some(none));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use crate::runtime::ManagedLanguage;
 use crate::trace::{Metadata, SavedTrace, Written};
 
 /// The result of a recording.
@@ -40,4 +41,24 @@ pub struct Summary {
     pub nothing: Option<String>,
     /// The share of samples whose stack reaches a root, in percent; `--fail-under` checks it.
     pub quality_percent: f64,
+    /// The shares of samples that have a name, by language of the managed frames.
+    pub named: Vec<NamedShare>,
+}
+
+/// The share of samples that have a name, of those whose innermost managed frame is of a language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedShare {
+    /// The language.
+    pub language: ManagedLanguage,
+    /// The number of samples.
+    pub samples: u64,
+    /// The number of those whose innermost managed frame has a name.
+    pub named: u64,
+}
+
+impl NamedShare {
+    /// Returns the share in percent; NaN without samples.
+    pub fn percent(&self) -> f64 {
+        self.named as f64 * 100.0 / self.samples as f64
+    }
 }

@@ -328,7 +328,7 @@ impl FrameNames {
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
         let is_complete = trace_end(flags) == EndReason::Root as u16;
-        let mut count = ManagedCount::default();
+        let (mut count, mut innermost) = (ManagedCount::default(), None);
         for frame in mixed_frames(frames, is_complete, addresses) {
             match frame {
                 MixedFrame::Native(word, role) => {
@@ -344,8 +344,12 @@ impl FrameNames {
                     let location = self.managed.of(writer, runtime, (number, &frame))?;
                     named.locations.extend(location.id);
                     count.count(location);
+                    innermost = location.id.map(|_| location).or(innermost);
                 }
             }
+        }
+        if let Some(innermost) = innermost {
+            count.count_sample(innermost);
         }
         named.managed = Some(Box::new(count));
         Ok(())

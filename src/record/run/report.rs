@@ -25,6 +25,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
     let samples = accounting.totals.samples + wall.0;
     let rooted = accounting.rooted() + wall.1;
     let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
+    let named = accounting.totals.managed.shares();
     let nothing = (samples == 0).then(|| accounting.no_samples_reason());
     let reason = over.reason();
     let died = over.ended.iter().find_map(EndedProcess::death);
@@ -83,6 +84,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
         left,
         nothing,
         quality_percent,
+        named,
     })
 }
 

@@ -109,7 +109,16 @@ impl<'a> JsonSummary<'a> {
             let us = states.all().map(|(state, us)| (state.to_owned(), json!(us)));
             us.collect::<Map<_, _>>()
         });
-        json!({
+        let named = self.totals.languages.named().map(|(language, samples, named)| {
+            let share = json!({
+                "samples": samples,
+                "named_samples": named,
+                "named_percent": percent(named, samples),
+            });
+            (language.name().to_owned(), share)
+        });
+        let named: Map<String, Json> = named.collect();
+        let mut quality = json!({
             "rooted_samples": rooted,
             "rooted_percent": percent(rooted, all),
             "ends": ends,
@@ -119,7 +128,12 @@ impl<'a> JsonSummary<'a> {
             "state_us": states,
             "attach_stops_ns": recording.metadata.get("attach_stops_ns").map(value),
             "detach_stopped_ns": recording.number("detach_stopped_ns"),
-        })
+        });
+        // A trace of native code only says nothing about languages.
+        if !named.is_empty() {
+            quality["named"] = Json::Object(named);
+        }
+        quality
     }
 
     /// Returns the activity. Times count from the start of the recording.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
-use crate::trace::Value;
+use crate::trace::{Language, Value};
 use crate::view::profile::sample_totals::SampleTotals;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::rate_changes;
@@ -61,6 +61,7 @@ fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str,
         ("samples", Some(samples(recording, totals))),
         ("rooted", rooted(totals)),
         ("languages", languages(recording, totals)),
+        ("names", names(totals)),
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, totals)),
         ("wall time", totals.states().map(|states| states.summary())),
@@ -301,6 +302,17 @@ fn languages(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String>
         }
     };
     Some(format!("{shares} by the innermost function{left_out}"))
+}
+
+/// Returns in how many of the samples with managed functions the innermost of these has a name.
+fn names(totals: &SampleTotals) -> Option<String> {
+    let share = |(language, samples, named): (Language, u64, u64)| {
+        let share = percent(named, samples);
+        let samples = counted(samples, "sample");
+        format!("{share:.1} % of {samples} with a function in {}", language.name())
+    };
+    let shares: Vec<String> = totals.languages.named().map(share).collect();
+    (!shares.is_empty()).then(|| shares.join(", "))
 }
 
 fn lost(recording: &RecordingInfo) -> Option<String> {

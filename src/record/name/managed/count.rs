@@ -1,5 +1,7 @@
 //! Counts of managed frames, by language.
 
+use crate::record::contract::number_format::percent;
+use crate::record::contract::summary::NamedShare;
 use crate::record::name::managed::locations::ManagedLocation;
 use crate::runtime::{Gone, ManagedLanguage};
 
@@ -10,12 +12,18 @@ pub(crate) struct LanguageCount {
     pub(crate) frames: u64,
     /// The number of frames without a name, by reason, in the order of [`Gone::ALL`].
     pub(crate) gone: [u64; Gone::ALL.len()],
+    /// The number of samples whose innermost managed frame is of this language.
+    pub(crate) samples: u64,
+    /// The number of these samples in which that frame has a name.
+    pub(crate) named: u64,
 }
 
 impl LanguageCount {
     fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.gone.iter_mut().zip(other.gone).for_each(|(sum, more)| *sum += more);
+        self.samples += other.samples;
+        self.named += other.named;
     }
 
     /// Returns the number of frames without a name.
@@ -39,6 +47,13 @@ impl ManagedCount {
         }
     }
 
+    /// Counts the sample of a stack whose innermost managed frame this is.
+    pub(crate) fn count_sample(&mut self, innermost: ManagedLocation) {
+        let count = &mut self.0[innermost.language as usize];
+        count.samples += 1;
+        count.named += u64::from(innermost.gone.is_none());
+    }
+
     /// Adds the frames of another stack, or of other samples.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| sum.add(more));
@@ -53,19 +68,35 @@ impl ManagedCount {
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (String, u64)> {
         self.languages().flat_map(|(language, count)| {
             let name = language.name().to_lowercase();
-            let frames = (format!("frames.{name}"), count.frames);
+            let figures = [
+                (format!("samples.{name}"), count.samples),
+                (format!("samples_named.{name}"), count.named),
+                (format!("frames.{name}"), count.frames),
+            ];
             let gone = Gone::ALL.into_iter().zip(count.gone).filter(|(_, count)| *count > 0);
             let gone = gone.map(move |(gone, count)| {
                 (format!("frames_unnamed.{name}.{}", gone.name()), count)
             });
-            std::iter::once(frames).chain(gone)
+            figures.into_iter().chain(gone)
         })
+    }
+
+    /// Returns the shares of samples that have a name, by language.
+    pub(crate) fn shares(&self) -> Vec<NamedShare> {
+        let share = |(language, count): (ManagedLanguage, &LanguageCount)| NamedShare {
+            language,
+            samples: count.samples,
+            named: count.named,
+        };
+        self.languages().map(share).collect()
     }
 
     /// Returns the lines of the closing report: labels and texts.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.languages().map(|(language, count)| {
-            let mut text = format!("{} frames", count.frames);
+            let (named, samples) = (percent(count.named, count.samples), count.samples);
+            let mut text = format!("{named} of {samples} samples have a name; ");
+            text.push_str(&format!("{} frames", count.frames));
             if count.unnamed() > 0 {
                 let reasons = Gone::ALL.into_iter().zip(count.gone);
                 let reasons = reasons.filter(|(_, count)| *count > 0);
@@ -100,12 +131,23 @@ mod tests {
         }
         let pseudo = ManagedLocation { id: None, ..location(None) };
         one.count(pseudo);
+        one.count_sample(location(None));
         let mut sum = one.clone();
         sum.add(&one);
+        sum.count_sample(location(Some(Gone::Freed)));
         let lines: Vec<_> = sum.lines().collect();
-        assert_eq!(lines, [("Python", "6 frames, 2 of them without a name: freed 2".to_owned())]);
+        let expected =
+            "66.7 % of 3 samples have a name; 6 frames, 2 of them without a name: freed 2";
+        assert_eq!(lines, [("Python", expected.to_owned())]);
+        let share = NamedShare { language: ManagedLanguage::Python, samples: 3, named: 2 };
+        assert_eq!(sum.shares(), [share]);
         let numbers: Vec<_> = sum.numbers().collect();
-        let expected = [("frames.python", 6), ("frames_unnamed.python.freed", 2)];
+        let expected = [
+            ("samples.python", 3),
+            ("samples_named.python", 2),
+            ("frames.python", 6),
+            ("frames_unnamed.python.freed", 2),
+        ];
         assert_eq!(numbers, expected.map(|(key, number)| (key.to_owned(), number)));
     }
 }
