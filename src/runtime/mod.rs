@@ -98,7 +98,8 @@ impl RuntimeExports {
     ///
     /// `bias` is the load bias of the module. `vector` is the layout of the dynamic thread vector,
     /// which tells the C library ([`RecordKind::Glibc`] or [`RecordKind::Musl`]). The result is
-    /// `None` if the runtime is not initialised yet.
+    /// `None` if the runtime is not initialised yet, has ended, or stands still while it changes
+    /// its frames: a later call may find it.
     ///
     /// # Errors
     /// [`Unsupported`] if the version or build of the runtime is not known.

@@ -40,14 +40,19 @@ impl PythonExports {
             Err(Refused::FreeThreaded) => {
                 return Err(self.refused("without a global lock (free-threaded) is not supported"));
             }
-            Err(Refused::OtherVersion | Refused::OtherStructures) => {
-                return Err(self.other());
+            Err(Refused::OtherVersion) => {
+                return Err(self.refused("publishes no structures, or those of another version"));
+            }
+            Err(Refused::OtherStructures) => {
+                return Err(self.refused("publishes other structures than its release has"));
             }
         };
         let threads = match Threads::read(&found.threads, runtime, memory) {
             Ok(threads) => threads,
             Err(NotFound::NotYet) => return Ok(None),
-            Err(NotFound::Other) => return Err(self.other()),
+            Err(NotFound::Other) => {
+                return Err(self.refused("has other states of threads than its release"));
+            }
         };
         if !is_code_type(here(self.code_type), found.code.len, memory) {
             return Err(self.refused("has other objects than its release"));
@@ -57,15 +62,18 @@ impl PythonExports {
         let is_there = threads.find_key((runtime, keys), vector, memory, &mut layout);
         threads.find_variable((&self.state, bias), vector, memory, &mut layout);
         match (layout.key, layout.state_kind) {
-            // The interpreter creates the key before it is initialised.
-            (0, 0) if !is_there => return Ok(None),
+            // The interpreter creates the key, and then stores the first state, before it runs code.
+            (0, 0) if !is_there || !threads.has_frames(&layout, memory) => return Ok(None),
             (0, 0) => {
                 return Err(self.refused("keeps the states of its threads at an unknown place"));
             }
-            _ if threads.has_foreign_frames(&layout, memory) => return Err(self.other()),
             _ => {}
         }
-        Ok(Some(self.runtime(bias, layout, &found)))
+        match threads.has_foreign_frames(&layout, memory) {
+            Some(false) => Ok(Some(self.runtime(bias, layout, &found))),
+            Some(true) => Err(self.refused("has other frames than its release")),
+            None => Ok(None),
+        }
     }
 
     /// Makes the interpreter without looking at a process.
@@ -97,10 +105,6 @@ impl PythonExports {
                 own_data: range(&self.data),
             },
         }
-    }
-
-    fn other(&self) -> Unsupported {
-        self.refused("has other structures than its release")
     }
 
     fn refused(&self, reason: &str) -> Unsupported {

@@ -4,8 +4,10 @@
 //! - The lists of interpreters and threads are followed for a bounded number of steps.
 //! - A place of the state is used only if threads that are there do not contradict it.
 
+use std::time::Duration;
+
 use traceprof_abi::context::{RecordKind, TlsLocation, is_own_block};
-use traceprof_abi::runtime::python::PythonLayout;
+use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 use traceprof_abi::runtime::word::{FRAME_WORDS, SectionEnd};
 use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::AtomicU64;
@@ -19,6 +21,11 @@ const THREADS_MAX: usize = 256;
 /// Number of threads, and of frames of each, on which a layout is tried.
 const THREADS_CHECKED: usize = 8;
 const FRAMES_CHECKED: usize = 16;
+/// Number of times that frames are looked at before they are taken for foreign, the time between,
+/// and the number of different frames that must be so.
+const ATTEMPTS: usize = 6;
+const PAUSE: Duration = Duration::from_micros(500);
+const STATES_MIN: usize = 3;
 /// The keys of a thread that glibc and musl can have.
 const KEYS_MAX: u32 = 1024;
 const MUSL_KEYS_MAX: u32 = 128;
@@ -66,8 +73,10 @@ impl Threads {
             }
             let mut state = word(interpreter, offsets.interpreter_threads);
             while state != 0 && threads.states.len() < THREADS_MAX {
-                if word(state, offsets.state_interpreter) != interpreter {
-                    has_foreign = true;
+                let owner = word(state, offsets.state_interpreter);
+                if owner != interpreter {
+                    // A new state is in the list before it has an owner.
+                    has_foreign |= owner != 0;
                     break;
                 }
                 threads.add(offsets, state, memory);
@@ -157,13 +166,49 @@ impl Threads {
         }
     }
 
+    /// Whether a thread that is there runs code of the interpreter.
+    pub(super) fn has_frames(&self, layout: &PythonLayout, memory: &dyn TargetMemory) -> bool {
+        self.leaves(layout, memory).iter().any(|frame| *frame != 0)
+    }
+
     /// Whether the layout leads from threads that are there to frames, most of which have no code
-    /// object.
+    /// object. `None` if that may have been so for a moment: a thread that runs changes its frames
+    /// meanwhile, and one that has been interrupted may have done so half.
     pub(super) fn has_foreign_frames(
         &self,
         layout: &PythonLayout,
         memory: &dyn TargetMemory,
-    ) -> bool {
+    ) -> Option<bool> {
+        let mut seen = Vec::new();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let before = self.leaves(layout, memory);
+            if !self.has_now_foreign_frames(layout, memory) {
+                return Some(false);
+            }
+            if !seen.contains(&before) {
+                seen.push(before);
+            }
+        }
+        (seen.len() >= STATES_MIN).then_some(true)
+    }
+
+    /// Returns the innermost frame of each thread, or 0.
+    fn leaves(&self, layout: &PythonLayout, memory: &dyn TargetMemory) -> Vec<u64> {
+        let word = |base: u64, at: u16| {
+            memory::word(memory, base.wrapping_add(u64::from(at))).unwrap_or(0)
+        };
+        let leaf = |thread: &Thread| {
+            let frame = word(thread.state, layout.state_frame);
+            let is_chain = frame != 0 && layout.chain_frame != ABSENT;
+            if is_chain { word(frame, layout.chain_frame) } else { frame }
+        };
+        self.live.iter().map(leaf).collect()
+    }
+
+    fn has_now_foreign_frames(&self, layout: &PythonLayout, memory: &dyn TargetMemory) -> bool {
         let block = RuntimeBlock::of_python(layout);
         let words: [AtomicU64; FRAMES_CHECKED * FRAME_WORDS + 1] =
             std::array::from_fn(|_| AtomicU64::new(0));
@@ -173,7 +218,6 @@ impl Threads {
             match capture((0, &block), thread.pointer, &mut reader, &words) {
                 Captured::Section { words, foreign, end, .. } => {
                     all += words / FRAME_WORDS;
-                    // A thread that runs may change its frames during the capture.
                     wrong += foreign + usize::from(end == SectionEnd::Unreadable);
                 }
                 Captured::Unreadable => wrong += 1,

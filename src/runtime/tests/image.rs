@@ -10,6 +10,8 @@ const INTERPRETER: u64 = 0xa80;
 pub(super) const STATE: u64 = 0xb00;
 const CHAIN: u64 = 0xc00;
 pub(super) const THREAD: u64 = 0xd00;
+/// Memory without contents.
+pub(super) const NO_FRAME: u64 = 0x1040;
 const FRAMES: [u64; 3] = [0x1100, 0x1180, 0x1200];
 pub(super) const CODE: u64 = 0x1280;
 pub(super) const NAME: u64 = 0x1380;
@@ -24,6 +26,15 @@ const TID: u64 = 4321;
 /// Returns the offset of the first interpreter in the runtime's state.
 pub(super) fn interpreters(minor: u8) -> u64 {
     if minor < 13 { structures(minor).unwrap().threads.interpreters } else { 0x2c8 }
+}
+
+/// Returns where the pointer to the innermost frame is.
+pub(super) fn frame_at(minor: u8) -> u64 {
+    let layout = structures(minor).unwrap().layout;
+    match layout.chain_frame {
+        ABSENT => STATE + u64::from(layout.state_frame),
+        offset => CHAIN + u64::from(offset),
+    }
 }
 
 pub(super) struct Image {

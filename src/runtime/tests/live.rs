@@ -83,7 +83,9 @@ fn witness(target: &mut Program) -> Witness {
 /// Compares the stacks of `python_stacks.py` with what it prints. `None` if this build is refused
 /// by name.
 fn check(mut command: Command, minor: u32) -> Option<Runtime> {
-    command.arg(script("python_stacks.py")).env("PYTHONIOENCODING", "utf-8");
+    // The code of this module is a part of the interpreter, from 3.11 on.
+    let run = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')";
+    command.args(["-c", run]).arg(script("python_stacks.py"));
     let mut target = Program::start(command);
     let first = witness(&mut target);
     let found = Found::in_process(target.pid()).unwrap();
@@ -190,6 +192,43 @@ fn embedded_interpreters_are_found_from_their_start_to_their_end() {
         target.ask();
         assert_eq!(target.line(), "ended\n");
         assert!(found.locate(pid).unwrap().is_none(), "{minor}: ended");
+    }
+}
+
+/// What an interpreter is like while it starts is not taken for another build.
+#[test]
+fn interpreters_that_start_are_not_refused() {
+    for ((minor, _), program) in interpreters() {
+        let (mut waited, mut early) = (0, 0);
+        for _ in 0..4 {
+            let mut command = Command::new(&program);
+            command.args(["-c", "import json; print('ready', flush=True); input()"]);
+            let mut target = Program::start(command);
+            let pid = target.pid();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let found = loop {
+                assert!(Instant::now() < deadline, "3.{minor} does not start");
+                if let Some(found) = Found::in_process(pid) {
+                    break found;
+                }
+            };
+            // As the first look may come late, others follow until the end of the start.
+            for round in 0.. {
+                match found.locate(pid) {
+                    Ok(None) => waited += 1,
+                    Ok(Some(_)) => early += u32::from(round == 0),
+                    Err(refused) => {
+                        assert!(refused.to_string().contains("free-threaded"), "{refused}");
+                        break;
+                    }
+                }
+                if round > 60 {
+                    break;
+                }
+            }
+            assert_eq!(target.line(), "ready\n");
+        }
+        eprintln!("3.{minor}: not yet {waited} times, at once {early} times");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Interpreters in memory that was made by hand, and then damaged.
 
+use std::cell::Cell;
 use std::panic::catch_unwind;
 use std::path::Path;
 
@@ -9,7 +10,9 @@ use traceprof_abi::runtime::word::sections;
 use traceprof_abi::runtime::{Captured, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use super::image::{CODE, CODE_TYPE, Image, NAME, STATE, TABLE, THREAD, interpreters};
+use super::image::{
+    CODE, CODE_TYPE, Image, NAME, NO_FRAME, STATE, TABLE, THREAD, frame_at, interpreters,
+};
 use crate::runtime::fuzz_entry::{self, START};
 use crate::runtime::python::PythonExports;
 use crate::runtime::{Gone, Runtime, TargetMemory, TargetWords, Unsupported};
@@ -89,8 +92,6 @@ fn other_structures_are_refused_by_name() {
         assert!(text.starts_with(&format!("libpython: Python 3.{minor}.0 has")), "{text}");
         let other_type = |image: &mut Image| image.word(CODE_TYPE + 32, 424);
         assert!(refused(minor, &other_type).contains("other objects"), "3.{minor}");
-        let other_code = |image: &mut Image| image.word(CODE + 8, START);
-        assert!(refused(minor, &other_code).contains("other structures"), "3.{minor}");
         let other_value = |image: &mut Image| {
             image.word(THREAD + 0x318 + 16, 8);
             image.word(THREAD - 8, 8);
@@ -101,13 +102,46 @@ fn other_structures_are_refused_by_name() {
         let free_threaded = |image: &mut Image| image.word(16, 1);
         assert!(refused(minor, &free_threaded).contains("free-threaded"));
         let other_version = |image: &mut Image| image.word(8, 0x030f_00f0);
-        assert!(refused(minor, &other_version).contains("other structures"));
+        assert!(refused(minor, &other_version).contains("another version"));
     }
     for minor in [7, 15] {
         let exports = PythonExports::for_test(minor);
         let image = Image::of(8, START);
         let text = exports.locate(START, &image, RecordKind::Glibc).unwrap_err().to_string();
         assert!(text.contains(&format!("Python 3.{minor}.0 is not supported")), "{text}");
+    }
+}
+
+/// One that stands still may have stopped half way through a change.
+#[test]
+fn frames_without_code_are_refused_if_the_thread_runs() {
+    for minor in 8..=14 {
+        let mut image = Image::of(minor, START);
+        image.word(CODE + 8, START);
+        assert!(locate(minor, &image).unwrap().is_none(), "3.{minor}");
+        let running = Running { image, reads: Default::default(), frame_at: frame_at(minor) };
+        let exports = PythonExports::for_test(minor);
+        let refused = exports.locate(START, &running, RecordKind::Glibc).unwrap_err().to_string();
+        assert!(refused.contains("other frames"), "{refused}");
+    }
+}
+
+/// Memory in which the innermost frame is now here, now there.
+struct Running {
+    image: Image,
+    reads: Cell<u64>,
+    frame_at: u64,
+}
+
+impl TargetMemory for Running {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        let got = self.image.read(avma, into);
+        if avma == START + self.frame_at && into.len() == 8 {
+            self.reads.set(self.reads.get() + 1);
+            let frame = START + NO_FRAME + self.reads.get() % 8 * 8;
+            into.copy_from_slice(&frame.to_le_bytes());
+        }
+        got
     }
 }
 
