@@ -28,12 +28,12 @@ impl WordReader for TargetWords<'_> {
 
 /// Bytes that were read at an address.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece<'b> {
+pub(super) struct MemoryPiece<'b> {
     pub(super) avma: u64,
     pub(super) bytes: &'b [u8],
 }
 
-impl<'b> Piece<'b> {
+impl<'b> MemoryPiece<'b> {
     /// Returns the bytes from this offset on.
     fn chunk<const N: usize>(&self, at: usize) -> Option<&'b [u8; N]> {
         self.bytes.get(at..)?.first_chunk()
@@ -48,7 +48,7 @@ impl<'b> Piece<'b> {
     }
 }
 
-impl WordReader for Piece<'_> {
+impl WordReader for MemoryPiece<'_> {
     fn load(&mut self, avma: u64) -> Option<u64> {
         self.word(usize::try_from(avma.checked_sub(self.avma)?).ok()?)
     }

@@ -11,7 +11,7 @@ use traceprof_abi::runtime::python::{PythonLayout, cookie};
 use super::lines::{LineFormat, LineTable};
 use super::offsets::{CodeOffsets, ReferenceCount};
 use super::text::Texts;
-use crate::runtime::memory::{Piece, TargetMemory};
+use crate::runtime::memory::{MemoryPiece, TargetMemory};
 use crate::runtime::{Function, Gone};
 
 /// Offset of an object's type.
@@ -44,7 +44,7 @@ pub(in crate::runtime) struct CodeReader {
 
 /// What a code object refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Code {
+struct CodeFields {
     cookie: u32,
     name: u64,
     file: u64,
@@ -78,7 +78,7 @@ impl CodeReader {
         Ok(Function { name, file, line, is_pseudo, lines })
     }
 
-    fn code(&self, memory: &dyn TargetMemory, object: u64) -> Result<Code, Gone> {
+    fn code(&self, memory: &dyn TargetMemory, object: u64) -> Result<CodeFields, Gone> {
         if object == 0 || !object.is_multiple_of(8) {
             return Err(Gone::Unreadable);
         }
@@ -87,14 +87,14 @@ impl CodeReader {
         if memory.read(object, bytes) != bytes.len() {
             return Err(Gone::Unreadable);
         }
-        let mut piece = Piece { avma: object, bytes };
+        let mut piece = MemoryPiece { avma: object, bytes };
         let cookie = cookie(&self.layout, object, &mut piece).ok_or(Gone::OtherType)?;
         let word = |at: usize| piece.word(at).ok_or(Gone::Unreadable);
         if !self.references.is_positive(word(0)?) {
             return Err(Gone::Freed);
         }
         let CodeOffsets { name, file, first_line, lines, .. } = self.offsets;
-        Ok(Code {
+        Ok(CodeFields {
             cookie,
             name: word(name)?,
             file: word(file)?,
@@ -110,7 +110,7 @@ impl CodeReader {
         }
         let mut head = [0; FIRST];
         let got = memory.read(avma, &mut head);
-        let head = Piece { avma, bytes: head.get(..got)? };
+        let head = MemoryPiece { avma, bytes: head.get(..got)? };
         let is_bytes = self.bytes_type == 0 || head.word(TYPE)? == self.bytes_type;
         let len = head.word(BYTES_LENGTH)?;
         if !is_bytes || !self.references.is_positive(head.word(0)?) || len > TABLE_MAX {

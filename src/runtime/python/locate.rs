@@ -9,9 +9,9 @@ use traceprof_abi::runtime::python::PythonLayout;
 use super::code::CodeReader;
 use super::exports::PythonExports;
 use super::offsets::{Structures, structures};
-use super::published::{Refused, published};
+use super::published::{NotPublished, published};
 use super::text::Texts;
-use super::threads::{NotFound, Threads};
+use super::threads::{NotFound, PythonThreads};
 use crate::runtime::memory::{self, TargetMemory};
 use crate::runtime::{ManagedLanguage, Runtime, Unsupported};
 
@@ -36,18 +36,18 @@ impl PythonExports {
         let version = (self.version.minor, self.number);
         let found = match published(known, version, runtime, memory) {
             Ok(found) => found,
-            Err(Refused::Unreadable) => return Ok(None),
-            Err(Refused::FreeThreaded) => {
+            Err(NotPublished::Unreadable) => return Ok(None),
+            Err(NotPublished::FreeThreaded) => {
                 return Err(self.refused("without a global lock (free-threaded) is not supported"));
             }
-            Err(Refused::OtherVersion) => {
+            Err(NotPublished::OtherVersion) => {
                 return Err(self.refused("publishes no structures, or those of another version"));
             }
-            Err(Refused::OtherStructures) => {
+            Err(NotPublished::OtherStructures) => {
                 return Err(self.refused("publishes other structures than its release has"));
             }
         };
-        let threads = match Threads::read(&found.threads, runtime, memory) {
+        let threads = match PythonThreads::read(&found.threads, runtime, memory) {
             Ok(threads) => threads,
             Err(NotFound::NotYet) => return Ok(None),
             Err(NotFound::Other) => {
@@ -62,7 +62,7 @@ impl PythonExports {
         let is_there = threads.find_key((runtime, keys), vector, memory, &mut layout);
         threads.find_variable((&self.state, bias), vector, memory, &mut layout);
         match (layout.key, layout.state_kind) {
-            // The interpreter creates the key, and then stores the first state, before it runs code.
+            // The interpreter creates the key and stores the first state before it runs code.
             (0, 0) if !is_there || !threads.has_frames(&layout, memory) => return Ok(None),
             (0, 0) => {
                 return Err(self.refused("keeps the states of its threads at an unknown place"));

@@ -21,7 +21,7 @@ const STATE_MAX: u64 = 1 << 16;
 
 /// The reason why published offsets are not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum NotPublished {
     /// The memory is unreadable.
     Unreadable,
     /// There are no offsets, or they are those of another version.
@@ -79,18 +79,18 @@ pub(super) fn published(
     (minor, number): (u8, u32),
     runtime: u64,
     memory: &dyn TargetMemory,
-) -> Result<Structures, Refused> {
+) -> Result<Structures, NotPublished> {
     let Some(blocks) = Blocks::of(minor) else { return Ok(known) };
-    let bytes: [u8; WORDS * 8] = memory::array(memory, runtime).ok_or(Refused::Unreadable)?;
+    let bytes: [u8; WORDS * 8] = memory::array(memory, runtime).ok_or(NotPublished::Unreadable)?;
     let (words, _) = bytes.as_chunks::<8>();
     let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
     if word(0) != MAGIC || word(1) != u64::from(number) {
-        return Err(Refused::OtherVersion);
+        return Err(NotPublished::OtherVersion);
     }
     if word(2) != 0 {
-        return Err(Refused::FreeThreaded);
+        return Err(NotPublished::FreeThreaded);
     }
-    read(known, &blocks, &word).ok_or(Refused::OtherStructures)
+    read(known, &blocks, &word).ok_or(NotPublished::OtherStructures)
 }
 
 fn read(known: Structures, blocks: &Blocks, word: &dyn Fn(usize) -> u64) -> Option<Structures> {

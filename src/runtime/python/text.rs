@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::offsets::{ReferenceCount, TextOffsets};
-use crate::runtime::memory::{Piece, TargetMemory};
+use crate::runtime::memory::{MemoryPiece, TargetMemory};
 use crate::text::{BoundedText, LENGTH_MAX};
 
 /// Offsets of the type, the length and the state.
@@ -61,7 +61,7 @@ impl Texts {
         let mut head = [0; FIRST];
         let got = memory.read(avma, &mut head);
         let head = head.get(..got)?;
-        let characters = self.characters(Piece { avma, bytes: head })?;
+        let characters = self.characters(MemoryPiece { avma, bytes: head })?;
         let Characters { start, count, width, .. } = characters;
         // A longer text is cut when it is printed.
         let read = count.min(LENGTH_MAX);
@@ -75,7 +75,7 @@ impl Texts {
         (got == bytes.len()).then(|| characters.decode(&bytes, is_cut))?
     }
 
-    fn characters(&self, head: Piece<'_>) -> Option<Characters> {
+    fn characters(&self, head: MemoryPiece<'_>) -> Option<Characters> {
         let is_string = self.kind == 0 || head.word(TYPE)? == self.kind;
         let count = head.word(LENGTH)?;
         if !is_string || !self.references.is_positive(head.word(0)?) || count > PLAUSIBLE {

@@ -41,7 +41,7 @@ pub(super) enum NotFound {
 
 /// A thread that has a state in an interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Thread {
+struct PythonThread {
     state: u64,
     /// Its thread pointer.
     pointer: u64,
@@ -49,14 +49,14 @@ struct Thread {
 
 /// The threads of all interpreters of a process.
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct PythonThreads {
     /// The states, also those without a running thread.
     states: Vec<u64>,
     /// The threads that are there.
-    live: Vec<Thread>,
+    live: Vec<PythonThread>,
 }
 
-impl Threads {
+impl PythonThreads {
     /// Reads the threads of the interpreters of a runtime.
     pub(super) fn read(
         offsets: &ThreadOffsets,
@@ -104,7 +104,7 @@ impl Threads {
             })
         });
         if is_block && is_its_own {
-            self.live.push(Thread { state, pointer });
+            self.live.push(PythonThread { state, pointer });
         }
     }
 
@@ -148,11 +148,11 @@ impl Threads {
         let load = |avma| memory::word(memory, avma);
         for access in accesses {
             let Some(location) = resolve_tls(*access, bias, vector, load) else { continue };
-            let value = |thread: &Thread| {
+            let value = |thread: &PythonThread| {
                 let variable = location.variable(thread.pointer, load).ok().flatten();
                 variable.map_or(Some(0), load)
             };
-            let is_state = |thread: &Thread| {
+            let is_state = |thread: &PythonThread| {
                 value(thread).is_some_and(|value| value == 0 || self.states.contains(&value))
             };
             let agree = self.live.iter().filter(|thread| is_state(thread)).count();
@@ -200,7 +200,7 @@ impl Threads {
         let word = |base: u64, at: u16| {
             memory::word(memory, base.wrapping_add(u64::from(at))).unwrap_or(0)
         };
-        let leaf = |thread: &Thread| {
+        let leaf = |thread: &PythonThread| {
             let frame = word(thread.state, layout.state_frame);
             let is_chain = frame != 0 && layout.chain_frame != ABSENT;
             if is_chain { word(frame, layout.chain_frame) } else { frame }
@@ -228,8 +228,8 @@ impl Threads {
     }
 
     /// Whether a place has the states of threads that are there, or there are none.
-    fn confirm(&self, value: impl Fn(&Thread) -> Option<u64>) -> bool {
-        let is_state = |thread: &Thread| {
+    fn confirm(&self, value: impl Fn(&PythonThread) -> Option<u64>) -> bool {
+        let is_state = |thread: &PythonThread| {
             value(thread).is_some_and(|value| value == thread.state || self.states.contains(&value))
         };
         self.live.is_empty() || self.live.iter().any(is_state)
