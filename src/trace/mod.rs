@@ -152,6 +152,8 @@ const SIDE: u32 = 1 << 31;
 const TRACE_UUID: &str = "trace_uuid";
 /// The metadata key of the reason why a trace ends early.
 pub const WRITE_ERROR: &str = "write_error";
+/// The metadata key that announces locations of [`FrameKind::Interpreter`].
+const INTERPRETERS: &str = "interpreter_frames";
 /// The metadata key of the number of samples that could not be written.
 pub const NOT_WRITTEN: &str = "lost.not_written";
 /// The name of the method that is the root of stacks with unknown outer frames.

@@ -35,7 +35,8 @@ id!(
 /// An ELF file or another source of code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Module {
-    /// The path as the target sees it; `[vdso]`, or `[jit]` for code without a file.
+    /// The path as the target sees it; `[vdso]`, or `[jit]` for code without a file. For functions
+    /// without native code, the file of source that they are in.
     pub path: String,
     /// The GNU build id, empty if there is none.
     pub build_id: Vec<u8>,
@@ -73,7 +74,7 @@ impl Method {
 pub struct Location {
     /// The function.
     pub method: MethodId,
-    /// The SVMA of the instruction; for a caller, of the call.
+    /// The SVMA of the instruction; for a caller, of the call. 0 in code without a native address.
     pub svma: u64,
     /// The source file, if known.
     pub file: Option<String>,

@@ -43,8 +43,8 @@ pub use summaries::ThreadSummary;
 use written_samples::WrittenSamples;
 
 use super::{
-    BadRange, CallTrace, FileState, Location, LocationId, Loss, MappedModule, Metadata, Method,
-    MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError, memory,
+    BadRange, CallTrace, FileState, INTERPRETERS, Location, LocationId, Loss, MappedModule,
+    Metadata, Method, MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError, memory,
 };
 
 /// A trace that is read on request. Several traces can be open at a time.
@@ -141,7 +141,10 @@ impl LazyTrace {
     }
 
     fn shown_frames<'a>(&'a self, open_trace: &'a OpenTrace) -> ShownFrames<'a> {
-        ShownFrames::of(StoredObjects::of(open_trace), self.roles.as_ref())
+        // Without the announcement no location needs to be looked at.
+        let are_there = self.metadata().contains_key(INTERPRETERS) || open_trace.losses.any();
+        let roles = self.roles.as_ref().filter(|_| are_there);
+        ShownFrames::of(StoredObjects::of(open_trace), roles)
     }
 
     /// Reads metadata and threads, which stay in memory.

@@ -114,6 +114,10 @@ proptest! {
             }
         }
         series.finish().unwrap();
+        let is_interpreter = |(_, places): &(u64, Vec<Place>)| {
+            places.iter().any(|(.., kind, _)| *kind == FrameKind::Interpreter)
+        };
+        let announced = expected.iter().any(is_interpreter);
 
         let parts = parts_in(&parts);
         let of_parts: Vec<_> = parts.iter().flat_map(|path| described(path)).collect();
@@ -121,9 +125,12 @@ proptest! {
         let joint = dir.path().join("joint.trace");
         join(&parts, &joint, options(compress)).unwrap();
         prop_assert_eq!(&described(&joint), &expected);
+        let is_announced = |path: &Path| load(path).unwrap().metadata.contains_key(INTERPRETERS);
+        prop_assert_eq!(is_announced(&joint), announced);
         let recovered = dir.path().join("recovered.trace");
         recover(&joint, &recovered, options(compress)).unwrap();
         prop_assert_eq!(&described(&recovered), &expected);
+        prop_assert_eq!(is_announced(&recovered), announced);
         let (one, other) = (load(&joint).unwrap(), load(&recovered).unwrap());
         prop_assert_eq!(all(&one), all(&other));
         prop_assert_eq!(&one.locations, &other.locations);

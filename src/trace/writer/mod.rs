@@ -59,6 +59,8 @@ pub struct TraceWriter {
     /// The blocks that are written at the end, with [`WriteMode::Collect`].
     collected: CollectedBlocks,
     metadata: MetadataLog,
+    /// Whether the metadata announces frames of interpreters.
+    has_interpreters: bool,
 }
 
 impl TraceWriter {
@@ -113,6 +115,7 @@ impl TraceWriter {
             samples: 0,
             collected: CollectedBlocks::default(),
             metadata: MetadataLog::default(),
+            has_interpreters: false,
         };
         let uuid = format!("{:032x}", identity.uuid);
         writer.set_metadata(super::TRACE_UUID, Value::Text(uuid))?;
@@ -154,6 +157,10 @@ impl TraceWriter {
 
     /// Returns the id of a location; equal content gives an equal id.
     pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
+        if l.kind == FrameKind::Interpreter && !self.has_interpreters {
+            self.has_interpreters = true;
+            self.set_metadata(super::INTERPRETERS, Value::Unsigned(1))?;
+        }
         let id = self.objects.tables.location(l)?;
         self.write_full_frame()?;
         Ok(id)
