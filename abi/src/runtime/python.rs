@@ -389,7 +389,7 @@ mod tests {
             };
             let words: Vec<u64> =
                 words[..count].iter().map(|word| word.load(Ordering::Relaxed)).collect();
-            let section = sections(&words).next().unwrap();
+            let section = sections(&words).next().expect("a section");
             assert_eq!(section.runtime, 5);
             let frames: Vec<_> = section.frames().collect();
             assert_eq!(words.len(), 1 + 2 * frames.len());
