@@ -177,9 +177,8 @@ impl Comparison {
         for thread in &trace.threads {
             thread.for_each_sample(&mut |sample, stack| {
                 // perf sees native frames only.
-                let is_native = |id: &&LocationId| {
-                    !trace.locations[id.0 as usize].kind.language().is_managed()
-                };
+                let is_native =
+                    |id: &&LocationId| !trace.locations[id.0 as usize].kind.language().is_managed();
                 let stack: Vec<LocationId> = stack.iter().filter(is_native).copied().collect();
                 let stack = &stack[..];
                 let end = EndReason::from_number(sample.end_reason);

@@ -235,8 +235,16 @@ impl FrameNames {
         }
         let index = module.map(|module| module.index);
         for (position, svma) in answer.svmas.iter().enumerate() {
-            let resolved = answer.resolved.get(position);
-            let locations = write_locations(writer, id, module, *svma, resolved)?;
+            let mut resolved = answer.resolved.get(position);
+            // The position in the loop of an interpreter says nothing, and changes all the time.
+            let runtime = module.and_then(|module| module.runtime.as_ref());
+            let start = runtime.and_then(|runtime| runtime.loop_start(*svma));
+            let whole = start
+                .and(resolved)
+                .map(|it| Resolved { function: it.function.clone(), ..Resolved::default() });
+            resolved = whole.as_ref().or(resolved);
+            let at = start.unwrap_or(*svma);
+            let locations = write_locations(writer, id, module, at, resolved)?;
             if let Some(module) = module.filter(|module| module.runtime.is_some()) {
                 let names = names(resolved);
                 let carriers = locations.iter().zip(names);

@@ -48,6 +48,12 @@ pub(in crate::runtime) struct PythonExports {
 }
 
 impl PythonExports {
+    /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
+    pub(in crate::runtime) fn loop_start(&self, svma: u64) -> Option<u64> {
+        let is_in_loop = self.loops.iter().any(|it| it.contains(&svma));
+        self.loops.first().filter(|_| is_in_loop).map(|it| it.start)
+    }
+
     /// Returns whether a function of this file only carries Python frames: it has this name, or
     /// none.
     pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
