@@ -32,6 +32,9 @@ const _: () = {
 };
 
 impl RuntimeBlock {
+    /// The block of a runtime that the process has unloaded.
+    pub const UNLOADED: Self = Self { kind: 0, layout: [0; BLOCK_WORDS - 1] };
+
     /// Creates the block of a Python interpreter.
     pub fn of_python(layout: &PythonLayout) -> Self {
         let start = core::ptr::from_ref(layout).cast::<[u64; PYTHON_WORDS]>();

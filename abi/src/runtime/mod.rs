@@ -46,7 +46,7 @@ pub enum Captured {
     },
     /// The way from the thread to its frames was unreadable. Nothing was written.
     Unreadable,
-    /// There was no room for a section, or the block is of an unknown kind.
+    /// There was no room for a section.
     Refused,
 }
 
@@ -60,6 +60,6 @@ pub fn capture(
 ) -> Captured {
     match block.python() {
         Some(layout) => python::capture(index, layout, thread_pointer, memory, words),
-        None => Captured::Refused,
+        None => Captured::Nothing,
     }
 }

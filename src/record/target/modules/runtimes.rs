@@ -19,13 +19,21 @@ const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so th
 pub(super) struct RuntimeSearch {
     /// The runtimes, by the numbers that frame words have.
     pub(super) found: Vec<Arc<Runtime>>,
-    /// Modules with a runtime that was found, or that is not supported.
-    settled: HashSet<(u32, u64)>,
+    /// The modules of these runtimes, and whether each is mapped.
+    modules: Vec<(ModulePlace, bool)>,
+    /// Modules with a runtime that is not supported.
+    refused: HashSet<ModulePlace>,
+}
+
+/// The number of a module, and its load bias.
+type ModulePlace = (u32, u64);
+
+fn place(range: &AddressRange) -> Option<ModulePlace> {
+    Some((range.module.as_ref()?.index, range.bias))
 }
 
 impl RuntimeSearch {
-    /// Searches the modules for runtimes that were not found before, and returns whether there are
-    /// any.
+    /// Searches the modules for runtimes, and returns whether some are new or were unloaded.
     ///
     /// A runtime that is not initialised yet is found by a later call.
     pub(super) fn search(
@@ -35,11 +43,18 @@ impl RuntimeSearch {
         notices: &mut Vec<String>,
     ) -> bool {
         let before = self.found.len();
+        let mut has_changed = false;
+        for (known, is_mapped) in &mut self.modules {
+            let is_there = ranges.iter().any(|range| place(range) == Some(*known));
+            has_changed |= is_there != *is_mapped;
+            *is_mapped = is_there;
+        }
         for range in ranges {
             let Some(module) = &range.module else { continue };
             let Some(exports) = &module.runtime else { continue };
             let key = (module.index, range.bias);
-            if self.found.len() >= RUNTIMES_MAX || self.settled.contains(&key) {
+            let is_known = self.modules.iter().any(|(known, _)| *known == key);
+            if self.found.len() >= RUNTIMES_MAX || is_known || self.refused.contains(&key) {
                 continue;
             }
             let is_musl = |range: &AddressRange| {
@@ -50,11 +65,11 @@ impl RuntimeSearch {
             match exports.locate(range.bias, &ProcessMemory::of(pid), vector) {
                 Ok(None) => {}
                 Ok(Some(runtime)) => {
-                    self.settled.insert(key);
+                    self.modules.push((key, true));
                     self.found.push(Arc::new(runtime));
                 }
                 Err(refusal) => {
-                    self.settled.insert(key);
+                    self.refused.insert(key);
                     notices.push(refusal.to_string());
                 }
             }
@@ -63,13 +78,19 @@ impl RuntimeSearch {
         if has_new && before == 0 && !proc::may_read_thread_pointer() {
             notices.push(NO_HANDLERS.to_owned());
         }
-        has_new
+        has_new || has_changed
     }
 
     /// Returns the blocks for the handlers.
     pub(super) fn blocks(&self) -> Vec<RuntimeBlock> {
         // A handler takes the blocks as a promise that it may read its thread pointer.
-        let found = self.found.iter().filter(|_| proc::may_read_thread_pointer());
-        found.map(|runtime| runtime.block).collect()
+        if !proc::may_read_thread_pointer() {
+            return Vec::new();
+        }
+        let found = self.found.iter().zip(&self.modules);
+        let block = |(runtime, (_, is_mapped)): (&Arc<Runtime>, &(ModulePlace, bool))| {
+            if *is_mapped { runtime.block } else { RuntimeBlock::UNLOADED }
+        };
+        found.map(block).collect()
     }
 }
