@@ -169,6 +169,12 @@ impl Tops {
     }
 }
 
+/// Returns the native frames of a stack: perf sees no others.
+fn natives(trace: &LoadedTrace, stack: &[LocationId]) -> Vec<LocationId> {
+    let kind = |id: &LocationId| trace.locations[id.0 as usize].kind;
+    stack.iter().filter(|id| !kind(id).language().is_managed()).copied().collect()
+}
+
 impl Comparison {
     fn of(outcome: &Outcome, perf_samples: &[PerfSample], places: &mut Places) -> Self {
         let trace = trace::load(&outcome.trace.path()).expect("a trace");

@@ -6,6 +6,7 @@ use std::io;
 use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS};
 
 use super::managed::ManagedNames;
+use super::named_frame::NamedFrame;
 use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
 use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
 use crate::record::name::symbolizers;
@@ -13,25 +14,6 @@ use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::Resolved;
 use crate::trace::FrameKind;
 use crate::unwind::RemoteStack;
-
-/// A function on a stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedFrame {
-    /// The pc (AVMA): where it runs, or where a call returns to. `None` for a managed frame.
-    pub avma: Option<u64>,
-    /// The name of the function.
-    pub function: String,
-    /// The module's path as the target sees it and the SVMA in it, for code of a file.
-    pub module: Option<(String, u64)>,
-    /// The source file and line; the line is 0 if unknown.
-    pub source: Option<(String, u32)>,
-    /// The kind of code that it runs.
-    pub kind: FrameKind,
-    /// Whether it has no frame of its own, being inlined into the next function.
-    pub inlined: bool,
-    /// Whether it may be from a later time than the frames before it.
-    pub late: bool,
-}
 
 /// The names of addresses, each looked up once.
 pub(super) struct FrameNaming<'a> {

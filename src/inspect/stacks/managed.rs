@@ -6,7 +6,7 @@ use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::runtime::word::{FOREIGN, ManagedFrame, sections};
 
 use super::ThreadActivity;
-use super::frame_names::NamedFrame;
+use super::named_frame::NamedFrame;
 use crate::inject::ThreadView;
 use crate::proc::{self, ProcessMemory};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};

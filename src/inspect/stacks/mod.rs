@@ -1,13 +1,14 @@
 //! The stacks of all threads of a process at one time, without an agent.
 //!
 //! Each thread is stopped only while its registers and its stack are copied
-//! ([`inject::capture()`]), and while its managed frames are read. Everything else happens while the target runs. Its modules are opened
-//! and their tables compiled before the first stop, and stacks are unwound and named after the last
-//! one.
+//! ([`inject::capture()`]), and while its managed frames are read. Everything else happens while the
+//! target runs. Its modules are opened and their tables compiled before the first stop, and stacks
+//! are unwound and named after the last one.
 
 mod activity;
 mod frame_names;
 mod managed;
+mod named_frame;
 
 use std::ffi::OsString;
 use std::io;
@@ -29,8 +30,8 @@ use crate::trace::FrameKind;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 pub use self::activity::{SleepingCall, ThreadActivity};
-pub use self::frame_names::NamedFrame;
 use self::managed::{ManagedNames, SeenThread, StackView};
+pub use self::named_frame::NamedFrame;
 pub use crate::record::name::contexts::ThreadWork;
 
 /// All threads of a process at one time.
@@ -211,8 +212,11 @@ impl InspectedProcess {
     }
 }
 
+/// A thread without its frames, and the words of its native and of its managed frames.
+type UnwoundThread = (ThreadStack, Option<(RemoteStack, Vec<u64>)>);
+
 fn name(
-    unwound: Vec<(ThreadStack, Option<(RemoteStack, Vec<u64>)>)>,
+    unwound: Vec<UnwoundThread>,
     functions: &ManagedNames,
     addresses: &Arc<AddressMap>,
 ) -> io::Result<Vec<ThreadStack>> {
