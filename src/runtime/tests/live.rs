@@ -232,6 +232,31 @@ fn interpreters_that_start_are_not_refused() {
     }
 }
 
+#[test]
+fn children_that_a_thread_forks_are_read() {
+    for ((minor, _), program) in interpreters() {
+        let mut command = Command::new(&program);
+        command.arg(script("python_fork.py")).env("PYTHONWARNINGS", "ignore");
+        let mut target = Program::start(command);
+        let line = target.line();
+        let child: i32 = line.trim().parse().unwrap_or_else(|_| panic!("{program:?}: {line:?}"));
+        let Ok(Some(runtime)) = Found::in_process(child).unwrap().locate(child) else { continue };
+        let memory = ProcessMemory::of(child);
+        let pointer = proc::thread_pointer(child, |avma, into| memory.read(avma, into));
+        let Some(pointer) = pointer else { continue };
+        let (stack, _) = stack(&runtime, child, pointer);
+        let names: Vec<&str> =
+            stack.iter().map(|(name, _, _)| name.rsplit('.').next().unwrap()).collect();
+        assert_eq!(
+            names,
+            ["within", "forks", "run", "_bootstrap_inner", "_bootstrap"],
+            "3.{minor}"
+        );
+        target.ask();
+        assert!(target.child.wait().unwrap().success());
+    }
+}
+
 /// Each interpreter of a process has states of its own.
 #[test]
 fn functions_of_other_interpreters_of_a_process_are_found() {
