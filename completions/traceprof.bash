@@ -952,7 +952,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__stacks)
-            opts="-p -v -h --pid --verbose --json --kernel --help"
+            opts="-p -v -h --pid --verbose --json --kernel --native-frames --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -141,6 +141,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s p -l pid 
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verbose -d 'Add addresses, files, lines and stop times'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add kernel functions of sleeping threads (root)'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s p -l pid -d 'Process to watch' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s i -l interval -d 'Time between two tables: 1s to 1h' -r

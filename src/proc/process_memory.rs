@@ -25,8 +25,8 @@ impl ProcessMemory {
         process_vm_readv(self.0, &mut [IoSliceMut::new(into)], &remote).unwrap_or(0)
     }
 
-    /// Reads pieces, given by their addresses and lengths, one behind the other. Returns whether all
-    /// of them are readable and fill the buffer.
+    /// Reads pieces, given by their addresses and lengths, one behind the other. Returns whether
+    /// all of them are readable and fill the buffer.
     pub fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> bool {
         let mut rest = into;
         for some in pieces.chunks(PIECES_MAX) {

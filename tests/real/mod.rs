@@ -182,11 +182,7 @@ impl Comparison {
         let (mut in_kernel, mut cut) = (0, 0);
         for thread in &trace.threads {
             thread.for_each_sample(&mut |sample, stack| {
-                // perf sees native frames only.
-                let is_native =
-                    |id: &&LocationId| !trace.locations[id.0 as usize].kind.language().is_managed();
-                let stack: Vec<LocationId> = stack.iter().filter(is_native).copied().collect();
-                let stack = &stack[..];
+                let stack = &natives(&trace, stack)[..];
                 let end = EndReason::from_number(sample.end_reason);
                 let is_in_kernel = sample.flags & KERNEL != 0;
                 in_kernel += usize::from(is_in_kernel);

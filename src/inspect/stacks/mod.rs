@@ -1,9 +1,9 @@
 //! The stacks of all threads of a process at one time, without an agent.
 //!
 //! Each thread is stopped only while its registers and its stack are copied
-//! ([`inject::capture()`]), and while its managed frames are read. Everything else happens while the
-//! target runs. Its modules are opened and their tables compiled before the first stop, and stacks
-//! are unwound and named after the last one.
+//! ([`inject::capture()`]), and while its managed frames are read. Everything else happens while
+//! the target runs. Its modules are opened and their tables compiled before the first stop, and
+//! stacks are unwound and named after the last one.
 
 mod activity;
 mod frame_names;
