@@ -18,6 +18,11 @@ pub struct Function {
 }
 
 impl Function {
+    /// Returns the bytes of memory that the function takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.file.len() + self.lines.bytes.len()
+    }
+
     /// Returns the line of a frame's position, 0 if it is unknown.
     pub fn line_at(&self, position: u32) -> u32 {
         self.lines.line_at(self.line, position)
@@ -46,6 +51,11 @@ pub enum Gone {
 }
 
 impl Gone {
+    /// Whether a later read may succeed.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Unreadable | Self::Changing)
+    }
+
     /// All reasons.
     pub const ALL: [Self; 8] = [
         Self::Unreadable,

@@ -83,6 +83,11 @@ impl RuntimeExports {
         Some(Self { python: PythonExports::of(bytes, path)? })
     }
 
+    /// Returns whether the runtime's version is one whose structures are known.
+    pub fn is_supported(&self) -> bool {
+        self.python.is_supported()
+    }
+
     /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
     pub fn loop_start(&self, svma: u64) -> Option<u64> {
         self.python.loop_start(svma)

@@ -181,7 +181,7 @@ mod tests {
     fn inputs_hold_until_one_of_their_words_changes() {
         let own = ProcessMemory::of(std::process::id() as i32);
         let mut words: Vec<u64> = (1000..3000).collect();
-        let places = [0, 1, 5, 70, 1000, 1999];
+        let places = [0, 1, 5, 71, 1000, 1999];
         let inputs = inputs(&places.map(|at| &words[at]));
         let lens: Vec<usize> = inputs.pieces.iter().map(|(_, len)| *len).collect();
         assert_eq!(lens, [48, 8, 8, 8], "near words are one piece");
@@ -191,7 +191,7 @@ mod tests {
             assert!(!inputs.hold(&own), "{at}");
             words[at] ^= 1 << 40;
         }
-        for at in [2, 6, 71, 1500] {
+        for at in [2, 6, 72, 1500] {
             words[at] = 0;
         }
         assert!(inputs.hold(&own), "no word of them has changed");

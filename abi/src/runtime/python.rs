@@ -18,8 +18,10 @@ pub const FRAMES_MAX: usize = 1024;
 pub const SKIPPED_MAX: usize = FRAMES_MAX;
 /// Stands for a field that this version does not have.
 pub const ABSENT: u16 = u16::MAX;
-/// Number of pointers, and of 32-bit fields, from which the cookie of a code object is computed.
-pub const COOKIE_FIELDS: usize = 3;
+/// Number of pointers from which the cookie of a code object is computed.
+pub const COOKIE_WORDS: usize = 6;
+/// Number of 32-bit fields from which the cookie of a code object is computed.
+pub const COOKIE_HALVES: usize = 3;
 
 /// How the instruction field of a frame gives the position, in bytes from the first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +78,9 @@ pub struct PythonLayout {
     /// From a code object to its first instruction.
     pub code_start: u16,
     /// Pointers of a code object that enter its cookie, or [`ABSENT`].
-    pub cookie_words: [u16; COOKIE_FIELDS],
+    pub cookie_words: [u16; COOKIE_WORDS],
     /// 32-bit fields of a code object that enter its cookie, or [`ABSENT`].
-    pub cookie_halves: [u16; COOKIE_FIELDS],
-    /// For growth.
-    pub reserved: [u16; 3],
+    pub cookie_halves: [u16; COOKIE_HALVES],
 }
 
 #[cfg(not(loom))]
@@ -334,9 +334,8 @@ mod tests {
             owner_shim: 3,
             is_each_entry: 0,
             code_start: 192,
-            cookie_words: [ABSENT; COOKIE_FIELDS],
+            cookie_words: [ABSENT; COOKIE_WORDS],
             cookie_halves: [92, 68, ABSENT],
-            reserved: [0; 3],
         }
     }
 

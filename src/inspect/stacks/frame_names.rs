@@ -73,11 +73,7 @@ impl<'a> FrameNaming<'a> {
         let module = module.map(|module| &**module);
         let resolved = self.resolved.get(&place);
         let kind = |function: Option<&str>| {
-            let is_carrier = match role {
-                CarrierRole::None => false,
-                CarrierRole::ByName => module.is_some_and(|module| module.is_carrier(function)),
-                CarrierRole::Carrier => true,
-            };
+            let is_carrier = role.is_carrier(module, function);
             if is_carrier { FrameKind::Interpreter } else { FrameKind::Native }
         };
         let frame = |function: String, source: Option<(String, u32)>, kind, inlined| NamedFrame {

@@ -99,6 +99,8 @@ pub(crate) struct FrameNames {
     managed: ManagedLocations,
     /// Locations of functions that carry managed frames.
     carriers: HashSet<LocationId>,
+    /// Locations of functions that do so below all managed frames.
+    starts: HashSet<LocationId>,
     /// The number of addresses that were written before their names were known.
     pub(crate) unnamed: u64,
 }
@@ -138,6 +140,7 @@ impl FrameNames {
             asked: 0,
             managed: ManagedLocations::default(),
             carriers: HashSet::new(),
+            starts: HashSet::new(),
             unnamed: 0,
         }
     }
@@ -245,12 +248,7 @@ impl FrameNames {
             resolved = whole.as_ref().or(resolved);
             let at = start.unwrap_or(*svma);
             let locations = write_locations(writer, id, module, at, resolved)?;
-            if let Some(module) = module.filter(|module| module.runtime.is_some()) {
-                let names = names(resolved);
-                let carriers = locations.iter().zip(names);
-                let carriers = carriers.filter(|(_, name)| module.is_carrier(*name));
-                self.carriers.extend(carriers.map(|(location, _)| *location));
-            }
+            self.note_carriers(module, &locations, names(resolved));
             self.locations_by_address.insert((index, *svma), Some(locations.into()));
         }
         Ok(())
@@ -317,9 +315,7 @@ impl FrameNames {
         self.unnamed += 1;
         let id = self.module(writer, Some(module))?;
         let locations = write_locations(writer, id, Some(module), address.1, None)?;
-        if module.is_carrier(None) {
-            self.carriers.extend(&locations);
-        }
+        self.note_carriers(Some(module), &locations, std::iter::once(None));
         named.locations.extend(&locations);
         self.locations_by_address.insert(address, Some(locations.into()));
         Ok(())
@@ -363,6 +359,22 @@ impl FrameNames {
         Ok(())
     }
 
+    /// Remembers which locations of a module only carry managed frames, by their names.
+    fn note_carriers<'n>(
+        &mut self,
+        module: Option<&LoadedModule>,
+        locations: &[LocationId],
+        names: impl Iterator<Item = Option<&'n str>>,
+    ) {
+        for (location, name) in locations.iter().zip(names) {
+            if CarrierRole::ByName.is_carrier(module, name) {
+                self.carriers.insert(*location);
+            } else if CarrierRole::Start.is_carrier(module, name) {
+                self.starts.insert(*location);
+            }
+        }
+    }
+
     /// Gives another kind to those locations of a native frame that only carry managed frames.
     fn mark_carriers(
         &self,
@@ -376,7 +388,9 @@ impl FrameNames {
         let mut parent = None;
         let mut is_changed = false;
         for location in locations {
-            let is_carrier = role == CarrierRole::Carrier || self.carriers.contains(location);
+            let is_carrier = role == CarrierRole::Carrier
+                || self.carriers.contains(location)
+                || role == CarrierRole::Start && self.starts.contains(location);
             is_changed |= is_carrier;
             if is_changed {
                 let kind = if is_carrier { FrameKind::Interpreter } else { FrameKind::Native };

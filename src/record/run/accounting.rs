@@ -173,7 +173,8 @@ impl Accounting<'_> {
             let count = self.totals.unnamed;
             line("names", format!("{count} addresses were written before their names were found"));
         }
-        for (language, text) in self.totals.managed.lines() {
+        for (language, text) in self.totals.managed.lines(self.totals.samples + self.totals.wall.0)
+        {
             line(language, text);
         }
         line("CPU time", self.cpu());

@@ -280,8 +280,9 @@ fn again(error: &io::Error) -> io::Error {
 
 /// Returns the reason why threads that cannot have a timer cannot have a perf event either.
 pub(crate) fn why_no_events(facts: &EngineFacts) -> Option<String> {
-    let concerns_one_thread = |concern: &Concern| concern.gravity != Gravity::Shortage;
-    facts.concerns().into_iter().filter(concerns_one_thread).find_map(|concern| concern.why_not)
+    let is_reason =
+        |concern: &Concern| !matches!(concern.gravity, Gravity::Shortage | Gravity::Blindness);
+    facts.concerns().into_iter().filter(is_reason).find_map(|concern| concern.why_not)
 }
 
 /// Returns what the search finds in the first module in which it finds something. It looks once at

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use traceprof_abi::layout::{self, ClockMode, DEPTH_MAX, TRACE_TABLES};
+use traceprof_abi::layout::{self, ClockMode, FRAME_WORDS_MAX, TRACE_TABLES};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::hazard;
 use traceprof_abi::storage::log::Sample;
@@ -117,7 +117,7 @@ fn check_taken(batch: &Batch) {
 
 fn check_sorted(batch: &Batch) {
     for entry in batch.traces.entries() {
-        assert!(entry.depth() <= DEPTH_MAX);
+        assert!(entry.depth() <= FRAME_WORDS_MAX);
         assert_eq!(batch.traces.frames_of(entry).len(), entry.depth());
         assert_eq!(batch.traces.get(entry.id).map(|it| it.id), Some(entry.id));
     }

@@ -8,7 +8,7 @@
 //!   longer.
 //! - No stack memory beyond the slice is used: the thread has run on since.
 
-use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
 use traceprof_abi::runtime::word::split;
 use traceprof_abi::storage::slice::Slice;
 use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, trace_flags};
@@ -50,7 +50,8 @@ impl OutsideUnwinder {
             let known = batch.traces.get(sample.trace_id);
             let (known, sections) = split(known.map_or(&[], |it| batch.traces.frames_of(it)));
             let mut stack = self.unwind(slice, bytes, pid, snapshot);
-            if stack.end == EndReason::Root || stack.frames.len() > known.len() {
+            let is_better = stack.end == EndReason::Root || stack.frames.len() > known.len();
+            if is_better && stack.frames.len() + sections.len() <= FRAME_WORDS_MAX {
                 stack.frames.extend(sections);
                 let flags = trace_flags(stack.end, snapshot.epoch());
                 let number = self.traces.number(&stack.frames, flags);

@@ -21,8 +21,8 @@ const BYTES_LENGTH: usize = 16;
 const BYTES_START: usize = 32;
 /// Number of bytes of the first read of a line table. Most tables end in it.
 const FIRST: usize = 512;
-/// Maximum length of a line table in bytes: that of a function with a million instructions.
-const TABLE_MAX: u64 = 4 << 20;
+/// Maximum length of a line table in bytes: that of a function with 200,000 instructions.
+const TABLE_MAX: u64 = 1 << 20;
 /// Number of bytes of a code object that are read. All versions have fewer without instructions.
 const CODE_MAX: usize = 256;
 /// The name, and the file, of the function that the interpreter inserts below `__init__` methods.

@@ -48,6 +48,11 @@ pub(in crate::runtime) struct PythonExports {
 }
 
 impl PythonExports {
+    /// Returns whether the structures of this version are known.
+    pub(in crate::runtime) fn is_supported(&self) -> bool {
+        self.version.is_supported()
+    }
+
     /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
     pub(in crate::runtime) fn loop_start(&self, svma: u64) -> Option<u64> {
         let is_in_loop = self.loops.iter().any(|it| it.contains(&svma));

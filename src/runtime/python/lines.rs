@@ -26,7 +26,7 @@ const BEFORE_FIRST: [i32; 2] = [-1, -2];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::runtime) struct LineTable {
     pub(super) format: LineFormat,
-    pub(super) bytes: Box<[u8]>,
+    pub(in crate::runtime) bytes: Box<[u8]>,
 }
 
 impl LineTable {

@@ -4,7 +4,7 @@
 //! `Py_TRACE_REFS`. Patch releases of a version share them. From 3.13 on, the interpreter publishes
 //! most of them ([`super::published`]).
 
-use traceprof_abi::runtime::python::{ABSENT, COOKIE_FIELDS, Instruction, PythonLayout};
+use traceprof_abi::runtime::python::{ABSENT, COOKIE_WORDS, Instruction, PythonLayout};
 
 use super::lines::LineFormat;
 
@@ -85,7 +85,7 @@ pub(in crate::runtime) fn structures(minor: u8) -> Option<Structures> {
     })
 }
 
-const NO_COOKIE: [u16; COOKIE_FIELDS] = [ABSENT; COOKIE_FIELDS];
+const NO_COOKIE: [u16; COOKIE_WORDS] = [ABSENT; COOKIE_WORDS];
 
 const V3_8: Structures = Structures {
     threads: ThreadOffsets {
@@ -117,9 +117,8 @@ const V3_8: Structures = Structures {
         is_each_entry: 1,
         code_start: 0,
         // No field is unique: constants, name, line table; flags, first line.
-        cookie_words: [56, 112, 120],
+        cookie_words: [56, 64, 72, 104, 112, 120],
         cookie_halves: [36, 40, ABSENT],
-        reserved: [0; 3],
     },
     code: CodeOffsets { len: 176, name: 112, file: 104, first_line: 40, lines: 120 },
     text: TextOffsets { ascii: 48, other: 72 },
@@ -159,7 +158,7 @@ const V3_11: Structures = Structures {
         is_each_entry: 0,
         code_start: 184,
         // The word with the flags also counts calls, so only its own half is used.
-        cookie_words: [24, 120, 136],
+        cookie_words: [24, 32, 112, 120, 128, 136],
         cookie_halves: [48, 72, ABSENT],
         ..V3_10.layout
     },

@@ -157,10 +157,7 @@ impl TraceWriter {
 
     /// Returns the id of a location; equal content gives an equal id.
     pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
-        if l.kind == FrameKind::Interpreter && !self.has_interpreters {
-            self.has_interpreters = true;
-            self.set_metadata(super::INTERPRETERS, Value::Unsigned(1))?;
-        }
+        self.announce(l.kind)?;
         let id = self.objects.tables.location(l)?;
         self.write_full_frame()?;
         Ok(id)
@@ -173,9 +170,20 @@ impl TraceWriter {
         kind: FrameKind,
         inline_parent: Option<LocationId>,
     ) -> Result<LocationId, TraceError> {
+        self.announce(kind)?;
         let id = self.objects.tables.location_as(id, kind, inline_parent)?;
         self.write_full_frame()?;
         Ok(id)
+    }
+
+    /// Notes in the metadata that the trace has frames of interpreters. Readers of other traces need
+    /// not look for them.
+    fn announce(&mut self, kind: FrameKind) -> Result<(), TraceError> {
+        if kind == FrameKind::Interpreter && !self.has_interpreters {
+            self.has_interpreters = true;
+            self.set_metadata(super::INTERPRETERS, Value::Unsigned(1))?;
+        }
+        Ok(())
     }
 
     /// Returns the id of a text, for [`Sample::waits_on`]; equal content gives an equal id. A text

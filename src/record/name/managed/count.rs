@@ -92,11 +92,18 @@ impl ManagedCount {
     }
 
     /// Returns the lines of the closing report: labels and texts.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.languages().map(|(language, count)| {
+    ///
+    /// `all` is the number of all samples.
+    pub(crate) fn lines(&self, all: u64) -> impl Iterator<Item = (&'static str, String)> {
+        self.languages().map(move |(language, count)| {
             let (named, samples) = (percent(count.named, count.samples), count.samples);
-            let mut text = format!("{named} of {samples} samples have a name; ");
-            text.push_str(&format!("{} frames", count.frames));
+            let mut text = format!("{named} of {samples} samples have a name");
+            let others = all.saturating_sub(samples);
+            if others > 0 {
+                let name = language.name();
+                text.push_str(&format!("; {others} samples have no {name} function"));
+            }
+            text.push_str(&format!("; {} frames", count.frames));
             if count.unnamed() > 0 {
                 let reasons = Gone::ALL.into_iter().zip(count.gone);
                 let reasons = reasons.filter(|(_, count)| *count > 0);
@@ -125,7 +132,7 @@ mod tests {
     #[test]
     fn frames_without_a_name_are_counted_by_reason() {
         let mut one = ManagedCount::default();
-        assert_eq!((one.lines().count(), one.numbers().count()), (0, 0));
+        assert_eq!((one.lines(9).count(), one.numbers().count()), (0, 0));
         for gone in [None, Some(Gone::Freed), None] {
             one.count(location(gone));
         }
@@ -135,9 +142,9 @@ mod tests {
         let mut sum = one.clone();
         sum.add(&one);
         sum.count_sample(location(Some(Gone::Freed)));
-        let lines: Vec<_> = sum.lines().collect();
-        let expected =
-            "66.7 % of 3 samples have a name; 6 frames, 2 of them without a name: freed 2";
+        let lines: Vec<_> = sum.lines(10).collect();
+        let expected = "66.7 % of 3 samples have a name; 7 samples have no Python function; \
+                        6 frames, 2 of them without a name: freed 2";
         assert_eq!(lines, [("Python", expected.to_owned())]);
         let share = NamedShare { language: ManagedLanguage::Python, samples: 3, named: 2 };
         assert_eq!(sum.shares(), [share]);

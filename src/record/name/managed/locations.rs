@@ -63,7 +63,10 @@ impl ManagedLocations {
             Err(_) => Some(unnamed(writer, runtime)?),
         };
         let location = ManagedLocation { language: runtime.language, id, gone };
-        self.locations.insert((key, frame.position), location);
+        // A later read may find the function.
+        if !gone.is_some_and(Gone::is_transient) {
+            self.locations.insert((key, frame.position), location);
+        }
         Ok(location)
     }
 }

@@ -4,7 +4,7 @@ use traceprof_abi::runtime::word::{ManagedFrame, sections, split};
 use traceprof_abi::unwind::lookup_avma;
 
 use crate::record::name::managed::order::{PlacedFrame, interleave};
-use crate::record::target::modules::AddressMap;
+use crate::record::target::modules::{AddressMap, LoadedModule};
 
 /// Whether a native frame only carries managed frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +13,38 @@ pub(crate) enum CarrierRole {
     None,
     /// Its functions decide, each by its name.
     ByName,
+    /// It is below all managed frames: its functions decide, and those that start a thread only
+    /// carry managed frames, too.
+    Start,
     /// It only carries managed frames, whatever its functions are.
     Carrier,
+}
+
+/// The functions of the C library that start a program or a thread. A name that ends with `*` stands
+/// for all names that begin so.
+const STARTS: [&str; 6] =
+    ["_start", "__libc_start_*", "clone*", "__clone*", "start_thread", "libc_start_main_*"];
+
+impl CarrierRole {
+    /// Returns whether a function in a frame of this role only carries managed frames. Its name is
+    /// `None` if it has none.
+    pub(crate) fn is_carrier(self, module: Option<&LoadedModule>, function: Option<&str>) -> bool {
+        let is_by_name = || module.is_some_and(|module| module.is_carrier(function));
+        match self {
+            Self::None => false,
+            Self::ByName => is_by_name(),
+            Self::Start => is_by_name() || function.is_none_or(is_start),
+            Self::Carrier => true,
+        }
+    }
+}
+
+/// Returns whether a function starts a program or a thread.
+pub(crate) fn is_start(function: &str) -> bool {
+    STARTS.iter().any(|start| match start.strip_suffix('*') {
+        Some(prefix) => function.starts_with(prefix),
+        None => function == *start,
+    })
 }
 
 /// A frame of the stack.
@@ -42,12 +72,12 @@ pub(crate) fn mixed_frames(
         PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
         PlacedFrame::Native(at) => {
             let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
-            let is_carrier = is_start
-                || loop_of(at).is_some()
-                || addresses.is_trampoline(lookup_avma(natives[at]));
+            let is_carrier =
+                loop_of(at).is_some() || addresses.is_trampoline(lookup_avma(natives[at]));
             let role = match outermost {
                 None => CarrierRole::None,
                 Some(_) if is_carrier => CarrierRole::Carrier,
+                Some(_) if is_start => CarrierRole::Start,
                 Some(_) => CarrierRole::ByName,
             };
             MixedFrame::Native(natives[at], role)

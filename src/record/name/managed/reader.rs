@@ -14,15 +14,20 @@ use traceprof_abi::runtime::word::{FOREIGN, sections};
 use crate::proc::ProcessMemory;
 use crate::record::batch::Batch;
 use crate::record::batch::functions::FunctionKey;
-use crate::runtime::Runtime;
+use crate::runtime::{Function, Runtime};
 
 /// The largest number of functions that are known at once.
 const KNOWN_MAX: usize = 1 << 18;
+/// The largest number of bytes of functions that are known at once. Ordinary programs have a few
+/// megabytes.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Reads functions, and remembers which ones it has read.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionReader {
     known: HashSet<FunctionKey>,
+    /// The bytes of the known functions.
+    bytes: usize,
     /// The functions to read now, by runtime.
     wanted: Vec<Vec<(u64, u32)>>,
     /// Whether a function was gone before it was read.
@@ -37,8 +42,9 @@ impl FunctionReader {
             return;
         }
         self.collect(batch);
-        if self.known.len() > KNOWN_MAX {
+        if self.known.len() > KNOWN_MAX || self.bytes > BYTES_MAX {
             self.known.clear();
+            self.bytes = 0;
             batch.functions.is_fresh = true;
             self.collect(batch);
         }
@@ -53,8 +59,9 @@ impl FunctionReader {
                 cookie,
             });
             self.has_lost |= read.iter().any(Result::is_err);
+            self.bytes += read.iter().flatten().map(Function::bytes).sum::<usize>();
             let read = read.into_iter().map(|function| function.map(Arc::new));
-            batch.functions.read.extend(keys.zip(read));
+            batch.functions.read.extend(keys.into_iter().zip(read));
         }
         self.wanted.clear();
     }

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES};
+use traceprof_abi::layout::{ControlBlock, FRAME_WORDS_MAX, THREAD_SLOTS, TRACE_TABLES};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::hazard::HazardSlots;
@@ -292,7 +292,7 @@ impl Collector {
         // arena.
         let mut room = table.arena.len();
         // No handler writes a longer trace, so the target must have overwritten it: it is skipped.
-        for trace in table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX) {
+        for trace in table.traces().filter(|trace| trace.frames.len() <= FRAME_WORDS_MAX) {
             let Some(left) = room.checked_sub(trace.frames.len()) else { continue };
             room = left;
             if trace_end(trace.flags) == ATTRIBUTES {

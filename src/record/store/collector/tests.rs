@@ -123,7 +123,7 @@ fn overwritten_tables_cost_no_more_than_intact_ones() {
         word.store(1 << 32 | (slot as u64 * 4 + 1), Ordering::Relaxed);
     }
     for (place, word) in table.arena.iter().enumerate().skip(5) {
-        word.store([3, DEPTH_MAX as u64, u64::MAX >> 1][place % 3], Ordering::Relaxed);
+        word.store([3, FRAME_WORDS_MAX as u64, u64::MAX >> 1][place % 3], Ordering::Relaxed);
     }
     table.header.log_used.store(u64::MAX, Ordering::Relaxed);
     let wrong = Sample { slot: THREAD_SLOTS as u32, ..Sample::default() };
@@ -131,7 +131,7 @@ fn overwritten_tables_cost_no_more_than_intact_ones() {
     rotate(&mut collector, &mut batch);
     let words = batch.traces.words();
     assert!(words <= table.arena.len(), "{words}");
-    assert!(batch.traces.entries().iter().all(|trace| trace.depth() <= DEPTH_MAX));
+    assert!(batch.traces.entries().iter().all(|trace| trace.depth() <= FRAME_WORDS_MAX));
     assert_eq!(tids(&batch), [1]);
     assert_eq!((collector.stats.unreadable, collector.stats.holes), (1, RECORDS - 2));
 }

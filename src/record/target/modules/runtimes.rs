@@ -49,25 +49,23 @@ impl RuntimeSearch {
             has_changed |= is_there != *is_mapped;
             *is_mapped = is_there;
         }
+        let is_musl = |range: &AddressRange| {
+            range.module.as_ref().is_some_and(|module| module.exports.is_of_musl)
+        };
+        let is_of_musl = ranges.iter().any(is_musl);
+        let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
+        let mut seen: Vec<ModulePlace> = Vec::new();
         for range in ranges {
             let Some(module) = &range.module else { continue };
             let Some(exports) = &module.runtime else { continue };
             let key = (module.index, range.bias);
-            let is_known = self.modules.iter().any(|(known, _)| *known == key);
-            if self.found.len() >= RUNTIMES_MAX || is_known || self.refused.contains(&key) {
+            if seen.contains(&key) || self.refused.contains(&key) {
                 continue;
             }
-            let is_musl = |range: &AddressRange| {
-                range.module.as_ref().is_some_and(|module| module.exports.is_of_musl)
-            };
-            let is_of_musl = ranges.iter().any(is_musl);
-            let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
+            seen.push(key);
             match exports.locate(range.bias, &ProcessMemory::of(pid), vector) {
                 Ok(None) => {}
-                Ok(Some(runtime)) => {
-                    self.modules.push((key, true));
-                    self.found.push(Arc::new(runtime));
-                }
+                Ok(Some(runtime)) => has_changed |= self.note(key, runtime, notices),
                 Err(refusal) => {
                     self.refused.insert(key);
                     notices.push(refusal.to_string());
@@ -79,6 +77,30 @@ impl RuntimeSearch {
             notices.push(NO_HANDLERS.to_owned());
         }
         has_new || has_changed
+    }
+
+    /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from the
+    /// one that was known.
+    fn note(&mut self, key: ModulePlace, runtime: Runtime, notices: &mut Vec<String>) -> bool {
+        if let Some(number) = self.modules.iter().position(|(known, _)| *known == key) {
+            let is_same = self.found[number].block == runtime.block;
+            if !is_same {
+                self.found[number] = Arc::new(runtime);
+            }
+            return !is_same;
+        }
+        if self.found.len() >= RUNTIMES_MAX {
+            self.refused.insert(key);
+            notices.push(format!(
+                "{}: the process has more than {RUNTIMES_MAX} language runtimes, so its functions \
+                 have no names",
+                runtime.label
+            ));
+            return false;
+        }
+        self.modules.push((key, true));
+        self.found.push(Arc::new(runtime));
+        true
     }
 
     /// Returns the blocks for the handlers.
