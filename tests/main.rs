@@ -68,6 +68,7 @@ mod process_exports; // exports of several processes in synthetic traces
 mod process_views; // views of several processes in synthetic traces
 mod processes; // several processes in one recording
 mod progress; // progress of long work on terminals
+mod python; // interpreters of Python, against the programs and py-spy
 mod ratios; // programs that measure where their time goes
 mod real; // real programs, compared with perf
 mod record; // a recording against what the target itself measures

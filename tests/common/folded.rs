@@ -18,6 +18,17 @@ impl Folded {
         Self { stacks: stacks.collect() }
     }
 
+    /// Returns the stacks, root first, with their counts.
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = (&[String], u64)> {
+        self.stacks.iter().map(|(stack, count)| (stack.as_slice(), *count))
+    }
+
+    /// Returns the stacks that contain a frame with exactly this name.
+    pub(crate) fn only_with(&self, function: &str) -> Self {
+        let with = self.stacks.iter().filter(|(stack, _)| stack.iter().any(|it| it == function));
+        Self { stacks: with.cloned().collect() }
+    }
+
     pub(crate) fn total(&self) -> u64 {
         self.stacks.iter().map(|(_, count)| count).sum()
     }
@@ -103,6 +114,7 @@ mod tests {
         assert_eq!(folded.total(), 10);
         assert_eq!(folded.count_of("leaf"), 6);
         assert_eq!(folded.count_containing("a "), 3);
+        assert_eq!((folded.only_with("c").total(), folded.only_with("a").total()), (2, 0));
         assert_eq!(folded.count_with_other_caller("leaf", "a b"), 3);
         assert_eq!(folded.count_of_call("le", "a"), 3);
         let of_c = |caller: &str, called: &str| (called == "leaf").then_some(caller == "c");

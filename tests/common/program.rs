@@ -67,8 +67,13 @@ pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
 
 /// Returns the newest Go compiler, if `scripts/test` has installed it.
 pub(crate) fn newest_go() -> Option<PathBuf> {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("tools");
-    Some(tools.join("go-1.27/go/bin/go")).filter(|go| go.exists())
+    Some(tool("go-1.27/go/bin/go")).filter(|go| go.exists())
+}
+
+/// Returns the path of what `scripts/test` unpacks for the tests, which may not exist.
+pub(crate) fn tool(path: &str) -> PathBuf {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a build directory");
+    built.join("tools").join(path)
 }
 
 /// Returns the Go program built with the compiler `go` and these options.

@@ -1,42 +1,211 @@
-//! The Python interpreters of this machine.
+//! The Python interpreters that tests record: the system's, those of pyenv and of `PATH`, and those
+//! that `scripts/test` unpacks from packages.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use super::{Random, tool, variant};
+
+/// The second part of a version, as 11 in 3.11.
+pub(crate) type Minor = u32;
+
+/// What differs between builds of one version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// The usual one.
+    Usual,
+    /// Without the interpreter's lock.
+    FreeThreaded,
+    /// For the C library musl.
+    Musl,
+}
 
 /// An interpreter.
 #[derive(Debug, Clone)]
 pub(crate) struct Python {
-    /// The minor version of Python 3.
-    pub(crate) minor: u32,
-    pub(crate) path: PathBuf,
+    pub(crate) minor: Minor,
+    pub(crate) build: Build,
+    program: PathBuf,
+    /// The directory of an unpacked one, which must be told where its modules are.
+    unpacked: Option<PathBuf>,
 }
 
 impl Python {
-    /// Returns a command that runs a script from `tests/targets`.
-    pub(crate) fn runs(&self, script: &str) -> Command {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets");
-        let mut command = Command::new(&self.path);
-        command.arg(format!("{folder}/{script}"));
+    /// Returns all interpreters of this machine, each file once.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut add = |python: Self| {
+            if !found.iter().any(|known: &Self| known.program == python.program) {
+                found.push(python);
+            }
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).chain(pyenv_folders());
+        for folder in folders {
+            for name in names_in(&folder) {
+                if let Some(minor) = minor_of(&name)
+                    && let Some(program) = program_at(&folder.join(&name))
+                {
+                    add(Self { minor, build: Build::Usual, program, unpacked: None });
+                }
+            }
+        }
+        unpacked().into_iter().for_each(add);
+        found.sort_by_key(|python| python.minor);
+        found
+    }
+
+    /// Returns the usual interpreters of a version. Without `--long`, returns one of them, which the
+    /// seed chooses.
+    pub(crate) fn of(minor: Minor) -> Vec<Self> {
+        Self::of_build(minor, Build::Usual)
+    }
+
+    /// Returns the interpreters of a version and a build, like [`Self::of`].
+    pub(crate) fn of_build(minor: Minor, build: Build) -> Vec<Self> {
+        let all = Self::all().into_iter();
+        let mut fitting: Vec<Self> =
+            all.filter(|it| (it.minor, it.build) == (minor, build)).collect();
+        if !super::is_long_run() && !fitting.is_empty() {
+            let chosen = Random::new(u64::from(minor)).below(fitting.len() as u64);
+            fitting = vec![fitting.swap_remove(chosen as usize)];
+        }
+        fitting
+    }
+
+    /// Returns the interpreter of the system.
+    pub(crate) fn of_system() -> Option<Self> {
+        let program = program_at(Path::new("/usr/bin/python3"))?;
+        let minor = minor_of(program.file_name()?.to_str()?)?;
+        Some(Self { minor, build: Build::Usual, program, unpacked: None })
+    }
+
+    /// Returns a command that runs a script of `tests/targets`.
+    pub(crate) fn runs(&self, file: &str) -> Command {
+        let mut command = self.command();
+        command.arg(super::script(file));
         command
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Returns a command that runs this interpreter.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        // The tests' own Python paths belong to another version.
+        command.env_remove("PYTHONPATH").env_remove("PYTHONHOME");
+        // Bytecode would be written beside the source.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        if let Some(dir) = &self.unpacked {
+            self.prepare(&mut command, dir);
+        }
+        command
+    }
+
+    /// Returns a command that runs a script of `tests/targets/python`.
+    pub(crate) fn script(&self, file: &str) -> Command {
+        self.runs(&format!("python/{file}"))
+    }
+
+    /// Sets what an unpacked interpreter finds its modules and libraries with.
+    fn prepare(&self, command: &mut Command, dir: &Path) {
+        if self.program.starts_with(dir.join("usr")) {
+            command.env("PYTHONHOME", dir.join("usr"));
+            command.env("LD_LIBRARY_PATH", dir.join("usr/lib/x86_64-linux-gnu"));
+            return;
+        }
+        command.env("PYTHONHOME", dir.join("home"));
+        command.env("PYTHONPATH", dir.join("freeze_core/lib"));
+        let (source, flags) = ("python/launcher.c", ["-shared", "-fPIC"]);
+        if self.build == Build::Musl {
+            let library = library_to_replace(&self.program);
+            let launcher = variant(&library, source, "musl-gcc", &flags);
+            command.env("LD_LIBRARY_PATH", launcher.parent().expect("a folder"));
+        } else {
+            command.env("LD_PRELOAD", variant("launcher.so", source, "cc", &flags));
+        }
     }
 }
 
-/// Returns one interpreter of each version from 3.8 on: the system's, or one that pyenv installed.
+impl std::fmt::Display for Python {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Python 3.{} ({})", self.minor, self.program.display())
+    }
+}
+
+/// Returns one interpreter of each version that is supported.
 pub(crate) fn pythons() -> Vec<Python> {
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv"));
-    let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or(home);
-    let kept = root.and_then(|root| std::fs::read_dir(root.join("versions")).ok());
-    let kept = kept.into_iter().flatten().flatten().map(|it| it.path().join("bin/python3"));
-    let system = std::iter::once(PathBuf::from("/usr/bin/python3"));
-    let mut found: Vec<Python> = system.chain(kept).filter_map(python).collect();
-    found.sort_by_key(|it| it.minor);
-    found.dedup_by_key(|it| it.minor);
+    let mut found = Python::all();
+    found.retain(|python| python.build == Build::Usual && python.minor <= 14);
+    found.dedup_by_key(|python| python.minor);
     found
 }
 
-fn python(path: PathBuf) -> Option<Python> {
-    let asked = "import sys; print(sys.version_info[1])";
-    let output = Command::new(&path).args(["-c", asked]).output().ok()?;
-    let minor = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
-    (8..=14).contains(&minor).then_some(Python { minor, path })
+/// Returns the folders with the interpreters that pyenv has built.
+fn pyenv_folders() -> Vec<PathBuf> {
+    let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let root = root.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".pyenv")));
+    let versions = root.and_then(|root| fs::read_dir(root.join("versions")).ok());
+    versions.into_iter().flatten().flatten().map(|it| it.path().join("bin")).collect()
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// Returns the version in the name of an interpreter, `python3.11`.
+fn minor_of(name: &str) -> Option<Minor> {
+    name.strip_prefix("python3.")?.parse().ok().filter(|minor| *minor >= 8)
+}
+
+/// Returns the file behind a path, if it is a program. A shim of pyenv is a script.
+fn program_at(path: &Path) -> Option<PathBuf> {
+    use std::io::Read;
+    let program = path.canonicalize().ok()?;
+    let mut magic = [0; 4];
+    fs::File::open(&program).ok()?.read_exact(&mut magic).ok()?;
+    (magic == *b"\x7fELF").then_some(program)
+}
+
+/// Returns the interpreters that `install_pythons` of `scripts/install.sh` has unpacked.
+fn unpacked() -> Vec<Python> {
+    let tools = tool("python");
+    let mut found = Vec::new();
+    for name in names_in(&tools) {
+        let dir = tools.join(&name);
+        let version = name.trim_end_matches("-musl").trim_end_matches('t');
+        let Some(minor) = minor_of(&format!("python{version}")) else { continue };
+        let build = match name.strip_prefix(version) {
+            Some("t") => Build::FreeThreaded,
+            Some("-musl") => Build::Musl,
+            _ => Build::Usual,
+        };
+        let program = format!("python{version}");
+        let places =
+            [dir.join("usr/bin").join(&program), dir.join("freeze_core/bases").join(program)];
+        let Some(program) = places.iter().find_map(|path| program_at(path)) else { continue };
+        found.push(Python { minor, build, program, unpacked: Some(dir) });
+    }
+    found
+}
+
+/// Returns the name of the library whose place the launcher takes in a program for musl.
+fn library_to_replace(program: &Path) -> String {
+    let folder =
+        program.ancestors().nth(3).expect("the folder of a wheel").join("freeze_core.libs");
+    let names = names_in(&folder);
+    names.into_iter().find(|name| name.starts_with("libintl")).expect("a library of the wheel")
+}
+
+#[test]
+fn names_have_versions() {
+    assert_eq!(["python3.8", "python3.14"].map(minor_of), [Some(8), Some(14)]);
+    assert_eq!(["python3", "python3.7", "python3.11-config", "python2.7"].map(minor_of), [None; 4]);
 }

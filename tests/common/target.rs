@@ -71,7 +71,7 @@ impl Target {
     }
 
     /// Reads a line and remembers `key value` pairs; `None` at the end of the output.
-    fn read_line(&mut self) -> Option<String> {
+    pub(crate) fn read_line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("output of the target");
         if line.is_empty() {
