@@ -21,7 +21,6 @@ def kind(function):
     kinds.append(function)
     return function
 
-# Calls of functions.
 @kind
 def plain_0(n):
     for i in range(n):
@@ -29,8 +28,7 @@ def plain_0(n):
 
 def plain_1(i, n):
     total = 0
-    for k in range(n):
-        total += plain_2(k, scale=i)
+    for k in range(n): total += plain_2(k, scale=i)
     return total
 
 def plain_2(k, *, scale=1):
@@ -51,28 +49,23 @@ def deep_0(n):
 
 def deep_1(depth):
     total = 0
-    for i in range(10):
-        total += i ^ depth
+    for i in range(10): total += i ^ depth
     return total if depth == 0 else total + deep_1(depth - 1)
 
-# Calls of methods.
 class Method:
     def method_1(self, n):
         total = 0
-        for i in range(n):
-            total += self.method_2(i) + self.method_3(i) + self.method_4
+        for i in range(n): total += self.method_2(i) + self.method_3(i) + self.method_4
         return total
 
     @staticmethod
     def method_2(n):
-        for i in range(30):
-            n = n * i % 97
+        for i in range(30): n = n * i % 97
         return n
 
     @classmethod
     def method_3(cls, n):
-        for i in range(30):
-            n = (n + i) % 97
+        for i in range(30): n = (n + i) % 97
         return n
 
     @property
@@ -111,38 +104,31 @@ class Special:
         special_7(self.n)
 
 def special_1(n):
-    for i in range(n):
-        n = n * i % 89 + 1
+    for i in range(n): n = n * i % 89 + 1
     return n
 
 def special_2(n):
-    for i in range(30):
-        n = n * i % 83 + 1
+    for i in range(30): n = n * i % 83 + 1
     return n
 
 def special_3(n):
-    for i in range(30):
-        n = n * i % 79 + 1
+    for i in range(30): n = n * i % 79 + 1
     return n
 
 def special_4(n):
-    for i in range(30):
-        n = n * i % 73 + 1
+    for i in range(30): n = n * i % 73 + 1
     return n
 
 def special_5(n):
-    for i in range(30):
-        n = n * i % 71 + 1
+    for i in range(30): n = n * i % 71 + 1
     return n
 
 def special_6(n):
-    for i in range(30):
-        n = n * i % 67 + 1
+    for i in range(30): n = n * i % 67 + 1
     return n
 
 def special_7(n):
-    for i in range(30):
-        n = n * i % 61 + 1
+    for i in range(30): n = n * i % 61 + 1
     return n
 
 @kind
@@ -156,7 +142,6 @@ def special_0(n):
         # Else the last one would be deleted by the caller.
         del made
 
-# Generators.
 @kind
 def gen_0(n):
     total = 0
@@ -175,8 +160,7 @@ def gen_2(n):
         yield gen_3(i)
 
 def gen_3(n):
-    for i in range(20):
-        n = n * i % 59 + 1
+    for i in range(20): n = n * i % 59 + 1
     return n
 
 @kind
@@ -184,8 +168,7 @@ def expr_0(n):
     return sum(expr_1(i, n) for i in range(n))
 
 def expr_1(i, n):
-    for k in range(n):
-        i = i * k % 53 + 1
+    for k in range(n): i = i * k % 53 + 1
     return i
 
 # Comprehensions, which have frames of their own up to 3.11.
@@ -201,34 +184,29 @@ def comp_1(n):
     return len(listed) + len(named) + len(known)
 
 def comp_2(n):
-    for i in range(20):
-        n = n * i % 47 + 1
+    for i in range(20): n = n * i % 47 + 1
     return n
 
 def comp_3(n):
-    for i in range(20):
-        n = n * i % 43 + 1
+    for i in range(20): n = n * i % 43 + 1
     return n
 
 def comp_4(n):
-    for i in range(20):
-        n = n * i % 41 + 1
+    for i in range(20): n = n * i % 41 + 1
     return n
 
 # Functions that are made by functions.
 def decorate(function):
     def deco_2(n):
         total = 0
-        for i in range(20):
-            total += i
+        for i in range(20): total += i
         return total + function(n)
 
     return deco_2
 
 @decorate
 def deco_3(n):
-    for i in range(20):
-        n = n * i % 37 + 1
+    for i in range(20): n = n * i % 37 + 1
     return n
 
 @kind
@@ -242,13 +220,11 @@ def deco_1(i, n):
 
 @functools.lru_cache(maxsize=1)
 def cached_1(n):
-    for i in range(n % 7 + 40):
-        n = n * i % 31 + 1
+    for i in range(n % 7 + 40): n = n * i % 31 + 1
     return cached_2(n)
 
 def cached_2(n, more=1):
-    for i in range(20):
-        n = n * i % 29 + more
+    for i in range(20): n = n * i % 29 + more
     return n
 
 @kind
@@ -258,8 +234,7 @@ def cached_0(n):
         functools.partial(cached_3, more=i)(i)
 
 def cached_3(n, more):
-    for i in range(20):
-        n = n * i % 23 + more
+    for i in range(20): n = n * i % 23 + more
     return n
 
 @kind
@@ -283,13 +258,11 @@ def sorted_1(n):
     return -sorted_2(n)
 
 def sorted_2(n):
-    for i in range(20):
-        n = n * i % 17 + 1
+    for i in range(20): n = n * i % 17 + 1
     return n
 
 def sorted_3(n):
-    for i in range(20):
-        n = n * i % 13 + 1
+    for i in range(20): n = n * i % 13 + 1
     return n
 
 @kind
@@ -300,18 +273,15 @@ def map_0(n):
         functools.reduce(map_3, range(n))
 
 def map_1(n):
-    for i in range(20):
-        n = n * i % 101 + 1
+    for i in range(20): n = n * i % 101 + 1
     return n
 
 def map_2(n):
-    for i in range(20):
-        n = n * i % 103 + 1
+    for i in range(20): n = n * i % 103 + 1
     return n
 
 def map_3(total, n):
-    for i in range(20):
-        n = n * i % 107 + 1
+    for i in range(20): n = n * i % 107 + 1
     return total + n
 
 @kind
@@ -322,14 +292,12 @@ def resub_0(n):
 
 def resub_1(match):
     n = len(match.group())
-    for i in range(20):
-        n = n * i % 109 + 1
+    for i in range(20): n = n * i % 109 + 1
     return str(n)
 
 def resub_2(match):
     n = len(match.group())
-    for i in range(20):
-        n = n * i % 113 + 1
+    for i in range(20): n = n * i % 113 + 1
     return str(n)
 
 TEXT = "some text with letters to replace " * 4
@@ -343,17 +311,14 @@ def json_0(n):
 
 def json_1(_):
     n = 0
-    for i in range(20):
-        n = n * i % 127 + 1
+    for i in range(20): n = n * i % 127 + 1
     return n
 
 def json_2(read):
     n = len(read)
-    for i in range(20):
-        n = n * i % 131 + 1
+    for i in range(20): n = n * i % 131 + 1
     return n
 
-# Coroutines.
 @kind
 def async_0(n):
     LOOP.run_until_complete(async_1(n))
@@ -363,22 +328,19 @@ async def async_1(n):
         await async_2(i)
         async for k in async_4(i):
             await asyncio.sleep(0)
-        for k in range(50):
-            i += k
+        for k in range(50): i += k
 
 async def async_2(n):
     await asyncio.sleep(0)
     return async_3(n)
 
 def async_3(n):
-    for i in range(50):
-        n = n * i % 137 + 1
+    for i in range(50): n = n * i % 137 + 1
     return n
 
 async def async_4(n):
     for i in range(3):
-        for k in range(50):
-            n = n * k % 139 + 1
+        for k in range(50): n = n * k % 139 + 1
         yield n
 
 LOOP = asyncio.new_event_loop()
@@ -391,16 +353,13 @@ def coro_0(n):
             made.send(None)
 
 async def coro_1(n):
-    for i in range(20):
-        n = n * i % 149 + 1
+    for i in range(20): n = n * i % 149 + 1
     return await coro_2(n)
 
 async def coro_2(n):
-    for i in range(20):
-        n = n * i % 151 + 1
+    for i in range(20): n = n * i % 151 + 1
     return n
 
-# Context managers.
 @contextlib.contextmanager
 def context_1(n):
     context_2(n)
@@ -408,13 +367,11 @@ def context_1(n):
     context_3(n)
 
 def context_2(n):
-    for i in range(30):
-        n = n * i % 157 + 1
+    for i in range(30): n = n * i % 157 + 1
     return n
 
 def context_3(n):
-    for i in range(30):
-        n = n * i % 163 + 1
+    for i in range(30): n = n * i % 163 + 1
     return n
 
 @kind
@@ -423,7 +380,6 @@ def context_0(n):
         with context_1(i):
             pass
 
-# Code from text.
 @kind
 def exec_0(n):
     for _ in range(4):
@@ -432,18 +388,15 @@ def exec_0(n):
         GLOBALS["exec_3"](n)
 
 def exec_1(n):
-    for i in range(500):
-        n = n * i % 167 + 1
+    for i in range(500): n = n * i % 167 + 1
     return n
 
 def exec_2(n):
-    for i in range(500):
-        n = n * i % 173 + 1
+    for i in range(500): n = n * i % 173 + 1
     return n
 
 def exec_4(n):
-    for i in range(500):
-        n = n * i % 179 + 1
+    for i in range(500): n = n * i % 179 + 1
     return n
 
 CODE = compile("exec_1(1)\ndef exec_3(n):\n  return exec_4(n)\n", "<generated>", "exec")
@@ -477,7 +430,8 @@ try:
     import ctypes
 
     LIBC = ctypes.CDLL(None)
-    ORDER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+    NUMBERS = ctypes.POINTER(ctypes.c_int)
+    ORDER = ctypes.CFUNCTYPE(ctypes.c_int, NUMBERS, NUMBERS)
 
     @kind
     def ctypes_0(n):
@@ -489,8 +443,7 @@ try:
 
     def ctypes_2(one, other):
         n = 1
-        for i in range(20):
-            n = n * i % 181 + 1
+        for i in range(20): n = n * i % 181 + 1
         return one - other
 
     # PR_SET_PTRACER, any: where yama lets only parents trace, a test's recorder is only a sibling.
@@ -511,8 +464,7 @@ def thread_1(n):
     return n
 
 def thread_2(n):
-    for i in range(20):
-        n = n * i % 191 + 1
+    for i in range(20): n = n * i % 191 + 1
     return n
 
 # A handler of signals, which any function may be interrupted by.
@@ -520,8 +472,7 @@ def signal_0(_number, _frame):
     signal_1(30)
 
 def signal_1(n):
-    for i in range(1500):
-        n = n * i % 193 + 1
+    for i in range(1500): n = n * i % 193 + 1
     return n
 
 def rounds():
