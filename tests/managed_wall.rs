@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use traceprof::trace::{FrameKind, LoadedTrace, LocationId, RunState, load};
 use traceprof_abi::storage::log::flags::WALL;
 
-use crate::common::{Target, Trace, needs_recording, pythons, record, skip, together};
+use crate::common::{Target, Trace, needs_recording, pythons, record, skip, together, traceprof};
 
 /// A Python frame: function, file and line.
 type PythonFrame = (String, String, u64);
@@ -15,6 +15,8 @@ type PythonFrame = (String, String, u64);
 struct Slept {
     /// By its Python frames, innermost first.
     stacks: BTreeMap<Vec<PythonFrame>, u64>,
+    /// The time of waits for the GIL.
+    for_gil_us: u64,
     /// The native frames below which each innermost function slept.
     natives: BTreeMap<String, BTreeSet<Vec<u64>>>,
 }
@@ -49,6 +51,10 @@ fn slept(trace: &Trace) -> BTreeMap<u32, Slept> {
                 let native = native.filter(|it| it.kind != FrameKind::Python).map(|it| it.svma);
                 slept.natives.entry(name.clone()).or_default().insert(native.collect());
             }
+            let waits_on = sample.waits_on.and_then(|text| loaded.texts.get(&text));
+            if waits_on.is_some_and(|text| text == "the GIL") {
+                slept.for_gil_us += u64::from(sample.weight);
+            }
             *slept.stacks.entry(python).or_default() += u64::from(sample.weight);
         });
         threads.insert(thread.thread().tid, slept);
@@ -63,7 +69,7 @@ fn python_frames(loaded: &LoadedTrace, stack: &[LocationId]) -> Vec<PythonFrame>
     python
         .map(|it| {
             let name = loaded.methods[it.method.0 as usize].name.clone();
-            (name, it.file.clone().expect("a file"), u64::from(it.line))
+            (name, it.file.clone().unwrap_or_default(), u64::from(it.line))
         })
         .collect()
 }
@@ -118,5 +124,39 @@ fn two_functions_that_sleep_through_the_same_native_frames_are_told_apart() {
         let (known, read) =
             (outcome.trace.number("wall.stacks_known"), outcome.trace.number("wall.stacks_read"));
         assert!(known > read, "3.{}: {known} recognised, {read} read", python.minor);
+    }
+}
+
+#[test]
+fn threads_that_compute_wait_for_the_gil() {
+    needs_recording!();
+    let pythons = pythons();
+    if pythons.is_empty() {
+        skip!("python 3.8 or later: not installed");
+    }
+    let _machine = together();
+    for python in &pythons {
+        let mut target = Target::spawn(python.runs("callers.py"));
+        let outcome = record(target.pid(), 3, &["--mode", "wall"]);
+        let pid = target.pid().to_string();
+        let texts = (0..5).map(|_| traceprof(&["stacks", "--pid", &pid]).output().expect("text"));
+        let texts: Vec<String> =
+            texts.map(|it| String::from_utf8(it.stdout).expect("UTF-8")).collect();
+        let is_told = |text: &String| text.contains(" in futex(the GIL, 0x");
+        assert!(texts.iter().any(is_told), "3.{}: {}", python.minor, texts[0]);
+        target.goes_on_and_ends_by_itself();
+        let threads = slept(&outcome.trace);
+        let (mut all, mut for_gil) = (0, 0);
+        for (tid, thread) in &threads {
+            if *tid == pid.parse::<u32>().expect("a pid") {
+                // The main thread only waits for a signal.
+                assert_eq!(thread.for_gil_us, 0, "3.{}", python.minor);
+            } else {
+                (all, for_gil) = (all + thread.all(), for_gil + thread.for_gil_us);
+            }
+        }
+        eprintln!("3.{}: {for_gil} us of {all} us asleep for the GIL", python.minor);
+        assert!(all > 2_000_000, "3.{}: {all} us\n{}", python.minor, outcome.text());
+        assert!(for_gil * 100 > all * 95, "3.{}: {for_gil} of {all}", python.minor);
     }
 }

@@ -217,7 +217,7 @@ sys.exit(17)
     let mut command = Command::new("python3");
     command.args(["-c", SCRIPT]);
     let mut target = Target::spawn(command);
-    let stacks = Stacks::of(target.pid());
+    let stacks = Stacks::with(target.pid(), &["--native-frames"]);
     assert_eq!(stacks.threads().len(), 2);
     for thread in stacks.threads() {
         assert_eq!(thread["end"], "root", "{thread}");

@@ -74,6 +74,19 @@ pub fn wait_channel(pid: i32, tid: i32) -> Option<String> {
     (!name.is_empty() && name != "0").then_some(name)
 }
 
+/// Returns the address that a system call with these arguments waits for a change of.
+pub fn waited_address(number: u64, args: &[u64; 6]) -> Option<u64> {
+    let [avma, operation, ..] = *args;
+    let is_wait = matches!(
+        operation as i32 & libc::FUTEX_CMD_MASK,
+        libc::FUTEX_WAIT
+            | libc::FUTEX_WAIT_BITSET
+            | libc::FUTEX_LOCK_PI
+            | libc::FUTEX_WAIT_REQUEUE_PI
+    );
+    (number as i64 == libc::SYS_futex && is_wait).then_some(avma)
+}
+
 /// Returns the kernel functions of a sleeping thread, innermost first. Needs root's rights.
 pub fn kernel_stack(pid: i32, tid: i32) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stack"))?;

@@ -54,7 +54,9 @@ use procfs::process::{Process, Stat};
 use procfs::{FromRead, ProcError};
 use serde::{Deserialize, Serialize};
 
-pub use activity::{TaskActivity, descriptor, kernel_stack, task_activity, wait_channel};
+pub use activity::{
+    TaskActivity, descriptor, kernel_stack, task_activity, wait_channel, waited_address,
+};
 pub use auxiliary::{may_read_thread_pointer, random_bytes, signal_frame_len};
 pub use awaited_signals::{awaited_in_call, signalfd_masks};
 pub use child_lifetime::kill_with_starter;

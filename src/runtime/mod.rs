@@ -57,6 +57,13 @@ impl ManagedLanguage {
             Self::Python => "Python",
         }
     }
+
+    /// Returns the name of the lock that a thread must hold to run functions.
+    pub fn lock_name(self) -> &'static str {
+        match self {
+            Self::Python => "the GIL",
+        }
+    }
 }
 
 /// The reason why a runtime's frames are not read, for the user: it names the runtime.
@@ -138,10 +145,18 @@ pub struct Runtime {
     pub loops: Vec<Range<u64>>,
     /// The addresses (AVMAs) of the code of the runtime's module.
     pub code: Range<u64>,
+    /// The locks (AVMAs) that a thread must hold to run functions, each with its condition
+    /// variables.
+    pub(crate) locks: Vec<Range<u64>>,
     names: CodeReader,
 }
 
 impl Runtime {
+    /// Returns the name of the lock that contains this address.
+    pub fn lock_at(&self, avma: u64) -> Option<&'static str> {
+        self.locks.iter().any(|lock| lock.contains(&avma)).then(|| self.language.lock_name())
+    }
+
     /// Reads the functions of frames, each given by the address of its code object and the cookie
     /// at the capture.
     pub fn functions(

@@ -53,10 +53,19 @@ impl ThreadActivity {
     }
 
     /// Returns the call that it sleeps in; for a running thread no call matters.
-    pub(super) fn call(&self, pid: i32) -> Option<SleepingCall> {
-        self.raw_call
-            .filter(|_| self.state != 'R')
-            .map(|(number, args)| SleepingCall::new(pid, number, args))
+    ///
+    /// `lock_at` returns the name of the language runtime's lock at an address.
+    pub(super) fn call(
+        &self,
+        pid: i32,
+        lock_at: impl Fn(u64) -> Option<&'static str>,
+    ) -> Option<SleepingCall> {
+        let (number, args) = self.raw_call.filter(|_| self.state != 'R')?;
+        let mut call = SleepingCall::new(pid, number, args);
+        if let Some(lock) = proc::waited_address(number, &args).and_then(lock_at) {
+            call.described.insert(0, lock.to_owned());
+        }
+        Some(call)
     }
 }
 
@@ -157,7 +166,8 @@ mod tests {
         check(seen('S', Some((8, 4)), read), stopped(8, 4, None), 'S', read);
         check(seen('D', Some((8, 4)), None), stopped(8, 4, None), 'D', None);
         check(seen('T', Some((8, 4)), None), stopped(8, 4, None), 'T', None);
-        assert_eq!(seen('R', None, None).at_stop(&stopped(8, 4, None)).call(1), None);
+        let running = seen('R', None, None).at_stop(&stopped(8, 4, None));
+        assert_eq!(running.call(1, |_| None), None);
     }
 
     #[test]

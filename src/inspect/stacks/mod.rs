@@ -200,7 +200,7 @@ impl InspectedProcess {
         let missed = outcome.as_ref().err();
         ThreadStack {
             tid,
-            call: seen.call(self.pid),
+            call: seen.call(self.pid, |avma| self.modules.current().lock_at(avma)),
             wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
             work: None,
             frames: Vec::new(),

@@ -18,6 +18,7 @@ use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
+use crate::runtime::Runtime;
 
 pub(crate) mod addresses;
 pub(crate) mod contexts;
@@ -204,6 +205,11 @@ impl<'a> Namer<'a> {
     pub(crate) fn recycle(&mut self, attached: &mut Attached<'_>) {
         attached.modules().recycle();
         self.contexts.recycle();
+    }
+
+    /// Returns the language runtimes of the program.
+    pub(crate) fn runtimes(&self) -> &[Arc<Runtime>] {
+        &self.addresses.runtimes
     }
 
     /// Reads the functions that the new traces of a batch are the first to use.

@@ -351,16 +351,15 @@ impl<'a> Session<'a> {
     fn read_mappings(&mut self) -> bool {
         let threads = &self.store.threads;
         let is_gone = || threads.is_program_gone();
-        match self.namer.read_mappings(&mut self.attached, is_gone, self.observer) {
-            MappingsRead::Current(mappings) => {
-                if let Some(wall) = &mut self.source.wall {
-                    wall.note_mappings(mappings);
-                }
-                true
+        let read = self.namer.read_mappings(&mut self.attached, is_gone, self.observer);
+        let is_same_program = !matches!(read, MappingsRead::OtherProgram);
+        if let Some(wall) = &mut self.source.wall {
+            wall.note_runtimes(self.namer.runtimes());
+            if let MappingsRead::Current(mappings) = read {
+                wall.note_mappings(mappings);
             }
-            MappingsRead::Nothing => true,
-            MappingsRead::OtherProgram => false,
         }
+        is_same_program
     }
 
     /// Returns why nothing more can be written, if so.

@@ -69,8 +69,9 @@ impl PythonExports {
             }
             _ => {}
         }
+        let locks = found.threads.lock.locks(runtime, &threads.interpreters, memory);
         match threads.has_foreign_frames(&layout, memory) {
-            Some(false) => Ok(Some(self.runtime(bias, layout, &found))),
+            Some(false) => Ok(Some(Runtime { locks, ..self.runtime(bias, layout, &found) })),
             Some(true) => Err(self.refused("has other frames than its release")),
             None => Ok(None),
         }
@@ -95,6 +96,7 @@ impl PythonExports {
             language: ManagedLanguage::Python,
             loops: self.loops.iter().map(range).collect(),
             code: range(&self.code),
+            locks: Vec::new(),
             names: CodeReader {
                 layout,
                 offsets: code,

@@ -11,6 +11,7 @@ mod decode;
 mod exports;
 mod lines;
 mod locate;
+mod lock;
 mod offsets;
 mod published;
 mod text;

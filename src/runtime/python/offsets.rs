@@ -7,6 +7,7 @@
 use traceprof_abi::runtime::python::{ABSENT, COOKIE_WORDS, Instruction, PythonLayout};
 
 use super::lines::LineFormat;
+use super::lock::LockPlace;
 
 /// The fields by which an interpreter's threads are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(in crate::runtime) struct ThreadOffsets {
     pub(in crate::runtime) state_pointer: u64,
     /// From a thread's state to the kernel's id of the thread, from 3.11 on.
     pub(in crate::runtime) state_tid: Option<u64>,
+    /// Where the interpreters' locks are.
+    pub(in crate::runtime) lock: LockPlace,
 }
 
 /// The fields of a code object that name it.
@@ -96,6 +99,7 @@ const V3_8: Structures = Structures {
         state_interpreter: 16,
         state_pointer: 176,
         state_tid: None,
+        lock: LockPlace::Runtime(0x480),
     },
     layout: PythonLayout {
         state_kind: 0,
@@ -127,7 +131,11 @@ const V3_8: Structures = Structures {
     key: 1392,
 };
 
-const V3_9: Structures = Structures { key: 584, ..V3_8 };
+const V3_9: Structures = Structures {
+    threads: ThreadOffsets { lock: LockPlace::Runtime(0x160), ..V3_8.threads },
+    key: 584,
+    ..V3_8
+};
 
 const V3_10: Structures = Structures {
     layout: PythonLayout {
@@ -145,6 +153,7 @@ const V3_11: Structures = Structures {
         interpreter_threads: 16,
         state_pointer: 152,
         state_tid: Some(160),
+        lock: LockPlace::Runtime(0x168),
         ..V3_10.threads
     },
     layout: PythonLayout {
@@ -173,6 +182,7 @@ const V3_12: Structures = Structures {
         interpreter_threads: 72,
         state_pointer: 136,
         state_tid: Some(144),
+        lock: LockPlace::Interpreter(0x180),
         ..V3_11.threads
     },
     layout: PythonLayout {
@@ -201,6 +211,7 @@ const V3_13: Structures = Structures {
         interpreter_threads: 7344,
         state_pointer: 152,
         state_tid: Some(160),
+        lock: LockPlace::Interpreter(0x10),
         ..V3_12.threads
     },
     layout: PythonLayout { state_frame: 72, chain_frame: ABSENT, code_start: 200, ..V3_12.layout },

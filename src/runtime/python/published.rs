@@ -8,6 +8,7 @@
 //! - Offsets that were read are within the size that is published with them, and aligned.
 //! - Code objects are as in the known table: the field that makes cookies unique is not published.
 
+use super::lock::LockPlace;
 use super::offsets::Structures;
 use crate::runtime::memory::{self, TargetMemory};
 
@@ -36,6 +37,8 @@ pub(super) enum NotPublished {
 struct Blocks {
     runtime: usize,
     interpreter: usize,
+    /// The word of the interpreter's block with the offset of the pointer to its lock.
+    lock: usize,
     state: usize,
     frame: usize,
     code: usize,
@@ -60,13 +63,15 @@ impl Blocks {
             13 => {
                 let [runtime, interpreter, state, frame, code, object, kind, .., bytes, text] =
                     starts([3, 13, 9, 6, 10, 2, 4, 3, 3, 3, 2, 3, 3, 4]);
-                Self { runtime, interpreter, state, frame, code, object, kind, bytes, text }
+                let lock = 8;
+                Self { runtime, interpreter, lock, state, frame, code, object, kind, bytes, text }
             }
             // 3.14 has sets as well.
             14 => {
                 let [runtime, interpreter, state, frame, code, object, kind, .., bytes, text] =
                     starts([3, 16, 9, 8, 11, 2, 4, 3, 3, 4, 3, 2, 3, 3, 4]);
-                Self { runtime, interpreter, state, frame, code, object, kind, bytes, text }
+                let lock = 9;
+                Self { runtime, interpreter, lock, state, frame, code, object, kind, bytes, text }
             }
             _ => return None,
         })
@@ -106,6 +111,7 @@ fn read(known: Structures, blocks: &Blocks, word: &dyn Fn(usize) -> u64) -> Opti
     threads.interpreters = field(blocks.runtime, 2, SIZE_MAX)?;
     threads.interpreter_next = field(blocks.interpreter, 2, SIZE_MAX)?;
     threads.interpreter_threads = field(blocks.interpreter, 3, SIZE_MAX)?;
+    threads.lock = LockPlace::Interpreter(field(blocks.interpreter, blocks.lock, SIZE_MAX)?);
     threads.state_next = field(blocks.state, 2, STATE_MAX)?;
     threads.state_interpreter = field(blocks.state, 3, STATE_MAX)?;
     threads.state_pointer = field(blocks.state, 5, STATE_MAX)?;

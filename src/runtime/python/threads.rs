@@ -50,6 +50,8 @@ struct PythonThread {
 /// The threads of all interpreters of a process.
 #[derive(Debug)]
 pub(super) struct PythonThreads {
+    /// The states of the interpreters.
+    pub(super) interpreters: Vec<u64>,
     /// The states, also those without a running thread.
     states: Vec<u64>,
     /// The threads that are there.
@@ -64,13 +66,14 @@ impl PythonThreads {
         memory: &dyn TargetMemory,
     ) -> Result<Self, NotFound> {
         let word = |base: u64, at: u64| memory::word(memory, base.wrapping_add(at)).unwrap_or(0);
-        let mut threads = Self { states: Vec::new(), live: Vec::new() };
+        let mut threads = Self { interpreters: Vec::new(), states: Vec::new(), live: Vec::new() };
         let mut interpreter = word(runtime, offsets.interpreters);
         let mut has_foreign = false;
         for _ in 0..INTERPRETERS_MAX {
             if interpreter == 0 {
                 break;
             }
+            threads.interpreters.push(interpreter);
             let mut state = word(interpreter, offsets.interpreter_threads);
             while state != 0 && threads.states.len() < THREADS_MAX {
                 let owner = word(state, offsets.state_interpreter);

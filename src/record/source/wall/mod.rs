@@ -23,6 +23,7 @@ mod thread_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::storage::log::Sample;
@@ -36,6 +37,7 @@ use crate::record::batch::Batch;
 use crate::record::batch::contexts::ReadContext;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::contract::clock::monotonic_now_ns;
+use crate::runtime::Runtime;
 use crate::trace::RunState;
 
 /// The maximum number of threads that one turn stops to read their stacks.
@@ -196,6 +198,16 @@ impl Wall {
     /// Sets the current mappings.
     pub(crate) fn note_mappings(&mut self, mappings: Vec<Mapping>) {
         self.locations.mappings = mappings;
+    }
+
+    /// Sets the language runtimes of the program.
+    pub(crate) fn note_runtimes(&mut self, runtimes: &[Arc<Runtime>]) {
+        let known = &self.locations.runtimes;
+        let is_same = known.len() == runtimes.len()
+            && known.iter().zip(runtimes).all(|(known, now)| Arc::ptr_eq(known, now));
+        if !is_same {
+            self.locations.runtimes = runtimes.to_vec();
+        }
     }
 
     /// Checks the threads that are due.

@@ -24,7 +24,7 @@ use crate::record::source::wall::sleeper_frames::{
     FrameSearch, KnownFrames, SeenSleeper, SleeperView,
 };
 use crate::record::source::wall::{UnlocatedThread, WallStats};
-use crate::runtime::ManagedThread;
+use crate::runtime::{ManagedThread, Runtime};
 use crate::trace::RunState;
 use crate::unwind::{RemoteUnwinder, StackCopy, StackFingerprint};
 
@@ -150,6 +150,8 @@ pub(super) struct LocationReader {
     unwinder: RemoteUnwinder,
     descriptors: DescriptorNames,
     search: FrameSearch,
+    /// The language runtimes, as far as they are known.
+    pub(super) runtimes: Vec<Arc<Runtime>>,
     /// The mappings when they were last read.
     pub(super) mappings: Vec<Mapping>,
 }
@@ -164,6 +166,7 @@ impl LocationReader {
             unwinder: RemoteUnwinder::default(),
             descriptors: DescriptorNames::new(pid),
             search: FrameSearch::new(pid),
+            runtimes: Vec::new(),
             mappings: proc::mappings(pid)?,
         })
     }
@@ -280,6 +283,9 @@ impl LocationReader {
         let TaskActivity::Syscall { number, args, .. } = activity else { return (None, None) };
         let descriptor = proc::waited_descriptor(number, &args);
         let waits_on = descriptor.and_then(|number| self.descriptors.name(number));
+        let lock = proc::waited_address(number, &args)
+            .and_then(|avma| self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma)));
+        let waits_on = waits_on.or_else(|| lock.map(Arc::from));
         (u32::try_from(number).ok(), waits_on)
     }
 

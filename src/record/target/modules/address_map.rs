@@ -75,6 +75,11 @@ impl AddressMap {
         self.runtimes.iter().position(holds).map(|number| number as u8)
     }
 
+    /// Returns the name of the runtime's lock that contains an address.
+    pub(crate) fn lock_at(&self, avma: u64) -> Option<&'static str> {
+        self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma))
+    }
+
     /// Returns whether an address is in code that a runtime has generated to carry its frames.
     pub(crate) fn is_trampoline(&self, avma: u64) -> bool {
         self.find(avma).is_some_and(|range| range.module.is_none() && range.table.is_some())
