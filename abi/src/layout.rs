@@ -316,7 +316,8 @@ pub enum Counter {
     /// Samples of threads whose thread pointer does not lead to a block of their own, so that the
     /// handler followed no managed frames.
     RuntimeForeignThread = 39,
-    /// Lists of managed frames that were unreadable, as a whole or from some frame on.
+    /// Lists of managed frames that were unreadable, as a whole or from some frame on, or that
+    /// ended where none can end.
     RuntimeUnreadable = 40,
     /// Lists of managed frames that were too long for the sample.
     RuntimeDepth = 41,

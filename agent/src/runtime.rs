@@ -94,7 +94,7 @@ fn count_section(control: &ControlBlock, end: SectionEnd, foreign: usize) {
     match end {
         SectionEnd::Root => {}
         SectionEnd::Depth => control.count(Counter::RuntimeDepth),
-        SectionEnd::Unreadable => control.count(Counter::RuntimeUnreadable),
+        SectionEnd::Unreadable | SectionEnd::Unlinked => control.count(Counter::RuntimeUnreadable),
     }
     if foreign > 0 {
         control.count_by(Counter::RuntimeForeignObject, foreign as u64);

@@ -1,7 +1,7 @@
 //! Frame words of managed frames, which follow the program counters of a stack.
 //!
 //! Bits 60 to 62 of a program counter are all 0 (user code) or all 1 (kernel code). In the words of
-//! this module they are [`MARK`], and bits 56 to 59 tell the kind of the word.
+//! this module they are 010, and bits 56 to 59 tell the kind of the word.
 //!
 //! | word | bits 48 to 55 | bits 0 to 47 |
 //! |---|---|---|
@@ -51,11 +51,13 @@ pub enum SectionEnd {
     Depth = 1,
     /// The next frame was unreadable.
     Unreadable = 2,
+    /// The list ended where a list cannot end: the interpreter was about to link a frame.
+    Unlinked = 3,
 }
 
 impl SectionEnd {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Root, Self::Depth, Self::Unreadable];
+    pub const ALL: [Self; 4] = [Self::Root, Self::Depth, Self::Unreadable, Self::Unlinked];
 }
 
 /// A section of managed frames.

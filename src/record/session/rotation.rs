@@ -150,8 +150,6 @@ impl Session<'_> {
             Some(wall) => self.store.off_cpu(batch, wall),
             None => Vec::new(),
         };
-        // Those of threads that sleep.
-        self.namer.read_functions(batch, self.attached.pid());
         batch.sort();
         self.namer.contexts.carry(&mut batch.samples);
         self.store.collector.preserve(batch);
@@ -183,6 +181,8 @@ impl Session<'_> {
     fn name(&mut self, WeighedRotation(mut rotation): WeighedRotation) -> NamedRotation {
         let is_complete = rotation.origin.is_complete;
         let batch = rotation.batch();
+        // Those of stacks that the stages before have added, such as those of sleeping threads.
+        self.namer.read_functions(batch, self.attached.pid());
         self.store.threads.retire(is_complete, &mut batch.threads);
         self.namer.contexts.name(batch);
         NamedRotation(rotation)

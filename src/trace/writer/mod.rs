@@ -176,8 +176,8 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// Notes in the metadata that the trace has frames of interpreters. Readers of other traces need
-    /// not look for them.
+    /// Notes in the metadata that the trace has frames of interpreters. Readers of other traces
+    /// need not look for them.
     fn announce(&mut self, kind: FrameKind) -> Result<(), TraceError> {
         if kind == FrameKind::Interpreter && !self.has_interpreters {
             self.has_interpreters = true;

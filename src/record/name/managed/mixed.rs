@@ -20,8 +20,8 @@ pub(crate) enum CarrierRole {
     Carrier,
 }
 
-/// The functions of the C library that start a program or a thread. A name that ends with `*` stands
-/// for all names that begin so.
+/// The functions of the C library that start a program or a thread. A name that ends with `*`
+/// stands for all names that begin so.
 const STARTS: [&str; 6] =
     ["_start", "__libc_start_*", "clone*", "__clone*", "start_thread", "libc_start_main_*"];
 

@@ -79,8 +79,8 @@ impl RuntimeSearch {
         has_new || has_changed
     }
 
-    /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from the
-    /// one that was known.
+    /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from
+    /// the one that was known.
     fn note(&mut self, key: ModulePlace, runtime: Runtime, notices: &mut Vec<String>) -> bool {
         if let Some(number) = self.modules.iter().position(|(known, _)| *known == key) {
             let is_same = self.found[number].block == runtime.block;
