@@ -127,6 +127,9 @@ fn python_interpreter_is_sampled() {
     let folded = trace.folded();
     let share = folded.percent_of("<module>");
     assert!(share > 90.0, "{share:.1} % of {} samples", folded.total());
+    for function in ["_PyEval_EvalFrameDefault", "Py_RunMain", "_start"] {
+        assert_eq!(folded.count_of(function), 0, "{function} only carries Python functions");
+    }
     let hidden = ["_PyEval_EvalFrameDefault", "Py_RunMain"];
     let folded = trace.folded_with(&["--native-frames"]);
     for function in hidden {

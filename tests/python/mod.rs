@@ -2,6 +2,7 @@
 //! show and against py-spy, for each version.
 
 mod callers;
+mod deep;
 mod hostile;
 mod lockstep;
 mod recorded;

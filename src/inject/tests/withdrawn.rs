@@ -40,8 +40,13 @@ fn launch(pid: i32) -> Launched {
 
 fn await_state(pid: i32, state: char) {
     let deadline = Instant::now() + WAIT;
-    while proc::task_stat(pid, pid).unwrap().state != state {
-        assert!(Instant::now() < deadline, "it is not in state {state}");
+    loop {
+        let found = proc::task_stat(pid, pid).unwrap().state;
+        if found == state {
+            return;
+        }
+        let wait = proc::wait_channel(pid, pid);
+        assert!(Instant::now() < deadline, "it is in state {found}, not {state}: {wait:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

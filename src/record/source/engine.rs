@@ -358,6 +358,7 @@ mod tests {
         check(|facts| facts.is_started = true, Engine::Timer, "starts");
         check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
         check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
+        check(|facts| facts.language = Some("Python"), Engine::Timer, "no Python functions");
         let wait = |waiter| move |facts: &mut EngineFacts| facts.signals.trap_waiter = Some(waiter);
         check(wait(TrapWaiter::Thread(7)), Engine::Timer, "thread 7 waits for SIGTRAP");
         check(wait(TrapWaiter::Descriptor), Engine::Timer, "a signalfd");
@@ -378,6 +379,7 @@ mod tests {
         };
         check(|_| {}, None);
         check(|facts| facts.descriptors = descriptors(2000, 1), None);
+        check(|facts| facts.language = Some("Python"), None);
         check(|facts| facts.is_started = true, Some("starts"));
         check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
         check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
