@@ -18,6 +18,8 @@ use crate::common::{
 /// Timeout of steps that normally take a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HZ: f64 = 997.0;
+/// The fewest ticks of a kernel in a second.
+const TICKS_HZ: f64 = 100.0;
 /// Exit code of a prey that saw an EINTR.
 const EINTR_SEEN: i32 = 18;
 /// The exit codes of `record`: they are documented.
@@ -193,16 +195,15 @@ pub(super) fn fail(scenario: &Scenario, failure: Failure) -> Result<Option<Strin
         return Ok(Some(outcome));
     }
     check(!text.contains("panicked"), || told("a panic"))?;
-    check_report(&run, status.code(), &failed).map_err(|what| told(&what))?;
+    check_report((scenario, &run), status.code(), &failed).map_err(|what| told(&what))?;
     Ok(Some(outcome))
 }
 
-/// Whether the language's runtime ended the recorder because it got no memory.
+/// Whether the language's runtime ended the recorder because it got no memory, or one of its
+/// threads before that began.
 fn is_abort_without_memory(kind: &Kind, code: Option<i32>, text: &str) -> bool {
-    let messages = ["memory allocation of", "alternative stack"];
-    kind.errno == libc::ENOMEM
-        && code.is_none()
-        && messages.iter().any(|message| text.contains(message))
+    let is_aborted = code.is_none() && text.contains("memory allocation of");
+    kind.errno == libc::ENOMEM && (is_aborted || text.contains("alternative stack"))
 }
 
 /// Checks that the target goes on as if nothing had happened, and that nothing remains in it.
@@ -244,10 +245,16 @@ fn check_advice(text: &str) -> Result<(), String> {
 }
 
 /// Checks that what was sampled is in the trace, and that a failure has its exit code and reason.
-fn check_report(run: &Run, code: Option<i32>, failed: &Failed) -> Result<(), String> {
+fn check_report(
+    (scenario, run): (&Scenario, &Run),
+    code: Option<i32>,
+    failed: &Failed,
+) -> Result<(), String> {
+    // A timer signals at most once in each tick of the kernel.
+    let hz = if scenario.engine == "timer" { TICKS_HZ } else { HZ };
     let samples = run.samples();
     // Half of what would have been sampled, on a busy machine.
-    let sampled = (failed.sampled.as_secs_f64() - 0.05) * HZ / 2.0;
+    let sampled = (failed.sampled.as_secs_f64() - 0.05) * hz / 2.0;
     match code {
         Some(OK) => check(samples.clone()? > 0, || format!("{samples:?} samples"))?,
         Some(NO_SAMPLES) => {}

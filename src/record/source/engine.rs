@@ -38,7 +38,7 @@ pub(crate) struct EngineFacts {
     handles_trap: bool,
     /// The crash reporter that the application contains.
     reporter: Option<&'static str>,
-    /// The language whose frames only a handler sees, if kernel mode is sampled.
+    /// The language whose frames only a handler sees, if time in the kernel is wanted.
     language: Option<&'static str>,
     /// The application's use of signals.
     pub(crate) signals: SignalUse,
@@ -107,7 +107,7 @@ impl EngineFacts {
             // Go's runtime handles every signal from start to end.
             handles_trap: catches && !command::takes_all_signals(program.as_os_str()),
             reporter: first_in_modules(&mappings, |it| crash_reporter::in_module(pid, it)),
-            language: match has_kernel {
+            language: match setup.kernel {
                 true => first_in_modules(&mappings, |it| language_runtime::in_module(pid, it)),
                 false => None,
             },
