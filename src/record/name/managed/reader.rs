@@ -53,11 +53,14 @@ impl FunctionReader {
             let Some(runtime) = runtimes.get(number) else { continue };
             let wanted = mem::take(wanted);
             let read = runtime.functions(&memory, &wanted);
-            let keys = wanted.into_iter().map(|(object, cookie)| FunctionKey {
-                runtime: number as u8,
-                object,
-                cookie,
-            });
+            let key = |(object, cookie)| FunctionKey { runtime: number as u8, object, cookie };
+            let keys: Vec<FunctionKey> = wanted.into_iter().map(key).collect();
+            for (key, read) in keys.iter().zip(&read) {
+                if read.as_ref().is_err_and(|gone| gone.is_transient()) {
+                    // The next batch with the function reads it again.
+                    self.known.remove(key);
+                }
+            }
             self.has_lost |= read.iter().any(Result::is_err);
             self.bytes += read.iter().flatten().map(Function::bytes).sum::<usize>();
             let read = read.into_iter().map(|function| function.map(Arc::new));
