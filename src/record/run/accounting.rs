@@ -4,7 +4,7 @@ use crate::record::contract::number_format::{percent, seconds};
 use traceprof_abi::layout::Counter;
 use traceprof_abi::unwind::EndReason;
 
-use crate::record::contract::sampling::Choice;
+use crate::record::contract::sampling::{Choice, Engine};
 use crate::record::name::contexts;
 use crate::record::run::counted;
 use crate::record::run::executions::Executions;
@@ -173,8 +173,9 @@ impl Accounting<'_> {
             let count = self.totals.unnamed;
             line("names", format!("{count} addresses were written before their names were found"));
         }
-        for (language, text) in self.totals.managed.lines(self.totals.samples + self.totals.wall.0)
-        {
+        let all = self.totals.samples + self.totals.wall.0;
+        let by_kernel = *engine == Engine::Perf && self.program_run.setup.kernel;
+        for (language, text) in self.totals.managed.lines(all, by_kernel) {
             line(language, text);
         }
         line("CPU time", self.cpu());
@@ -192,7 +193,6 @@ impl Accounting<'_> {
             lost: counts.of(Counter::AttributesLost),
             foreign: counts.of(Counter::RecordForeign),
         };
-        let all = self.totals.samples + self.totals.wall.0;
         if let Some(text) = contexts::report::line(&self.program_run.names.contexts, all, handled) {
             line("contexts", text);
         }

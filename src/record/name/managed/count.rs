@@ -93,8 +93,13 @@ impl ManagedCount {
 
     /// Returns the lines of the closing report: labels and texts.
     ///
-    /// `all` is the number of all samples.
-    pub(crate) fn lines(&self, all: u64) -> impl Iterator<Item = (&'static str, String)> {
+    /// `all` is the number of all samples. `by_kernel` says whether the kernel takes the samples in
+    /// its own code: it cannot see managed frames.
+    pub(crate) fn lines(
+        &self,
+        all: u64,
+        by_kernel: bool,
+    ) -> impl Iterator<Item = (&'static str, String)> {
         self.languages().map(move |(language, count)| {
             let (named, samples) = (percent(count.named, count.samples), count.samples);
             let mut text = format!("{named} of {samples} samples have a name");
@@ -102,6 +107,9 @@ impl ManagedCount {
             if others > 0 {
                 let name = language.name();
                 text.push_str(&format!("; {others} samples have no {name} function"));
+                if by_kernel {
+                    text.push_str(" (none in the kernel has one; --engine timer shows them)");
+                }
             }
             text.push_str(&format!("; {} frames", count.frames));
             if count.unnamed() > 0 {
@@ -132,7 +140,7 @@ mod tests {
     #[test]
     fn frames_without_a_name_are_counted_by_reason() {
         let mut one = ManagedCount::default();
-        assert_eq!((one.lines(9).count(), one.numbers().count()), (0, 0));
+        assert_eq!((one.lines(9, false).count(), one.numbers().count()), (0, 0));
         for gone in [None, Some(Gone::Freed), None] {
             one.count(location(gone));
         }
@@ -142,10 +150,13 @@ mod tests {
         let mut sum = one.clone();
         sum.add(&one);
         sum.count_sample(location(Some(Gone::Freed)));
-        let lines: Vec<_> = sum.lines(10).collect();
+        let lines: Vec<_> = sum.lines(10, false).collect();
         let expected = "66.7 % of 3 samples have a name; 7 samples have no Python function; \
                         6 frames, 2 of them without a name: freed 2";
         assert_eq!(lines, [("Python", expected.to_owned())]);
+        let [(_, text)] = sum.lines(10, true).collect::<Vec<_>>().try_into().unwrap();
+        let hint = "no Python function (none in the kernel has one; --engine timer shows them); 6";
+        assert!(text.contains(hint), "{text}");
         let share = NamedShare { language: ManagedLanguage::Python, samples: 3, named: 2 };
         assert_eq!(sum.shares(), [share]);
         let numbers: Vec<_> = sum.numbers().collect();
