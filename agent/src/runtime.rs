@@ -11,7 +11,7 @@
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::runtime::word::SectionEnd;
-use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture};
+use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture, holds_lock};
 use traceprof_abi::sync::AtomicU64;
 
 use crate::probe::page;
@@ -55,16 +55,24 @@ impl WordReader for ProbedMemory {
     }
 }
 
-/// Writes the calling thread's managed frames, a section for each runtime that has some, and
-/// returns the number of words.
+/// What a sample has of the runtimes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Appended {
+    /// Number of words that were written.
+    pub words: usize,
+    /// Whether the thread holds the lock that it needs to run functions of a runtime.
+    pub holds_lock: bool,
+}
+
+/// Writes the calling thread's managed frames, a section for each runtime that has some.
 pub fn append(
     control: &ControlBlock,
     runtimes: &[RuntimeBlock],
     tid: u32,
     mut words: &[AtomicU64],
-) -> usize {
+) -> Appended {
     if runtimes.is_empty() {
-        return 0;
+        return Appended::default();
     }
     let mut memory = ProbedMemory::new();
     // SAFETY: the recorder publishes a runtime only where the processor and the kernel allow
@@ -73,7 +81,7 @@ pub fn append(
     // A thread without a block of its own would have the frames of its creator.
     if !is_own_block(thread_pointer, tid, |avma| memory.load(avma)) {
         control.count(Counter::RuntimeForeignThread);
-        return 0;
+        return Appended::default();
     }
     let before = words.len();
     for numbered in runtimes.iter().enumerate() {
@@ -87,7 +95,9 @@ pub fn append(
             Captured::Refused => control.count(Counter::Broken),
         }
     }
-    before.wrapping_sub(words.len())
+    let holds_lock =
+        runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
+    Appended { words: before.wrapping_sub(words.len()), holds_lock }
 }
 
 fn count_section(control: &ControlBlock, end: SectionEnd, foreign: usize) {

@@ -19,6 +19,7 @@ use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables
 use crate::clock::now;
 use crate::frame::Frame;
 use crate::memory::StackMemory;
+use crate::stack::Stack;
 use crate::thread::{Thread, find_thread};
 use crate::{context, event, otel_record, own_stack, stack, sys, timer};
 
@@ -188,12 +189,14 @@ fn store(
     let probe_failed = &control.counters[Counter::ProbeFailed as usize];
     let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
     let walked = stack::walk(data, thread, snapshot, &registers, &mut memory);
-    let Some((stack, end)) = walked else {
+    let Some(Stack { words, end, holds_lock }) = walked else {
         return control.count(Counter::Broken);
     };
+    let held = if holds_lock { flags::HOLDS_LOCK } else { 0 };
+    let sample = Sample { flags: sample.flags | held, ..sample };
     memory.keep(thread.slot, epoch);
-    let flags = unwind::trace_flags(end, snapshot.epoch());
-    let (put, collided) = table.put_probed(stack, flags, sample.weight);
+    let trace_flags = unwind::trace_flags(end, snapshot.epoch());
+    let (put, collided) = table.put_probed(words, trace_flags, sample.weight);
     count_put(control, put, collided);
     let log_index = table.append_at(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     let stored = log_index.is_some();

@@ -9,19 +9,30 @@ use crate::memory::StackMemory;
 use crate::runtime;
 use crate::thread::Thread;
 
-/// Returns the frame words of the calling thread's stack, each part leaf first, and why the walk of
-/// the program counters ended. The buffer of the thread's slot holds the words. `None` if the slot
-/// has no buffer.
+/// The stack of a sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Stack<'a> {
+    /// The frame words, each part leaf first.
+    pub words: &'a [AtomicU64],
+    /// Why the walk of the program counters ended.
+    pub end: EndReason,
+    /// Whether the thread holds the lock that it needs to run functions of a language's runtime.
+    pub holds_lock: bool,
+}
+
+/// Returns the calling thread's stack. The buffer of the thread's slot holds the words. `None` if
+/// the slot has no buffer.
 pub fn walk<'a>(
     data: DataSegment,
     thread: &Thread<'_>,
     snapshot: &Snapshot<'_>,
     registers: &Registers,
     memory: &mut StackMemory<'_>,
-) -> Option<(&'a [AtomicU64], EndReason)> {
+) -> Option<Stack<'a>> {
     let words = data.scratch(thread.index)?;
     let unwound = unwind::unwind(snapshot, registers, memory, words.get(..DEPTH_MAX)?);
     let rest = words.get(unwound.depth..)?;
     let managed = runtime::append(data.control(), snapshot.runtimes(), thread.tid, rest);
-    Some((words.get(..unwound.depth.wrapping_add(managed))?, unwound.end))
+    let words = words.get(..unwound.depth.wrapping_add(managed.words))?;
+    Some(Stack { words, end: unwound.end, holds_lock: managed.holds_lock })
 }

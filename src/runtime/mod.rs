@@ -34,11 +34,13 @@ use std::ops::Range;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::runtime::python::PythonLayout;
 
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
-use python::{CodeReader, PythonExports};
+pub use python::{ThreadNames, WantedNames};
+use python::{CodeReader, PythonExports, ThreadDirectory};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,12 +151,30 @@ pub struct Runtime {
     /// variables.
     pub(crate) locks: Vec<Range<u64>>,
     names: CodeReader,
+    threads: ThreadDirectory,
 }
 
 impl Runtime {
     /// Returns the name of the lock that contains this address.
     pub fn lock_at(&self, avma: u64) -> Option<&'static str> {
         self.locks.iter().any(|lock| lock.contains(&avma)).then(|| self.language.lock_name())
+    }
+
+    /// Returns whether the handlers can tell which thread holds the lock that it needs to run
+    /// functions.
+    pub fn tells_lock(&self) -> bool {
+        self.block.python().is_some_and(PythonLayout::tells_lock)
+    }
+
+    /// Returns the names that the program has given to wanted threads, each with the thread's id in
+    /// its own namespace. A thread that is not there now has none.
+    pub fn thread_names(
+        &self,
+        names: &mut ThreadNames,
+        memory: &dyn TargetMemory,
+        wanted: WantedNames<'_>,
+    ) -> Vec<(u32, String)> {
+        names.read(&self.threads, memory, wanted)
     }
 
     /// Reads the functions of frames, each given by the address of its code object and the cookie

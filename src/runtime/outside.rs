@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
-use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture};
+use traceprof_abi::runtime::{self, Captured, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use super::memory::TargetMemory;
+use super::memory::{TargetMemory, TargetWords};
 use crate::proc::ProcessMemory;
 
 const PAGE: usize = 4096;
@@ -29,6 +29,22 @@ pub struct ManagedThread {
     pub pointer: u64,
     /// The thread's id in its own pid namespace.
     pub inner_tid: u32,
+}
+
+impl ManagedThread {
+    /// Returns whether the block belongs to the thread, and not to its creator.
+    pub fn is_own(&self, memory: &dyn TargetMemory) -> bool {
+        is_own_block(self.pointer, self.inner_tid, |avma| TargetWords(memory).load(avma))
+    }
+
+    /// Returns whether the thread holds the lock that it needs to run functions of one of the
+    /// process's runtimes.
+    ///
+    /// The caller ensures that the thread does not run meanwhile, or drops the result.
+    pub fn holds_lock(&self, blocks: &[RuntimeBlock], memory: &dyn TargetMemory) -> bool {
+        let mut words = TargetWords(memory);
+        blocks.iter().any(|block| runtime::holds_lock(block, self.pointer, &mut words))
+    }
 }
 
 /// The managed frames of a thread.

@@ -154,6 +154,9 @@ const TRACE_UUID: &str = "trace_uuid";
 pub const WRITE_ERROR: &str = "write_error";
 /// The metadata key that announces locations of [`FrameKind::Interpreter`].
 const INTERPRETERS: &str = "interpreter_frames";
+/// The prefix of the metadata keys of languages whose samples tell which threads held the lock of
+/// the language's runtime; the language in lower case follows.
+pub const LOCK_HOLDERS: &str = "lock_holders.";
 /// The metadata key of the number of samples that could not be written.
 pub const NOT_WRITTEN: &str = "lost.not_written";
 /// The name of the method that is the root of stacks with unknown outer frames.

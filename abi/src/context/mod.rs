@@ -22,6 +22,7 @@ mod texts;
 
 pub use otel_record::{
     ATTRIBUTES_MAX, RECORD_HEADER, RECORD_SYMBOL, Record, TlsLocation, Unreadable, is_own_block,
+    possible_tids,
 };
 pub use sources::{
     ContextSources, RecordKind, RecordSource, SOURCES_RECORDS, SOURCES_TABLES, origin,

@@ -45,11 +45,19 @@ pub struct TlsLocation {
 pub fn is_own_block(
     thread_pointer: u64,
     tid: u32,
-    mut load: impl FnMut(u64) -> Option<u64>,
+    load: impl FnMut(u64) -> Option<u64>,
 ) -> bool {
-    let mut is_at =
-        |at| load(thread_pointer.wrapping_add(at)).is_some_and(|word| word as u32 == tid);
-    thread_pointer != 0 && TIDS_AT.into_iter().any(&mut is_at)
+    possible_tids(thread_pointer, load).any(|it| it == tid)
+}
+
+/// Returns the words in the block at this thread pointer that may be the id of its thread: the C
+/// library decides which is. `load` reads a word.
+pub fn possible_tids(
+    thread_pointer: u64,
+    mut load: impl FnMut(u64) -> Option<u64>,
+) -> impl Iterator<Item = u32> {
+    let places = TIDS_AT.into_iter().filter(move |_| thread_pointer != 0);
+    places.filter_map(move |at| load(thread_pointer.wrapping_add(at)).map(|word| word as u32))
 }
 
 impl TlsLocation {

@@ -58,6 +58,9 @@ pub mod flags {
     /// No handler read the context. It is inferred: the thread had it long before this sample, and
     /// after it.
     pub const CARRIED: u32 = 64;
+    /// The thread held the lock that it needs to run functions of a language's runtime, such as
+    /// the GIL of Python.
+    pub const HOLDS_LOCK: u32 = 128;
 }
 
 /// The plain values of a record.

@@ -97,11 +97,11 @@ pub(super) const REFUSED: &[RefusedOption] = &[
     other(Some('f'), "format", FORMAT),
     other(None, "file", FORMAT),
     idle(None, "nonblocking", "no thread is stopped to be sampled while it runs: leave it out"),
-    idle(
+    other(
         None,
         "gil",
-        "interpreter locks are not checked; in mode cpu, the default, threads that wait for one \
-         have no samples: leave it out",
+        "all samples are recorded, and each says whether its thread held the GIL; choose in the \
+         view: traceprof print --gil FILE",
     ),
     idle(None, "on-cpu", "mode cpu is the default: leave it out"),
     other(None, "off-cpu", "give --mode cpu,wall, which has both, or --mode wall"),

@@ -61,6 +61,13 @@ pub struct SelectionArguments {
     #[arg(hide_short_help = true)]
     pub syscall: Vec<CallNumber>,
 
+    /// Only samples of threads that held the GIL (Python)
+    ///
+    /// A thread that waits for the GIL does not hold it, and neither does one that released it, as
+    /// many functions in C do before they wait or compute for long.
+    #[arg(long, help_heading = SELECTION, hide_short_help = true)]
+    pub gil: bool,
+
     /// Only this span; repeatable
     ///
     /// An id as it is printed, in hexadecimal, or dec:NUMBER.
@@ -107,11 +114,11 @@ impl From<SelectionArguments> for Selection {
         let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
         let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
-        let SelectionArguments { include, exclude, native_frames, .. } = arguments;
+        let SelectionArguments { include, exclude, native_frames, gil: holders, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
         let (threads, processes) = (thread, process);
         let all = Self { threads, processes, from, to, mode, states, calls, ..Self::default() };
-        Self { spans, roots, tags, include, exclude, native_frames, ..all }
+        Self { spans, roots, tags, include, exclude, native_frames, holders, ..all }
     }
 }

@@ -49,6 +49,9 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
     if let Some(function) = &thread.wait_channel {
         head.push_str(&format!(", in the kernel's {function}"));
     }
+    if let Some(lock) = thread.lock {
+        head.push_str(&format!(", holds {lock}"));
+    }
     if let (true, Some(ns)) = (verbose, thread.stopped_ns) {
         head.push_str(&format!(", stopped for {}", duration(ns)));
     }

@@ -21,6 +21,8 @@ pub(super) struct SeenThread {
     pub(super) context: ThreadContext,
     /// The frame words of the managed frames.
     pub(super) managed: Vec<u64>,
+    /// Whether the thread holds the lock of a runtime.
+    pub(super) holds_lock: bool,
     inner_tid: Option<u32>,
 }
 
@@ -44,6 +46,7 @@ impl ThreadView for StackView<'_> {
             activity: ThreadActivity::read(self.pid, tid, self.kernel),
             context: self.contexts.read(tid),
             managed: Vec::new(),
+            holds_lock: false,
             inner_tid: if self.runtimes.is_empty() { None } else { inner_tid() },
         }
     }
@@ -52,6 +55,7 @@ impl ThreadView for StackView<'_> {
         let Some(inner_tid) = seen.inner_tid else { return };
         let (thread, memory) = (ManagedThread { pointer, inner_tid }, ProcessMemory::of(self.pid));
         let stack = self.frames.read(self.runtimes, thread, &memory);
+        seen.holds_lock = stack.is_some() && thread.holds_lock(self.runtimes, &memory);
         seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
     }
 }

@@ -72,6 +72,8 @@ pub struct ThreadStack {
     pub seen: ThreadActivity,
     /// The system call that it sleeps in.
     pub call: Option<SleepingCall>,
+    /// The lock of a language's runtime that it holds, such as the GIL.
+    pub lock: Option<&'static str>,
     /// What it worked on just before its stop.
     pub work: Option<ThreadWork>,
     /// The kernel function that the thread waits in, if it did not stop.
@@ -164,7 +166,9 @@ impl InspectedProcess {
                 Err(_) => None,
             };
             let work = contexts.describe(seen.context);
-            let thread = ThreadStack { work, ..self.thread(tid, seen.activity, &outcome) };
+            let lock = addresses.runtimes.first().filter(|_| seen.holds_lock);
+            let lock = lock.map(|runtime| runtime.language.lock_name());
+            let thread = ThreadStack { work, lock, ..self.thread(tid, seen.activity, &outcome) };
             unwound.push((thread, stack));
         }
         name(unwound, functions, &addresses)
@@ -202,6 +206,7 @@ impl InspectedProcess {
             tid,
             call: seen.call(self.pid, |avma| self.modules.current().lock_at(avma)),
             wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
+            lock: None,
             work: None,
             frames: Vec::new(),
             end: None,

@@ -38,6 +38,9 @@ pub(in crate::runtime) struct PythonExports {
     /// The types of strings and of `bytes`, if they are known.
     pub(super) text_type: Option<u64>,
     pub(super) bytes_type: Option<u64>,
+    /// The types of dictionaries and of numbers, if they are known.
+    pub(super) dict_type: Option<u64>,
+    pub(super) number_type: Option<u64>,
     /// Possible offsets in the runtime's state of the key that holds the states of threads.
     pub(super) keys: Vec<u32>,
     /// The ways to the variable that holds the state of the thread with the lock.
@@ -71,10 +74,11 @@ impl PythonExports {
         let names = Definitions::of(&elf);
         let own = || names.own_variable(RUNTIME, RUNTIME_MIN);
         let runtime = names.exported(RUNTIME).or_else(own)?;
-        let [code_type, text_type, bytes_type, number, interpret, by_key, current] = names.named([
+        let types = ["PyUnicode_Type", "PyBytes_Type", "PyDict_Type", "PyLong_Type"];
+        let types = names.named(types).map(|it| it.map(|it| it.svma));
+        let [text_type, bytes_type, dict_type, number_type] = types;
+        let [code_type, number, interpret, by_key, current] = names.named([
             "PyCode_Type",
-            "PyUnicode_Type",
-            "PyBytes_Type",
             "Py_Version",
             LOOP,
             "PyGILState_GetThisThreadState",
@@ -100,8 +104,10 @@ impl PythonExports {
             number,
             runtime: runtime.svma,
             code_type: code_type?.svma,
-            text_type: text_type.map(|it| it.svma),
-            bytes_type: bytes_type.map(|it| it.svma),
+            text_type,
+            bytes_type,
+            dict_type,
+            number_type,
             keys: keys.unwrap_or_default(),
             state: ways,
             loops: loops(&elf, interpret?),
@@ -124,6 +130,8 @@ impl PythonExports {
             code_type: 0x9c0,
             text_type: None,
             bytes_type: None,
+            dict_type: None,
+            number_type: None,
             keys: vec![8, 16],
             state: vec![TlsAccess::Offset(8u64.wrapping_neg())],
             loops: Vec::new(),

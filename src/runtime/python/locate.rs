@@ -8,9 +8,11 @@ use traceprof_abi::runtime::python::PythonLayout;
 
 use super::code::CodeReader;
 use super::exports::PythonExports;
+use super::objects::Objects;
 use super::offsets::{Structures, structures};
 use super::published::{NotPublished, published};
 use super::text::Texts;
+use super::thread_names::ThreadDirectory;
 use super::threads::{NotFound, PythonThreads};
 use crate::runtime::memory::{self, TargetMemory};
 use crate::runtime::{ManagedLanguage, Runtime, Unsupported};
@@ -57,7 +59,13 @@ impl PythonExports {
         if !is_code_type(here(self.code_type), found.code.len, memory) {
             return Err(self.refused("has other objects than its release"));
         }
-        let mut layout = PythonLayout { code_type: here(self.code_type), ..found.layout };
+        let mut layout = PythonLayout {
+            code_type: here(self.code_type),
+            current_state: found.current_state.map_or(0, |at| runtime.wrapping_add(at)),
+            // Within the structure, whose size was checked.
+            state_pointer: found.threads.state_pointer as u16,
+            ..found.layout
+        };
         let keys = [found.key].into_iter().chain(self.keys.iter().copied());
         let is_there = threads.find_key((runtime, keys), vector, memory, &mut layout);
         threads.find_variable((&self.state, bias), vector, memory, &mut layout);
@@ -90,6 +98,14 @@ impl PythonExports {
         let range =
             |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
         let Structures { code, text, references, lines, .. } = *found;
+        let texts = Texts { offsets: text, references, kind: here(self.text_type) };
+        let objects = Objects {
+            offsets: found.objects,
+            texts,
+            dict_type: here(self.dict_type),
+            number_type: here(self.number_type),
+        };
+        let runtime = self.runtime.wrapping_add(bias);
         Runtime {
             block: RuntimeBlock::of_python(&layout),
             label: self.version.to_string(),
@@ -97,10 +113,11 @@ impl PythonExports {
             loops: self.loops.iter().map(range).collect(),
             code: range(&self.code),
             locks: Vec::new(),
+            threads: ThreadDirectory { offsets: found.threads, runtime, objects },
             names: CodeReader {
                 layout,
                 offsets: code,
-                texts: Texts { offsets: text, references, kind: here(self.text_type) },
+                texts,
                 references,
                 format: lines,
                 bytes_type: here(self.bytes_type),

@@ -12,14 +12,18 @@ mod exports;
 mod lines;
 mod locate;
 mod lock;
+mod objects;
 mod offsets;
 mod published;
 mod text;
+mod thread_names;
 mod threads;
 mod version;
 
 pub(super) use code::CodeReader;
 pub(super) use exports::PythonExports;
 pub(super) use lines::LineTable;
+pub(super) use thread_names::ThreadDirectory;
+pub use thread_names::{ThreadNames, WantedNames};
 #[cfg(test)]
 pub(super) use offsets::{Structures, structures};

@@ -26,6 +26,8 @@ pub(in crate::runtime) struct ThreadOffsets {
     pub(in crate::runtime) state_pointer: u64,
     /// From a thread's state to the kernel's id of the thread, from 3.11 on.
     pub(in crate::runtime) state_tid: Option<u64>,
+    /// From an interpreter to the pointer to its dictionary of modules, or 0 if it is unknown.
+    pub(in crate::runtime) modules: u64,
     /// Where the interpreters' locks are.
     pub(in crate::runtime) lock: LockPlace,
 }
@@ -60,6 +62,42 @@ pub(in crate::runtime) enum ReferenceCount {
     Half,
 }
 
+/// How a dictionary keeps the number of places in its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::runtime) enum KeyTable {
+    /// As a word.
+    Sized,
+    /// As logarithms of the number and of the table's size; a third byte is 0 if the entries have
+    /// hashes (3.11 and later).
+    Logarithmic,
+}
+
+/// Where an object of a class has its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::runtime) enum InstanceDict {
+    /// In a dictionary, whose pointer is at an offset that the class has.
+    Pointer,
+    /// In a dictionary or in values, each with a pointer in front of the object (3.11).
+    Values,
+    /// The same with one pointer, which is odd if it leads to values (3.12).
+    Tagged,
+    /// In a dictionary, or in values behind the object (3.13 and later).
+    Inline,
+}
+
+/// The objects that have the names of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::runtime) struct ObjectOffsets {
+    pub(in crate::runtime) keys: KeyTable,
+    pub(in crate::runtime) instance: InstanceDict,
+    /// From a class to the keys of its objects' values.
+    pub(in crate::runtime) cached_keys: u64,
+    /// From the start of values to the first one.
+    pub(in crate::runtime) values: u64,
+    /// Whether numbers have a tag instead of a signed number of digits.
+    pub(in crate::runtime) has_tagged_numbers: bool,
+}
+
 /// The structures of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::runtime) struct Structures {
@@ -68,10 +106,14 @@ pub(in crate::runtime) struct Structures {
     pub(in crate::runtime) layout: PythonLayout,
     pub(in crate::runtime) code: CodeOffsets,
     pub(in crate::runtime) text: TextOffsets,
+    pub(in crate::runtime) objects: ObjectOffsets,
     pub(in crate::runtime) references: ReferenceCount,
     pub(in crate::runtime) lines: LineFormat,
     /// From the runtime's state to the key that holds the states of threads.
     pub(in crate::runtime) key: u32,
+    /// From the runtime's state to the state of the thread that holds the lock. From 3.12 on, each
+    /// thread tells for itself.
+    pub(in crate::runtime) current_state: Option<u64>,
 }
 
 /// Returns the structures of a minor version.
@@ -99,6 +141,7 @@ const V3_8: Structures = Structures {
         state_interpreter: 16,
         state_pointer: 176,
         state_tid: None,
+        modules: 56,
         lock: LockPlace::Runtime(0x480),
     },
     layout: PythonLayout {
@@ -107,6 +150,7 @@ const V3_8: Structures = Structures {
         state_module: 0,
         key: 0,
         key_value: u64::MAX,
+        current_state: 0,
         code_type: 0,
         code_mask: !0,
         state_frame: 24,
@@ -123,17 +167,28 @@ const V3_8: Structures = Structures {
         // No field is unique: constants, name, line table; flags, first line.
         cookie_words: [56, 64, 72, 104, 112, 120],
         cookie_halves: [36, 40, ABSENT],
+        state_pointer: 0,
+        reserved: [0; 3],
     },
     code: CodeOffsets { len: 176, name: 112, file: 104, first_line: 40, lines: 120 },
     text: TextOffsets { ascii: 48, other: 72 },
+    objects: ObjectOffsets {
+        keys: KeyTable::Sized,
+        instance: InstanceDict::Pointer,
+        cached_keys: 0,
+        values: 0,
+        has_tagged_numbers: false,
+    },
     references: ReferenceCount::Word,
     lines: LineFormat::Deltas,
     key: 1392,
+    current_state: Some(0x558),
 };
 
 const V3_9: Structures = Structures {
-    threads: ThreadOffsets { lock: LockPlace::Runtime(0x160), ..V3_8.threads },
+    threads: ThreadOffsets { modules: 856, lock: LockPlace::Runtime(0x160), ..V3_8.threads },
     key: 584,
+    current_state: Some(0x238),
     ..V3_8
 };
 
@@ -153,6 +208,7 @@ const V3_11: Structures = Structures {
         interpreter_threads: 16,
         state_pointer: 152,
         state_tid: Some(160),
+        modules: 888,
         lock: LockPlace::Runtime(0x168),
         ..V3_10.threads
     },
@@ -172,8 +228,15 @@ const V3_11: Structures = Structures {
         ..V3_10.layout
     },
     code: CodeOffsets { len: 184, name: 128, file: 112, first_line: 72, lines: 136 },
+    objects: ObjectOffsets {
+        keys: KeyTable::Logarithmic,
+        instance: InstanceDict::Values,
+        cached_keys: 872,
+        ..V3_10.objects
+    },
     lines: LineFormat::Locations,
     key: 592,
+    current_state: Some(0x240),
     ..V3_10
 };
 
@@ -182,6 +245,7 @@ const V3_12: Structures = Structures {
         interpreter_threads: 72,
         state_pointer: 136,
         state_tid: Some(144),
+        modules: 944,
         lock: LockPlace::Interpreter(0x180),
         ..V3_11.threads
     },
@@ -200,7 +264,14 @@ const V3_12: Structures = Structures {
     },
     code: CodeOffsets { len: 192, first_line: 68, ..V3_11.code },
     text: TextOffsets { ascii: 40, other: 56 },
+    objects: ObjectOffsets {
+        instance: InstanceDict::Tagged,
+        cached_keys: 880,
+        has_tagged_numbers: true,
+        ..V3_11.objects
+    },
     key: 1544,
+    current_state: None,
     ..V3_11
 };
 
@@ -211,11 +282,13 @@ const V3_13: Structures = Structures {
         interpreter_threads: 7344,
         state_pointer: 152,
         state_tid: Some(160),
+        modules: 7656,
         lock: LockPlace::Interpreter(0x10),
         ..V3_12.threads
     },
     layout: PythonLayout { state_frame: 72, chain_frame: ABSENT, code_start: 200, ..V3_12.layout },
     code: CodeOffsets { len: 200, ..V3_12.code },
+    objects: ObjectOffsets { instance: InstanceDict::Inline, values: 8, ..V3_12.objects },
     key: 2160,
     ..V3_12
 };

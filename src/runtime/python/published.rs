@@ -111,6 +111,8 @@ fn read(known: Structures, blocks: &Blocks, word: &dyn Fn(usize) -> u64) -> Opti
     threads.interpreters = field(blocks.runtime, 2, SIZE_MAX)?;
     threads.interpreter_next = field(blocks.interpreter, 2, SIZE_MAX)?;
     threads.interpreter_threads = field(blocks.interpreter, 3, SIZE_MAX)?;
+    // Two pointers are between them. Without it, threads have no names.
+    threads.modules = field(blocks.interpreter, blocks.lock - 3, SIZE_MAX).unwrap_or(0);
     threads.lock = LockPlace::Interpreter(field(blocks.interpreter, blocks.lock, SIZE_MAX)?);
     threads.state_next = field(blocks.state, 2, STATE_MAX)?;
     threads.state_interpreter = field(blocks.state, 3, STATE_MAX)?;

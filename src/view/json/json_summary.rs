@@ -42,6 +42,12 @@ impl<'a> JsonSummary<'a> {
         ] {
             object.insert(key.to_owned(), value);
         }
+        if let Some(name) = self.recording.lock() {
+            let held = self.count(self.totals.held);
+            let waited = (self.totals.mode == Mode::Wall).then(|| self.count(self.totals.waited));
+            let lock = json!({ "name": name, "held": held, "waited": waited });
+            object.insert("lock".to_owned(), lock);
+        }
         // A trace of native code only says nothing about languages.
         if let Some(languages) = self.totals.languages.heaviest_first() {
             let languages = languages.into_iter();

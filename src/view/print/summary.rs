@@ -65,6 +65,7 @@ fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str,
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, totals)),
         ("wall time", totals.states().map(|states| states.summary())),
+        ("lock", lock(recording, totals)),
         ("target", stops(recording)),
         ("damage", damage(recording)),
         ("origin", origin(recording)),
@@ -313,6 +314,23 @@ fn names(totals: &SampleTotals) -> Option<String> {
     };
     let shares: Vec<String> = totals.languages.named().map(share).collect();
     (!shares.is_empty()).then(|| shares.join(", "))
+}
+
+/// Returns how long threads held the lock of a language's runtime, and waited for it.
+fn lock(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
+    let (name, held) = (recording.lock()?, totals.held);
+    let (samples, weight) = (totals.count.samples, totals.count.weight);
+    if samples == 0 {
+        return None;
+    }
+    let share = percent(held.weight, weight);
+    Some(match totals.mode {
+        Mode::Cpu => format!("{name} was held in {share:.1} % of the CPU time"),
+        Mode::Wall => {
+            let [held, waited] = [held, totals.waited].map(|it| wall_seconds(it.weight));
+            format!("threads held {name} for {held} s and waited {waited} s for it")
+        }
+    })
 }
 
 fn lost(recording: &RecordingInfo) -> Option<String> {

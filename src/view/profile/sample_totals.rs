@@ -10,11 +10,12 @@ use traceprof_abi::unwind::EndReason;
 
 use crate::trace::{LazyTrace, Sample, Thread, ThreadId, TraceError, Window};
 use crate::view::profile::activity::ActivityProfile;
-use crate::view::profile::call_tree::Count;
+use crate::view::profile::call_tree::{Count, StackStep};
 use crate::view::profile::languages::Languages;
 use crate::view::profile::states::StateTimes;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::context::has_context;
+use crate::view::recording::lock::holds_lock;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::selection::Selected;
@@ -38,6 +39,10 @@ pub(in crate::view) struct SampleTotals {
     pub(in crate::view) has_contexts: bool,
     /// The languages of the innermost functions, for a profile only.
     pub(in crate::view) languages: Languages,
+    /// The samples in which the thread held the lock of its language's runtime.
+    pub(in crate::view) held: Count,
+    /// The samples of threads that waited for that lock, for a profile only.
+    pub(in crate::view) waited: Count,
     /// Whether a kept sample has another weight than one period. Unset for a profile.
     pub(in crate::view) uneven: bool,
 }
@@ -60,8 +65,18 @@ impl SampleTotals {
         let (states, languages) = (profile.states(), Languages::of(profile));
         let mut totals =
             Self { mode, activity, has_contexts, states, languages, ..Self::default() };
+        for thread in &profile.threads {
+            for call in thread.tree.calls() {
+                if let StackStep::Wait(id) = call.step
+                    && profile.waits.is_for_lock(id)
+                {
+                    totals.waited += call.own;
+                }
+            }
+        }
         for profile in &profile.threads {
             totals.add_thread(&profile.thread, profile.count);
+            totals.held += profile.held;
             for (reason, samples) in &profile.ends {
                 *totals.ends.entry(*reason).or_default() += samples;
             }
@@ -87,6 +102,7 @@ impl SampleTotals {
                 if selected.filter.has(sample) {
                     let count = Count { samples: 1, weight: u64::from(sample.weight) };
                     totals.uneven |= sample.weight != 1;
+                    totals.held += if holds_lock(sample) { count } else { Count::default() };
                     *counts.entry(thread).or_default() += count;
                     *totals.ends.entry(sample.end_reason).or_default() += 1;
                     totals.states.add(sample.state, count.weight);

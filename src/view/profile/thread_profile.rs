@@ -9,6 +9,7 @@ use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Threa
 use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
 use crate::view::profile::states::StateTimes;
+use crate::view::recording::lock::holds_lock;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::recording::waits::{WaitId, Waits};
@@ -28,6 +29,8 @@ pub struct ThreadProfile {
     pub tree: CallTree<LocationId>,
     /// The sum of the samples.
     pub count: Count,
+    /// The sum of the samples in which it held the lock of its language's runtime.
+    pub held: Count,
     /// The number of samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
     /// The time by state, for wall clock time only.
@@ -139,6 +142,7 @@ pub struct ThreadProfileBuilder {
     mode: Mode,
     tree: CallTreeBuilder<LocationId>,
     count: Count,
+    held: Count,
     ends: BTreeMap<u16, u64>,
     states: StateTimes,
 }
@@ -172,13 +176,14 @@ impl ThreadProfileBuilder {
             self.states.add(sample.state, count.weight);
         }
         self.count += count;
+        self.held += if holds_lock(sample) { count } else { Count::default() };
         *self.ends.entry(sample.end_reason).or_default() += 1;
     }
 
     /// Returns the thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
-        let Self { tree, count, ends, states, .. } = self;
+        let Self { tree, count, held, ends, states, .. } = self;
         let tree = tree.finish();
-        ThreadProfile { thread, tree, count, ends, states, inner_ids: None }
+        ThreadProfile { thread, tree, count, held, ends, states, inner_ids: None }
     }
 }

@@ -1,10 +1,11 @@
 //! The wait of a thread that does not run, as the innermost step of its stack.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::proc;
 use crate::trace::{LazyTrace, RunState, Sample, TextId, TraceError};
 
+use crate::view::recording::lock::{holds_lock, lock_name};
 use crate::view::recording::mode::is_wall;
 use crate::view::text::escape::escaped;
 
@@ -17,6 +18,8 @@ pub struct Wait {
     pub syscall: Option<u32>,
     /// The object that the call waits on, if known.
     pub on: Option<TextId>,
+    /// Whether the thread holds the lock of its language's runtime meanwhile.
+    pub holds_lock: bool,
 }
 
 impl Wait {
@@ -26,19 +29,24 @@ impl Wait {
             return None;
         }
         let Sample { state, syscall, waits_on: on, .. } = *sample;
+        let holds_lock = holds_lock(sample);
         match RunState::from_number(state) {
             // A runnable or stopped thread does not wait for its system call.
             Some(RunState::Runnable | RunState::Stopped) => {
-                Some(Self { state, syscall: None, on: None })
+                Some(Self { state, syscall: None, on: None, holds_lock })
             }
-            _ => Some(Self { state, syscall, on }),
+            _ => Some(Self { state, syscall, on, holds_lock }),
         }
     }
 
     /// Returns the name in a tree, such as `[sleeping in epoll_wait on eventpoll]`. `text` is the
     /// object of the wait.
     pub fn label(&self, text: Option<&str>) -> String {
-        format!("[{}]", doing(self.state, self.syscall, text))
+        let doing = doing(self.state, self.syscall, text);
+        match self.holds_lock {
+            true => format!("[{doing}, holding {}]", lock_name()),
+            false => format!("[{doing}]"),
+        }
     }
 }
 
@@ -52,6 +60,8 @@ pub struct Waits {
     ids: HashMap<Wait, WaitId>,
     /// The waits by [`WaitId`], each with its name.
     all: Vec<(Wait, String)>,
+    /// The waits for the lock of a language's runtime.
+    for_lock: HashSet<WaitId>,
 }
 
 impl Waits {
@@ -75,9 +85,13 @@ impl Waits {
 
     /// Adds the objects of system calls to the names.
     pub(in crate::view) fn resolve(&mut self, trace: &LazyTrace) -> Result<(), TraceError> {
-        for (wait, label) in &mut self.all {
+        for (id, (wait, label)) in self.all.iter_mut().enumerate() {
             if let Some(on) = wait.on {
-                *label = wait.label(Some(&trace.text(on)?));
+                let text = trace.text(on)?;
+                *label = wait.label(Some(&text));
+                if *text == *lock_name() {
+                    self.for_lock.insert(WaitId(id as u32));
+                }
             }
         }
         Ok(())
@@ -86,6 +100,11 @@ impl Waits {
     /// Returns all waits, each with its name.
     pub(in crate::view) fn iter(&self) -> impl Iterator<Item = (Wait, &str)> {
         self.all.iter().map(|(wait, label)| (*wait, label.as_str()))
+    }
+
+    /// Returns whether threads wait for the lock of their language's runtime.
+    pub(in crate::view) fn is_for_lock(&self, id: WaitId) -> bool {
+        self.for_lock.contains(&id)
     }
 
     /// Returns the wait with this id.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::proc;
 use crate::trace::{LocationId, RunState, Sample};
+use crate::view::recording::lock::{holds_lock, lock_name};
 use crate::view::recording::mode::{Mode, is_wall};
 use crate::view::recording::waits::call_name;
 use crate::view::select::context_filter::ContextFilter;
@@ -60,6 +61,8 @@ pub struct SampleFilter {
     pub states: BTreeSet<RunState>,
     /// The numbers of the wanted system calls. Empty keeps all samples.
     pub calls: BTreeSet<u32>,
+    /// Whether to keep only samples of threads that held the lock of their language's runtime.
+    pub holders: bool,
     /// The wanted contexts.
     pub context: ContextFilter,
     /// The wanted stacks.
@@ -83,12 +86,16 @@ impl SampleFilter {
         let in_call = || sample.syscall.is_some_and(|call| self.calls.contains(&call));
         (self.states.is_empty() || in_state())
             && (self.calls.is_empty() || in_call())
+            && (!self.holders || holds_lock(sample))
             && self.context.has(sample)
     }
 
     /// Returns whether the filter keeps only a part of the measured time.
     pub fn is_narrow(&self) -> bool {
-        self.is_of_waits() || !self.context.is_empty() || !self.stacks.is_empty()
+        self.is_of_waits()
+            || self.holders
+            || !self.context.is_empty()
+            || !self.stacks.is_empty()
     }
 
     /// Returns whether the filter needs wall clock time.
@@ -103,7 +110,9 @@ impl SampleFilter {
         let states =
             (!states.is_empty()).then(|| format!("threads that are {}", states.join(" or ")));
         let calls = (!calls.is_empty()).then(|| format!("in {}", calls.join(" or ")));
-        states.into_iter().chain(calls).chain(self.context.texts()).chain(self.stacks.texts())
+        let holders = self.holders.then(|| format!("threads that held {}", lock_name()));
+        let states = states.into_iter().chain(calls).chain(holders);
+        states.chain(self.context.texts()).chain(self.stacks.texts())
     }
 }
 

@@ -24,6 +24,9 @@ const NAMED_MAX: usize = 8;
 const GROUPS_KEPT: usize = 10_000;
 /// Minimum limit in percent for which a tree keeps only [`GROUPS_KEPT`] groups.
 const KEPT_PERCENT: f64 = 0.02;
+/// The message for a trace whose samples do not say who held a lock.
+const NO_LOCK: &str = "no sample says whether its thread held the GIL: the program has no Python \
+    whose lock is known, or an earlier version of traceprof recorded it";
 
 /// The user's choice of a part of a trace. The default is all.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,6 +59,8 @@ pub struct Selection {
     pub by: Option<GroupBy>,
     /// Whether to show the native frames of interpreters.
     pub native_frames: bool,
+    /// Whether to select only samples of threads that held the lock of their language's runtime.
+    pub holders: bool,
 }
 
 /// A selection, resolved for one trace.
@@ -229,6 +234,10 @@ impl Selection {
         let context = context.with_tags(&self.tags, &recording.tags(), find)?;
         let mode = self.mode.unwrap_or(usual);
         let filter = SampleFilter { mode, states, calls, context, ..SampleFilter::default() };
+        let filter = SampleFilter { holders: self.holders, ..filter };
+        if self.holders && recording.lock().is_none() && !recording.running {
+            return Err(NO_LOCK.to_owned());
+        }
         match (recording.has_wall(), filter.mode) {
             (false, Mode::Wall) => Err("the trace holds CPU time only: record it with \
                 `--mode wall` or `--mode cpu,wall`"

@@ -14,6 +14,7 @@ use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
 use crate::view::json::JsonSummary;
 use crate::view::profile::sample_totals::SampleTotals;
 use crate::view::recording::context::{ContextKey, TagText};
+use crate::view::recording::lock::holds_lock;
 use crate::view::recording::mode::{Mode, is_wall};
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::recording::waits::{call_name, state_name};
@@ -205,6 +206,7 @@ impl ObjectWriter<'_> {
                 ("root_span", json!(context.root.map(|id| id.to_string()))),
                 ("tags", Json::Object(tags)),
                 ("inferred", json!(sample.flags & CARRIED != 0)),
+                ("holds_lock", json!(holds_lock(sample))),
             ],
         );
         Ok(())

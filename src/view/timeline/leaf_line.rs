@@ -9,6 +9,7 @@ use super::call_line::LineWriter;
 use super::call_names::duration;
 use crate::trace::{LazyNode, Sample};
 use crate::view::recording::context::ContextKey;
+use crate::view::recording::lock::{holds_lock, lock_name};
 use crate::view::recording::mode::is_wall;
 use crate::view::recording::waits::doing;
 use crate::view::text::number::counted;
@@ -59,6 +60,9 @@ impl LineWriter<'_> {
         } else {
             format!("weight {}, {state}", sample.weight)
         };
+        if holds_lock(sample) {
+            text.push_str(&format!(", holding {}", lock_name()));
+        }
         if sample.trace_id != 0 {
             text.push_str(&format!(", trace {:#x}", sample.trace_id));
         }

@@ -7,12 +7,15 @@
 //! - At most [`FRAMES_MAX`] frames and [`SKIPPED_MAX`] skipped ones, each with a bounded number of
 //!   loads.
 
+mod lock;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use lock::holds_lock;
+
 use super::word::{ENTRY, FOREIGN, FRAME_WORDS, ManagedFrame, SectionEnd, header};
 use super::{Captured, WordReader};
-use crate::context::{RecordKind, TlsLocation, Unreadable};
+use crate::context::Unreadable;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Maximum number of frames in a section.
@@ -54,6 +57,9 @@ pub struct PythonLayout {
     pub key: u64,
     /// Offset of the value in the key's block, or `u64::MAX` if there is no such block.
     pub key_value: u64,
+    /// Address of the variable with the state of the thread that holds the interpreter's lock
+    /// (AVMA), or 0 if [`Self::state_kind`] leads to it.
+    pub current_state: u64,
     /// Address of the type of code objects (AVMA).
     pub code_type: u64,
     /// The bits of [`Self::frame_code`] that are an address.
@@ -84,10 +90,14 @@ pub struct PythonLayout {
     pub cookie_words: [u16; COOKIE_WORDS],
     /// 32-bit fields of a code object that enter its cookie, or [`ABSENT`].
     pub cookie_halves: [u16; COOKIE_HALVES],
+    /// From a thread's state to its thread pointer.
+    pub state_pointer: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<PythonLayout>() == 7 * 8 + 20 * 2);
+const _: () = assert!(size_of::<PythonLayout>() == 8 * 8 + 24 * 2);
 /// Offset of an object's type.
 const OBJECT_TYPE: u64 = 8;
 
@@ -133,11 +143,7 @@ impl<M: WordReader> Reader<'_, M> {
 
     /// Returns the state of the thread with this thread pointer, or 0.
     fn thread_state(&mut self, thread_pointer: u64) -> Result<u64, Lost> {
-        let PythonLayout { state_kind, state_offset: offset, state_module: module, .. } =
-            *self.layout;
-        let kind = RecordKind::ALL.into_iter().find(|kind| *kind as u64 == state_kind);
-        if let Some(kind) = kind {
-            let way = TlsLocation { kind, offset, module };
+        if let Some(way) = self.layout.state_variable() {
             let variable = way.variable(thread_pointer, |avma| self.memory.load(avma))?;
             // Each interpreter of the process has states of its own. The variable knows the
             // current one.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::vec::Vec;
 
 use super::*;
+use crate::context::RecordKind;
 use crate::runtime::word::sections;
 
 const THREAD: u64 = 0x7000;
@@ -20,6 +21,7 @@ fn layout() -> PythonLayout {
         state_module: 0,
         key: 0x318,
         key_value: u64::MAX,
+        current_state: 0,
         code_type: TYPE,
         code_mask: !3,
         state_frame: 56,
@@ -35,6 +37,8 @@ fn layout() -> PythonLayout {
         code_start: 192,
         cookie_words: [ABSENT; COOKIE_WORDS],
         cookie_halves: [92, 68, ABSENT],
+        state_pointer: 136,
+        reserved: [0; 3],
     }
 }
 
@@ -198,5 +202,36 @@ fn blocks_hold_layouts() {
     let block = RuntimeBlock::of_python(&layout());
     assert_eq!(block.python(), Some(&layout()));
     let words = block.words();
-    assert_eq!((words[0], words[1], words[6]), (1, RecordKind::Offset as u64, TYPE));
+    assert_eq!((words[0], words[1], words[7]), (1, RecordKind::Offset as u64, TYPE));
+}
+
+#[test]
+fn the_holder_of_the_lock_has_its_state_in_the_variable() {
+    let mut memory = Memory::of(&[]);
+    assert!(holds_lock(&layout(), THREAD, &mut memory));
+    memory.words.insert(THREAD - 8, 0);
+    memory.words.insert(THREAD + 0x318, STATE);
+    assert!(!holds_lock(&layout(), THREAD, &mut memory), "the key has it as well without the lock");
+    assert!(!holds_lock(&layout(), THREAD + 0x100, &mut memory), "unreadable");
+    assert!(!PythonLayout { state_kind: 0, ..layout() }.tells_lock());
+}
+
+#[test]
+fn of_one_lock_the_holder_is_found_by_its_state() {
+    const CURRENT: u64 = 0xa000;
+    let old = PythonLayout { state_kind: 0, current_state: CURRENT, ..layout() };
+    assert!(old.tells_lock());
+    let mut memory = Memory::of(&[]);
+    let mut check = |current: u64, owner: u64, expected: bool| {
+        memory.words.insert(CURRENT, current);
+        memory.words.insert(STATE + 136, owner);
+        assert_eq!(holds_lock(&old, THREAD, &mut memory), expected, "{current:x} {owner:x}");
+    };
+    check(STATE, THREAD, true);
+    check(STATE, THREAD + 0x1000, false);
+    check(0, THREAD, false);
+    // Neither is readable.
+    check(STATE + 0x4000, THREAD, false);
+    check(STATE + 3, THREAD, false);
+    check(u64::MAX - 7, THREAD, false);
 }

@@ -320,12 +320,13 @@ impl Wall {
         } else {
             let mut location = None;
             let letter = watched.clock.state().ok();
-            if letter == Some('R') && !contexts.is_empty() {
-                // A thread that waits for a processor cannot change its context. A changed account
-                // means that it ran.
-                let context = contexts.read(watched.tid);
+            if letter == Some('R') {
+                // A thread that waits for a processor cannot change what is read here. A changed
+                // account means that it ran.
+                let sources = LocationSources { history: &mut watched.history, contexts };
+                let waiting = self.locations.read_waiting(watched.tid, sources);
                 if watched.clock.turns().is_ok_and(|after| after == turns) {
-                    watched.time.set_waiting_context(context);
+                    watched.time.set_waiting(waiting);
                 }
             }
             if let Some(state) = letter.and_then(run_state) {

@@ -113,7 +113,10 @@ impl WallSamples {
                 .get(&life)
                 .filter(|_| span.has_run || location.is_none())
                 .cloned();
-            let at = run_locations.as_deref().or(location).filter(|at| !at.frames.is_empty());
+            let at = run_locations.as_deref().or(location);
+            let seen = span.waiting.holds_lock.filter(|_| span.state == RunState::Runnable);
+            let holds_lock = seen.unwrap_or_else(|| at.is_some_and(|at| at.holds_lock));
+            let at = at.filter(|at| !at.frames.is_empty());
             let id = at.and_then(|at| self.id(at, batch, &mut instance));
             let stack = id.zip(at.map(|at| trace_end(at.flags)));
             let call = location.filter(|_| span.state != RunState::Runnable);
@@ -124,10 +127,11 @@ impl WallSamples {
                 ..self.sample((life, tid), (span.state, weight), stack)
             };
             let context = match span.state {
-                RunState::Runnable => span.context,
+                RunState::Runnable => span.waiting.context,
                 _ => location.map(|at| at.context).unwrap_or_default(),
             };
             context.give(&mut sample);
+            sample.flags |= if holds_lock { flags::HOLDS_LOCK } else { 0 };
             samples.push(sample);
         }
         self.age();
@@ -157,19 +161,21 @@ impl WallSamples {
             let cpu_sample = cpu_sample.and_then(|location| batch.samples.get(location));
             // Nothing is known about time without a CPU sample.
             let context = cpu_sample.map(ThreadContext::of).unwrap_or_default();
-            let carried = cpu_sample.map_or(0, |cpu_sample| cpu_sample.flags & flags::CARRIED);
-            let (time, stack) = match cpu_sample {
+            let (time, stack, carried) = match cpu_sample {
                 Some(cpu_sample) => {
-                    (cpu_sample.time, Some((cpu_sample.trace_id, cpu_sample.reason)))
+                    let carried = cpu_sample.flags & (flags::CARRIED | flags::HOLDS_LOCK);
+                    (cpu_sample.time, Some((cpu_sample.trace_id, cpu_sample.reason)), carried)
                 }
                 None => {
                     let run_locations = self.run_locations.get(&life).cloned();
                     let id =
                         run_locations.as_ref().and_then(|at| self.id(at, batch, &mut instance));
                     let time_ns = gone.get(&life).copied();
+                    let holds_lock = run_locations.as_ref().is_some_and(|at| at.holds_lock);
                     (
                         time_ns.unwrap_or_else(monotonic_now_ns),
                         id.zip(run_locations.map(|at| trace_end(at.flags))),
+                        if holds_lock { flags::HOLDS_LOCK } else { 0 },
                     )
                 }
             };
@@ -213,19 +219,20 @@ impl WallSamples {
     /// Remembers where threads ran.
     fn note_run_locations(&mut self, batch: &mut Batch) {
         batch.traces.seal();
-        let mut last_samples: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut last_samples: HashMap<u32, (u64, u64, u32)> = HashMap::new();
         for cpu_sample in &batch.samples {
             let last = last_samples.entry(cpu_sample.slot).or_default();
-            *last = (*last).max((cpu_sample.time, cpu_sample.trace_id));
+            *last = (*last).max((cpu_sample.time, cpu_sample.trace_id, cpu_sample.flags));
         }
         // Unwatched threads have CPU samples only, so they need no location.
-        for (life, (_, id)) in
+        for (life, (_, id, flags)) in
             last_samples.into_iter().filter(|(life, _)| self.running.is_watched(*life))
         {
             let Some(entry) = batch.traces.get(id) else { continue };
             let frames = batch.traces.frames_of(entry).into();
-            self.run_locations
-                .insert(life, Arc::new(ThreadLocation::of_runner(frames, entry.flags)));
+            let holds_lock = flags & self::flags::HOLDS_LOCK != 0;
+            let location = ThreadLocation::of_runner(frames, entry.flags, holds_lock);
+            self.run_locations.insert(life, Arc::new(location));
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct ThreadLocation {
     pub(super) flags: u32,
     /// The context that the thread works on.
     pub(super) context: ThreadContext,
+    /// Whether the thread holds the lock of a language's runtime.
+    pub(super) holds_lock: bool,
 }
 
 impl ThreadLocation {
@@ -62,14 +64,24 @@ impl ThreadLocation {
         (syscall, waits_on): Called,
         context: ThreadContext,
     ) -> Self {
-        Self { state, syscall, waits_on, frames: Arc::new([]), flags: 0, context }
+        let (frames, flags, holds_lock) = (Arc::new([]), 0, false);
+        Self { state, syscall, waits_on, frames, flags, context, holds_lock }
     }
 
     /// Makes the location of a thread that ran.
-    pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32) -> Self {
+    pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32, holds_lock: bool) -> Self {
         let (state, context) = (RunState::Running, ThreadContext::default());
-        Self { state, syscall: None, waits_on: None, frames, flags, context }
+        Self { state, syscall: None, waits_on: None, frames, flags, context, holds_lock }
     }
+}
+
+/// What is read of a thread that waits for a processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WaitingThread {
+    /// The context that it works on.
+    pub(super) context: ThreadContext,
+    /// Whether it holds the lock of a language's runtime, if it could be read.
+    pub(super) holds_lock: Option<bool>,
 }
 
 /// The sources for a thread's location.
@@ -171,6 +183,23 @@ impl LocationReader {
         })
     }
 
+    /// Reads a thread that waits for a processor. If it ran meanwhile, the result is wrong.
+    pub(super) fn read_waiting(
+        &mut self,
+        tid: i32,
+        LocationSources { history, contexts }: LocationSources<'_>,
+    ) -> WaitingThread {
+        let context = if contexts.is_empty() { Default::default() } else { contexts.read(tid) };
+        let snapshot = self.tables.snapshot();
+        let runtimes = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.runtimes());
+        if runtimes.is_empty() {
+            return WaitingThread { context, holds_lock: None };
+        }
+        let block = self.search.block_of(tid, &mut history.block);
+        let holds_lock = block.map(|block| self.search.holds_lock(runtimes, Some(block)));
+        WaitingThread { context, holds_lock }
+    }
+
     /// Reads a thread in this state without stopping it.
     ///
     /// `unmoved` returns whether the thread has not run since the caller's check.
@@ -186,6 +215,9 @@ impl LocationReader {
         let (again, new) = self.look_up((tid, state), at, history);
         let (mut syscall, mut waits_on) = self.call_of(activity);
         let context = contexts.read(tid);
+        let snapshot = self.tables.snapshot();
+        let runtimes = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.runtimes());
+        let holds_lock = self.search.holds_lock(runtimes, history.block);
         if !unmoved() {
             return LocationRead::Moved;
         }
@@ -203,16 +235,17 @@ impl LocationReader {
                 frames,
                 flags,
                 context,
+                holds_lock,
             }));
         }
         let Some(NewStack { frames, flags, fingerprint, managed }) = new else {
             let location = ThreadLocation::without_stack(state, (syscall, waits_on), context);
-            return LocationRead::NeedsStop(Arc::new(location));
+            return LocationRead::NeedsStop(Arc::new(ThreadLocation { holds_lock, ..location }));
         };
         stats.read += 1;
         stats.unsearched += u64::from(!managed.is_searched);
-        let location =
-            Arc::new(ThreadLocation { state, syscall, waits_on, frames, flags, context });
+        let location = ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
+        let location = Arc::new(location);
         let (fingerprint, block) = (Some(fingerprint), history.block);
         LocationRead::New(KnownLocation { location, at, fingerprint, managed, block })
     }
@@ -295,7 +328,8 @@ impl LocationReader {
         capture: Capture<SeenSleeper>,
         stats: &mut WallStats,
     ) -> Option<KnownLocation> {
-        let SeenSleeper { activity, context, frames: managed, block, .. } = capture.seen;
+        let SeenSleeper { activity, context, frames: managed, block, holds_lock, .. } =
+            capture.seen;
         let state = unknown.state;
         if capture.outcome == Err(NotCaptured::Gone) {
             return None;
@@ -328,8 +362,8 @@ impl LocationReader {
         stack.frames.extend(&managed.words);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
-        let location =
-            Arc::new(ThreadLocation { state, syscall, waits_on, frames, flags, context });
+        let location = ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
+        let location = Arc::new(location);
         let fingerprint = fingerprint.is_complete().then_some(fingerprint);
         Some(KnownLocation { location, at, fingerprint, managed, block })
     }

@@ -51,15 +51,37 @@ impl FrameSearch {
         if runtimes.is_empty() {
             return KnownFrames { is_searched: true, ..KnownFrames::default() };
         }
-        if block.is_none() {
-            let pointer = proc::thread_pointer(tid, |avma, into| self.memory.read(avma, into));
-            *block = pointer.zip(self.inner_tid(tid)).map(thread);
-        }
-        let found = block.and_then(|block| self.reader.read(runtimes, block, &self.memory));
+        let found = self.block_of(tid, block);
+        let found = found.and_then(|block| self.reader.read(runtimes, block, &self.memory));
         if found.is_none() {
             *block = None;
         }
         KnownFrames::of(runtimes, found)
+    }
+
+    /// Returns the block of a thread that does not run. `known` is the block, if it is known from
+    /// before.
+    pub(super) fn block_of(
+        &self,
+        tid: i32,
+        known: &mut Option<ManagedThread>,
+    ) -> Option<ManagedThread> {
+        if known.is_none() {
+            let pointer = proc::thread_pointer(tid, |avma, into| self.memory.read(avma, into));
+            let block = pointer.zip(self.inner_tid(tid)).map(thread);
+            *known = block.filter(|block| block.is_own(&self.memory));
+        }
+        *known
+    }
+
+    /// Returns whether a thread that sleeps holds the lock of a runtime. `block` is the thread's
+    /// block.
+    pub(super) fn holds_lock(
+        &self,
+        runtimes: &[RuntimeBlock],
+        block: Option<ManagedThread>,
+    ) -> bool {
+        block.is_some_and(|block| block.holds_lock(runtimes, &self.memory))
     }
 
     /// Returns a thread's id in its own namespace.
@@ -96,6 +118,8 @@ pub(super) struct SeenSleeper {
     pub(super) frames: KnownFrames,
     /// The thread's block.
     pub(super) block: Option<ManagedThread>,
+    /// Whether the thread holds the lock of a runtime.
+    pub(super) holds_lock: bool,
     inner_tid: Option<u32>,
 }
 
@@ -115,6 +139,7 @@ impl ThreadView for SleeperView<'_> {
             context: self.contexts.read(tid),
             frames: KnownFrames { is_searched: true, ..KnownFrames::default() },
             block: None,
+            holds_lock: false,
             inner_tid: self.search.inner_tid(tid),
         }
     }
@@ -128,5 +153,6 @@ impl ThreadView for SleeperView<'_> {
         let found = seen.block.and_then(|block| reader.read(self.runtimes, block, memory));
         seen.block = seen.block.filter(|_| found.is_some());
         seen.frames = KnownFrames::of(self.runtimes, found);
+        seen.holds_lock = self.search.holds_lock(self.runtimes, seen.block);
     }
 }

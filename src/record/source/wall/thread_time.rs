@@ -18,8 +18,7 @@
 use std::sync::Arc;
 
 use crate::proc::Turns;
-use crate::record::batch::contexts::ThreadContext;
-use crate::record::source::wall::sleep_location::ThreadLocation;
+use crate::record::source::wall::sleep_location::{ThreadLocation, WaitingThread};
 use crate::trace::RunState;
 
 /// The interval between two checks of a sleeping thread is one part in this many of its sleep so
@@ -48,8 +47,8 @@ pub(super) struct ThreadTime {
     turns: Turns,
     /// The location at which the thread slept at the last check.
     asleep: Option<Arc<ThreadLocation>>,
-    /// The context of a thread that waits for a processor at this check.
-    waiting: ThreadContext,
+    /// What is read of a thread that waits for a processor at this check.
+    waiting: WaitingThread,
     /// Time off the processor before the last check, which found the thread running; the location
     /// is set if known.
     pending: (Option<Arc<ThreadLocation>>, u64),
@@ -72,8 +71,8 @@ pub(super) struct StateSpan {
     pub(super) location: Option<Arc<ThreadLocation>>,
     /// Whether the location where the thread last ran is preferred, if known.
     pub(super) has_run: bool,
-    /// The context of a thread that was seen waiting for a processor.
-    pub(super) context: ThreadContext,
+    /// What was read of a thread that was seen waiting for a processor.
+    pub(super) waiting: WaitingThread,
     /// The length in nanoseconds.
     pub(super) ns: u64,
 }
@@ -85,7 +84,7 @@ impl ThreadTime {
             since_ns: now_ns,
             turns,
             asleep: None,
-            waiting: ThreadContext::default(),
+            waiting: WaitingThread::default(),
             pending: (None, 0),
             owed_ns: 0,
             moved_ns: now_ns,
@@ -134,10 +133,10 @@ impl ThreadTime {
         self.due_ns = now_ns + (slept_ns / CHECK_SHARE).min(most_ns);
     }
 
-    /// Sets the context of a thread that waits for a processor, for the next call of
+    /// Sets what is read of a thread that waits for a processor, for the next call of
     /// [`Self::moved`].
-    pub(super) fn set_waiting_context(&mut self, context: ThreadContext) {
-        self.waiting = context;
+    pub(super) fn set_waiting(&mut self, waiting: WaitingThread) {
+        self.waiting = waiting;
     }
 
     /// Notes a check that found the account changed or new, with the thread at this location.
@@ -157,10 +156,10 @@ impl ThreadTime {
         let run_ns = turns.run_ns.saturating_sub(self.turns.run_ns);
         push(spans, (RunState::Running, true), None, run_ns);
         let near = before.as_ref().or(location.as_ref()).or(self.pending.0.as_ref());
-        let context = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.waiting);
         push(spans, (RunState::Runnable, has_run), near, wait_ns);
         let waited = spans.last_mut().filter(|it| wait_ns > 0 && it.state == RunState::Runnable);
-        waited.into_iter().for_each(|span| span.context = context);
+        waited.into_iter().for_each(|span| span.waiting = waiting);
         let (pending, pending_ns) = std::mem::take(&mut self.pending);
         match (pending.as_ref().or(location.as_ref()), pending_ns) {
             (_, 0) => {}
@@ -241,14 +240,16 @@ fn push(
     ns: u64,
 ) {
     if ns > 0 {
-        let (location, context) = (location.cloned(), ThreadContext::default());
-        spans.push(StateSpan { state, location, has_run, context, ns });
+        let (location, waiting) = (location.cloned(), WaitingThread::default());
+        spans.push(StateSpan { state, location, has_run, waiting, ns });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::record::batch::contexts::ThreadContext;
 
     const MS: u64 = 1_000_000;
 

@@ -4,7 +4,7 @@
 //! - The batches of a process are written in their order.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -22,7 +22,7 @@ use crate::record::target::modules::AddressMap;
 use crate::record::write::writer::WrittenTotals;
 use crate::record::write::writer::backlog::{Backlog, WaitingBatch};
 use crate::trace::{
-    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceSeries, Value,
+    LOCK_HOLDERS,    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceSeries, Value,
 };
 
 /// The resolved stack of a call trace.
@@ -96,6 +96,8 @@ pub(super) struct WriterProcess {
     threads: HashMap<ThreadKey, ThreadId>,
     /// The threads that have samples.
     sampled: HashSet<ThreadId>,
+    /// The keys of languages whose samples tell who holds their lock.
+    lock_keys: BTreeSet<String>,
     totals: WrittenTotals,
 }
 
@@ -115,6 +117,7 @@ impl WriterProcess {
             kept: HashMap::new(),
             threads: HashMap::new(),
             sampled: HashSet::new(),
+            lock_keys: BTreeSet::new(),
             totals: WrittenTotals::default(),
         }
     }
@@ -173,6 +176,12 @@ impl WriterProcess {
                 self.names.start_program();
             }
             self.write_mappings(writer, addresses)?;
+            for runtime in addresses.runtimes.iter().filter(|runtime| runtime.tells_lock()) {
+                let key = format!("{LOCK_HOLDERS}{}", runtime.language.name().to_lowercase());
+                if self.lock_keys.insert(key.clone()) {
+                    writer.set_metadata(&key, Value::Unsigned(1))?;
+                }
+            }
             self.addresses = Arc::clone(addresses);
         }
         if !waiting.is_condensed {
