@@ -95,8 +95,7 @@ pub fn append(
             Captured::Refused => control.count(Counter::Broken),
         }
     }
-    let holds_lock =
-        runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
+    let holds_lock = runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
     Appended { words: before.wrapping_sub(words.len()), holds_lock }
 }
 

@@ -1,12 +1,15 @@
 //! Entry point for fuzzing: takes bytes and checks the invariants that hold for any input.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::python::cookie;
 
 use super::python::PythonExports;
-use super::{Function, Runtime, RuntimeExports, TargetMemory, TargetWords};
+use super::{
+    Function, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNames, WantedNames,
+};
 use crate::text::LENGTH_MAX;
 
 /// Maximum number of reads of one call: lists have bounds.
@@ -68,6 +71,10 @@ fn name(runtime: &Runtime, bytes: &[u8]) {
     let types = words.iter().enumerate().skip(1);
     let types = types.filter(|(_, word)| u64::from_le_bytes(**word) == layout.code_type);
     let objects = types.map(|(index, _)| START + index as u64 * 8 - 8).take(OBJECTS_MAX);
+    let tids = HashSet::from([0, 7, 4321]);
+    let wanted = WantedNames { tids: &tids, first: 7 };
+    let names = runtime.thread_names(&mut ThreadNames::default(), &memory, wanted);
+    assert!(names.iter().all(|(_, name)| !name.contains(char::is_control)));
     for object in objects.chain([0, 1, START, START + 3, u64::MAX - 7, u64::MAX]) {
         let known = cookie(layout, object, &mut TargetWords(&memory)).unwrap_or(7);
         let found = runtime.functions(&memory, &[(object, known), (object, !known)]);

@@ -9,6 +9,7 @@
 //!    returns its [`Runtime`] with the block for the handlers.
 //! 3. [`Runtime::functions`] reads the functions of frames, soon after their capture: code objects
 //!    do not live forever. A [`Function`] needs no read of the target afterwards.
+//! 4. [`Runtime::thread_names`] reads the names that the program has given its threads.
 //!
 //! # Invariants
 //! - All that is read from the target may be anything. Lengths are bounded, and no read, loop or
@@ -39,8 +40,8 @@ use traceprof_abi::runtime::python::PythonLayout;
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
-pub use python::{ThreadNames, WantedNames};
 use python::{CodeReader, PythonExports, ThreadDirectory};
+pub use python::{ThreadNames, WantedNames};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

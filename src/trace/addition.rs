@@ -10,6 +10,8 @@ use super::bytes::{Cursor, Malformed, ParseResult, put_varint};
 pub(super) const FRAME_KIND: u8 = 130;
 /// The line at which a METHOD begins in its file.
 pub(super) const FIRST_LINE: u8 = 131;
+/// The id plus 1 of the name that a THREAD has in its language's runtime.
+pub(super) const RUNTIME_NAME: u8 = 132;
 
 /// Writes an addition, unless its number is 0, which is the value without one.
 pub(super) fn put(out: &mut Vec<u8>, kind: u8, number: u32) {
@@ -41,6 +43,7 @@ pub(super) fn refuse_stray(kind: u8) -> Result<(), &'static str> {
     match kind {
         FRAME_KIND => Err("a FRAME_KIND does not follow a CODE_LOCATION"),
         FIRST_LINE => Err("a FIRST_LINE does not follow a METHOD"),
+        RUNTIME_NAME => Err("a RUNTIME_NAME does not follow a THREAD"),
         _ => Ok(()),
     }
 }

@@ -179,13 +179,18 @@ fn neutral(object: &Neutral) -> Fields {
             ("node", optional(*node)),
             ("end_reason", u64::from(*end_reason).into()),
         ],
-        Neutral::Thread { tid, pid, name, first_seen, ended, .. } => vec![
-            ("tid", (*tid).into()),
-            ("pid", (*pid).into()),
-            ("name", (*name).into()),
-            ("first_seen_ns", (*first_seen).into()),
-            ("ended_ns", if *ended == u64::MAX { FieldValue::Signed(-1) } else { (*ended).into() }),
-        ],
+        Neutral::Thread { tid, pid, name, first_seen, ended, runtime_name, .. } => {
+            let ended = if *ended == u64::MAX { FieldValue::Signed(-1) } else { (*ended).into() };
+            let mut fields = vec![
+                ("tid", (*tid).into()),
+                ("pid", (*pid).into()),
+                ("name", (*name).into()),
+                ("first_seen_ns", (*first_seen).into()),
+                ("ended_ns", ended),
+            ];
+            fields.extend(runtime_name.checked_sub(1).map(|id| ("runtime_name", id.into())));
+            fields
+        }
         Neutral::Mapping { pid, start, end, file_offset, module, seen, .. } => vec![
             ("pid", (*pid).into()),
             ("start", (*start).into()),

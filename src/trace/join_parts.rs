@@ -219,6 +219,9 @@ impl Joint {
         let id = match self.threads.get(&key(thread)) {
             Some(id) => {
                 self.writer.rename_thread(*id, &thread.name)?;
+                if let Some(name) = &thread.runtime_name {
+                    self.writer.set_runtime_name(*id, name)?;
+                }
                 return Ok(*id);
             }
             None => self.writer.thread(&Thread { ended_ns: None, ..thread.clone() })?,

@@ -105,10 +105,20 @@ pub struct Thread {
     pub tid: u32,
     /// The name (comm) when last seen.
     pub name: String,
+    /// The name that the program has given it in its language's runtime, if there is one. The
+    /// kernel has a name of its own, of at most 15 bytes.
+    pub runtime_name: Option<String>,
     /// The time when it was first seen, in CLOCK_MONOTONIC nanoseconds; 0 if unknown.
     pub first_seen_ns: u64,
     /// The time when its exit was seen, if it was.
     pub ended_ns: Option<u64>,
+}
+
+impl Thread {
+    /// Returns the name for the user: that in the language's runtime if there is one.
+    pub fn shown_name(&self) -> &str {
+        self.runtime_name.as_deref().unwrap_or(&self.name)
+    }
 }
 
 /// A call trace that can be looked up by its id.

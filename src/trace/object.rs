@@ -59,6 +59,8 @@ pub(super) enum Neutral {
         name: u32,
         first_seen: u64,
         ended: u64,
+        /// The id of a text plus 1; 0 for none.
+        runtime_name: u32,
     },
     Mapping {
         id: u32,
@@ -186,9 +188,10 @@ impl Neutral {
                 put_u32(out, *node);
                 put_u16(out, *end_reason);
             }
-            Self::Thread { tid, pid, name, first_seen, ended, .. } => {
+            Self::Thread { tid, pid, name, first_seen, ended, runtime_name, .. } => {
                 put_u32s(out, [*tid, *pid, *name]);
                 put_u64s(out, [*first_seen, *ended]);
+                addition::put(out, addition::RUNTIME_NAME, *runtime_name);
             }
             Self::Mapping { pid, start, end, file_offset, module, seen, .. } => {
                 put_u32(out, *pid);
@@ -254,6 +257,7 @@ impl Neutral {
                 name: cursor.u32()?,
                 first_seen: cursor.u64()?,
                 ended: cursor.u64()?,
+                runtime_name: addition::read(cursor, addition::RUNTIME_NAME)?,
             },
             Kind::Mapping => Self::Mapping {
                 id,

@@ -236,7 +236,10 @@ impl Neutrals {
                     need(methods, method);
                     need(strings, file);
                 }
-                Neutral::Thread { name, .. } => need(strings, name),
+                Neutral::Thread { name, runtime_name, .. } => {
+                    need(strings, name);
+                    need(strings, runtime_name.wrapping_sub(1));
+                }
                 Neutral::Mapping { module, .. } => need(modules, module),
                 _ => {}
             }
@@ -341,15 +344,14 @@ impl Neutrals {
 
     pub(super) fn threads(&self, budget: &mut Budget) -> ObjectResult<Vec<Thread>> {
         let resolve = |object: &Option<Neutral>| match object {
-            Some(Neutral::Thread { tid, pid, name, first_seen, ended, .. }) => {
+            Some(Neutral::Thread { tid, pid, name, first_seen, ended, runtime_name, .. }) => {
                 budget.take(size_of::<Thread>() as u64)?;
-                Ok(Thread {
-                    pid: *pid,
-                    tid: *tid,
-                    name: self.string(*name, budget)?,
-                    first_seen_ns: *first_seen,
-                    ended_ns: (*ended != u64::MAX).then_some(*ended),
-                })
+                let name = self.string(*name, budget)?;
+                let in_runtime = runtime_name.checked_sub(1);
+                let runtime_name = in_runtime.map(|id| self.string(id, budget)).transpose()?;
+                let (first_seen_ns, ended_ns) =
+                    (*first_seen, (*ended != u64::MAX).then_some(*ended));
+                Ok(Thread { pid: *pid, tid: *tid, name, runtime_name, first_seen_ns, ended_ns })
             }
             _ => Ok(Thread { name: LOST.into(), ..Thread::default() }),
         };
@@ -454,7 +456,15 @@ mod tests {
     }
 
     fn thread(tid: u32, name: u32) -> Neutral {
-        Neutral::Thread { id: 0, tid, pid: 1, name, first_seen: 0, ended: u64::MAX }
+        Neutral::Thread {
+            id: 0,
+            tid,
+            pid: 1,
+            name,
+            first_seen: 0,
+            ended: u64::MAX,
+            runtime_name: 0,
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(super) struct ThreadState {
     pid: u32,
     tid: u32,
     name: u32,
+    /// The id of its name in its language's runtime plus 1, or 0.
+    runtime_name: u32,
     first_seen_ns: u64,
     /// The time of the last sample.
     pub(super) last_ns: u64,
@@ -53,6 +55,7 @@ impl ThreadState {
             pid: thread.pid,
             tid: thread.tid,
             name,
+            runtime_name: 0,
             first_seen_ns: thread.first_seen_ns,
             last_ns: 0,
             known_ns: None,
@@ -68,10 +71,16 @@ impl ThreadState {
         self.name = name;
     }
 
+    /// Sets the id of its name in its language's runtime.
+    pub(super) fn set_runtime_name(&mut self, name: u32) {
+        self.runtime_name = name.saturating_add(1);
+    }
+
     /// Returns the thread as an object.
     pub(super) fn object(&self, ended_ns: Option<u64>) -> Neutral {
-        let Self { id, pid, tid, name, first_seen_ns: first_seen, .. } = *self;
-        Neutral::Thread { id, tid, pid, name, first_seen, ended: ended_ns.unwrap_or(u64::MAX) }
+        let Self { id, pid, tid, name, runtime_name, first_seen_ns: first_seen, .. } = *self;
+        let ended = ended_ns.unwrap_or(u64::MAX);
+        Neutral::Thread { id, tid, pid, name, first_seen, ended, runtime_name }
     }
 
     /// Returns one of its streams.

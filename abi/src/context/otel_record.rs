@@ -42,11 +42,7 @@ pub struct TlsLocation {
 /// Whether the block at this thread pointer belongs to the thread with this id (its own id, in its
 /// pid namespace). A thread that `clone` created without a block of its own uses the block of its
 /// creator. `load` reads a word.
-pub fn is_own_block(
-    thread_pointer: u64,
-    tid: u32,
-    load: impl FnMut(u64) -> Option<u64>,
-) -> bool {
+pub fn is_own_block(thread_pointer: u64, tid: u32, load: impl FnMut(u64) -> Option<u64>) -> bool {
     possible_tids(thread_pointer, load).any(|it| it == tid)
 }
 

@@ -66,10 +66,6 @@ pub fn capture(
 
 /// Whether the thread with this thread pointer holds the lock that a thread must hold to run the
 /// functions of a runtime. False if the runtime has no such lock, or does not tell who holds it.
-pub fn holds_lock(
-    block: &RuntimeBlock,
-    thread_pointer: u64,
-    memory: &mut impl WordReader,
-) -> bool {
+pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl WordReader) -> bool {
     block.python().is_some_and(|layout| python::holds_lock(layout, thread_pointer, memory))
 }

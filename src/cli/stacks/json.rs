@@ -26,7 +26,8 @@ fn thread_json(thread: &ThreadStack) -> Json {
     let kernel = thread.seen.kernel.as_ref();
     json!({
         "tid": thread.tid,
-        "name": thread.seen.name,
+        "name": thread.runtime_name.as_ref().unwrap_or(&thread.seen.name),
+        "comm": thread.seen.name,
         "state": thread.seen.state.to_string(),
         "work": thread.work.as_ref().map(work_json),
         "holds": thread.lock,

@@ -42,7 +42,8 @@ pub(super) fn write(found: &ProcessStacks, verbose: bool, out: &mut dyn Write) -
 
 fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let seen = &thread.seen;
-    let mut head = format!("thread {} \"{}\": {}", thread.tid, seen.name, state(seen.state));
+    let name = thread.runtime_name.as_ref().unwrap_or(&seen.name);
+    let mut head = format!("thread {} \"{name}\": {}", thread.tid, state(seen.state));
     if let Some(call) = &thread.call {
         head.push_str(&format!(" in {}", call_text(call)));
     }

@@ -13,7 +13,7 @@ use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::batch::functions::FunctionKey;
 use crate::record::name::managed::locations::{gone_name, kind_of};
 use crate::record::target::modules::AddressMap;
-use crate::runtime::{Function, Gone, ManagedReader, ManagedThread};
+use crate::runtime::{Function, Gone, ManagedReader, ManagedThread, ThreadNames, WantedNames};
 
 /// What is read of a thread besides its registers and its stack.
 pub(super) struct SeenThread {
@@ -23,7 +23,8 @@ pub(super) struct SeenThread {
     pub(super) managed: Vec<u64>,
     /// Whether the thread holds the lock of a runtime.
     pub(super) holds_lock: bool,
-    inner_tid: Option<u32>,
+    /// The thread's id in its own namespace, in a process that has a runtime.
+    pub(super) inner_tid: Option<u32>,
 }
 
 /// Reads threads around their stops.
@@ -58,6 +59,23 @@ impl ThreadView for StackView<'_> {
         seen.holds_lock = stack.is_some() && thread.holds_lock(self.runtimes, &memory);
         seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
     }
+}
+
+/// Returns the names of threads in the runtimes of a process, by the threads' ids in their own
+/// namespace.
+pub(super) fn thread_names<'s>(
+    seen: impl Iterator<Item = &'s SeenThread>,
+    addresses: &AddressMap,
+    pid: i32,
+) -> HashMap<u32, String> {
+    let tids: HashSet<u32> = seen.filter_map(|it| it.inner_tid).collect();
+    let first = proc::task_status(pid, pid).map_or(0, |status| status.inner_pid as u32);
+    let (memory, wanted) = (ProcessMemory::of(pid), WantedNames { tids: &tids, first });
+    let mut names = HashMap::new();
+    for runtime in &addresses.runtimes {
+        names.extend(runtime.thread_names(&mut ThreadNames::default(), &memory, wanted));
+    }
+    names
 }
 
 /// The functions of managed frames, each read once.

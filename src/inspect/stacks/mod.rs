@@ -10,6 +10,7 @@ mod frame_names;
 mod managed;
 mod named_frame;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::trace::FrameKind;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 pub use self::activity::{SleepingCall, ThreadActivity};
-use self::managed::{ManagedNames, SeenThread, StackView};
+use self::managed::{ManagedNames, SeenThread, StackView, thread_names};
 pub use self::named_frame::NamedFrame;
 pub use crate::record::name::contexts::ThreadWork;
 
@@ -72,6 +73,8 @@ pub struct ThreadStack {
     pub seen: ThreadActivity,
     /// The system call that it sleeps in.
     pub call: Option<SleepingCall>,
+    /// The name that the program has given it in its language's runtime.
+    pub runtime_name: Option<String>,
     /// The lock of a language's runtime that it holds, such as the GIL.
     pub lock: Option<&'static str>,
     /// What it worked on just before its stop.
@@ -116,8 +119,10 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     // First of all, since the target may free code at any time.
     let words = captures.iter().map(|capture| capture.seen.managed.as_slice());
     let functions = ManagedNames::of(words, &process.modules.current(), pid);
+    let seen = captures.iter().map(|capture| &capture.seen);
+    let names = thread_names(seen, &process.modules.current(), pid);
     process.follow();
-    let threads = process.threads(captures, &functions, &mut contexts).map_err(gone)?;
+    let threads = process.threads(captures, (&functions, &names), &mut contexts).map_err(gone)?;
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
@@ -154,7 +159,7 @@ impl InspectedProcess {
     fn threads(
         &self,
         captures: Vec<Capture<SeenThread>>,
-        functions: &ManagedNames,
+        (functions, names): (&ManagedNames, &HashMap<u32, String>),
         contexts: &mut Contexts,
     ) -> io::Result<Vec<ThreadStack>> {
         let addresses = self.modules.current();
@@ -168,7 +173,13 @@ impl InspectedProcess {
             let work = contexts.describe(seen.context);
             let lock = addresses.runtimes.first().filter(|_| seen.holds_lock);
             let lock = lock.map(|runtime| runtime.language.lock_name());
-            let thread = ThreadStack { work, lock, ..self.thread(tid, seen.activity, &outcome) };
+            let runtime_name = seen.inner_tid.and_then(|tid| names.get(&tid).cloned());
+            let thread = ThreadStack {
+                work,
+                lock,
+                runtime_name,
+                ..self.thread(tid, seen.activity, &outcome)
+            };
             unwound.push((thread, stack));
         }
         name(unwound, functions, &addresses)
@@ -206,6 +217,7 @@ impl InspectedProcess {
             tid,
             call: seen.call(self.pid, |avma| self.modules.current().lock_at(avma)),
             wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
+            runtime_name: None,
             lock: None,
             work: None,
             frames: Vec::new(),

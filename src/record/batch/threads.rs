@@ -23,6 +23,8 @@ pub(crate) enum ThreadChange {
     Seen { key: (u32, u32), life: ThreadLife },
     /// The thread changed its name.
     Renamed { key: (u32, u32), name: String },
+    /// The program has given the thread this name in its language's runtime.
+    NamedInRuntime { key: (u32, u32), name: String },
     /// The thread exited; none of its samples follow.
     Exited { key: (u32, u32), time_ns: u64 },
 }

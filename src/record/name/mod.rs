@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use self::contexts::{ContextStats, Contexts};
 use self::jvm::JvmNames;
 use self::managed::reader::FunctionReader;
+use self::managed::thread_names::ThreadNameReader;
 use self::mapping_changes::MappingChanges;
 use crate::proc::{self, Mapping};
 use crate::record::batch::Batch;
@@ -45,6 +46,8 @@ pub(crate) struct Namer<'a> {
     pub(crate) contexts: &'a mut Contexts,
     /// Reads the functions of runtimes.
     functions: FunctionReader,
+    /// Reads the names of threads in runtimes.
+    thread_names: ThreadNameReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
     refresh: Periodic,
@@ -104,6 +107,7 @@ impl<'a> Namer<'a> {
             jvm,
             contexts,
             functions: FunctionReader::default(),
+            thread_names: ThreadNameReader::default(),
             addresses: attached.modules().current(),
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
@@ -216,6 +220,13 @@ impl<'a> Namer<'a> {
     pub(crate) fn read_functions(&mut self, batch: &mut Batch, pid: i32) {
         if !self.has_left {
             self.functions.read(batch, &self.addresses.runtimes, pid);
+        }
+    }
+
+    /// Reads the names of threads that are new, or whose names may have changed.
+    pub(crate) fn read_thread_names(&mut self, batch: &mut Batch, pid: i32, store: &Store) {
+        if !self.has_left {
+            self.thread_names.read(batch, &self.addresses.runtimes, (pid, &store.threads));
         }
     }
 

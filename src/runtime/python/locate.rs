@@ -8,7 +8,7 @@ use traceprof_abi::runtime::python::PythonLayout;
 
 use super::code::CodeReader;
 use super::exports::PythonExports;
-use super::objects::Objects;
+use super::objects::PythonObjects;
 use super::offsets::{Structures, structures};
 use super::published::{NotPublished, published};
 use super::text::Texts;
@@ -99,7 +99,7 @@ impl PythonExports {
             |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
         let Structures { code, text, references, lines, .. } = *found;
         let texts = Texts { offsets: text, references, kind: here(self.text_type) };
-        let objects = Objects {
+        let objects = PythonObjects {
             offsets: found.objects,
             texts,
             dict_type: here(self.dict_type),

@@ -4,6 +4,8 @@
 //! - The process runs meanwhile, so what is read may be torn. Types are checked where they are
 //!   known, and lengths always. The caller reads again what must not be wrong.
 
+use std::cell::Cell;
+
 use super::offsets::{InstanceDict, KeyTable, ObjectOffsets};
 use super::text::Texts;
 use crate::runtime::memory::{self, MemoryPiece, TargetMemory};
@@ -27,7 +29,7 @@ const VALUES: u64 = 40;
 /// Maximum number of entries of a dictionary that is read.
 const ENTRIES_MAX: u64 = 1 << 16;
 /// Maximum number of values apart from their keys.
-const VALUES_MAX: usize = 64;
+const VALUES_MAX: usize = 1024;
 /// Maximum size of an object with its attributes behind it.
 const OBJECT_MAX: u64 = 1 << 12;
 
@@ -44,7 +46,7 @@ pub(super) struct Entry {
 
 /// What is known of the objects of one interpreter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Objects {
+pub(super) struct PythonObjects {
     pub(super) offsets: ObjectOffsets,
     pub(super) texts: Texts,
     /// The addresses of the types of dictionaries and of numbers, or 0 if they are unknown.
@@ -55,26 +57,35 @@ pub(super) struct Objects {
 /// Reads objects of a process.
 #[derive(Clone, Copy)]
 pub(super) struct ObjectReader<'a> {
-    pub(super) objects: &'a Objects,
+    pub(super) objects: &'a PythonObjects,
     pub(super) memory: &'a dyn TargetMemory,
+    /// The number of reads after which nothing is read any more.
+    pub(super) reads_left: &'a Cell<u32>,
 }
 
 impl ObjectReader<'_> {
     /// Returns the word at an offset from an address.
     pub(super) fn word(&self, base: u64, offset: u64) -> Option<u64> {
         let avma = base.checked_add(offset)?;
+        self.count()?;
         (base != 0 && avma.is_multiple_of(8)).then(|| memory::word(self.memory, avma))?
     }
 
     /// Returns a string.
     pub(super) fn text(&self, avma: u64) -> Option<String> {
+        self.count()?;
         self.objects.texts.read(self.memory, avma)
+    }
+
+    fn count(&self) -> Option<()> {
+        self.reads_left.set(self.reads_left.get().checked_sub(1)?);
+        Some(())
     }
 
     /// Returns a number that fits into 32 bits and is not negative.
     pub(super) fn number(&self, avma: u64) -> Option<u32> {
         const DIGIT: u32 = 30;
-        let Objects { offsets, number_type, .. } = *self.objects;
+        let PythonObjects { offsets, number_type, .. } = *self.objects;
         if number_type != 0 && self.word(avma, TYPE)? != number_type {
             return None;
         }

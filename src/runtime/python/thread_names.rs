@@ -8,18 +8,24 @@
 //!   that has exited may still be in the dictionary, and another thread may have its thread pointer.
 //! - The object, its attributes and the name are read twice, and must be the same.
 
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::mem;
 
 use traceprof_abi::context::possible_tids;
 
-use super::objects::{Entry, ObjectReader, Objects};
+use super::objects::{Entry, ObjectReader, PythonObjects};
 use super::offsets::ThreadOffsets;
 use crate::runtime::memory::TargetMemory;
 
 const INTERPRETERS_MAX: usize = 64;
 /// Maximum number of threads of an interpreter whose objects are looked at.
 const THREADS_MAX: usize = 4096;
+/// Maximum number of reads for one call. A thread takes about twenty.
+const READS_MAX: u32 = 1 << 17;
 /// Maximum number of keys that are looked at for one.
 const KEYS_MAX: usize = 8192;
 
@@ -49,7 +55,7 @@ pub(in crate::runtime) struct ThreadDirectory {
     pub(super) offsets: ThreadOffsets,
     /// The address of the runtime's state.
     pub(super) runtime: u64,
-    pub(super) objects: Objects,
+    pub(super) objects: PythonObjects,
 }
 
 /// Reads the names of threads, and remembers where keys were found.
@@ -77,7 +83,7 @@ impl ThreadNames {
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
         let ThreadDirectory { offsets, runtime, objects } = directory;
-        let reader = ObjectReader { objects, memory };
+        let reader = ObjectReader { objects, memory, reads_left: &Cell::new(READS_MAX) };
         let mut found = Vec::new();
         let mut interpreter = reader.word(*runtime, offsets.interpreters).unwrap_or(0);
         for _ in 0..INTERPRETERS_MAX {

@@ -215,7 +215,7 @@ fn traces_are_stored_in_columns_and_read_back() {
     let location = |svma| Location::at(method, svma);
     let locations: Vec<_> =
         (0..300).map(|svma| writer.location(&location(svma)).unwrap()).collect();
-    let thread = Thread { pid: 1, tid: 1, name: "t".into(), first_seen_ns: 0, ended_ns: None };
+    let thread = Thread { pid: 1, tid: 1, name: "t".into(), ..Thread::default() };
     let thread = writer.thread(&thread).unwrap();
     let number = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     let stack = |n: u64| -> Vec<LocationId> {

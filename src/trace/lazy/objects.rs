@@ -173,17 +173,24 @@ impl<'a> StoredObjects<'a> {
         let mut threads = Vec::new();
         for id in 0..self.thread_count()? {
             let object = self.object(Kind::Thread, id)?;
-            let Some(Neutral::Thread { tid, pid, name, first_seen, ended, .. }) = object else {
+            let Some(Neutral::Thread { tid, pid, name, first_seen, ended, runtime_name, .. }) =
+                object
+            else {
                 threads.push(Thread { name: LOST.to_owned(), ..Thread::default() });
                 continue;
             };
-            let known = match names.get(&name) {
-                Some(known) => String::clone(known),
-                None => names.entry(name).or_insert(self.string(name)?).clone(),
+            let mut named = |id: u32| -> LazyResult<String> {
+                let known = match names.get(&id) {
+                    Some(known) => String::clone(known),
+                    None => names.entry(id).or_insert(self.string(id)?).clone(),
+                };
+                memory::note(known.len() as u64)?;
+                Ok(known)
             };
-            memory::note(known.len() as u64)?;
-            let ended_ns = (ended != u64::MAX).then_some(ended);
-            threads.push(Thread { pid, tid, name: known, first_seen_ns: first_seen, ended_ns });
+            let name = named(name)?;
+            let runtime_name = runtime_name.checked_sub(1).map(named).transpose()?;
+            let (first_seen_ns, ended_ns) = (first_seen, (ended != u64::MAX).then_some(ended));
+            threads.push(Thread { pid, tid, name, runtime_name, first_seen_ns, ended_ns });
         }
         Ok(threads)
     }

@@ -244,6 +244,14 @@ impl TraceSeries {
         own.map_or(Ok(()), |own| self.writer.rename_thread(own, name))
     }
 
+    /// See [`TraceWriter::set_runtime_name`].
+    pub fn set_runtime_name(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
+        let Some(parts) = &mut self.parts else { return self.writer.set_runtime_name(id, name) };
+        parts.objects.set_runtime_name(id, name)?;
+        let own = parts.part.known_thread(id.0);
+        own.map_or(Ok(()), |own| self.writer.set_runtime_name(own, name))
+    }
+
     /// See [`TraceWriter::thread_exit`].
     pub fn thread_exit(&mut self, id: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.thread_exit(id, time_ns) };

@@ -169,6 +169,13 @@ impl SeriesObjects {
         Ok(())
     }
 
+    pub(super) fn set_runtime_name(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
+        let unknown = TraceError::UnknownId { kind: "thread", id: id.0 };
+        let thread = self.threads.get_mut(&id.0).ok_or(unknown)?;
+        thread.runtime_name = Some(name.to_owned());
+        Ok(())
+    }
+
     /// Removes a thread that exited: no later part has it.
     pub(super) fn end_thread(&mut self, id: ThreadId) {
         self.threads.remove(&id.0);

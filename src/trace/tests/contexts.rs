@@ -125,6 +125,7 @@ fn a_later_field_after_the_root_is_skipped() {
             name: 0,
             first_seen: 0,
             ended: u64::MAX,
+            runtime_name: 0,
         },
     ] {
         object.encode(&mut neutral);

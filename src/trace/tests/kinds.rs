@@ -58,6 +58,9 @@ fn described(path: &Path) -> Vec<(u64, Vec<Place>)> {
     let loaded = load(path).unwrap();
     assert_eq!(loaded.locations, objects.locations);
     assert_eq!(loaded.methods, objects.methods);
+    let named = Thread { runtime_name: Some(NAME.to_owned()), ..thread(1) };
+    assert!(loaded.threads.iter().all(|it| *it.thread() == named));
+    assert!(trace.threads().iter().all(|it| it.thread == named));
     let mut stacks = Vec::new();
     trace
         .for_each_sample(&Window::default(), &mut |_, sample, stack| {
@@ -86,6 +89,9 @@ fn parts_in(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// The name of the thread in its language's runtime.
+const NAME: &str = "größe";
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -103,6 +109,7 @@ proptest! {
         let plan = SeriesPlan { name, rotate_after, keep: None, ring: None };
         let mut series = TraceSeries::create(plan, options(compress)).unwrap();
         let id = series.thread(&thread(1)).unwrap();
+        series.set_runtime_name(id, NAME).unwrap();
         let mut expected = Vec::new();
         for (number, stack) in stacks.iter().enumerate() {
             let (ids, places) = intern(&mut series, stack);

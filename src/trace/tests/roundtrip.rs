@@ -223,7 +223,9 @@ fn every_object_survives() {
     let first = writer.thread(&thread(9)).unwrap();
     let second = writer.thread(&thread(9)).unwrap();
     assert_ne!(first, second);
+    writer.set_runtime_name(second, "other").unwrap();
     writer.rename_thread(second, "renamed").unwrap();
+    writer.set_runtime_name(second, "größe").unwrap();
     let trace_of = |trace_id, stack: &[LocationId], end_reason| CallTrace {
         trace_id,
         stack: stack.to_vec(),
@@ -252,7 +254,8 @@ fn every_object_survives() {
     assert_eq!(trace.locations, [outer, inlined]);
     assert_eq!(trace.mapped, [mapped]);
     assert_eq!(trace.threads[0].thread(), &Thread { ended_ns: Some(99), ..thread(9) });
-    assert_eq!(trace.threads[1].thread(), &Thread { name: "renamed".into(), ..thread(9) });
+    let (name, runtime_name) = ("renamed".into(), Some("größe".into()));
+    assert_eq!(trace.threads[1].thread(), &Thread { name, runtime_name, ..thread(9) });
     assert_eq!(trace.threads[1].id(), second);
 }
 

@@ -119,7 +119,15 @@ fn referring(number: u32) -> Vec<u8> {
     let mut neutral = Vec::new();
     for object in [
         Neutral::String { id: 0, text: "pipe".into() },
-        Neutral::Thread { id: 0, tid: 1, pid: 1, name: 0, first_seen: 0, ended: u64::MAX },
+        Neutral::Thread {
+            id: 0,
+            tid: 1,
+            pid: 1,
+            name: 0,
+            first_seen: 0,
+            ended: u64::MAX,
+            runtime_name: 0,
+        },
     ] {
         object.encode(&mut neutral);
     }

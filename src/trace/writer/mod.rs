@@ -211,8 +211,10 @@ impl TraceWriter {
     /// [`Self::thread_exit`] records the exit.
     pub fn thread(&mut self, t: &Thread) -> Result<ThreadId, TraceError> {
         let id = self.threads.next_id()?;
-        let name = self.objects.tables.string(&t.name)?;
-        let object = self.threads.add(id, t, name);
+        let tables = &mut self.objects.tables;
+        let name = tables.string(&t.name)?;
+        let in_runtime = t.runtime_name.as_deref().map(|name| tables.string(name)).transpose()?;
+        let object = self.threads.add(id, t, (name, in_runtime));
         self.objects.push(&object);
         self.write_full_frame()?;
         Ok(id)
@@ -223,6 +225,15 @@ impl TraceWriter {
         self.threads.get(id)?;
         let name = self.objects.tables.string(name)?;
         let object = self.threads.rename(id, name)?;
+        self.objects.push(&object);
+        self.write_full_frame()
+    }
+
+    /// Sets the name that a thread has in its language's runtime.
+    pub fn set_runtime_name(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
+        self.threads.get(id)?;
+        let name = self.objects.tables.string(name)?;
+        let object = self.threads.set_runtime_name(id, name)?;
         self.objects.push(&object);
         self.write_full_frame()
     }

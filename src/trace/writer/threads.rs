@@ -42,9 +42,16 @@ impl LiveThreads {
         next_id(self.ever as usize).map(ThreadId)
     }
 
-    /// Adds the thread with this id, and returns it as an object; `name` is the id of its name.
-    pub(super) fn add(&mut self, id: ThreadId, thread: &Thread, name: u32) -> Neutral {
-        let state = ThreadState::new(id.0, thread, name);
+    /// Adds the thread with this id, and returns it as an object. The names are the ids of its name
+    /// and of its name in its language's runtime.
+    pub(super) fn add(
+        &mut self,
+        id: ThreadId,
+        thread: &Thread,
+        (name, runtime_name): (u32, Option<u32>),
+    ) -> Neutral {
+        let mut state = ThreadState::new(id.0, thread, name);
+        runtime_name.into_iter().for_each(|name| state.set_runtime_name(name));
         let object = state.object(None);
         self.by_id.insert(id.0, state);
         self.ever += 1;
@@ -60,6 +67,17 @@ impl LiveThreads {
     pub(super) fn rename(&mut self, thread: ThreadId, name: u32) -> Result<Neutral, TraceError> {
         let state = self.by_id.get_mut(&thread.0).ok_or(unknown(thread))?;
         state.rename(name);
+        Ok(state.object(None))
+    }
+
+    /// Sets the name of a thread in its language's runtime, and returns the thread as an object.
+    pub(super) fn set_runtime_name(
+        &mut self,
+        thread: ThreadId,
+        name: u32,
+    ) -> Result<Neutral, TraceError> {
+        let state = self.by_id.get_mut(&thread.0).ok_or(unknown(thread))?;
+        state.set_runtime_name(name);
         Ok(state.object(None))
     }
 

@@ -53,7 +53,7 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
 fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Option<String> {
     let is_shown = with_thread || processes.are_several_shown();
     let process = processes.label(thread.pid).filter(|_| is_shown).map(|label| frame(&label));
-    let name = with_thread.then(|| frame(&escaped(&thread.name)));
+    let name = with_thread.then(|| frame(&escaped(thread.shown_name())));
     let frames: Vec<String> = process.into_iter().chain(name).collect();
     (!frames.is_empty()).then(|| frames.join(";"))
 }

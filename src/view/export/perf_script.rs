@@ -48,7 +48,7 @@ pub(super) fn write(
 /// Readers use the first number as the id, so the name is one word. They read a line that starts
 /// with `#` as a comment.
 fn head(thread: &Thread) -> String {
-    let name = one_word(&escaped(&thread.name));
+    let name = one_word(&escaped(thread.shown_name()));
     let name = match name.as_str() {
         "" => "[unnamed]".to_owned(),
         _ if name.starts_with('#') => format!("_{name}"),

@@ -102,7 +102,7 @@ fn threads(gathered: &PageSamples<'_>) -> Vec<Value> {
             again => format!("{}.{again}", thread.tid),
         };
         *life += 1;
-        let name = escaped(&thread.name);
+        let name = escaped(thread.shown_name());
         json!({ "id": id, "pid": thread.pid, "name": name, "idle": shown.idle })
     };
     gathered.threads.iter().map(of).collect()

@@ -182,7 +182,11 @@ impl ProfileWriter<'_> {
 
 fn thread(profile: &ThreadProfile) -> Json {
     let thread = &profile.thread;
-    json!({ "pid": thread.pid, "tid": thread.tid, "name": thread.name })
+    let mut object = json!({ "pid": thread.pid, "tid": thread.tid, "name": thread.shown_name() });
+    if thread.runtime_name.is_some() {
+        object["comm"] = json!(thread.name);
+    }
+    object
 }
 
 /// Returns the kind of a step.

@@ -328,7 +328,10 @@ fn lock(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
         Mode::Cpu => format!("{name} was held in {share:.1} % of the CPU time"),
         Mode::Wall => {
             let [held, waited] = [held, totals.waited].map(|it| wall_seconds(it.weight));
-            format!("threads held {name} for {held} s and waited {waited} s for it")
+            match totals.waited.weight {
+                0 => format!("threads held {name} for {held} s"),
+                _ => format!("threads held {name} for {held} s and waited {waited} s for it"),
+            }
         }
     })
 }

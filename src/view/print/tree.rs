@@ -89,7 +89,7 @@ pub(in crate::view) fn idle_threads<'a>(
     write!(out, "\n{} without a sample:", counted(threads.len() as u64, "thread"))?;
     let mut pools: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for thread in threads {
-        pools.entry(stem(&thread.name)).or_default().push(&thread.name);
+        pools.entry(stem(thread.shown_name())).or_default().push(thread.shown_name());
     }
     for (stem, names) in pools {
         let is_one = names.iter().all(|name| *name == names[0]);

@@ -157,21 +157,23 @@ fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfil
     let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
     for profile in threads {
         let thread = &profile.thread;
-        let key = (thread.pid, thread.pid == thread.tid, stem(&thread.name));
+        let key = (thread.pid, thread.pid == thread.tid, stem(thread.shown_name()));
         pools.entry(key).or_default().push(*profile);
     }
     let mut pools: Vec<_> = pools.into_iter().collect();
     pools.sort_by_key(|(_, threads)| threads.first().map(heaviest));
     let titled = |((pid, _, stem), threads): ((u32, bool, &str), Vec<&'a ThreadProfile>)| {
         let first = threads[0];
-        let title = match threads.iter().any(|other| other.thread.name != first.thread.name) {
-            _ if threads.len() == 1 => first.title(),
-            differ => {
-                let (name, star) = if differ { (stem, "*") } else { (&*first.thread.name, "") };
-                let name = escaped(name);
-                format!("pool \"{name}{star}\" ({} threads) of process {pid}", threads.len())
-            }
-        };
+        let title =
+            match threads.iter().any(|it| it.thread.shown_name() != first.thread.shown_name()) {
+                _ if threads.len() == 1 => first.title(),
+                differ => {
+                    let (name, star) =
+                        if differ { (stem, "*") } else { (first.thread.shown_name(), "") };
+                    let name = escaped(name);
+                    format!("pool \"{name}{star}\" ({} threads) of process {pid}", threads.len())
+                }
+            };
         (title, threads)
     };
     pools.into_iter().map(titled).collect()

@@ -43,7 +43,7 @@ impl ThreadProfile {
     /// Returns the title of the thread, escaped for display.
     pub(in crate::view) fn title(&self) -> String {
         let thread = &self.thread;
-        let name = escaped(&thread.name);
+        let name = escaped(thread.shown_name());
         let process = if thread.pid == thread.tid {
             String::new()
         } else {

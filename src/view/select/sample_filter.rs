@@ -92,10 +92,7 @@ impl SampleFilter {
 
     /// Returns whether the filter keeps only a part of the measured time.
     pub fn is_narrow(&self) -> bool {
-        self.is_of_waits()
-            || self.holders
-            || !self.context.is_empty()
-            || !self.stacks.is_empty()
+        self.is_of_waits() || self.holders || !self.context.is_empty() || !self.stacks.is_empty()
     }
 
     /// Returns whether the filter needs wall clock time.

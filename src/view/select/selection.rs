@@ -305,7 +305,9 @@ fn seconds(ns: u64) -> String {
 }
 
 fn is_called(thread: &Thread, pattern: &str) -> bool {
-    pattern.parse() == Ok(thread.tid) || matches(pattern, &thread.name)
+    pattern.parse() == Ok(thread.tid)
+        || matches(pattern, thread.shown_name())
+        || matches(pattern, &thread.name)
 }
 
 /// Returns whether a thread belongs to a process with this id, or with this name of its first
@@ -343,7 +345,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Lists threads in a message, at most [`NAMED_MAX`].
 fn named<'a>(threads: impl Iterator<Item = &'a Thread>) -> String {
     let all: Vec<&Thread> = threads.collect();
-    let some = all.iter().take(NAMED_MAX).map(|thread| format!("{} {:?}", thread.tid, thread.name));
+    let some = all
+        .iter()
+        .take(NAMED_MAX)
+        .map(|thread| format!("{} {:?}", thread.tid, thread.shown_name()));
     let some = some.collect::<Vec<_>>().join(", ");
     match all.len() {
         0 => "none".to_owned(),

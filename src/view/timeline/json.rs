@@ -59,7 +59,10 @@ pub(super) fn window(
 /// Returns the object of a thread with its selected samples.
 pub(super) fn thread(summary: &ThreadSummary, all: SampleShare) -> Map<String, Json> {
     let mut object = of_thread("thread", summary);
-    object.insert("name".to_owned(), json!(summary.thread.name));
+    object.insert("name".to_owned(), json!(summary.thread.shown_name()));
+    if summary.thread.runtime_name.is_some() {
+        object.insert("comm".to_owned(), json!(summary.thread.name));
+    }
     object.insert("samples".to_owned(), json!(all.samples));
     object.insert("weight".to_owned(), json!(all.weight));
     object
@@ -206,9 +209,11 @@ impl ObjectWriter<'_> {
                 ("root_span", json!(context.root.map(|id| id.to_string()))),
                 ("tags", Json::Object(tags)),
                 ("inferred", json!(sample.flags & CARRIED != 0)),
-                ("holds_lock", json!(holds_lock(sample))),
             ],
         );
+        if holds_lock(sample) {
+            object.insert("holds_lock".to_owned(), json!(true));
+        }
         Ok(())
     }
 }

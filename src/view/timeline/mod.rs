@@ -308,7 +308,8 @@ impl ThreadWalk<'_> {
     fn title(&self, out: &mut dyn Write) -> io::Result<()> {
         let thread = &self.thread.thread;
         let number = u64::from(self.thread.id.0) + 1;
-        let mut title = format!("# Thread {number} ({}, tid {}", escaped(&thread.name), thread.tid);
+        let mut title =
+            format!("# Thread {number} ({}, tid {}", escaped(thread.shown_name()), thread.tid);
         if self.shared.names_processes {
             title.push_str(&format!(" of process {}", thread.pid));
         }

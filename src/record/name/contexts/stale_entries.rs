@@ -40,7 +40,7 @@ impl StaleEntries {
                         self.entries.extend([tid, inner_tid].map(|tid| (tid, (*key, context))));
                     }
                 }
-                ThreadChange::Renamed { .. } => {}
+                ThreadChange::Renamed { .. } | ThreadChange::NamedInRuntime { .. } => {}
             }
         }
     }

@@ -9,3 +9,4 @@ pub(crate) mod locations;
 pub(crate) mod mixed;
 pub(crate) mod order;
 pub(crate) mod reader;
+pub(crate) mod thread_names;

@@ -244,7 +244,8 @@ impl LocationReader {
         };
         stats.read += 1;
         stats.unsearched += u64::from(!managed.is_searched);
-        let location = ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
+        let location =
+            ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
         let location = Arc::new(location);
         let (fingerprint, block) = (Some(fingerprint), history.block);
         LocationRead::New(KnownLocation { location, at, fingerprint, managed, block })
@@ -362,7 +363,8 @@ impl LocationReader {
         stack.frames.extend(&managed.words);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
-        let location = ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
+        let location =
+            ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
         let location = Arc::new(location);
         let fingerprint = fingerprint.is_complete().then_some(fingerprint);
         Some(KnownLocation { location, at, fingerprint, managed, block })

@@ -288,6 +288,11 @@ impl ThreadList {
         changes.push(ThreadChange::Seen { key, life: announced });
     }
 
+    /// Returns the id of the process as the target sees it.
+    pub(super) fn inner_pid(&self) -> u32 {
+        self.inner_pid
+    }
+
     /// Returns whether the process is known to have executed another program, or to be exiting.
     pub(super) fn is_program_gone(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::is_gone)

@@ -65,6 +65,15 @@ pub(crate) struct Usage {
     pub(crate) cpu_ns: u64,
 }
 
+/// A thread that is alive and may get a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NamedThread {
+    /// The key of its samples.
+    pub(crate) key: ThreadKey,
+    /// The thread id as the target sees it.
+    pub(crate) inner_tid: u32,
+}
+
 /// Counts of threads and slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ThreadMetrics {
@@ -216,6 +225,25 @@ impl Registry {
         let now_ns = proc::task_cpu_or_ticks_ns(self.list.pid, life.tid).ok()?;
         let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
         Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
+    }
+
+    /// Returns the threads that are alive, and that the writer thread knows.
+    pub(crate) fn announced(&self) -> impl Iterator<Item = NamedThread> {
+        let alive = self.list.lives.alive();
+        let announced = alive.filter(|(_, life)| life.is_announced && life.inner != 0);
+        announced.map(|(number, life)| NamedThread { key: (number, 0), inner_tid: life.inner })
+    }
+
+    /// Returns the id of the process as the target sees it.
+    pub(crate) fn inner_pid(&self) -> u32 {
+        self.list.inner_pid()
+    }
+
+    /// Returns whether the thread with this key is alive now, and no other one with its id.
+    pub(crate) fn is_still(&self, key: ThreadKey) -> bool {
+        let Some(life) = self.list.lives.get(key.0) else { return false };
+        let stat = proc::task_stat(self.list.pid, life.tid);
+        stat.is_ok_and(|stat| life.is_of(stat.start_time))
     }
 
     /// Returns whether the owner of a hazard ([`hazard::owner`]) is gone: its slot has another

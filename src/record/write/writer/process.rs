@@ -22,7 +22,8 @@ use crate::record::target::modules::AddressMap;
 use crate::record::write::writer::WrittenTotals;
 use crate::record::write::writer::backlog::{Backlog, WaitingBatch};
 use crate::trace::{
-    LOCK_HOLDERS,    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceSeries, Value,
+    LOCK_HOLDERS, LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError,
+    TraceSeries, Value,
 };
 
 /// The resolved stack of a call trace.
@@ -278,6 +279,11 @@ impl WriterProcess {
                     writer.rename_thread(*id, name)?;
                 }
             }
+            ThreadChange::NamedInRuntime { key, name } => {
+                if let Some(id) = self.threads.get(key) {
+                    writer.set_runtime_name(*id, name)?;
+                }
+            }
             ThreadChange::Exited { key, time_ns } => {
                 if let Some(id) = self.threads.remove(key) {
                     self.sampled.remove(&id);
@@ -296,7 +302,7 @@ impl WriterProcess {
     ) -> Result<(), TraceError> {
         let (inner_pid, inner_tid) = life.inner;
         let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
-        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ended_ns: None };
+        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ..Thread::default() };
         let id = writer.thread(&thread)?;
         self.threads.insert(key, id);
         if (inner_pid, inner_tid) != (pid, tid) {

@@ -102,7 +102,7 @@ impl FirefoxBuilder<'_> {
         let mut thread = tables.thread;
         let named = &summary.thread;
         let since = |time_ns: u64| milliseconds(time_ns.saturating_sub(self.begin_ns));
-        thread.name = escaped(&named.name).into_owned();
+        thread.name = escaped(named.shown_name()).into_owned();
         thread.is_main_thread = named.pid == named.tid;
         thread.pid = named.pid.to_string();
         thread.tid = match life {

@@ -143,7 +143,7 @@ impl<'a> PprofBuilder<'a> {
 
     fn thread_labels(&mut self, profile: &ThreadProfile) -> Vec<Label> {
         let thread = &profile.thread;
-        let name = self.text("thread", &escaped(&thread.name));
+        let name = self.text("thread", &escaped(thread.shown_name()));
         let mut labels = vec![name, self.number("tid", thread.tid), self.number("pid", thread.pid)];
         if self.processes.are_several()
             && let Some(process) = self.processes.name(thread.pid).map(str::to_owned)
