@@ -3,9 +3,11 @@
 
 mod callers;
 mod deep;
+mod gil;
 mod hostile;
 mod lockstep;
 mod recorded;
+mod thread_names;
 mod witness;
 
 use std::time::Duration;
