@@ -192,6 +192,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate 
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Add file and line to every call'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads, too (wall-clock time)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Follow the trace until its recording ends'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write JSON instead of text'
@@ -218,6 +219,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Make the thread\'s name the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l annotate -d 'Mark functions by the kind of their code'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
@@ -237,6 +239,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s X -l exclud
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l open -d 'Open the page in a browser (xdg-open)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Number of changes to print' -r
@@ -265,6 +268,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-tag -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l paths -d 'Compare every path from the root, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Write one JSON object, as --format json'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l native-frames -d 'Show the native frames of interpreters, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -l json -d 'Write one JSON object'

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! - A name is returned only if its object says that it is of that thread: an object of a thread
-//!   that has exited may still be in the dictionary, and another thread may have its thread pointer.
+//!   that has exited may still be in the dictionary, and another thread may have taken its thread
+//!   pointer.
 //! - The object, its attributes and the name are read twice, and must be the same.
 
 #[cfg(test)]
