@@ -128,6 +128,26 @@ unpack_wheel() {
     touch "$directory/.$name-$version"
 }
 
+# unpack_py_spy DIRECTORY: a profiler of Python to compare with.
+unpack_py_spy() {
+    unpack_wheel py-spy 0.4.3 8a4277225f470d394a85cca0cdd944bef87f0097b6f20150a6dd3ac2e92806b8 "$1"
+}
+
+# install_python_packages DIRECTORY: programs of Python to record, for Debian 12's interpreter.
+install_python_packages() {
+    local name version sum
+    while read -r name version sum; do
+        unpack_wheel "$name" "$version" "$sum" "$1/$name" --implementation cp \
+            --python-version 3.11 --platform manylinux2014_x86_64
+    done <<'END'
+gunicorn 23.0.0 ec400d38950de4dfd418cff8328b2c8faed0edb0d517d3394e457c317908ca4d
+packaging 24.2 09abb1bccd265c01f4a3aa3f7a7db064b36514d2cba19a2f694fe6150451a759
+numpy 1.26.4 666dbfb6ec68962c033a450943ded891bed2d54e6755e35e5835d63f4f6931d5
+sympy 1.13.3 54612cf55a62755ee71824ce692986f23c88ffa77207b30c1368eda4a7060f73
+mpmath 1.3.0 a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c
+END
+}
+
 # install_pythons DIRECTORY: interpreters of the versions that Debian 12 lacks, each in a directory of
 # its own that tests/common/python.rs knows. No registry has 3.8 as a whole.
 install_pythons() {
