@@ -81,6 +81,13 @@ impl Python {
         Some(Self { minor, build: Build::Usual, program, unpacked: None })
     }
 
+    /// Returns an interpreter of a version that is installed with all its modules, and for which
+    /// wheels are made.
+    pub(crate) fn installed(minor: Minor) -> Option<Self> {
+        let fitting = |it: &Self| it.minor == minor && it.unpacked.is_none();
+        Self::of_system().filter(fitting).or_else(|| Self::all().into_iter().find(fitting))
+    }
+
     /// Returns a command that runs a script of `tests/targets`.
     pub(crate) fn runs(&self, file: &str) -> Command {
         let mut command = self.command();

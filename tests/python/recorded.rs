@@ -1,10 +1,13 @@
 //! The Python frames of a trace.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
-use traceprof::trace::{self, FrameKind};
+use traceprof::trace::{self, FrameKind, LoadedTrace, Location};
 
+use super::functions::FunctionShares;
 use crate::common::Folded;
 
 /// A Python frame: function, file, line.
@@ -47,4 +50,29 @@ fn for_each_stack(path: &Path, visit: &mut dyn FnMut(i32, u32, Vec<Frame>)) {
             visit(tid, sample.weight, frames.collect());
         });
     }
+}
+
+/// Returns the shares of the Python functions in the samples of these times, in CLOCK_MONOTONIC.
+pub(super) fn shares_within(path: &Path, times: &[Range<Duration>]) -> FunctionShares {
+    let trace = trace::load(path).expect("a trace");
+    let mut shares = FunctionShares::new();
+    for thread in &trace.threads {
+        let tid = thread.thread().tid as i32;
+        thread.for_each_sample(&mut |sample, stack| {
+            let time = Duration::from_nanos(sample.time_ns);
+            if times.iter().any(|range| range.contains(&time)) {
+                let locations = stack.iter().map(|id| &trace.locations[id.0 as usize]);
+                let python = locations.filter(|it| it.kind == FrameKind::Python);
+                let functions: Vec<String> = python.map(|it| function(&trace, it)).collect();
+                shares.add(Some(tid), &functions, u64::from(sample.weight), 1);
+            }
+        });
+    }
+    shares
+}
+
+/// Returns a function as `name (file:line)`, with the line at which it begins.
+fn function(trace: &LoadedTrace, location: &Location) -> String {
+    let method = &trace.methods[location.method.0 as usize];
+    format!("{} ({}:{})", method.name, location.file.as_deref().unwrap_or("?"), method.line)
 }
