@@ -167,7 +167,10 @@ install_pythons() {
     # For another libc.
     install_frozen_python "$1/3.12-musl" 3.12 cp312 freeze-core 0.8.1 \
         b89dfef01e541b3e859d211bc3911919b8da84f66dec8f7c2bb910800ee1cd9a 0.27.7 musllinux_1_2_x86_64
-    unpack_debian_python "$1/3.9"
+    # Debian's own builds, which are stripped.
+    unpack_debian_python "$1/3.9" 3.9 bullseye libssl1.1 libffi7 libmpdec3
+    unpack_debian_python "$1/3.13-debian" 3.13 trixie libc6 libexpat1 zlib1g libssl3t64 libffi8
+    unpack_debian_python "$1/3.14-debian" 3.14 forky libc6 libexpat1 zlib1g libssl3t64 libffi8 libzstd1
 }
 
 # install_frozen_python DIRECTORY PYTHON ABI NAME VERSION SHA256 LIBRARY [PLATFORM]: an interpreter for
@@ -205,34 +208,37 @@ install_frozen_python() {
     rm -r "$scratch"
 }
 
-# unpack_debian_python DIRECTORY: the interpreter of Debian 11, which runs on later systems, too.
+# unpack_debian_python DIRECTORY VERSION SUITE PACKAGE...: the interpreter of another Debian, with these
+# packages. One with libc6 runs by the loader of that.
 unpack_debian_python() {
-    local directory=$1 scratch archive apt
-    if [[ -e "$directory/usr/bin/python3.9" ]] || ! command -v apt-get >/dev/null 2>&1; then
+    local directory=$1 version=$2 suite=$3 scratch archive apt package
+    if [[ -e "$directory/usr/bin/python$version" ]] || ! command -v apt-get >/dev/null 2>&1; then
         return
     fi
-    echo "unpacking: python3.9 of Debian 11" >&2
+    echo "unpacking: python$version of Debian's $suite" >&2
     # The archive of this system.
+    # shellcheck disable=SC2016 # apt-get expands it
     archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | sort -u | head -n 1)
     scratch=$(mktemp -d)
     mkdir -p "$scratch"/{lists,cache/archives}/partial "$scratch/packages"
     touch "$scratch/status"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-        "$archive bullseye main" >"$scratch/sources.list"
+        "$archive $suite main" >"$scratch/sources.list"
     # None of the system's package lists change.
     apt=(apt-get -qq -o "Dir::Etc::SourceList=$scratch/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$scratch/lists" -o "Dir::Cache=$scratch/cache"
         -o "Dir::State::Status=$scratch/status" -o APT::Sandbox::User=root
         -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
-    if "${apt[@]}" update && (cd "$scratch/packages" && "${apt[@]}" download python3.9-minimal \
-        libpython3.9-minimal libpython3.9-stdlib libssl1.1 libffi7 libmpdec3); then
-        local package
+    if "${apt[@]}" update && (cd "$scratch/packages" && "${apt[@]}" download "python$version-minimal" \
+        "libpython$version-minimal" "libpython$version-stdlib" "${@:4}"); then
+        rm -rf "$directory.partial"
         for package in "$scratch"/packages/*.deb; do
             dpkg-deb -x "$package" "$directory.partial"
         done
+        rm -rf "$directory.partial"/usr/{share,lib/x86_64-linux-gnu/gconv}
         mv "$directory.partial" "$directory"
     else
-        echo "not to be had: python3.9; tests that need it are skipped" >&2
+        echo "not to be had: python$version of Debian's $suite; tests that need it are skipped" >&2
     fi
     rm -r "$scratch"
 }

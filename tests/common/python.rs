@@ -7,6 +7,9 @@ use std::process::Command;
 
 use super::{Random, tool, variant};
 
+/// Where Debian's packages have libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
 /// The second part of a version, as 11 in 3.11.
 pub(crate) type Minor = u32;
 
@@ -101,7 +104,14 @@ impl Python {
 
     /// Returns a command that runs this interpreter.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.loader() {
+            Some((loader, libraries)) => {
+                let mut command = Command::new(loader);
+                command.arg("--library-path").arg(libraries).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         // The tests' own Python paths belong to another version.
         command.env_remove("PYTHONPATH").env_remove("PYTHONHOME");
         // Bytecode would be written beside the source.
@@ -117,11 +127,25 @@ impl Python {
         self.runs(&format!("python/{file}"))
     }
 
+    /// Whether the program of its processes is the interpreter, and not a loader. py-spy needs that.
+    pub(crate) fn is_own_program(&self) -> bool {
+        self.loader().is_none()
+    }
+
+    /// Returns the loader of an interpreter that has its own C library, and the folder of that.
+    fn loader(&self) -> Option<(PathBuf, PathBuf)> {
+        let libraries = self.unpacked.as_ref()?.join(LIBRARIES);
+        let loader = libraries.join("ld-linux-x86-64.so.2");
+        loader.exists().then_some((loader, libraries))
+    }
+
     /// Sets what an unpacked interpreter finds its modules and libraries with.
     fn prepare(&self, command: &mut Command, dir: &Path) {
         if self.program.starts_with(dir.join("usr")) {
             command.env("PYTHONHOME", dir.join("usr"));
-            command.env("LD_LIBRARY_PATH", dir.join("usr/lib/x86_64-linux-gnu"));
+            if self.loader().is_none() {
+                command.env("LD_LIBRARY_PATH", dir.join(LIBRARIES));
+            }
             return;
         }
         command.env("PYTHONHOME", dir.join("home"));
@@ -187,7 +211,8 @@ fn unpacked() -> Vec<Python> {
     let mut found = Vec::new();
     for name in names_in(&tools) {
         let dir = tools.join(&name);
-        let version = name.trim_end_matches("-musl").trim_end_matches('t');
+        let (number, _) = name.split_once('-').unwrap_or((&name, ""));
+        let version = number.trim_end_matches('t');
         let Some(minor) = minor_of(&format!("python{version}")) else { continue };
         let build = match name.strip_prefix(version) {
             Some("t") => Build::FreeThreaded,

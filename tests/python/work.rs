@@ -173,6 +173,7 @@ fn check(work: &Work, load: impl FnOnce(&Target) -> Option<Load>) {
 fn check_with_any(arguments: &str, functions: &[&str], has_processes: bool) {
     needs_recording!();
     let mut all = pythons();
+    all.retain(Python::is_own_program);
     if !is_long_run() && !all.is_empty() {
         all = vec![all.swap_remove(Random::new(7).below(all.len() as u64) as usize)];
     }
