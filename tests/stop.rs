@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use crate::common::{
-    Recorder, Snapshot, Target, needs_recording, scratch_dir, together, wait_until,
+    Recorder, Snapshot, Target, Trace, needs_recording, scratch_dir, together, traced, traceprof,
+    wait_until,
 };
 
 const LONG: &str = "600";
@@ -128,4 +132,49 @@ fn target_that_executes_another_program_is_no_crash() {
     assert_eq!(target.wait().code(), Some(0), "the executed program ended by itself");
     let outcome = recorder.finish().expect_code(0);
     assert!(outcome.trace.folded().total() > 200, "samples of the shell before the exec");
+}
+
+/// Runs a stopped tracee until it has set a handler for this signal, sends the signal, and lets the
+/// tracee go.
+fn send_at_the_handlers_installation(tracee: Pid, signal: Signal) {
+    let mut undelivered = None;
+    waitpid(tracee, None).expect("the stop after the exec");
+    ptrace::setoptions(tracee, ptrace::Options::PTRACE_O_TRACESYSGOOD).expect("options");
+    loop {
+        ptrace::syscall(tracee, undelivered.take()).expect("the tracee");
+        match waitpid(tracee, None).expect("a stop") {
+            WaitStatus::PtraceSyscall(_) => {
+                let registers = ptrace::getregs(tracee).expect("registers");
+                let is_sigaction = registers.orig_rax == libc::SYS_rt_sigaction as u64
+                    && registers.rdi == signal as u64
+                    && registers.rsi != 0;
+                // The entry of a call has another value there.
+                if is_sigaction && registers.rax == 0 {
+                    kill(tracee, signal).expect("a signal");
+                    ptrace::detach(tracee, None).expect("detach");
+                    return;
+                }
+            }
+            WaitStatus::Stopped(_, other) => undelivered = Some(other),
+            other => panic!("no handler for {signal}: {other:?}"),
+        }
+    }
+}
+
+/// The recorder went on for ever then.
+#[test]
+fn signal_that_comes_while_its_handler_is_installed_ends_the_recording() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let command = traced(traceprof(&["record", "--duration", LONG, "--pid", &pid]));
+        let mut recorder = Recorder::spawn(command, Trace::new());
+        send_at_the_handlers_installation(Pid::from_raw(recorder.pid()), signal);
+        let has_ended = wait_until(Duration::from_secs(60), || recorder.has_exited());
+        assert!(has_ended, "{signal} is lost");
+        recorder.finish();
+    }
+    target.goes_on_and_ends_by_itself();
 }

@@ -79,3 +79,10 @@ pub(crate) fn with_descriptors((soft, hard): (u64, u64), mut command: Command) -
     unsafe { command.pre_exec(limit) };
     command
 }
+
+/// Returns the command as a tracee of the thread that spawns it.
+pub(crate) fn traced(mut command: Command) -> Command {
+    // SAFETY: the closure only makes a system call.
+    unsafe { command.pre_exec(|| Ok(nix::sys::ptrace::traceme()?)) };
+    command
+}

@@ -24,7 +24,9 @@ pub(crate) use host::{
     Random, child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
     seed, timers, unprivileged_obstacle,
 };
-pub(crate) use jail::{ERRNO, KILL, with_descriptors, without, without_argument, without_perf};
+pub(crate) use jail::{
+    ERRNO, KILL, traced, with_descriptors, without, without_argument, without_perf,
+};
 pub(crate) use maker::Maker;
 pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};

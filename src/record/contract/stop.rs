@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::SIGXFSZ;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::{flag, low_level};
 
@@ -44,8 +45,21 @@ impl Signals {
             return Ok(signals.clone());
         }
         let signals = Self { requested: Arc::new(Requested::new()), save: Arc::default() };
+        // A handler ignores a signal that comes before its installation is complete.
+        let mut held_back = SigSet::empty();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR2] {
+            held_back.add(signal);
+        }
+        let mask = held_back.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let installed = signals.install();
+        mask.thread_set_mask()?;
+        installed?;
+        Ok(taken.insert(signals).clone())
+    }
+
+    fn install(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let requested = Arc::clone(&signals.requested);
+            let requested = Arc::clone(&self.requested);
             let handler = move || {
                 if requested.is_repeated() {
                     if let Some(act) = LAST_ACT.get() {
@@ -62,8 +76,7 @@ impl Signals {
         // Without SIGXFSZ, a write beyond the file size limit returns an ordinary error. The signal
         // gets an empty handler, because a started program would inherit an ignored signal.
         flag::register(SIGXFSZ, Arc::default())?;
-        flag::register(SIGUSR2, Arc::clone(&signals.save))?;
-        Ok(taken.insert(signals).clone())
+        flag::register(SIGUSR2, Arc::clone(&self.save)).map(drop)
     }
 }
 
