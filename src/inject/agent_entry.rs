@@ -14,6 +14,7 @@ use super::arch;
 use super::data_segment::AttachedData;
 use super::error::InjectError;
 use super::plan::AttachPlan;
+use super::preflight::refuse_frozen;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use super::stop::{self, Stopped};
 use super::target::identity;
@@ -46,6 +47,7 @@ pub(super) fn run(
     operation: Operation,
     area: FrameArea,
 ) -> Result<Duration, InjectError> {
+    refuse_frozen(plan.pid)?;
     let mappings = read_mappings(plan.pid)?;
     let control = data.control();
     // Acquire: pairs with the Release at the end of the entry.

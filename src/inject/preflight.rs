@@ -201,7 +201,14 @@ fn check_ipc(facts: &ProcessFacts) -> Result<String, Refusal> {
 }
 
 fn check_freezer(facts: &ProcessFacts) -> Result<String, Refusal> {
-    if proc::frozen(facts.pid) { Err(Refusal::Frozen) } else { Ok("not frozen".to_owned()) }
+    refuse_frozen(facts.pid).map(|()| "not frozen".to_owned())
+}
+
+/// Returns a refusal if the process is frozen. One of its threads that is made to run something
+/// would not stop again before the thaw.
+pub(super) fn refuse_frozen(pid: i32) -> Result<(), Refusal> {
+    let freezer = proc::freezer(pid);
+    freezer.map_or(Ok(()), |it| Err(Refusal::Frozen { thaw: it.thaw_command() }))
 }
 
 /// Checks for room for three more mappings and their address space.

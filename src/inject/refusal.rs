@@ -81,7 +81,10 @@ pub enum Refusal {
         holder: Option<(i32, String)>,
     },
     /// The control group is frozen, so the process cannot be stopped.
-    Frozen,
+    Frozen {
+        /// The command that thaws it, if the group's name can be written in one.
+        thaw: Option<String>,
+    },
     /// The limit of address space leaves no room for the segments.
     NoAddressSpace {
         /// The limit in bytes.
@@ -162,9 +165,7 @@ impl Refusal {
             Self::Locked { holder: Some((holder, _)) } => format!("kill {holder}"),
             Self::Locked { holder: None } => format!("fuser /proc/{pid}/maps"),
             Self::AlreadyRecorded { recorder: Some(recorder) } => format!("kill -INT {recorder}"),
-            Self::Frozen => format!(
-                "echo 0 > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cgroup.freeze"
-            ),
+            Self::Frozen { thaw } => thaw.clone()?,
             Self::NoAddressSpace { .. } => format!("prlimit --pid {pid} --as=unlimited"),
             Self::TooManyMappings { used } => {
                 format!("sysctl vm.max_map_count={}", used.saturating_mul(2))
@@ -217,7 +218,7 @@ impl Refusal {
                  admits one recorder at a time; `fuser /proc/PID/maps` shows the program: end it \
                  first"
             ),
-            Self::Frozen => {
+            Self::Frozen { .. } => {
                 write!(f, "the target's control group is frozen; thaw it first")
             }
             Self::NoAddressSpace { limit, needed } => write!(

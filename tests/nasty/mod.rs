@@ -7,6 +7,7 @@ mod calls; // in the middle of every kind of system call
 mod forks; // children of a recorded process
 mod forwarders; // handlers over ours that forward to ours
 mod kinds; // compilers, runtimes, numbers of threads, stacks, signals
+mod paused; // frozen, or without a processor
 mod places; // namespaces, users, deleted files
 mod refused; // targets that cannot be recorded
 mod scribblers; // targets that overwrite or unmap the agent's memory

@@ -229,7 +229,7 @@ impl Guardian {
                 outcome => return outcome,
             }
             continue_stopped(self.pid, self.pidfd.as_fd());
-            frozen_since = proc::frozen(self.pid).then(|| frozen_since.unwrap_or(now));
+            frozen_since = proc::freezer(self.pid).map(|_| frozen_since.unwrap_or(now));
             if frozen_since.is_some_and(|since| since.elapsed() >= FROZEN_MAX) {
                 // An error means that the guardian has exited.
                 let _ = send_signal(self.pidfd.as_fd(), Signal::SIGKILL);

@@ -36,6 +36,7 @@ use super::agent_entry::{self, FrameArea};
 use super::data_segment::AttachedData;
 use super::error::{InjectError, is_blocked};
 use super::plan::{AttachPlan, SharedSegment};
+use super::preflight::refuse_frozen;
 use super::ptrace::tracing_thread::on_tracing_thread;
 use super::report::DetachReport;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
@@ -118,7 +119,9 @@ pub(super) fn restore(
         let attempted = Instant::now();
         let is_late = |patience| since.elapsed() >= patience;
         let restore = Restore { plan, data, sleeper, until: since + patience };
-        let outcome = on_tracing_thread(move || restore.attempt());
+        let outcome = refuse_frozen(plan.pid)
+            .map_err(InjectError::from)
+            .and_then(|()| on_tracing_thread(move || restore.attempt()));
         stop::count_withheld(data);
         let mut rest = attempted.elapsed();
         let (failure, patience) = match outcome {
