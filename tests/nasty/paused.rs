@@ -88,3 +88,31 @@ fn process_that_is_frozen_while_recorded_is_restored_when_it_runs() {
         assert_eq!(end(target), OWN_EXIT_CODE, "version {version}");
     }
 }
+
+/// A thread that waits for a processor does not stop for seconds. If it is let go before that, its
+/// `epoll_wait` ends with EINTR.
+#[test]
+fn calls_of_threads_without_a_processor_end_as_they_would() {
+    needs_recording!();
+    let _machine = together();
+    for engine in super::BOTH {
+        let Some(group) = ControlGroup::starving() else {
+            skip!("control groups: none can be created here");
+        };
+        let target = Target::start("prey", &["crowd"]);
+        let pid = target.pid().to_string();
+        let mut recorder = Recorder::start(&["--pid", &pid, "--engine", engine]);
+        recorder.wait_until_attached(target.pid());
+        recorder.wait_for_cpu(target.pid(), Duration::from_millis(100));
+        assert!(group.add(target.pid()), "{engine}");
+        // Uses up what the group has.
+        std::thread::sleep(Duration::from_secs(1));
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish();
+        drop(group);
+        if outcome.code() == Some(11) {
+            traceprof(&["detach", "--pid", &pid]).output().expect("traceprof");
+        }
+        assert_eq!(end(target), OWN_EXIT_CODE, "{engine}: {}", outcome.text());
+    }
+}

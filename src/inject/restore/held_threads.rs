@@ -35,6 +35,9 @@ use crate::proc::{self, Mapping, shares_memory};
 const VFORK_CHILD_MAX: Duration = Duration::from_millis(50);
 /// Longest time for the repair of threads that have stopped meanwhile.
 const LATE_MAX: Duration = Duration::from_millis(5);
+/// Longest wait for interrupted threads without a processor. No other thread is held for them, and
+/// a control group in debt gets a processor within seconds.
+const QUEUED_LATE_MAX: Duration = Duration::from_secs(10);
 
 /// The threads and processes that a restore holds besides its worker.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ pub(super) struct HeldThreads {
     pub(super) stopped: Vec<Stopped>,
     /// Threads that were interrupted in an uninterruptible sleep.
     asleep: Vec<Tracee>,
+    /// Interrupted threads that did not stop in time, so nothing is restored now.
+    pub(super) late: Vec<Tracee>,
     /// Stopped processes that use the same memory.
     pub(super) vfork_children: Vec<Stopped>,
     /// Properties of threads, read before their stops.
@@ -168,13 +173,22 @@ impl HeldThreads {
         }
         for tracee in self.asleep {
             if tracee.has_stopped() {
-                // Repairs the thread's call. If that fails, the end of the tracing thread releases
-                // the thread.
-                let now = Instant::now();
-                let _: Result<Stopped, NotStopped> =
-                    Stopped::collect(tracee, now, now + LATE_MAX, now + LATE_MAX);
+                repair(tracee, Instant::now() + LATE_MAX);
             }
         }
         first
     }
+}
+
+/// Repairs the calls of threads that did not stop in time, once they have stopped.
+pub(super) fn repair_late(late: Vec<Tracee>) {
+    let last = Instant::now() + QUEUED_LATE_MAX;
+    late.into_iter().for_each(|tracee| repair(tracee, last));
+}
+
+/// Repairs the call of an interrupted thread and releases it. A thread that waits for a processor
+/// may take until `last`. If that fails, the end of the tracing thread releases the thread.
+fn repair(tracee: Tracee, last: Instant) {
+    let now = Instant::now();
+    let _: Result<Stopped, NotStopped> = Stopped::collect(tracee, now, now + LATE_MAX, last);
 }

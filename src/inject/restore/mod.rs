@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::{AgentState, Operation};
 use traceprof_abi::sync::Ordering;
 
-use self::held_threads::HeldThreads;
+use self::held_threads::{HeldThreads, repair_late};
 use self::in_use::InUse;
 use self::signal_actions::SignalActions;
 use self::stop_all::{HELD_MAX, StopAllOutcome, ThreadStopper};
@@ -204,8 +204,12 @@ impl Restore<'_> {
             StopAllOutcome::Nobody => return Ok(Attempt::Done(DetachReport::default())),
             StopAllOutcome::Stuck(tid) => {
                 let is_inside = stopper.inside == Some(tid);
-                stopper.held.release()?;
-                return Ok(Attempt::Stuck { tid, held_for: since.elapsed(), is_inside });
+                let late = std::mem::take(&mut stopper.held.late);
+                let released = stopper.held.release();
+                let held_for = since.elapsed();
+                repair_late(late);
+                released?;
+                return Ok(Attempt::Stuck { tid, held_for, is_inside });
             }
         };
         let threads = stopper.held.tids().count() + 1;

@@ -7,8 +7,9 @@
 //! # Invariants
 //! - Pending sampling signals are read after all threads have stopped: nothing adds to them until
 //!   the first thread is released.
-//! - An interrupted thread is released only after its stop was seen, even after a failure. The end
-//!   of the tracing thread releases a thread that does not stop in time.
+//! - An interrupted thread is released only after its stop was seen, even after a failure. A thread
+//!   without a processor is waited for once the others are released. The end of the tracing thread
+//!   releases a thread that does not stop in time.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use super::in_use::InUse;
 use super::uninterruptible::uninterruptible_sleep;
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::Tracee;
-use crate::inject::stop::{NotStopped, Stopped};
+use crate::inject::stop::{NotHeld, NotStopped, Stopped};
 use crate::inject::target::identity;
 use crate::proc::{self, Mapping};
 
@@ -265,9 +266,14 @@ impl ThreadStopper {
                     // Many threads need a processor to stop, one after the other.
                     deadline = last.min(Instant::now() + COLLECT_MAX);
                 }
-                // Wait for the others all the same. If an interrupted thread is released before its
-                // stop was seen, its call breaks.
-                Err(failure) => refused = refused.or(self.handle_failed_stop(tid, failure)?),
+                // Wait for the others all the same, and for this one when they are released.
+                Err(NotHeld::Late(tracee)) => {
+                    self.held.late.push(tracee);
+                    refused = refused.or(Some(tid));
+                }
+                Err(NotHeld::Other(failure)) => {
+                    refused = refused.or(self.handle_failed_stop(tid, failure)?);
+                }
             }
         }
         Ok(refused)

@@ -70,6 +70,21 @@ pub(super) enum NotStopped {
     Failed(InjectError),
 }
 
+/// The reason why a thread is not held.
+#[derive(Debug)]
+pub(super) enum NotHeld {
+    /// The thread did not stop in time. If it is released before its stop was seen, its call
+    /// breaks.
+    Late(Tracee),
+    Other(NotStopped),
+}
+
+impl From<NotStopped> for NotHeld {
+    fn from(failure: NotStopped) -> Self {
+        NotHeld::Other(failure)
+    }
+}
+
 impl From<NotStopped> for InjectError {
     fn from(failure: NotStopped) -> Self {
         match failure {
@@ -120,8 +135,11 @@ impl Stopped {
         since: Instant,
         deadline: Instant,
         last: Instant,
-    ) -> Result<Stopped, NotStopped> {
-        let group = await_stop(&tracee, deadline, last)?;
+    ) -> Result<Stopped, NotHeld> {
+        let group = match await_stop(&tracee, deadline, last) {
+            Err(NotStopped::Timeout) => return Err(NotHeld::Late(tracee)),
+            outcome => outcome?,
+        };
         let mut stopped = Self::new(tracee, group, since);
         stopped.back.save_native(&stopped.thread.tracee)?;
         fault::at(FaultPoint::ThreadStopped);
