@@ -1,6 +1,7 @@
 //! Cycles of a recording that is killed or ended at a random moment, over all kinds of targets.
 //!
-//! `scripts/soak --kills N` runs N cycles and prints a table. A test run makes a few.
+//! `scripts/soak --kills N SECONDS` runs N cycles, or fewer if the time is up, and prints a table.
+//! A test run makes a few.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -216,13 +217,39 @@ fn cycle(kind: &Kind, random: &Mutex<Random>) -> Option<(Tally, Option<Wrong>)> 
         }
         recorder.try_wait().expect("its state").is_some()
     };
+    let mut hang = None;
     if !wait_until(PATIENCE, &mut has_ended) {
         tally.hangs += 1;
+        let states = [own, target.pid()].map(what_threads_do);
+        hang = Some(format!("the recorder does not end: {}; target: {}", states[0], states[1]));
         let _ = recorder.kill();
         let _ = recorder.wait();
     }
-    let wrong = judge(kind, &mut target, &before, (end, &mut tally));
+    let judged = judge(kind, &mut target, &before, (end, &mut tally));
+    let wrong = hang.or(judged);
+    if tally.eintr > 0 {
+        eprintln!("{case}: EINTR");
+    }
     Some((tally, wrong.map(|wrong| format!("{case}: {wrong}"))))
+}
+
+/// Returns what each thread of a process and of its children waits in, for a report of a hang.
+fn what_threads_do(pid: i32) -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().replace('\n', " ");
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut all = String::new();
+    for task in tasks.take(8) {
+        let at = task.path().display().to_string();
+        let state = read(&format!("{at}/stat"));
+        let state = state.rsplit_once(')').map_or("", |(_, rest)| rest.get(1..2).unwrap_or(""));
+        let [name, wait, call, children] =
+            ["comm", "wchan", "syscall", "children"].map(|file| read(&format!("{at}/{file}")));
+        all += &format!("[{name}{state} {wait} {call}]");
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            all += &format!(" child {child} {}", what_threads_do(child));
+        }
+    }
+    all
 }
 
 /// Checks what became of the target, and counts it.
@@ -302,13 +329,19 @@ const EINTR_PERCENT_MAX: usize = 1;
 fn targets_survive_recordings_that_are_ended_at_random_moments() {
     needs_recording!();
     let _machine = together();
-    let given = std::env::var("TRACEPROF_TEST_KILLS_OF_ALL").ok();
-    let cycles = given.map_or(KINDS.len(), |text| text.parse().expect("a number of cycles"));
+    let given =
+        |name| std::env::var(name).ok().map(|text| text.parse::<usize>().expect("a whole number"));
+    let cycles = given("TRACEPROF_TEST_KILLS_OF_ALL").unwrap_or(KINDS.len());
+    let most_s = given("TRACEPROF_TEST_KILLS_SECONDS").map(|most_s| most_s as u64);
+    let until = most_s.map(|most_s| Instant::now() + Duration::from_secs(most_s));
     let random = Mutex::new(Random::new(17));
     let (tallies, wrong) = (Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
     let done = AtomicUsize::new(0);
     let rounds: &'static [usize] = (0..cycles).collect::<Vec<_>>().leak();
     in_parallel(rounds, |round| {
+        if until.is_some_and(|until| Instant::now() > until) {
+            return;
+        }
         let kind = &KINDS[round % KINDS.len()];
         let Some((tally, error)) = cycle(kind, &random) else { return };
         tallies.lock().unwrap().entry(kind.name).or_insert_with(Tally::default).add(&tally);
