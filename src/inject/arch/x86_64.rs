@@ -96,6 +96,26 @@ pub(in crate::inject) fn interrupted(registers: &Registers) -> Interrupted {
     }
 }
 
+/// Whether the registers at a system call instruction continue a call from the kernel's restart
+/// block.
+pub(in crate::inject) fn continues_call(registers: &Registers) -> bool {
+    is_native(registers) && registers.rax as i64 == libc::SYS_restart_syscall
+}
+
+/// Returns the registers of a thread that continues a call, from before the kernel changed them for
+/// it. The kernel makes the same change again when the thread continues.
+pub(in crate::inject) fn before_continuation(registers: &Registers) -> Registers {
+    const ERESTART_RESTARTBLOCK: u64 = 516;
+    let mut before = *registers;
+    before.rax = ERESTART_RESTARTBLOCK.wrapping_neg();
+    before.rip += SYSCALL_LEN;
+    if (registers.orig_rax as i64) < 0 {
+        // The thread was on its way from user code, and the call's number is lost.
+        before.orig_rax = registers.rax;
+    }
+    before
+}
+
 /// Returns the call that the stop interrupted, and its arguments.
 pub(in crate::inject) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
     let r = registers;
@@ -442,6 +462,19 @@ mod tests {
         assert_eq!((sleeping.rax as i64, sleeping.rip), (libc::SYS_nanosleep, 0x1000));
         let done = resumed(&stopped_in(libc::SYS_read, 7));
         assert_eq!((done.rax, done.rip), (7, 0x1002));
+    }
+
+    #[test]
+    fn continued_call_is_known_by_its_number_if_there_is_one() {
+        for (orig, number) in [(libc::SYS_poll, libc::SYS_poll), (-1, libc::SYS_restart_syscall)] {
+            let continued = Registers { cs: USER_CODE_64, ..stopped_in(orig, 219) };
+            assert!(continues_call(&continued));
+            let before = before_continuation(&continued);
+            assert_eq!(interrupted(&before), Interrupted::RestartBlock);
+            assert_eq!((before.orig_rax as i64, before.rip), (number, 0x1004));
+            let again = resumed(&before);
+            assert_eq!((again.rax as i64, again.rip), (number, 0x1002));
+        }
     }
 
     #[test]

@@ -53,11 +53,18 @@ impl ReturnState {
 
     /// Saves the registers, and immediately returns a broken call to the kernel's decision. If the
     /// tracer dies then, the thread sees no EINTR, and a later signal still ends the call.
+    ///
+    /// On a busy machine, a thread that was released lately may stop again just before it continues
+    /// its call from the restart block. It counts as a thread in that call: a chain would drop the
+    /// restart block, and the call would fail with EINTR.
     pub(super) fn save(&mut self, tracee: &Tracee) -> io::Result<()> {
         let Some(mut registers) = tracee.registers()? else {
             self.saved.registers = arch::zeroed();
             return Ok(());
         };
+        if arch::continues_call(&registers) && is_at_call(tracee, registers.rip)? {
+            registers = arch::before_continuation(&registers);
+        }
         self.interrupted = arch::interrupted(&registers);
         if self.interrupted == Interrupted::Broken {
             registers = arch::left_to_kernel(&registers);
@@ -107,5 +114,16 @@ impl ReturnState {
             self.interrupted = Interrupted::User;
             self.touched = true;
         }
+    }
+}
+
+/// Whether the instruction at this address makes a system call.
+fn is_at_call(tracee: &Tracee, address: u64) -> io::Result<bool> {
+    let mut code = [0; arch::SYSCALL.len()];
+    match tracee.read(address, &mut code) {
+        Ok(()) => Ok(code == arch::SYSCALL),
+        // Nothing can be executed there.
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -10,14 +10,15 @@ use nix::sys::signal::Signal;
 use super::stand_in::{StandIn, start_guardian};
 use super::victim::{Victim, VisibleState, build};
 use super::{FILTERED, alone, attach_and_detach, await_unchanged, preflight, spinner};
-use crate::inject::InjectError;
+use crate::inject::ptrace::{Tracee, TraceeEvent};
 use crate::inject::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
-use crate::inject::stop::{self, Launched};
+use crate::inject::stop::{self, Launched, Stopped};
 use crate::inject::syscall::Syscall;
 use crate::inject::worker::execution::ExecIdentity;
 use crate::inject::worker::gadgets::Gadgets;
 use crate::inject::worker::stack::stack_top;
-use crate::proc;
+use crate::inject::{InjectError, arch};
+use crate::proc::{self, Mapping};
 
 const NARROW: &str = include_str!("victims/narrow.c");
 const WAIT: Duration = Duration::from_secs(5);
@@ -28,14 +29,23 @@ fn launch(pid: i32) -> Launched {
     let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
     let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
     stopped.prepare().unwrap();
-    let top = stack_top(&stopped, &mappings).unwrap();
+    let (chain, _) = getppid_chain(&stopped, gadgets, &mappings);
+    stopped.launch(chain).unwrap()
+}
+
+/// Returns a chain of one call without an effect, and its only step.
+fn getppid_chain(
+    stopped: &Stopped,
+    gadgets: Gadgets,
+    mappings: &[Mapping],
+) -> (Chain, [ChainStep; 1]) {
+    let top = stack_top(stopped, mappings).unwrap();
     let chain_gadgets = ChainGadgets {
         syscall_return: gadgets.syscall_return.unwrap(),
         restorer: gadgets.restorer.unwrap(),
     };
     let steps = [ChainStep::Syscall(Syscall::new(libc::SYS_getppid, &[]))];
-    let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
-    stopped.launch(chain).unwrap()
+    (Chain::new(stopped.saved(), &steps, chain_gadgets, top), steps)
 }
 
 fn await_state(pid: i32, state: char) {
@@ -46,7 +56,8 @@ fn await_state(pid: i32, state: char) {
             return;
         }
         let wait = proc::wait_channel(pid, pid);
-        assert!(Instant::now() < deadline, "it is in state {found}, not {state}: {wait:?}");
+        let is_overdue = Instant::now() >= deadline || proc::has_ended(found);
+        assert!(!is_overdue, "it is in state {found}, not {state}: {wait:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -121,6 +132,58 @@ fn filter_that_forbids_unknown_calls_never_sees_one() {
             attach_and_detach(victim.pid);
         }
         victim.expect(7);
+    }
+}
+
+/// On a busy machine a thread may stop again after the kernel has prepared it to continue a sleep,
+/// and before the thread runs. Such a thread must not be set on a chain, which would end the sleep.
+#[test]
+fn thread_that_is_about_to_continue_its_sleep_sleeps_on() {
+    let _alone = alone();
+    let mut command = Command::new(build("filtered", FILTERED, &[]));
+    command.arg("kill");
+    let victim = Victim::start(command);
+    // The number of the interrupted call is lost if the thread was already in user code.
+    for is_number_known in [true, false].repeat(3) {
+        await_state(victim.pid, 'S');
+        let stopped = stop_before_continuation(victim.pid, is_number_known);
+        run_getppid(stopped);
+    }
+    await_state(victim.pid, 'S');
+    victim.expect(7);
+}
+
+/// Stops the only thread in its sleep and makes the change that the kernel makes to continue it.
+fn stop_before_continuation(pid: i32, is_number_known: bool) -> Stopped {
+    let (since, tracee) = (Instant::now(), Tracee::seize(pid).unwrap());
+    let deadline = since + WAIT;
+    tracee.interrupt().unwrap();
+    assert_eq!(tracee.wait(deadline).unwrap(), TraceeEvent::Interrupt);
+    let mut registers = tracee.registers().unwrap().unwrap();
+    assert_eq!(arch::interrupted(&registers), arch::Interrupted::RestartBlock);
+    registers.rax = libc::SYS_restart_syscall as u64;
+    registers.rip -= arch::SYSCALL.len() as u64;
+    if !is_number_known {
+        registers.orig_rax = u64::MAX;
+    }
+    tracee.set_registers(&registers).unwrap();
+    Stopped::collect(tracee, since, deadline, deadline).unwrap()
+}
+
+/// Lets a stopped thread make a call without an effect, as an attach does.
+fn run_getppid(mut stopped: Stopped) {
+    let pid = stopped.tid();
+    let mappings = proc::mappings(pid).unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
+    stopped.prepare().unwrap();
+    let may_be_launched = stopped.may_be_launched();
+    let (chain, steps) = getppid_chain(&stopped, gadgets, &mappings);
+    if may_be_launched {
+        stopped.launch(chain).unwrap();
+    } else {
+        let parent = nix::unistd::getpid().as_raw();
+        assert_eq!(stopped.run_stepwise(&chain, &steps).unwrap(), [i64::from(parent)]);
+        stopped.release().unwrap();
     }
 }
 
