@@ -92,5 +92,6 @@ if [[ -n ${left_out-} ]]; then
 fi
 # Twice as many as there are processors, because recording tests sleep most of the time.
 gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) * 2)) || failed=$?
-scripts/slowest.sh "$target/nextest/default/junit.xml"
+# Nextest writes this below the workspace, wherever the build directory is.
+scripts/slowest.sh target/nextest/default/junit.xml
 exit "${failed-0}"

@@ -67,20 +67,22 @@ impl Drop for Program {
 
 /// Checks the contexts of the program's two threads, and returns the thread ids.
 fn check_published(program: &Program) -> (u32, u32) {
-    let remote = Remote::of(program.child.id());
     let is_set = |(tid, reading)| match reading {
         Reading::Set(values) => Some((tid, values)),
         Reading::None => None,
         Reading::Torn => panic!("torn"),
     };
-    let read = || remote.published().into_iter().filter_map(is_set).collect();
     // A language's thread ends before the kernel's, which releases its entry as it exits.
-    let mut published: Vec<(u32, Values)> = read();
     let deadline = Instant::now() + EXIT_TIMEOUT;
-    while published.len() > 2 && Instant::now() < deadline {
+    let (remote, mut published) = loop {
+        let remote = Remote::of(program.child.id());
+        let published: Vec<(u32, Values)> =
+            remote.published().into_iter().filter_map(is_set).collect();
+        if published.len() <= 2 || Instant::now() >= deadline {
+            break (remote, published);
+        }
         std::thread::sleep(Duration::from_millis(1));
-        published = read();
-    }
+    };
     published.sort_by_key(|(_, values)| values.span);
     let [(main, outer), (other, inner)] = published[..] else { panic!("{published:?}") };
     assert_eq!((outer.span, outer.root_span), (0x1234, 0x99));
