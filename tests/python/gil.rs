@@ -74,7 +74,7 @@ fn samples_say_who_held_the_gil() {
         let theirs =
             witness::command().map(|py_spy| PySpy::start(&py_spy, target.pid(), 100, &["--gil"]));
         recorder.wait_for_cpu(target.pid(), Duration::from_secs(3));
-        let theirs = theirs.map(PySpy::finish);
+        let theirs = theirs.and_then(PySpy::finish);
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish().expect_code(0);
         target.goes_on_and_ends_by_itself();
