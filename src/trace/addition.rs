@@ -38,6 +38,11 @@ pub(super) fn read(cursor: &mut Cursor<'_>, kind: u8) -> ParseResult<u32> {
     content.varint32().map_err(|bad| Malformed { at: start + bad.at, ..bad })
 }
 
+/// Like [`read`], for an id plus 1. Returns the id, or [`NONE`](super::NONE).
+pub(super) fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> ParseResult<u32> {
+    Ok(read(cursor, kind)?.wrapping_sub(1))
+}
+
 /// Refuses an addition that is not where [`read`] finds it.
 pub(super) fn refuse_stray(kind: u8) -> Result<(), &'static str> {
     match kind {

@@ -106,9 +106,7 @@ impl Survey {
                 compared = Some(crc32fast::hash(&bytes[start + 1..cursor.at()]));
                 self.refer_always(Kind::String, cursor.u32()?);
                 cursor.take(16)?;
-                if let Some(name) = addition::read(cursor, addition::RUNTIME_NAME)?.checked_sub(1) {
-                    self.refer_always(Kind::String, name);
-                }
+                self.refer(Kind::String, addition::read_id(cursor, addition::RUNTIME_NAME)?);
             }
             Kind::Mapping => {
                 cursor.take(28)?;

@@ -67,18 +67,21 @@ impl ObjectReader<'_> {
     /// Returns the word at an offset from an address.
     pub(super) fn word(&self, base: u64, offset: u64) -> Option<u64> {
         let avma = base.checked_add(offset)?;
-        self.count()?;
+        self.count(8)?;
         (base != 0 && avma.is_multiple_of(8)).then(|| memory::word(self.memory, avma))?
     }
 
     /// Returns a string.
     pub(super) fn text(&self, avma: u64) -> Option<String> {
-        self.count()?;
+        self.count(8)?;
         self.objects.texts.read(self.memory, avma)
     }
 
-    fn count(&self) -> Option<()> {
-        self.reads_left.set(self.reads_left.get().checked_sub(1)?);
+    /// Counts a read of this many bytes; a long one counts as several.
+    fn count(&self, bytes: usize) -> Option<()> {
+        const ONE: usize = 256;
+        let reads = u32::try_from(1 + bytes / ONE).ok()?;
+        self.reads_left.set(self.reads_left.get().checked_sub(reads)?);
         Some(())
     }
 
@@ -97,7 +100,7 @@ impl ObjectReader<'_> {
             false => head,
         };
         let low = self.word(avma, NUMBER + 8)?;
-        let (first, second) = (low & (1 << DIGIT) - 1, low >> 32);
+        let (first, second) = (low & ((1 << DIGIT) - 1), low >> 32);
         match digits {
             1 => Some(first as u32),
             2 => u32::try_from(second << DIGIT | first).ok(),
@@ -175,7 +178,7 @@ impl ObjectReader<'_> {
                     0x100..=0xffff => 2,
                     _ => 4,
                 };
-                let indices = (shape <= 4 * ENTRIES_MAX).then_some(shape * width)?;
+                let indices = if shape <= 4 * ENTRIES_MAX { shape * width } else { return None };
                 (40 + indices, self.word(keys, 32)?, true)
             }
             KeyTable::Logarithmic => {
@@ -189,6 +192,7 @@ impl ObjectReader<'_> {
             return None;
         }
         let mut bytes = vec![0; count as usize * words * 8];
+        self.count(bytes.len())?;
         let avma = keys.checked_add(start)?;
         if self.memory.read(avma, &mut bytes) != bytes.len() {
             return None;
