@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use traceprof::trace;
+use traceprof::trace::{self, Value};
 use traceprof_abi::storage::log::flags::REMAINDER;
 
 use crate::common::{
@@ -17,11 +17,17 @@ const PERIOD_NS: f64 = 1e9 / 10_000.0;
 
 /// Returns the times at which the rate changed and the divisor from then on, from the trace.
 fn changes(outcome: &Outcome) -> Vec<(u64, u64)> {
-    let metadata = outcome.trace.objects("METADATA");
-    let changes = metadata.iter().find(|it| it["key"] == "rate_changes").expect("rate_changes");
-    let list = changes["value"].as_array().expect("a list");
-    let number = |pair: &serde_json::Value, place: usize| pair[place].as_u64().expect("a number");
-    list.iter().map(|pair| (number(pair, 0), number(pair, 1))).collect()
+    let Value::List(list) = outcome.trace.metadata("rate_changes") else {
+        panic!("rate_changes is no list");
+    };
+    let change = |change: &Value| match change {
+        Value::List(pair) => match pair[..] {
+            [Value::Unsigned(time_ns), Value::Unsigned(divisor)] => (time_ns, divisor),
+            _ => panic!("{change:?}"),
+        },
+        _ => panic!("{change:?}"),
+    };
+    list.iter().map(change).collect()
 }
 
 /// Returns the line of the closing report that begins with this label.

@@ -67,13 +67,9 @@ fn thread_enumeration() {
     let trace = recorder.finish().expect_code(0).trace;
     target.goes_on_and_ends_by_itself();
     assert_eq!(trace.number("threads"), 21);
-    let dump = trace.view(&["dump", "--json"]);
-    let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
-    let threads = objects.filter(|object: &serde_json::Value| {
-        object["kind"] == "THREAD" && object["file"] == "data"
-    });
+    let threads = trace.objects("THREAD").into_iter();
     let mut reported: Vec<u64> =
-        threads.map(|thread| thread["fields"]["tid"].as_u64().expect("a thread id")).collect();
+        threads.map(|thread| thread["tid"].as_u64().expect("a thread id")).collect();
     reported.sort_unstable();
     reported.dedup();
     assert_eq!(reported, tids);

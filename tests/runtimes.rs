@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use traceprof::trace::{LazyTrace, Location};
+
 use crate::common::{
     Folded, Outcome, Recorder, Target, Trace, go_program_by, has_command, java_classes,
     needs_recording, newest_go, program, record_cpu, scratch_dir, script, skip, together,
@@ -83,8 +85,11 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     );
     assert!(folded.count_of("clock_gettime") > 10, "the vDSO is called from the system's stack");
     assert_rooted(&outcome);
-    let text = outcome.trace.view(&["dump", "--json"]);
-    assert!(text.contains("unique.go"), "files and lines are known");
+    let trace = LazyTrace::open(&outcome.trace.path()).expect("a trace");
+    let locations = trace.load_objects().expect("locations").locations;
+    let is_unique_go = |file: &str| file.ends_with("unique.go");
+    let is_known = |it: &Location| it.line > 0 && it.file.as_deref().is_some_and(is_unique_go);
+    assert!(locations.iter().any(is_known), "files and lines are known");
 }
 
 fn usual_go() -> Option<&'static Path> {

@@ -1,7 +1,6 @@
 //! Threads of a target that stop or die in the middle of our handler, while they use a call-trace
 //! table.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -154,33 +153,13 @@ fn start() -> (Target, Recorder, i32) {
     (target, recorder, pid)
 }
 
-/// The numbers in the trace's metadata, read once because the trace has many samples.
-struct Numbers(HashMap<String, u64>);
-
-impl Numbers {
-    fn of(trace: &Trace) -> Self {
-        let dump = trace.view(&["dump", "--json"]);
-        let lines = dump.lines().filter(|line| line.contains("METADATA"));
-        let number = |line: &str| {
-            let object: serde_json::Value = serde_json::from_str(line).expect(line);
-            let fields = &object["fields"];
-            Some((fields["key"].as_str()?.to_owned(), fields["value"].as_u64()?))
-        };
-        Self(lines.filter_map(number).collect())
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        *self.0.get(key).unwrap_or_else(|| panic!("no number {key} in the metadata"))
-    }
-}
-
-fn lost(trace: &Numbers, reasons: &[&str]) -> u64 {
+fn lost(trace: &Trace, reasons: &[&str]) -> u64 {
     reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
 }
 
 /// Checks that only logs overflowed. They do so on a machine that does not run the recorder for
 /// long.
-fn nothing_else_is_lost(trace: &Numbers) {
+fn nothing_else_is_lost(trace: &Trace) {
     let reasons = [
         "no thread slot",
         "no hazard slot",
@@ -195,7 +174,7 @@ fn nothing_else_is_lost(trace: &Numbers) {
 }
 
 /// Checks that the samples of the other threads are complete and were collected all the time.
-fn others_went_on(trace: &Numbers, rotations: u64) {
+fn others_went_on(trace: &Trace, rotations: u64) {
     nothing_else_is_lost(trace);
     assert!(trace.number("rotations") >= rotations, "{} rotations", trace.number("rotations"));
     assert_eq!(trace.number("rotations_blocked"), 0);
@@ -218,7 +197,7 @@ fn a_thread_that_is_stopped_inside_holds_up_nobody_and_loses_nothing() {
     inside.release();
     recorder.wait_for_cpu(pid, Duration::from_millis(300));
     recorder.send(Signal::SIGINT);
-    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
+    let trace = recorder.finish().expect_code(0).trace;
     target.goes_on_and_ends_by_itself();
 
     // At most ten a second, and a busy machine is no reason to fail.
@@ -241,7 +220,7 @@ fn a_thread_that_dies_inside_leaves_its_table_to_the_others() {
     recorder.wait_for_cpu(pid, Duration::from_secs(1));
     assert_ne!(other_thread(pid), tid, "the thread is dead");
     recorder.send(Signal::SIGINT);
-    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
+    let trace = recorder.finish().expect_code(0).trace;
     others_went_on(&trace, 2);
     assert_eq!(trace.number("hazards_reclaimed"), 1);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
@@ -262,7 +241,7 @@ fn a_program_that_is_killed_inside_leaves_its_samples() {
     recorder.wait_for_cpu(pid, Duration::from_millis(500));
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a target to kill");
     drop(inside);
-    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
+    let trace = recorder.finish().expect_code(0).trace;
     nothing_else_is_lost(&trace);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
     let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));

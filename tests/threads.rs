@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::common::{
     Outcome, Recorder, Target, Trace, alone, child_named, is_long_run, is_root, needs_recording,
-    program, skip, together, wait_until,
+    number_in, program, skip, together, wait_until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,15 +28,6 @@ fn start(pid: i32, extra: &[&str]) -> Recorder {
 fn finish(mut recorder: Recorder) -> Outcome {
     recorder.send(Signal::SIGINT);
     recorder.finish().expect_code(0)
-}
-
-/// Returns the objects of a kind in the data file, with their fields.
-fn objects(trace: &Trace, kind: &str) -> Vec<serde_json::Value> {
-    let dump = trace.view(&["dump", "--json"]);
-    let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
-    let objects = objects
-        .filter(|object: &serde_json::Value| object["kind"] == kind && object["file"] == "data");
-    objects.map(|mut object| object["fields"].take()).collect()
 }
 
 /// Returns M of "N seen, M with samples" in the closing report.
@@ -77,10 +68,9 @@ fn crowd(engine: &str, count: u64, micros: u64) {
     let text = outcome.text();
     let sampled = threads_with_samples(&outcome);
     // On a machine with a hundred other runnable threads, the recorder is too late for some.
-    let metadata = objects(&outcome.trace, "METADATA");
-    let losses =
-        metadata.iter().filter(|it| it["key"].as_str().is_some_and(|k| k.starts_with("lost.")));
-    let lost: u64 = losses.filter_map(|it| it["value"].as_u64()).sum();
+    let metadata = outcome.trace.all_metadata();
+    let losses = metadata.iter().filter(|(key, _)| key.starts_with("lost."));
+    let lost: u64 = losses.filter_map(|(_, value)| number_in(value)).sum();
     let _ = writeln!(
         std::io::stderr(),
         "measured: {engine}: {sampled} of {count} threads have samples; the recorder grew by {} \
@@ -152,7 +142,7 @@ fn reuse(command: Command, engine: &str) {
     let (alpha, beta) = (target.fact("alpha"), target.fact("beta"));
     assert!(alpha > 20 && beta > 20, "the id was reused {alpha} and {beta} times");
     assert_apart(&outcome.trace, if engine == "perf" { 50 } else { 1 });
-    let threads = objects(&outcome.trace, "THREAD");
+    let threads = outcome.trace.objects("THREAD");
     let ended = threads.iter().filter(|thread| thread["ended_ns"].as_u64().is_some()).count();
     assert!(ended > 20, "{ended} ends\n{}", outcome.text());
 }
@@ -197,7 +187,7 @@ fn names_starts_and_ends_are_those_of_the_thread() {
     let outcome = finish(recorder);
     target.goes_on_and_ends_by_itself();
     let tid = target.fact("tid");
-    let listed = objects(&outcome.trace, "THREAD");
+    let listed = outcome.trace.objects("THREAD");
     let listed: Vec<_> =
         listed.iter().filter(|thread| thread["tid"].as_u64() == Some(tid)).collect();
     let last = listed.last().unwrap_or_else(|| panic!("no thread {tid}\n{}", outcome.text()));
@@ -227,7 +217,7 @@ fn threads_of_a_program_that_ended_have_ended() {
     target.goes_on_and_ends_by_itself();
     let outcome = recorder.finish().expect_code(0);
     let mut ends = std::collections::HashMap::new();
-    for thread in objects(&outcome.trace, "THREAD") {
+    for thread in outcome.trace.objects("THREAD") {
         ends.insert(thread["tid"].as_u64(), thread["ended_ns"].as_i64());
     }
     let open = ends.values().filter(|end| end.is_none_or(|end| end < 0)).count();
@@ -250,11 +240,11 @@ fn threads_in_a_pid_namespace_have_both_ids() {
     let outcome = finish(recorder);
     nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     target.wait();
-    let threads = objects(&outcome.trace, "THREAD");
+    let threads = outcome.trace.objects("THREAD");
     let main = threads.iter().position(|thread| thread["tid"].as_u64() == Some(pid as u64));
     let main = main.unwrap_or_else(|| panic!("{threads:?}"));
     assert!(threads.len() >= 4, "{threads:?}");
-    let metadata = objects(&outcome.trace, "METADATA");
+    let metadata = outcome.trace.objects("METADATA");
     for (number, thread) in threads.iter().enumerate() {
         let id = thread["id"].as_u64().expect("an id");
         let key = format!("inner_ids.{id}");

@@ -33,12 +33,13 @@ pub(crate) use maker::Maker;
 pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};
 pub(crate) use program::{
-    cpp_program, go_program, go_program_by, has_command, java_classes, newest_go, program,
-    program_for_everyone, rust_variant, scratch_dir, script, tool, variant,
+    cpp_program, go_program, go_program_by, has_command, java_classes, java_classes_of, newest_go,
+    program, program_for_everyone, rust_program_with_context, rust_variant, scratch_dir, script,
+    tool, variant,
 };
 pub(crate) use python::{Build, Minor, Python, pythons};
 pub(crate) use recorder::{
-    Outcome, Recorder, Trace, as_nobody, periods_of, record, record_cpu, traceprof,
+    Outcome, Recorder, Trace, as_nobody, number_in, periods_of, record, record_cpu, traceprof,
 };
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;

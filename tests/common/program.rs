@@ -55,6 +55,26 @@ pub(crate) fn rust_variant(name: &str, file: &str, flags: &[&str]) -> PathBuf {
     })
 }
 
+/// Returns the Rust program `name`, built from this file of `tests/targets`, which publishes spans
+/// with the crate `traceprof-context`.
+pub(crate) fn rust_program_with_context(name: &str, file: &str) -> PathBuf {
+    let library = |name: &str, file: &str, flags: &[&str]| {
+        made(&format!("lib{name}.rlib"), |fresh| {
+            let mut compiler = Command::new("rustc");
+            compiler.args(["--edition", "2024", "-O", "-g", "--cap-lints", "allow"]).args(flags);
+            compiler.args(["--crate-type", "rlib", "--crate-name", name]);
+            compiler.arg(source_dir().join(file)).arg("-o").arg(fresh);
+            compiler
+        })
+    };
+    let abi = library("traceprof_abi", "../../abi/src/lib.rs", &[]);
+    let of_abi = format!("traceprof_abi={}", abi.display());
+    let context = library("traceprof_context", "../../context/src/lib.rs", &["--extern", &of_abi]);
+    let of_context = format!("traceprof_context={}", context.display());
+    let folder = format!("dependency={}", abi.parent().expect("a folder").display());
+    rust_variant(name, file, &["-O", "--extern", &of_context, "-L", &folder])
+}
+
 /// Returns the C++ program built from `tests/targets/NAME.cpp`.
 pub(crate) fn cpp_program(name: &str) -> PathBuf {
     variant(name, &format!("{name}.cpp"), "c++", &["-std=c++17", "-pthread"])
@@ -91,9 +111,14 @@ pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str])
 
 /// Returns the directory with the classes of a Java program from `tests/targets`.
 pub(crate) fn java_classes(name: &str) -> PathBuf {
+    java_classes_of(name, &[&format!("{name}.java")])
+}
+
+/// Returns the directory with the classes of these files, relative to `tests/targets`.
+pub(crate) fn java_classes_of(name: &str, files: &[&str]) -> PathBuf {
     made(&format!("{name}.classes"), |fresh| {
         let mut javac = Command::new("javac");
-        javac.arg("-d").arg(fresh).arg(source_dir().join(format!("{name}.java")));
+        javac.arg("-d").arg(fresh).args(files.iter().map(|file| source_dir().join(file)));
         javac
     })
 }
@@ -143,15 +168,41 @@ fn key_of(command: &Command) -> String {
         .get_args()
         .map(PathBuf::from)
         .filter(|path| path.starts_with(source_dir()) && path.is_file())
+        .flat_map(with_modules)
+        .collect();
+    let folders: Vec<PathBuf> = command
+        .get_args()
+        .filter_map(|arg| arg.to_str()?.strip_prefix("-I").map(PathBuf::from))
         .collect();
     while let Some(path) = sources.pop() {
         let text = fs::read_to_string(&path).expect("source of a target");
         let included = text.lines().filter_map(|line| line.strip_prefix("#include \""));
         let included = included.filter_map(|line| line.strip_suffix('"'));
-        sources.extend(included.map(|name| path.with_file_name(name)));
+        sources.extend(included.map(|name| {
+            let beside = path.with_file_name(name);
+            let in_folder = folders.iter().map(|folder| folder.join(name)).find(|it| it.exists());
+            if beside.exists() { beside } else { in_folder.expect("a header of a target") }
+        }));
         key.update(text);
     }
     key.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the file, and with the root of a Rust library all files of the library.
+fn with_modules(path: PathBuf) -> Vec<PathBuf> {
+    if !path.ends_with("src/lib.rs") {
+        return vec![path];
+    }
+    let mut folders = vec![path.parent().expect("a folder").to_owned()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("sources of a library").flatten() {
+            let kind = entry.file_type().expect("a kind");
+            if kind.is_dir() { &mut folders } else { &mut files }.push(entry.path());
+        }
+    }
+    files.sort();
+    files
 }
 
 /// Returns the executable file that this name starts.

@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use traceprof::trace::{LazyTrace, Metadata, Value};
 
 use super::{Folded, cpu_clock, scratch_dir, wait_until};
 
@@ -107,30 +108,39 @@ impl Trace {
 
     /// Returns a number from the trace's metadata.
     pub(crate) fn number(&self, key: &str) -> u64 {
-        let value = self.metadata(key).as_u64();
-        value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
+        number_in(&self.metadata(key)).unwrap_or_else(|| panic!("no number {key} in the metadata"))
     }
 
     /// Returns a list of numbers from the trace's metadata.
     pub(crate) fn numbers(&self, key: &str) -> Vec<u64> {
-        let value = self.metadata(key);
-        let list = value.as_array().unwrap_or_else(|| panic!("no list {key} in the metadata"));
-        list.iter().map(|number| number.as_u64().expect("a number")).collect()
+        let Value::List(list) = self.metadata(key) else {
+            panic!("no list {key} in the metadata");
+        };
+        list.iter().map(|value| number_in(value).expect("a number")).collect()
     }
 
     /// Returns the objects of one kind in the data file, by their fields.
     pub(crate) fn objects(&self, kind: &str) -> Vec<serde_json::Value> {
         let dump = self.view(&["dump", "--json"]);
-        let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
+        // Most lines are of other kinds, and need not be parsed.
+        let lines = dump.lines().filter(|line| line.contains(kind));
+        let objects = lines.map(|line| serde_json::from_str(line).expect(line));
         let of_kind = objects.filter(|object: &serde_json::Value| {
             object["kind"] == kind && object["file"] == "data"
         });
         of_kind.map(|mut object| object["fields"].take()).collect()
     }
 
-    fn metadata(&self, key: &str) -> serde_json::Value {
-        let fields = self.objects("METADATA").into_iter().find(|fields| fields["key"] == key);
-        fields.map_or(serde_json::Value::Null, |mut fields| fields["value"].take())
+    /// Returns the last value of a key in the trace's metadata.
+    pub(crate) fn metadata(&self, key: &str) -> Value {
+        let value = self.all_metadata().remove(key);
+        value.unwrap_or_else(|| panic!("no {key} in the metadata"))
+    }
+
+    /// Returns the last value of each key in the trace's metadata. This does not read the samples.
+    pub(crate) fn all_metadata(&self) -> Metadata {
+        let trace = LazyTrace::open(&self.path()).unwrap_or_else(|error| panic!("{error}"));
+        trace.metadata().clone()
     }
 
     /// Returns the sampling periods of the threads with this name.
@@ -177,6 +187,14 @@ impl Trace {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "export: {} {stderr}", output.status);
         Folded::parse(&std::fs::read_to_string(path).expect("the exported file"))
+    }
+}
+
+/// Returns the number that a value is.
+pub(crate) fn number_in(value: &Value) -> Option<u64> {
+    match value {
+        Value::Unsigned(number) => Some(*number),
+        _ => None,
     }
 }
 
