@@ -13,6 +13,7 @@ mod common; // targets, the command under test, a process seen from outside
 mod conservation; // sample weights against the threads' own clocks
 mod context; // spans on samples, against the programs that publish them
 mod context_views; // spans and tags in views of synthetic traces
+mod context_writers; // spans on samples of each writer's programs, against their logs
 mod damage; // verify, recover, reindex; views of damaged traces
 mod descriptors; // recordings under limits of descriptors
 mod detach; // removal of what killed recorders left
