@@ -1,12 +1,14 @@
 // Each leaf is called only by its own parent, and that only by its own root, on its own goroutine,
 // until SIGTERM. Leaves are short, grow the stack, or end in the runtime, on the system stack or in
-// the vDSO.
+// the vDSO. Each goroutine makes way for the next one after some milliseconds of work: on a busy
+// machine, Go's monitor hardly runs and preempts none.
 package main
 
 import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -22,7 +24,10 @@ func parentShort(n uint64) uint64 { return leafShort(n) + 1 }
 //go:noinline
 func rootShort() {
 	for {
-		sink += parentShort(sink)
+		for turn := 0; turn < 2000000; turn++ {
+			sink += parentShort(sink)
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -41,7 +46,10 @@ func parentInlined(n uint64) uint64 { return inlinedOuter(n) + 1 }
 //go:noinline
 func rootInlined() {
 	for {
-		sink += parentInlined(sink)
+		for turn := 0; turn < 60000; turn++ {
+			sink += parentInlined(sink)
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -61,7 +69,10 @@ func parentDeep() int { return leafDeep(30) + 1 }
 //go:noinline
 func rootDeep() {
 	for {
-		sink += uint64(parentDeep())
+		for turn := 0; turn < 50000; turn++ {
+			sink += uint64(parentDeep())
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -74,7 +85,10 @@ func parentTime() int64 { return leafTime() + 1 }
 //go:noinline
 func rootTime() {
 	for {
-		sink += uint64(parentTime())
+		for turn := 0; turn < 100000; turn++ {
+			sink += uint64(parentTime())
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -91,8 +105,11 @@ func parentMake(n int) int {
 
 //go:noinline
 func rootMake() {
-	for n := 0; ; n++ {
-		sink += uint64(parentMake(n % 7))
+	for {
+		for turn := 0; turn < 1000; turn++ {
+			sink += uint64(parentMake(turn % 7))
+		}
+		runtime.Gosched()
 	}
 }
 
