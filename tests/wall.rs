@@ -127,6 +127,21 @@ fn boundary_error(trace: &Trace, thread: &Spent, boundaries: u64) -> f64 {
     400.0 * error / elapsed_us(trace) as f64
 }
 
+/// Returns the time that the program was in each part while its thread was observed, by its own
+/// clock, and the number of parts that began in that time.
+fn time_in_parts(target: &Target, thread: &Spent) -> ([u64; 3], u64) {
+    let begun = target.facts().get("begun_ns").expect("begun_ns").split(' ');
+    let begun: Vec<u64> = begun.map(|time| time.parse().expect("a time")).collect();
+    let observed = thread.last_ns - thread.all() * 1000..thread.last_ns;
+    let mut times = [0; 3];
+    for (number, from) in begun.iter().enumerate() {
+        let to = begun.get(number + 1).copied().unwrap_or(u64::MAX);
+        let (from, to) = ((*from).max(observed.start), to.min(observed.end));
+        times[number % 3] += to.saturating_sub(from);
+    }
+    (times, begun.iter().filter(|time| observed.contains(time)).count() as u64)
+}
+
 fn check_shares(mode: &str) {
     needs_recording!();
     let _machine = alone();
@@ -134,19 +149,17 @@ fn check_shares(mode: &str) {
     let pid = target.pid().to_string();
     let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "3600", "--mode", mode]);
     recorder.wait_until_attached(target.pid());
-    // The program measures the time of the recording alone: the load may be another one later.
-    target.send(Signal::SIGUSR1);
     std::thread::sleep(Duration::from_secs(10));
-    target.send(Signal::SIGUSR2);
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
     let threads = spent(&outcome.trace);
     let worker = the(&threads, "worker");
-    let own = ["sleeping", "locked", "computing"].map(|part| target.fact(&format!("{part}_ns")));
+    let (own, begun) = time_in_parts(&target, worker);
     let own_all: u64 = own.iter().sum();
     let elapsed = elapsed_us(&outcome.trace);
-    let tolerance = boundary_error(&outcome.trace, worker, 2 * target.fact("rounds"));
+    // Each part begins and ends once a round.
+    let tolerance = boundary_error(&outcome.trace, worker, 2 * begun.div_ceil(3));
     for (part, own) in ["sleeping_part", "locked_part", "computing_part"].iter().zip(own) {
         let (seen, known) = (worker.percent_in(part), percent(own, own_all));
         assert!(
