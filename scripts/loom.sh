@@ -3,4 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom"
-exec cargo test -p traceprof-abi --release --target-dir target/loom --test loom --test loom_threads --test loom_context "$@"
+exec cargo test -p traceprof-abi --release --target-dir "${CARGO_TARGET_DIR:-target}/loom" \
+    --test loom --test loom_threads --test loom_context "$@"

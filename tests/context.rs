@@ -118,14 +118,14 @@ fn check_handlers(args: &[&str]) -> Outcome {
 #[test]
 fn samples_know_the_span_that_they_were_taken_in() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check_handlers(&["--engine", "perf"]);
 }
 
 #[test]
 fn timer_samples_know_it_too() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check_handlers(&["--engine", "timer"]);
 }
 
@@ -297,10 +297,10 @@ fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
 /// Samples for a second of CPU time of the storm.
 const STORM_HZ: f64 = 9973.0;
 
-fn check_storm(args: &[&str], least: u64) {
+fn check_storm(cpu: Duration, args: &[&str], least: u64) {
     let mut target = Target::start("span_storm", &[]);
     let freq = STORM_HZ.to_string();
-    let outcome = record(target.pid(), 8, &[args, &["--freq", &freq]].concat());
+    let outcome = record_cpu(target.pid(), cpu, &[args, &["--freq", &freq]].concat());
     target.goes_on_and_ends_by_itself();
     let (all, known, wrong) = of_storm(&load_of(&outcome));
     assert_eq!(wrong, Vec::<String>::new(), "of {known}");
@@ -315,16 +315,16 @@ fn check_storm(args: &[&str], least: u64) {
 #[test]
 fn no_sample_mixes_two_spans_of_a_thread_that_takes_a_million_a_second() {
     needs_recording!();
-    let _machine = alone();
-    check_storm(&["--engine", "perf", "--no-kernel"], 2000);
+    let _machine = together();
+    check_storm(Duration::from_secs(2), &["--engine", "perf", "--no-kernel"], 2000);
 }
 
 #[test]
 fn no_timer_sample_mixes_two_spans() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     // The kernel lets timers signal at least 100 times a second.
-    check_storm(&["--engine", "timer"], 80);
+    check_storm(Duration::from_secs(4), &["--engine", "timer"], 80);
 }
 
 fn posing(mode: &str) -> Outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use traceprof::trace::{LoadedTrace, LocationId, RunState, Sample, TextId, Value, load};
 use traceprof_abi::storage::log::flags::{KERNEL, WALL};
 
-use crate::common::{Outcome, Target, alone, needs_recording, record_cpu, variant};
+use crate::common::{Outcome, Target, alone, needs_recording, record_cpu, together, variant};
 
 /// The context of one sample: trace id (upper and lower half), span id, attributes by name.
 type SampleContext = (u64, u64, u64, Vec<(String, String)>);
@@ -168,14 +168,14 @@ fn loads(name: &str, compiler: &str, library: &str) -> Command {
 #[test]
 fn a_program_publishes_with_its_own_variable() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check(otel("otel", "cc", &[EXPORT]), false);
 }
 
 #[test]
 fn timer_samples_have_the_context_too() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), NAMED, &["--engine", "timer"]);
     expect_contexts(&spans(&loaded, |flags| flags & (WALL | KERNEL) == 0), false);
 }
@@ -183,14 +183,14 @@ fn timer_samples_have_the_context_too() {
 #[test]
 fn a_static_program_publishes_with_its_own_variable() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check(otel("otel_static", "cc", &["-static"]), false);
 }
 
 #[test]
 fn a_library_of_the_general_model_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_general.so", "cc", &[]);
     check(linked("otel_general", "cc", &library), false);
 }
@@ -198,7 +198,7 @@ fn a_library_of_the_general_model_publishes() {
 #[test]
 fn a_library_with_descriptors_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
     check(linked("otel_descriptor", "cc", &library), false);
 }
@@ -206,7 +206,7 @@ fn a_library_with_descriptors_publishes() {
 #[test]
 fn a_library_of_the_initial_model_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_initial.so", "cc", &["-ftls-model=initial-exec"]);
     check(linked("otel_initial", "cc", &library), false);
 }
@@ -214,7 +214,7 @@ fn a_library_of_the_initial_model_publishes() {
 #[test]
 fn a_library_that_is_loaded_later_publishes_from_then_on() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_general.so", "cc", &[]);
     check(loads("otel_loads", "cc", &library), true);
 }
@@ -222,7 +222,7 @@ fn a_library_that_is_loaded_later_publishes_from_then_on() {
 #[test]
 fn one_with_descriptors_publishes_from_then_on() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
     check(loads("otel_loads", "cc", &library), true);
 }
@@ -230,7 +230,7 @@ fn one_with_descriptors_publishes_from_then_on() {
 #[test]
 fn one_with_large_variables_publishes_from_then_on() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let large = ["-mtls-dialect=gnu2", "-DLARGE"];
     let library = library("otel_large.so", "cc", &large);
     check(loads("otel_loads", "cc", &library), true);
@@ -239,21 +239,21 @@ fn one_with_large_variables_publishes_from_then_on() {
 #[test]
 fn a_musl_program_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check(otel("otel_musl", "musl-gcc", &[EXPORT]), false);
 }
 
 #[test]
 fn a_static_musl_program_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     check(otel("otel_musl_static", "musl-gcc", &["-static"]), false);
 }
 
 #[test]
 fn a_musl_library_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_musl_general.so", "musl-gcc", &[]);
     check(linked("otel_musl_general", "musl-gcc", &library), false);
 }
@@ -261,7 +261,7 @@ fn a_musl_library_publishes() {
 #[test]
 fn a_musl_library_that_is_loaded_later_publishes() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let library = library("otel_musl_general.so", "musl-gcc", &[]);
     check(loads("otel_musl_loads", "musl-gcc", &library), true);
 }

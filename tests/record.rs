@@ -57,7 +57,7 @@ fn record_measured(pid: i32, cpu: Duration, extra: &[&str]) -> Measured {
 #[test]
 fn shares_of_a_program_without_frame_pointers_are_exact() {
     needs_recording!();
-    let _machine = alone();
+    let _machine = together();
     let mut target = Target::start("split", &[]);
     let folded = record_cpu(target.pid(), 3 * SECOND, &["--freq", "4001"]).trace.folded();
     target.goes_on_and_ends_by_itself();

@@ -34,8 +34,14 @@ fn is_there(tree: &[Source], (module, name): &(String, String)) -> bool {
     let (file, folder) = (format!("tests/{file}.rs"), format!("tests/{file}/"));
     let mut own = tree.iter().filter(|it| it.path == file || it.path.starts_with(&folder));
     let unit_tests = format!("src/{}", module.replace("::", "/"));
+    // Some tests are rows of a macro.
+    let row = format!("\n    {} [", name.trim_end_matches("()"));
     // A pattern of unit tests may end with a module.
-    let has_name = |it: &Source| name.ends_with("::") || it.text.contains(&format!("fn {name}"));
+    let has_name = |it: &Source| {
+        name.ends_with("::")
+            || it.text.contains(&format!("fn {name}"))
+            || it.text.contains("\nkinds! {") && it.text.contains(&row)
+    };
     own.any(has_name) || tree.iter().any(|it| it.path.starts_with(&unit_tests) && has_name(it))
 }
 
