@@ -17,7 +17,7 @@ rounds = []
 
 
 def announce(root, function, route, tenant):
-    """Returns the id of a new span, which the log has by then. The root span 0 is the span itself."""
+    """Returns the id of a new span, which the log has by then. Root 0 means the span itself."""
     span = random.getrandbits(64) | 1
     line = "%x %x %d %s %s %d\n" % (
         span, root or span, threading.get_native_id(), function, route, tenant)
