@@ -3,8 +3,8 @@
 
 mod callers;
 mod deep;
-mod gil;
 mod functions;
+mod gil;
 mod hostile;
 mod load;
 mod lockstep;
