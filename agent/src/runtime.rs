@@ -11,7 +11,9 @@
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::runtime::word::SectionEnd;
-use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture, holds_lock};
+use traceprof_abi::runtime::{
+    Captured, CapturedThread, RuntimeBlock, WordReader, capture, capture_task, holds_lock,
+};
 use traceprof_abi::sync::AtomicU64;
 
 use crate::probe::page;
@@ -60,15 +62,18 @@ impl WordReader for ProbedMemory {
 pub struct Appended {
     /// Number of words that were written.
     pub words: usize,
+    /// Number of words after these with the name of the thread's task.
+    pub task: usize,
     /// Whether the thread holds the lock that it needs to run functions of a runtime.
     pub holds_lock: bool,
 }
 
-/// Writes the calling thread's managed frames, a section for each runtime that has some.
+/// Writes the calling thread's managed frames, a section for each runtime that has some, and after
+/// them the name of the thread's task. `stack` is the thread's stack pointer.
 pub fn append(
     control: &ControlBlock,
     runtimes: &[RuntimeBlock],
-    tid: u32,
+    (tid, stack): (u32, u64),
     mut words: &[AtomicU64],
 ) -> Appended {
     if runtimes.is_empty() {
@@ -84,8 +89,9 @@ pub fn append(
         return Appended::default();
     }
     let before = words.len();
+    let thread = CapturedThread { pointer: thread_pointer, stack };
     for numbered in runtimes.iter().enumerate() {
-        match capture(numbered, thread_pointer, &mut memory, words) {
+        match capture(numbered, thread, &mut memory, words) {
             Captured::Section { words: written, end, foreign } => {
                 words = words.get(written..).unwrap_or(&[]);
                 count_section(control, end, foreign);
@@ -95,13 +101,16 @@ pub fn append(
             Captured::Refused => control.count(Counter::Broken),
         }
     }
+    let mut names =
+        runtimes.iter().map(|runtime| capture_task(runtime, thread_pointer, &mut memory, words));
+    let task = names.find(|words| *words > 0).unwrap_or(0);
     let holds_lock = runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
-    Appended { words: before.wrapping_sub(words.len()), holds_lock }
+    Appended { words: before.wrapping_sub(words.len()), task, holds_lock }
 }
 
 fn count_section(control: &ControlBlock, end: SectionEnd, foreign: usize) {
     match end {
-        SectionEnd::Root => {}
+        SectionEnd::Root | SectionEnd::Outer => {}
         SectionEnd::Depth => control.count(Counter::RuntimeDepth),
         SectionEnd::Unreadable | SectionEnd::Unlinked => control.count(Counter::RuntimeUnreadable),
     }

@@ -189,16 +189,18 @@ fn store(
     let probe_failed = &control.counters[Counter::ProbeFailed as usize];
     let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
     let walked = stack::walk(data, thread, snapshot, &registers, &mut memory);
-    let Some(Stack { words, end, holds_lock }) = walked else {
+    let Some(Stack { words, end, task, holds_lock }) = walked else {
         return control.count(Counter::Broken);
     };
+    let task = if task.is_empty() { 0 } else { keep_name(control, table, task) };
     let held = if holds_lock { flags::HOLDS_LOCK } else { 0 };
     let sample = Sample { flags: sample.flags | held, ..sample };
     memory.keep(thread.slot, epoch);
     let trace_flags = unwind::trace_flags(end, snapshot.epoch());
     let (put, collided) = table.put_probed(words, trace_flags, sample.weight);
     count_put(control, put, collided);
-    let log_index = table.append_at(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    let log_index =
+        table.append_at(&Sample { trace_id: put.id(), reason: end as u16, task, ..sample });
     let stored = log_index.is_some();
     account(control, thread.slot, stored, sample.weight);
     if let Some(log_index) = log_index
@@ -231,6 +233,18 @@ fn store(
     if table.nearly_full() {
         // Relaxed: a hint that the recorder polls.
         control.rotate_wanted.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Stores the name of a task in the trace table, as attributes are stored, and returns its id or 0.
+#[cold]
+fn keep_name(control: &ControlBlock, table: &TraceTable<'_>, name: &[AtomicU64]) -> u64 {
+    match table.put(name, u32::from(unwind::ATTRIBUTES), 0) {
+        Put::Dropped(_) => {
+            control.count(Counter::AttributesLost);
+            0
+        }
+        Put::New(id) | Put::Hit(id) => id,
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Stack<'a> {
     pub words: &'a [AtomicU64],
     /// Why the walk of the program counters ended.
     pub end: EndReason,
+    /// The name of the thread's task, as words of attributes. Empty if it has none.
+    pub task: &'a [AtomicU64],
     /// Whether the thread holds the lock that it needs to run functions of a language's runtime.
     pub holds_lock: bool,
 }
@@ -32,7 +34,9 @@ pub fn walk<'a>(
     let words = data.scratch(thread.index)?;
     let unwound = unwind::unwind(snapshot, registers, memory, words.get(..DEPTH_MAX)?);
     let rest = words.get(unwound.depth..)?;
-    let managed = runtime::append(data.control(), snapshot.runtimes(), thread.tid, rest);
-    let words = words.get(..unwound.depth.wrapping_add(managed.words))?;
-    Some(Stack { words, end: unwound.end, holds_lock: managed.holds_lock })
+    let interrupted = (thread.tid, registers.sp);
+    let managed = runtime::append(data.control(), snapshot.runtimes(), interrupted, rest);
+    let (words, rest) = words.split_at_checked(unwound.depth.wrapping_add(managed.words))?;
+    let task = rest.get(..managed.task)?;
+    Some(Stack { words, end: unwound.end, task, holds_lock: managed.holds_lock })
 }

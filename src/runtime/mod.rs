@@ -27,6 +27,7 @@ pub mod fuzz_entry;
 mod memory;
 mod outside;
 mod python;
+mod task;
 #[cfg(test)]
 mod tests;
 
@@ -35,13 +36,14 @@ use std::ops::Range;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
-use traceprof_abi::runtime::python::PythonLayout;
+use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use python::{CodeReader, PythonExports, ThreadDirectory};
 pub use python::{ThreadNames, WantedNames};
+pub use task::{running_task, task_name};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -176,6 +178,11 @@ impl Runtime {
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
         names.read(&self.threads, memory, wanted)
+    }
+
+    /// Returns whether the tasks that its threads run have names that can be read.
+    pub fn has_tasks(&self) -> bool {
+        self.block.python().is_some_and(|layout| layout.task.state_task != ABSENT)
     }
 
     /// Reads the functions of frames, each given by the address of its code object and the cookie

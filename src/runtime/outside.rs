@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
-use traceprof_abi::runtime::{self, Captured, RuntimeBlock, WordReader, capture};
+use traceprof_abi::runtime::{self, Captured, CapturedThread, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::memory::{TargetMemory, TargetWords};
@@ -173,7 +173,9 @@ impl ManagedReader {
         let mut used = 0;
         for numbered in blocks.iter().enumerate() {
             let room = self.words.get(used..).unwrap_or_default();
-            if let Captured::Section { words, .. } = capture(numbered, pointer, &mut paged, room) {
+            // Without the stack pointer, the native frames prove whose the frames are.
+            let thread = CapturedThread { pointer, stack: 0 };
+            if let Captured::Section { words, .. } = capture(numbered, thread, &mut paged, room) {
                 used += words;
             }
         }

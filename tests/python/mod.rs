@@ -8,6 +8,7 @@ mod gil;
 mod hostile;
 mod load;
 mod lockstep;
+mod placed;
 mod processor_time;
 mod recorded;
 mod thread_names;

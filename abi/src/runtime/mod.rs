@@ -20,6 +20,8 @@ pub mod word;
 
 pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};
 
+pub use python::{TASK_CUT, TASK_NUMBER, TASK_WORDS};
+
 use crate::sync::AtomicU64;
 use word::SectionEnd;
 
@@ -50,16 +52,34 @@ pub enum Captured {
     Refused,
 }
 
+/// The thread whose frames are captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapturedThread {
+    /// The thread pointer.
+    pub pointer: u64,
+    /// The stack pointer, or 0 if it is unknown.
+    pub stack: u64,
+}
+
+impl CapturedThread {
+    /// Whether an address is on the thread's stack, as far as is known. A thread's own block is
+    /// above its stack; that of the first thread is elsewhere, below.
+    fn has_on_stack(self, avma: u64) -> bool {
+        let Self { pointer, stack } = self;
+        stack != 0 && stack <= avma && (pointer < stack || avma < pointer)
+    }
+}
+
 /// Writes the section of a thread's frames in a runtime, leaf first. `index` is the block's number
-/// in the snapshot, and `thread_pointer` is the thread's.
+/// in the snapshot.
 pub fn capture(
     (index, block): (usize, &RuntimeBlock),
-    thread_pointer: u64,
+    thread: CapturedThread,
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
     match block.python() {
-        Some(layout) => python::capture(index, layout, thread_pointer, memory, words),
+        Some(layout) => python::capture(index, layout, thread, memory, words),
         None => Captured::Nothing,
     }
 }
@@ -68,4 +88,15 @@ pub fn capture(
 /// functions of a runtime. False if the runtime has no such lock, or does not tell who holds it.
 pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl WordReader) -> bool {
     block.python().is_some_and(|layout| python::holds_lock(layout, thread_pointer, memory))
+}
+
+/// Writes the name of the task that a thread runs in a runtime: see [`python::task_name`]. Returns
+/// the number of words, or 0.
+pub fn capture_task(
+    block: &RuntimeBlock,
+    pointer: u64,
+    memory: &mut impl WordReader,
+    words: &[AtomicU64],
+) -> usize {
+    block.python().map_or(0, |layout| python::task_name(layout, pointer, memory, words))
 }

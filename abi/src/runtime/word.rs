@@ -6,7 +6,7 @@
 //! | word | bits 48 to 55 | bits 0 to 47 |
 //! |---|---|---|
 //! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
-//! | frame | [`ENTRY`], [`FOREIGN`] | address of the code object |
+//! | frame | [`ENTRY`], [`FOREIGN`], [`EMPTY`], [`UNPROVEN`] | address of the code object |
 //!
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
 //! with any value: the position in the code << 32, and the cookie.
@@ -26,6 +26,11 @@ const END_SHIFT: u32 = 32;
 pub const ENTRY: u8 = 1;
 /// The flag of a frame whose object is not of the expected type: it has no name.
 pub const FOREIGN: u8 = 2;
+/// The flag of what takes the place of a frame that has ended while its call has not: native code
+/// frees what the frame used. Only the call is left of it, which is an [`ENTRY`].
+pub const EMPTY: u8 = 4;
+/// The flag of a frame that may be another thread's.
+pub const UNPROVEN: u8 = 8;
 
 /// Number of words of a frame.
 pub const FRAME_WORDS: usize = 2;
@@ -51,13 +56,18 @@ pub enum SectionEnd {
     Depth = 1,
     /// The next frame was unreadable.
     Unreadable = 2,
-    /// The list ended where a list cannot end: the interpreter was about to link a frame.
+    /// The list ended where a list cannot end: the interpreter was about to link a frame. Or a list
+    /// of the thread's frames is missing.
     Unlinked = 3,
+    /// It has all frames of the thread, unless code of another interpreter of the process runs on
+    /// it: then the innermost frames may be missing.
+    Outer = 4,
 }
 
 impl SectionEnd {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Root, Self::Depth, Self::Unreadable, Self::Unlinked];
+    pub const ALL: [Self; 5] =
+        [Self::Root, Self::Depth, Self::Unreadable, Self::Unlinked, Self::Outer];
 }
 
 /// A section of managed frames.
@@ -75,7 +85,7 @@ pub struct Section<'a> {
 pub struct ManagedFrame {
     /// Address of the code object (AVMA).
     pub object: u64,
-    /// [`ENTRY`] and [`FOREIGN`].
+    /// [`ENTRY`], [`FOREIGN`], [`EMPTY`] and [`UNPROVEN`].
     pub flags: u8,
     /// The position in the code, in a unit of the runtime.
     pub position: u32,
@@ -92,6 +102,14 @@ pub fn header(runtime: usize, end: SectionEnd, frames: usize) -> u64 {
 impl ManagedFrame {
     /// [`ENTRY`] in the frame's first word.
     pub const ENTRY_WORD: u64 = (ENTRY as u64) << DETAIL_SHIFT;
+
+    /// A frame without an object.
+    pub const NONE: Self = Self { object: 0, flags: 0, position: 0, cookie: 0 };
+
+    /// Whether the frame has a function with a name.
+    pub fn is_named(&self) -> bool {
+        self.flags & (FOREIGN | EMPTY) == 0
+    }
 
     /// Returns the frame's words.
     pub fn words(&self) -> [u64; FRAME_WORDS] {

@@ -32,7 +32,8 @@ pub struct SampleRecord {
     pub root_span: AtomicU64,
     /// Ten 32-bit tags.
     pub tags: [AtomicU64; 5],
-    /// Index of the perf event that fired.
+    /// Number of the call trace with the name of the task, plus 1, or 0 << 32 | index of the perf
+    /// event that fired.
     pub event: AtomicU64,
     /// Upper half of a 128-bit root id, or 0.
     pub root_high: AtomicU64,
@@ -99,6 +100,9 @@ pub struct Sample {
     pub tags: [u32; TAGS],
     /// Index of the perf event that fired.
     pub event: u64,
+    /// Id of the call trace of this table that holds the name of the thread's task as frames, as it
+    /// holds attributes. 0 for none.
+    pub task: u64,
 }
 
 impl SampleRecord {
@@ -122,7 +126,8 @@ impl SampleRecord {
         for (word, [low, high]) in self.tags.iter().zip(tags) {
             store(word, u64::from(*high) << 32 | u64::from(*low));
         }
-        store(&self.event, sample.event);
+        let task = if sample.task == 0 { 0 } else { (sample.task as u32).wrapping_add(1) };
+        store(&self.event, u64::from(task) << 32 | u64::from(sample.event as u32));
         // Release: pairs with the Acquire in `read`; makes the fields above visible.
         self.commit.store(commit_word(instance, index), Ordering::Release);
     }
@@ -137,7 +142,7 @@ impl SampleRecord {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let (thread, tid_weight, flags) =
             (load(&self.thread), load(&self.tid_weight), load(&self.flags));
-        let source_syscall = load(&self.source_syscall);
+        let (source_syscall, event) = (load(&self.source_syscall), load(&self.event));
         let mut tags = [0; TAGS];
         for (tags, word) in tags.as_chunks_mut::<2>().0.iter_mut().zip(&self.tags) {
             let word = load(word);
@@ -159,7 +164,11 @@ impl SampleRecord {
             root_span: load(&self.root_span),
             root_high: load(&self.root_high),
             tags,
-            event: load(&self.event),
+            event: event & u64::from(u32::MAX),
+            task: match (event >> 32).checked_sub(1) {
+                Some(number) => u64::from(instance) << 32 | number,
+                None => 0,
+            },
         })
     }
 }
@@ -170,4 +179,20 @@ fn commit_word(instance: u32, index: usize) -> u64 {
         return index as u64 + 1;
     }
     u64::from(instance) << 32 | (index as u64 + 1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The name of a task is the first call trace of a table whose stacks are all known.
+    #[test]
+    fn task_with_the_first_number_is_no_missing_one() {
+        let record = SampleRecord::default();
+        for task in [0, 7 << 32, 7 << 32 | 1, 7 << 32 | 0xffff_fffe] {
+            let sample = Sample { task, event: 5, ..Sample::default() };
+            record.commit(7, 3, &sample);
+            assert_eq!(record.read(7, 3), Some(sample));
+        }
+    }
 }

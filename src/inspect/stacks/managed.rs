@@ -92,7 +92,7 @@ impl ManagedNames {
         let wanted: HashSet<FunctionKey> = stacks
             .flat_map(sections)
             .flat_map(|section| section.frames().map(move |frame| (section.runtime, frame)))
-            .filter(|(_, frame)| frame.flags & FOREIGN == 0)
+            .filter(|(_, frame)| frame.is_named())
             .map(|(runtime, frame)| FunctionKey::of(runtime, &frame))
             .collect();
         let memory = ProcessMemory::of(pid);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
-use traceprof_abi::runtime::python::PythonLayout;
+use traceprof_abi::runtime::python::{PythonLayout, TaskLayout};
 
 use super::code::CodeReader;
 use super::exports::PythonExports;
@@ -59,13 +59,16 @@ impl PythonExports {
         if !is_code_type(here(self.code_type), found.code.len, memory) {
             return Err(self.refused("has other objects than its release"));
         }
-        let mut layout = PythonLayout {
+        let layout = PythonLayout {
             code_type: here(self.code_type),
             current_state: found.current_state.map_or(0, |at| runtime.wrapping_add(at)),
             // Within the structure, whose size was checked.
             state_pointer: found.threads.state_pointer as u16,
             ..found.layout
         };
+        // Without the offsets, only one list of a thread's frames is found.
+        let mut layout = found.threads.in_layout(runtime, layout).unwrap_or(layout);
+        layout.task = self.task_layout(bias, layout.task);
         let keys = [found.key].into_iter().chain(self.keys.iter().copied());
         let is_there = threads.find_key((runtime, keys), vector, memory, &mut layout);
         threads.find_variable((&self.state, bias), vector, memory, &mut layout);
@@ -83,6 +86,16 @@ impl PythonExports {
             Some(true) => Err(self.refused("has other frames than its release")),
             None => Ok(None),
         }
+    }
+
+    /// Returns where tasks are in a process, with the types of their names.
+    fn task_layout(&self, bias: u64, known: TaskLayout) -> TaskLayout {
+        let types = self.number_type.zip(self.text_type);
+        types.map_or(TaskLayout::NONE, |(number, text)| TaskLayout {
+            number_type: number.wrapping_add(bias),
+            text_type: text.wrapping_add(bias),
+            ..known
+        })
     }
 
     /// Makes the interpreter without looking at a process.

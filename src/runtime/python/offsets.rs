@@ -4,7 +4,7 @@
 //! `Py_TRACE_REFS`. Patch releases of a version share them. From 3.13 on, the interpreter publishes
 //! most of them ([`super::published`]).
 
-use traceprof_abi::runtime::python::{ABSENT, COOKIE_WORDS, Instruction, PythonLayout};
+use traceprof_abi::runtime::python::{ABSENT, COOKIE_WORDS, Instruction, PythonLayout, TaskLayout};
 
 use super::lines::LineFormat;
 use super::lock::LockPlace;
@@ -30,6 +30,22 @@ pub(in crate::runtime) struct ThreadOffsets {
     pub(in crate::runtime) modules: u64,
     /// Where the interpreters' locks are.
     pub(in crate::runtime) lock: LockPlace,
+}
+
+impl ThreadOffsets {
+    /// Returns a layout with what a handler needs to find the states of a thread. `runtime` is the
+    /// address of the runtime's state.
+    pub(super) fn in_layout(&self, runtime: u64, layout: PythonLayout) -> Option<PythonLayout> {
+        let short = |offset: u64| u16::try_from(offset).ok();
+        Some(PythonLayout {
+            interpreters: runtime.wrapping_add(self.interpreters),
+            interpreter_next: short(self.interpreter_next)?,
+            interpreter_threads: short(self.interpreter_threads)?,
+            state_next: short(self.state_next)?,
+            state_pointer: short(self.state_pointer)?,
+            ..layout
+        })
+    }
 }
 
 /// The fields of a code object that name it.
@@ -153,6 +169,8 @@ const V3_8: Structures = Structures {
         current_state: 0,
         code_type: 0,
         code_mask: !0,
+        interpreters: 0,
+        task: TaskLayout::NONE,
         state_frame: 24,
         chain_frame: ABSENT,
         frame_previous: 24,
@@ -167,8 +185,14 @@ const V3_8: Structures = Structures {
         // No field is unique: constants, name, line table; flags, first line.
         cookie_words: [56, 64, 72, 104, 112, 120],
         cookie_halves: [36, 40, ABSENT],
+        // The threads' offsets follow from others.
+        interpreter_next: 0,
+        interpreter_threads: 0,
+        state_next: 0,
         state_pointer: 0,
-        reserved: [0; 3],
+        state_call: ABSENT,
+        call_previous: ABSENT,
+        reserved: [0; 2],
     },
     code: CodeOffsets { len: 176, name: 112, file: 104, first_line: 40, lines: 120 },
     text: TextOffsets { ascii: 48, other: 72 },
@@ -196,6 +220,8 @@ const V3_10: Structures = Structures {
     layout: PythonLayout {
         frame_instruction: 96,
         instruction: Instruction::Units as u16,
+        state_call: 48,
+        call_previous: 8,
         ..V3_9.layout
     },
     lines: LineFormat::Ranges,
@@ -225,6 +251,8 @@ const V3_11: Structures = Structures {
         // The word with the flags also counts calls, so only its own half is used.
         cookie_words: [24, 32, 112, 120, 128, 136],
         cookie_halves: [48, 72, ABSENT],
+        state_call: 56,
+        call_previous: 16,
         ..V3_10.layout
     },
     code: CodeOffsets { len: 184, name: 128, file: 112, first_line: 72, lines: 136 },
@@ -260,6 +288,9 @@ const V3_12: Structures = Structures {
         cookie_words: NO_COOKIE,
         // The version, which is unique, and the first line.
         cookie_halves: [92, 68, ABSENT],
+        // A frame on the stack marks each call.
+        state_call: ABSENT,
+        call_previous: ABSENT,
         ..V3_11.layout
     },
     code: CodeOffsets { len: 192, first_line: 68, ..V3_11.code },
@@ -297,6 +328,15 @@ const V3_14: Structures = Structures {
     layout: PythonLayout {
         // References to code objects carry tags.
         code_mask: !3,
+        // As the module `_asyncio` has them in its section `.AsyncioDebug`.
+        task: TaskLayout {
+            number_type: 0,
+            text_type: 0,
+            state_task: 872,
+            size: 168,
+            name: 136,
+            mark: 108,
+        },
         frame_owner: 74,
         code_start: 208,
         ..V3_13.layout

@@ -9,7 +9,7 @@ use std::time::Duration;
 use traceprof_abi::context::{RecordKind, TlsLocation, is_own_block};
 use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 use traceprof_abi::runtime::word::{FRAME_WORDS, SectionEnd};
-use traceprof_abi::runtime::{Captured, RuntimeBlock, WordReader, capture};
+use traceprof_abi::runtime::{Captured, CapturedThread, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::AtomicU64;
 
 use super::offsets::ThreadOffsets;
@@ -218,7 +218,8 @@ impl PythonThreads {
         let (mut all, mut wrong) = (0, 0);
         for thread in self.live.iter().take(THREADS_CHECKED) {
             let mut reader = TargetWords(memory);
-            match capture((0, &block), thread.pointer, &mut reader, &words) {
+            let thread = CapturedThread { pointer: thread.pointer, stack: 0 };
+            match capture((0, &block), thread, &mut reader, &words) {
                 Captured::Section { words, foreign, end, .. } => {
                     all += words / FRAME_WORDS;
                     wrong += foreign + usize::from(end == SectionEnd::Unreadable);

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::runtime::word::{FOREIGN, ManagedFrame, SectionEnd, sections};
-use traceprof_abi::runtime::{Captured, capture};
+use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::interpreters::{
@@ -28,7 +28,8 @@ fn note_missing(found: &[u32]) {
 fn frames(runtime: &Runtime, pid: i32, pointer: u64) -> Result<Vec<ManagedFrame>, Captured> {
     let memory = ProcessMemory::of(pid);
     let words: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
-    let captured = capture((0, &runtime.block), pointer, &mut TargetWords(&memory), &words);
+    let thread = CapturedThread { pointer, stack: 0 };
+    let captured = capture((0, &runtime.block), thread, &mut TargetWords(&memory), &words);
     match captured {
         Captured::Section { words: count, end: SectionEnd::Root, foreign: 0 } => {
             let words = words[..count].iter().map(|word| word.load(Ordering::Relaxed));
@@ -271,13 +272,13 @@ fn functions_of_other_interpreters_of_a_process_are_found() {
             let memory = ProcessMemory::of(pid);
             let pointer = proc::thread_pointer(pid, |avma, into| memory.read(avma, into));
             let Some(pointer) = pointer else { continue };
-            // Before 3.12, the key has the state of the interpreter in which the thread began.
-            let expected = if minor < 12 { ["outer", "<module>"] } else { ["inner", "<module>"] };
             let (stack, _) = stack(&runtime, pid, pointer);
             let names: Vec<&str> = stack.iter().map(|(name, _, _)| name.as_str()).collect();
+            let expected = ["inner", "<module>", "outer", "<module>"];
             assert_eq!(names, expected, "3.{minor} {argument:?}");
             let is_script = |file: &str| file.ends_with("python_within.py");
-            assert!(stack.iter().all(|(_, file, _)| is_script(file) == (minor < 12)));
+            let places: Vec<bool> = stack.iter().map(|(_, file, _)| is_script(file)).collect();
+            assert_eq!(places, [false, false, true, true]);
         }
     }
 }

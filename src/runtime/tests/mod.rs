@@ -4,4 +4,5 @@ mod image;
 mod interpreters;
 mod line_tables;
 mod live;
+mod task_offsets;
 mod wild;

@@ -7,16 +7,23 @@
 //! - At most [`FRAMES_MAX`] frames and [`SKIPPED_MAX`] skipped ones, each with a bounded number of
 //!   loads.
 
+mod lists;
 mod lock;
+mod task;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod walk;
 
 pub use lock::holds_lock;
 
 use super::word::{ENTRY, FOREIGN, FRAME_WORDS, ManagedFrame, SectionEnd, header};
-use super::{Captured, WordReader};
+use super::{Captured, CapturedThread, WordReader};
 use crate::context::Unreadable;
 use crate::sync::{AtomicU64, Ordering};
+use lists::FrameLists;
+use walk::Walk;
+
+pub use task::{TASK_CUT, TASK_NAME_MAX, TASK_NUMBER, TASK_WORDS, TaskLayout, task_name};
 
 /// Maximum number of frames in a section.
 pub const FRAMES_MAX: usize = 1024;
@@ -64,6 +71,10 @@ pub struct PythonLayout {
     pub code_type: u64,
     /// The bits of [`Self::frame_code`] that are an address.
     pub code_mask: u64,
+    /// Address of the pointer to the first interpreter of the process (AVMA).
+    pub interpreters: u64,
+    /// Where asyncio's tasks are.
+    pub task: TaskLayout,
     /// From a thread's state to the current frame, or to [`Self::chain_frame`]'s structure.
     pub state_frame: u16,
     /// From that structure to the current frame, or [`ABSENT`] if there is no such structure.
@@ -90,14 +101,25 @@ pub struct PythonLayout {
     pub cookie_words: [u16; COOKIE_WORDS],
     /// 32-bit fields of a code object that enter its cookie, or [`ABSENT`].
     pub cookie_halves: [u16; COOKIE_HALVES],
+    /// From an interpreter to the next one.
+    pub interpreter_next: u16,
+    /// From an interpreter to the state of its first thread.
+    pub interpreter_threads: u16,
+    /// From a thread's state to the next one.
+    pub state_next: u16,
     /// From a thread's state to its thread pointer.
     pub state_pointer: u16,
+    /// From a thread's state to the structure on its stack with the innermost call from native
+    /// code, or [`ABSENT`]: a frame tells it, or nothing does.
+    pub state_call: u16,
+    /// From that structure to that of the next call, or [`ABSENT`].
+    pub call_previous: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<PythonLayout>() == 8 * 8 + 24 * 2);
+const _: () = assert!(size_of::<PythonLayout>() == 12 * 8 + 28 * 2);
 /// Offset of an object's type.
 const OBJECT_TYPE: u64 = 8;
 
@@ -163,12 +185,8 @@ impl<M: WordReader> Reader<'_, M> {
         self.word(value.wrapping_add(key_value))
     }
 
-    /// Returns the innermost frame of a thread, or 0.
-    fn leaf(&mut self, thread_pointer: u64) -> Result<u64, Lost> {
-        let state = self.thread_state(thread_pointer)?;
-        if state == 0 {
-            return Ok(0);
-        }
+    /// Returns the innermost frame in the list of a thread's state, or 0.
+    fn leaf(&mut self, state: u64) -> Result<u64, Lost> {
         let frame = self.field(state, self.layout.state_frame)?;
         if frame == 0 || self.layout.chain_frame == ABSENT {
             return Ok(frame);
@@ -227,90 +245,24 @@ pub fn cookie(layout: &PythonLayout, code: u64, memory: &mut impl WordReader) ->
 pub fn capture(
     index: usize,
     layout: &PythonLayout,
-    thread_pointer: u64,
+    thread: CapturedThread,
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
     let mut reader = Reader { layout, memory };
-    let Ok(leaf) = reader.leaf(thread_pointer) else { return Captured::Unreadable };
-    if leaf == 0 {
+    let Ok(mut lists) = FrameLists::of(&mut reader, thread) else { return Captured::Unreadable };
+    if lists.innermost().is_none() {
         return Captured::Nothing;
     }
     let Some((head, room)) = words.split_first() else { return Captured::Refused };
-    let (frames, end, foreign) = walk(&mut reader, leaf, room);
-    // Relaxed: the words are the caller's own until it publishes them.
-    head.store(header(index, end, frames), Ordering::Relaxed);
-    let words = frames.wrapping_mul(FRAME_WORDS).wrapping_add(1);
-    if frames == 0 && end == SectionEnd::Root {
+    let mut walk = Walk::into(room);
+    let end = walk.run(&mut reader, &mut lists);
+    if !walk.has_code && end == SectionEnd::Root {
         return Captured::Nothing;
     }
+    let Walk { count, foreign, .. } = walk;
+    // Relaxed: the words are the caller's own until it publishes them.
+    head.store(header(index, end, count), Ordering::Relaxed);
+    let words = count.wrapping_mul(FRAME_WORDS).wrapping_add(1);
     Captured::Section { words, end, foreign }
-}
-
-/// Stores the frames from `frame` on, leaf first. Returns their number, the reason of their end and
-/// the number of foreign ones.
-fn walk<M: WordReader>(
-    reader: &mut Reader<'_, M>,
-    mut frame: u64,
-    room: &[AtomicU64],
-) -> (usize, SectionEnd, usize) {
-    let (pairs, _) = room.as_chunks::<FRAME_WORDS>();
-    let (mut count, mut foreign, mut skipped) = (0usize, 0usize, 0usize);
-    // Since 3.12, a frame that marks a call from native code is the last one.
-    let mut may_end = reader.layout.frame_owner == ABSENT;
-    while frame != 0 {
-        let Ok((previous, managed)) = step(reader, frame) else {
-            return (count, SectionEnd::Unreadable, foreign);
-        };
-        match managed {
-            Some(managed) => {
-                let free = pairs.get(count).filter(|_| count < FRAMES_MAX);
-                let Some(pair) = free else { return (count, SectionEnd::Depth, foreign) };
-                store(pair, managed);
-                count = count.wrapping_add(1);
-                may_end = reader.layout.frame_owner == ABSENT;
-                foreign = foreign.wrapping_add(usize::from(managed.flags & FOREIGN != 0));
-            }
-            None if skipped >= SKIPPED_MAX => return (count, SectionEnd::Depth, foreign),
-            None => {
-                skipped = skipped.wrapping_add(1);
-                may_end = true;
-                // The call that the shim marks is that of the frame before it.
-                if let Some([first, _]) = pairs.get(count.wrapping_sub(1)) {
-                    let marked = first.load(Ordering::Relaxed) | ManagedFrame::ENTRY_WORD;
-                    first.store(marked, Ordering::Relaxed);
-                }
-            }
-        }
-        frame = previous;
-    }
-    if !may_end {
-        return (count, SectionEnd::Unlinked, foreign);
-    }
-    // Native code called the last frame.
-    if let Some([first, _]) = pairs.get(count.wrapping_sub(1)) {
-        let marked = first.load(Ordering::Relaxed) | ManagedFrame::ENTRY_WORD;
-        first.store(marked, Ordering::Relaxed);
-    }
-    (count, SectionEnd::Root, foreign)
-}
-
-/// Returns a frame's caller, and the frame itself unless it only marks a call from native code.
-fn step<M: WordReader>(
-    reader: &mut Reader<'_, M>,
-    frame: u64,
-) -> Result<(u64, Option<ManagedFrame>), Lost> {
-    let previous = reader.field(frame, reader.layout.frame_previous)?;
-    let code = reader.field(frame, reader.layout.frame_code)? & reader.layout.code_mask;
-    if reader.is_shim(frame)? {
-        return Ok((previous, None));
-    }
-    Ok((previous, Some(reader.managed_frame(frame, code)?)))
-}
-
-fn store(pair: &[AtomicU64; FRAME_WORDS], managed: ManagedFrame) {
-    for (to, word) in pair.iter().zip(managed.words()) {
-        // Relaxed: the words are the caller's own until it publishes them.
-        to.store(word, Ordering::Relaxed);
-    }
 }

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::context::RecordKind;
-use crate::runtime::word::sections;
+use crate::runtime::word::{EMPTY, UNPROVEN, sections};
 
 const THREAD: u64 = 0x7000;
 const STATE: u64 = 0x8000;
@@ -24,6 +24,8 @@ fn layout() -> PythonLayout {
         current_state: 0,
         code_type: TYPE,
         code_mask: !3,
+        interpreters: 0,
+        task: TaskLayout::NONE,
         state_frame: 56,
         chain_frame: 0,
         frame_previous: 8,
@@ -37,8 +39,13 @@ fn layout() -> PythonLayout {
         code_start: 192,
         cookie_words: [ABSENT; COOKIE_WORDS],
         cookie_halves: [92, 68, ABSENT],
+        interpreter_next: 0,
+        interpreter_threads: 72,
+        state_next: 8,
         state_pointer: 136,
-        reserved: [0; 3],
+        state_call: ABSENT,
+        call_previous: ABSENT,
+        reserved: [0; 2],
     }
 }
 
@@ -46,6 +53,8 @@ fn layout() -> PythonLayout {
 struct Memory {
     words: HashMap<u64, u64>,
     loads: usize,
+    /// The stack pointer.
+    stack: u64,
 }
 
 impl WordReader for Memory {
@@ -83,9 +92,18 @@ impl Memory {
         memory
     }
 
+    fn set(&mut self, at: u64, word: u64) {
+        self.words.insert(at, word);
+    }
+
+    fn unset(&mut self, at: u64) {
+        self.words.remove(&at);
+    }
+
     fn capture(&mut self, layout: &PythonLayout, room: usize) -> (Captured, Vec<ManagedFrame>) {
         let words: Vec<AtomicU64> = (0..room).map(|_| AtomicU64::new(0)).collect();
-        let captured = capture(5, layout, THREAD, self, &words);
+        let thread = CapturedThread { pointer: THREAD, stack: self.stack };
+        let captured = capture(5, layout, thread, self, &words);
         let Captured::Section { words: count, .. } = captured else {
             return (captured, Vec::new());
         };
@@ -180,7 +198,7 @@ fn damaged_lists_end_and_say_why() {
     assert_eq!(circle.capture(&layout(), 1 << 14).0, section(FRAMES_MAX, SectionEnd::Depth, 0));
     let mut shims = Memory::of(&[None]);
     shims.words.insert(FIRST + 8, FIRST);
-    assert_eq!(shims.capture(&layout(), 100).0, section(0, SectionEnd::Depth, 0));
+    assert_eq!(shims.capture(&layout(), 100).0, section(49, SectionEnd::Depth, 0));
     for wild in [1, 0x18, u64::MAX, u64::MAX - 7] {
         let mut memory = Memory::of(&[Some(1), Some(2)]);
         memory.words.insert(FIRST + 8, wild);
@@ -234,4 +252,192 @@ fn of_one_lock_the_holder_is_found_by_its_state() {
     check(STATE + 0x4000, THREAD, false);
     check(STATE + 3, THREAD, false);
     check(u64::MAX - 7, THREAD, false);
+}
+
+/// Addresses of the thread's states in two interpreters, and of another thread's.
+const OTHER_STATE: u64 = 0x8800;
+const FOREIGN_STATE: u64 = 0x9800;
+const INTERPRETERS: u64 = 0x1000;
+const STACK: u64 = 0x6000;
+
+/// Makes two interpreters. The thread has the state with `frames` in the first one, and one with
+/// the frames from `OTHERS` on in the second one. Both lists are interleaved on the stack by `at`.
+fn of_two(lists: [&[(u64, Option<u64>)]; 2]) -> (PythonLayout, Memory) {
+    let mut memory = Memory::of(&[]);
+    let mut set = |at: u64, word: u64| memory.words.insert(at, word);
+    let interpreters = [0x2000, 0x3000];
+    set(INTERPRETERS, interpreters[0]);
+    for (index, interpreter) in interpreters.into_iter().enumerate() {
+        set(interpreter, *interpreters.get(index + 1).unwrap_or(&0));
+    }
+    let states = [(0x2000, STATE, FOREIGN_STATE, THREAD), (0x3000, OTHER_STATE, 0, THREAD)];
+    for ((interpreter, state, next, pointer), frames) in states.into_iter().zip(lists) {
+        set(interpreter + 72, state);
+        set(state + 8, next);
+        set(state + 136, pointer);
+        set(state + 56, state + 0x100);
+        set(state + 0x100, frames.first().map_or(0, |(at, _)| *at));
+        for (index, (at, number)) in frames.iter().enumerate() {
+            let code = number.map_or(0, code_of);
+            set(*at, code);
+            set(at + 8, frames.get(index + 1).map_or(0, |(at, _)| *at));
+            set(at + 56, code + 192);
+            set(at + 64, if number.is_none() { 3 << 48 } else { 0 });
+            set(code + 8, TYPE);
+            set(code + 64, 0);
+            set(code + 88, code << 32);
+        }
+    }
+    set(FOREIGN_STATE + 8, 0);
+    set(FOREIGN_STATE + 136, 0x7700);
+    (PythonLayout { interpreters: INTERPRETERS, ..layout() }, memory)
+}
+
+fn flagged(frames: &[ManagedFrame]) -> Vec<(u64, u8)> {
+    frames.iter().map(|it| (it.object, it.flags)).collect()
+}
+
+#[test]
+fn lists_of_several_interpreters_are_merged_by_their_calls() {
+    let outer = [(0xb000, Some(1)), (STACK + 0x800, None)];
+    let inner = [(0xc000, Some(2)), (0xc080, Some(3)), (STACK + 0x100, None)];
+    let (layout, mut memory) = of_two([&outer, &inner]);
+    let merged =
+        |flags: u8| vec![(code_of(2), flags), (code_of(3), ENTRY | flags), (code_of(1), ENTRY)];
+    memory.stack = STACK;
+    let (captured, frames) = memory.capture(&layout, 100);
+    assert_eq!((captured, flagged(&frames)), (section(3, SectionEnd::Root, 0), merged(0)));
+    memory.stack = 0;
+    assert_eq!(flagged(&memory.capture(&layout, 100).1), merged(UNPROVEN), "without the stack");
+    memory.stack = STACK + 0x200;
+    assert_eq!(flagged(&memory.capture(&layout, 100).1), merged(UNPROVEN), "on another stack");
+}
+
+#[test]
+fn lists_that_call_each_other_alternate() {
+    let one = [(0xb000, Some(1)), (STACK + 0x100, None), (0xb080, Some(2)), (STACK + 0x800, None)];
+    let other = [(0xc000, Some(3)), (STACK + 0x400, None)];
+    let (layout, mut memory) = of_two([&one, &other]);
+    memory.stack = STACK;
+    let frames = memory.capture(&layout, 100).1;
+    let expected = [1, 3, 2].map(|number| (code_of(number), ENTRY));
+    assert_eq!(flagged(&frames), expected);
+}
+
+#[test]
+fn calls_whose_frame_has_ended_are_kept() {
+    let mut memory = Memory::of(&[None, Some(1), None, None, Some(2), None]);
+    let (captured, frames) = memory.capture(&layout(), 100);
+    assert_eq!(captured, section(4, SectionEnd::Root, 0));
+    let (ended, called) = ((0, ENTRY | EMPTY), ENTRY);
+    let expected = [ended, (code_of(1), called), ended, (code_of(2), called)];
+    assert_eq!(flagged(&frames), expected);
+    assert_eq!(Memory::of(&[None]).capture(&layout(), 100).0, Captured::Nothing);
+}
+
+#[test]
+fn first_states_say_that_inner_frames_may_be_missing() {
+    let (layout, mut memory) = of_two([&[(0xb000, Some(1))], &[]]);
+    memory.words.insert(THREAD + 0x318, STATE);
+    let old = PythonLayout { state_kind: 0, frame_owner: ABSENT, ..layout };
+    assert_eq!(memory.capture(&old, 100).0, section(1, SectionEnd::Outer, 0));
+    memory.words.insert(0x2000, 0);
+    assert_eq!(memory.capture(&old, 100).0, section(1, SectionEnd::Root, 0), "one interpreter");
+}
+
+#[test]
+fn damaged_lists_of_states_end() {
+    let outer = [(0xb000, Some(1)), (STACK + 0x800, None)];
+    let circle = |change: &dyn Fn(&mut Memory)| {
+        let (layout, mut memory) = of_two([&outer, &[]]);
+        change(&mut memory);
+        memory.loads = 0;
+        let captured = memory.capture(&layout, 100).0;
+        assert!(memory.loads < 2000, "{}", memory.loads);
+        captured
+    };
+    let cut = section(1, SectionEnd::Unlinked, 0);
+    assert_eq!(circle(&|it| it.set(0x3000, 0x2000)), cut);
+    assert_eq!(circle(&|it| it.set(FOREIGN_STATE + 8, FOREIGN_STATE)), cut);
+    assert_eq!(circle(&|it| it.unset(FOREIGN_STATE + 8)), cut);
+    assert_eq!(circle(&|it| it.set(0x2000, 9)), cut);
+    assert_eq!(circle(&|_| ()), section(1, SectionEnd::Root, 0));
+}
+
+/// A layout with tasks, and a thread whose task has this name.
+fn with_task(name: &[u64]) -> (PythonLayout, Memory) {
+    const TASK: u64 = 0xd000;
+    let mut memory = Memory::of(&[Some(1), None]);
+    let mut set = |at: u64, word: u64| memory.words.insert(at, word);
+    set(STATE + 872, TASK);
+    set(TASK + 8, 0xe000);
+    set(TASK + 104, 1 << 32);
+    set(TASK + 136, 0xf000);
+    set(0xe000 + 32, 200);
+    for (at, word) in (0xf000..).step_by(8).zip(name) {
+        set(at, *word);
+    }
+    let task = TaskLayout {
+        number_type: 0x111,
+        text_type: 0x222,
+        state_task: 872,
+        size: 168,
+        name: 136,
+        mark: 108,
+    };
+    (PythonLayout { task, ..layout() }, memory)
+}
+
+/// Returns the captured name.
+fn name_of((layout, mut memory): (PythonLayout, Memory)) -> Option<(u64, Vec<u8>)> {
+    let words: Vec<AtomicU64> = (0..TASK_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect();
+    let used = task_name(&layout, THREAD, &mut memory, &words);
+    let words: Vec<u64> = words[..used].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    let (head, rest) = words.split_first_chunk::<2>()?;
+    let bytes: Vec<u8> = rest.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(bytes[head[0] as usize - 8..], [0; 8][..bytes.len() + 8 - head[0] as usize]);
+    Some((head[1], bytes[..head[0] as usize - 8].to_vec()))
+}
+
+#[test]
+fn names_of_tasks_are_numbers_or_characters() {
+    let number = |shape, digits| name_of(with_task(&[1, 0x111, shape, digits]));
+    let value = |value: u64| Some((TASK_NUMBER, value.to_le_bytes().to_vec()));
+    assert_eq!(number(1 << 3, 0xdead_0000_0000_000c), value(12));
+    assert_eq!(number(2 << 3 | 4, 3 << 32 | 5), value(3 << 30 | 5));
+    assert_eq!(number(3 << 3, 1), None, "too large");
+    assert_eq!(number(1 << 3 | 2, 1), None, "negative");
+    let ascii = (1 << 2 | 1 << 5 | 1 << 6) as u64;
+    let text = |count, state, words: &[u64]| {
+        let head = [1, 0x222, count, 0, state];
+        name_of(with_task(&[&head[..], words].concat()))
+    };
+    let word = u64::from_le_bytes(*b"abcdefgh");
+    let chars = |kind, bytes: &[u8]| Some((kind, bytes.to_vec()));
+    assert_eq!(text(3, ascii, &[word]), chars(1, b"abc"));
+    assert_eq!(text(8, ascii << 14, &[word]), chars(1, b"abcdefgh"), "bits of the other builds");
+    let wide = (2 << 2 | 1 << 5) as u64;
+    assert_eq!(text(3, wide, &[0, 0, word]), chars(2, b"abcdef"));
+    assert_eq!(text(1000, ascii, &[word; 16]), chars(1 | TASK_CUT, &b"abcdefgh".repeat(16)));
+    assert_eq!(text(3, ascii & !(1 << 5), &[word]), None, "not compact");
+    assert_eq!(text(9, ascii, &[word]), None, "unreadable");
+}
+
+#[test]
+fn other_objects_are_no_tasks() {
+    let without = |change: &dyn Fn(&mut PythonLayout, &mut Memory)| {
+        let (mut layout, mut memory) = with_task(&[1, 0x111, 1 << 3, 7]);
+        change(&mut layout, &mut memory);
+        name_of((layout, memory))
+    };
+    assert!(without(&|_, _| ()).is_some());
+    assert_eq!(without(&|_, it| it.set(0xe000 + 32, 160)), None, "small objects");
+    assert_eq!(without(&|_, it| it.set(0xd000 + 104, 0)), None, "no mark");
+    assert_eq!(without(&|_, it| it.set(0xf008, 0x333)), None, "another name");
+    assert_eq!(without(&|_, it| it.set(STATE + 872, 0)), None, "no task");
+    for wild in [1, 8, u64::MAX - 7] {
+        assert_eq!(without(&|_, it| it.set(STATE + 872, wild)), None);
+        assert_eq!(without(&|_, it| it.set(0xd000 + 136, wild)), None);
+    }
+    assert_eq!(without(&|it, _| it.task = TaskLayout::NONE), None);
 }

@@ -8,12 +8,21 @@
 //! its last one. Counted from the leaf, the complete stack would then be shifted by one. (Measured
 //! in 46 of 6,804 stacks of nine versions of Python; there was no other mismatch.)
 //!
+//! Since 3.12, Python frees what a frame used after it has unlinked the frame. The frame of the
+//! loop then has a segment without frames ([`EMPTY`]).
+//!
+//! Before 3.12, the innermost frames may be missing if code of several interpreters runs on the
+//! thread. Such a section says so ([`SectionEnd::Outer`]), and is counted from the root.
+//!
+//! Frames that may be those of another thread ([`UNPROVEN`]) are left out if the complete native
+//! stack has fewer frames of the loop than there are segments.
+//!
 //! A library that switches stacks (greenlet) begins a list of its own: the outermost frames of the
 //! loop then have no segments. More frames of the loop than segments, other than at the leaf, are
 //! counted from the leaf.
 
 use traceprof_abi::runtime::RUNTIMES_MAX;
-use traceprof_abi::runtime::word::{ENTRY, ManagedFrame, Section, SectionEnd};
+use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, Section, SectionEnd, UNPROVEN};
 
 /// The number of innermost native frames, one of which is the loop's while it links a frame.
 const LEAF_FRAMES: usize = 2;
@@ -34,12 +43,16 @@ struct ManagedSegments {
     frames: Vec<ManagedFrame>,
     /// Whether the segments are counted from the root.
     is_from_root: bool,
+    /// Whether segments may be missing at the leaf.
+    is_outer: bool,
 }
 
 impl ManagedSegments {
     fn of(section: &Section<'_>, is_native_complete: bool) -> Self {
-        let is_from_root = is_native_complete && section.end == SectionEnd::Root;
-        Self { runtime: section.runtime, frames: section.frames().collect(), is_from_root }
+        let is_outer = section.end == SectionEnd::Outer;
+        let is_from_root = is_native_complete && (is_outer || section.end == SectionEnd::Root);
+        let frames = section.frames().collect();
+        Self { runtime: section.runtime, frames, is_from_root, is_outer }
     }
 
     /// Returns the number of segments; an incomplete one at the root counts.
@@ -49,9 +62,24 @@ impl ManagedSegments {
         entries + usize::from(is_cut)
     }
 
+    /// Leaves out frames of which the native frames, with this number of the loop's, do not prove
+    /// that they are the thread's.
+    fn drop_unproven(&mut self, loops: usize, is_native_complete: bool) {
+        let is_unproven = |frame: &ManagedFrame| frame.flags & UNPROVEN != 0;
+        if !self.frames.iter().any(is_unproven) {
+            return;
+        }
+        if !is_native_complete || loops < self.count() {
+            self.frames.retain(|frame| !is_unproven(frame));
+        }
+    }
+
     /// Removes the outermost segment, and calls `place` with its frames, root first.
     fn take(&mut self, mut place: impl FnMut(u8, ManagedFrame)) {
         let Some(first) = self.frames.pop() else { return };
+        if first.flags & EMPTY != 0 {
+            return;
+        }
         place(self.runtime, first);
         while let Some(frame) = self.frames.pop_if(|frame| frame.flags & ENTRY == 0) {
             place(self.runtime, frame);
@@ -81,8 +109,9 @@ pub(crate) fn interleave<'s>(
         .map(|it| (0..natives).filter(|at| loop_of(*at) == Some(it.runtime)).count())
         .collect();
     for (it, loops) in segments.iter_mut().zip(&loops) {
+        it.drop_unproven(*loops, is_complete);
         let innermost = (0..natives.min(LEAF_FRAMES)).any(|at| loop_of(at) == Some(it.runtime));
-        it.is_from_root &= *loops <= it.count() + usize::from(innermost);
+        it.is_from_root &= it.is_outer || *loops <= it.count() + usize::from(innermost);
     }
     for (it, loops) in segments.iter_mut().zip(&loops).filter(|(it, _)| !it.is_from_root) {
         // The outermost segments have no native frames, because these were cut.
@@ -118,13 +147,23 @@ mod tests {
 
     /// Returns a stack, root first, as text. `natives` has a character for each native frame, leaf
     /// first: the number of a runtime in whose loop it is, or a letter. In `managed`, leaf first,
-    /// an entry is in upper case.
+    /// an entry is in upper case, `-` is one without a frame, and a frame that may be another
+    /// thread's follows `?`; of these the last is an entry.
     fn placed(natives: &str, is_complete: bool, managed: &[(&str, SectionEnd)]) -> String {
         let mut words = Vec::new();
         for (runtime, (frames, end)) in managed.iter().enumerate() {
-            words.push(header(runtime, *end, frames.len()));
-            words.extend(frames.bytes().flat_map(|name| {
-                let flags = if name.is_ascii_uppercase() { ENTRY } else { 0 };
+            let names = frames.bytes().enumerate().filter(|(_, name)| *name != b'?');
+            words.push(header(runtime, *end, names.clone().count()));
+            let last = frames.rfind('?').map(|at| at + 1);
+            words.extend(names.flat_map(|(at, name)| {
+                let is_unproven = at > 0 && frames.as_bytes()[at - 1] == b'?';
+                let flags = match name {
+                    b'-' => ENTRY | EMPTY,
+                    _ if is_unproven && Some(at) == last => ENTRY | UNPROVEN,
+                    _ if is_unproven => UNPROVEN,
+                    _ if name.is_ascii_uppercase() => ENTRY,
+                    _ => 0,
+                };
                 ManagedFrame { object: u64::from(name), flags, position: 0, cookie: 0 }.words()
             }));
         }
@@ -138,7 +177,7 @@ mod tests {
         frames.into_iter().map(name).collect()
     }
 
-    use SectionEnd::{Depth, Root};
+    use SectionEnd::{Depth, Outer, Root};
 
     #[test]
     fn each_frame_of_the_loop_is_followed_by_its_segment() {
@@ -166,6 +205,27 @@ mod tests {
         assert_eq!(placed("x0k0yz", true, &[("aBc", Depth)]), "zy0ck0Bax");
         assert_eq!(placed("x0k0y0z", true, &[("aBc", Depth)]), "z0y0ck0Bax");
         assert_eq!(placed("x", false, &[("aB", Root)]), "Bax", "no frame of the loop");
+    }
+
+    #[test]
+    fn calls_whose_frame_has_ended_take_their_place() {
+        // The call that has ended is `-`, in the middle and as the innermost one.
+        assert_eq!(placed("x0k0q0z", true, &[("aB-D", Root)]), "z0Dq0k0Bax");
+        assert_eq!(placed("xyyy0q0z", true, &[("-D", Root)]), "z0Dq0yyyx");
+    }
+
+    #[test]
+    fn innermost_frames_may_be_missing() {
+        assert_eq!(placed("xyy0k0z", true, &[("aB", Outer)]), "z0Bak0yyx");
+        assert_eq!(placed("xyy0k0z", true, &[("aB", Root)]), "z0k0Bayyx", "of another list");
+    }
+
+    #[test]
+    fn frames_of_other_threads_are_left_out() {
+        let both = [("?b?aC", Root)];
+        assert_eq!(placed("x0k0yz", true, &both), "zy0Ck0abx", "as many as of the loop");
+        assert_eq!(placed("xk0yz", true, &both), "zy0Ckx", "another thread's");
+        assert_eq!(placed("x0k0yz", false, &both), "zy0k0Cx", "unknown");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::mem;
 use std::sync::Arc;
 
-use traceprof_abi::runtime::word::{FOREIGN, sections};
+use traceprof_abi::runtime::word::{ManagedFrame, sections};
 
 use crate::proc::ProcessMemory;
 use crate::record::batch::Batch;
@@ -80,7 +80,7 @@ impl FunctionReader {
         for entry in batch.traces.entries().iter().filter(|entry| !entry.preserved) {
             for section in sections(batch.traces.frames_of(entry)) {
                 let runtime = usize::from(section.runtime);
-                for frame in section.frames().filter(|frame| frame.flags & FOREIGN == 0) {
+                for frame in section.frames().filter(ManagedFrame::is_named) {
                     if self.known.insert(FunctionKey::of(section.runtime, &frame)) {
                         if self.wanted.len() <= runtime {
                             self.wanted.resize(runtime + 1, Vec::new());
