@@ -15,6 +15,9 @@ pub(super) const COUNT: usize = traceprof_abi::context::TAGS;
 const NUMBER: &str = "number";
 const TEXT: &str = "text";
 
+/// The name of the tag that has the name of the asyncio task which a thread ran.
+pub const TASK_TAG: &str = "asyncio.task";
+
 /// A tag of the samples of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagKey {

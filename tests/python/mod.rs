@@ -11,6 +11,7 @@ mod lockstep;
 mod placed;
 mod processor_time;
 mod recorded;
+mod tasks;
 mod thread_names;
 mod witness;
 mod work;

@@ -40,7 +40,7 @@ pub struct ExportArguments {
     #[arg(short, long, help_heading = SHOWN)]
     pub threads: bool,
 
-    /// Make span, root-span or tag:NAME the first frame
+    /// Make span, root-span, task or tag:NAME the first frame
     ///
     /// For folded stacks and flame graphs.
     ///

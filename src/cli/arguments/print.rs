@@ -38,8 +38,8 @@ impl FromStr for GroupKey {
             "thread" => Ok(Self::Thread),
             "process" => Ok(Self::Process),
             _ => text.parse().map(Self::Samples).map_err(|_| {
-                "expected function, module, line, language, thread, process, span, root-span or \
-                 tag:NAME"
+                "expected function, module, line, language, thread, process, span, root-span, \
+                 task or tag:NAME"
                     .to_owned()
             }),
         }
@@ -89,11 +89,12 @@ pub struct PrintArguments {
 
     /// Group by function, module, line, thread, ...
     ///
-    /// One of function, module, line, language, thread, process, span, root-span and tag:NAME.
+    /// One of function, module, line, language, thread, process, span, root-span, task and
+    /// tag:NAME. task is the asyncio task of Python 3.14, the tag asyncio.task.
     ///
     /// function, module, line and language are the steps of a tree; consecutive calls within a
-    /// module or a language are one step. thread, process, span, root-span and tag:NAME make one
-    /// tree for all threads, with these as its first level, heaviest first. `(none)` stands for
+    /// module or a language are one step. thread, process, span, root-span, task and tag:NAME make
+    /// one tree for all threads, with these as its first level, heaviest first. `(none)` stands for
     /// samples without one. The ten heaviest are always printed.
     #[arg(long, value_name = "KEY", help_heading = SHOWN)]
     pub by: Option<GroupKey>,

@@ -11,20 +11,23 @@ pub(crate) struct ThreadContext {
     pub(crate) root_span: u64,
     pub(crate) root_high: u64,
     pub(crate) tags: [u32; 10],
+    /// The number of the name of its task, or 0.
+    pub(crate) task: u32,
 }
 
 impl ThreadContext {
     /// Returns the context of a sample.
     pub(crate) fn of(sample: &Sample) -> Self {
-        let Sample { source, span, root_span, root_high, tags, .. } = *sample;
-        Self { source, span, root_span, root_high, tags }
+        let Sample { source, span, root_span, root_high, tags, task, .. } = *sample;
+        Self { source, span, root_span, root_high, tags, task: task as u32 }
     }
 
     /// Sets this context on a sample.
     pub(crate) fn give(self, sample: &mut Sample) {
-        let Self { source, span, root_span, root_high, tags } = self;
+        let Self { source, span, root_span, root_high, tags, task } = self;
         (sample.source, sample.span, sample.tags) = (source, span, tags);
         (sample.root_span, sample.root_high) = (root_span, root_high);
+        sample.task = u64::from(task);
     }
 }
 

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use crate::trace::{LazyTrace, Sample, TagKey, TraceError};
+use crate::trace::{LazyTrace, Sample, TASK_TAG, TagKey, TraceError};
 use crate::view::recording::context::{ContextKey, ContextTags, ContextText};
 use crate::view::select::context_filter::check_name;
 use crate::view::text::escape::escaped;
@@ -32,8 +32,9 @@ impl FromStr for GroupBy {
         match (text, text.strip_prefix("tag:")) {
             ("span", _) => Ok(Self::Span),
             ("root-span", _) => Ok(Self::RootSpan),
+            ("task", _) => Ok(Self::Tag(TASK_TAG.to_owned())),
             (_, Some(name)) if !name.is_empty() => Ok(Self::Tag(name.to_owned())),
-            _ => Err("expected span, root-span or tag:NAME".to_owned()),
+            _ => Err("expected span, root-span, task or tag:NAME".to_owned()),
         }
     }
 }

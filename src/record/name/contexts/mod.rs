@@ -23,12 +23,14 @@ mod stale_entries;
 mod table;
 mod table_slots;
 mod tags;
+mod tasks;
 
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use traceprof_abi::context::{ContextSources, TAGS, TlsLocation, origin};
+use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::Ordering;
@@ -120,6 +122,7 @@ impl Contexts {
     ) {
         self.otel.refresh(mappings, addresses, sources);
         self.outside.locations = self.otel.locations().to_vec();
+        self.outside.runtimes = tasks::blocks(addresses);
         self.stats.records = self.stats.records.max(self.outside.locations.len() as u64);
         self.find_tables(mappings, addresses, sources);
     }
@@ -187,9 +190,16 @@ impl Contexts {
         self.otel.write_new_attributes(&mut batch.metadata);
         // Threads that started before the first context may leave a stale entry as well.
         self.stale.note_threads(&batch.threads, &self.outside);
-        if !self.has_sources() {
-            return;
+        if self.has_sources() {
+            self.name_work(batch);
         }
+        tasks::name(self, batch);
+        batch.metadata.extend(self.tags.take_new_metadata());
+        batch.text_tags = self.tags.texts();
+    }
+
+    /// Translates the tags of tables and records.
+    fn name_work(&mut self, batch: &mut Batch) {
         for change in &batch.threads {
             if let ThreadChange::Exited { key, .. } = change {
                 self.carried.forget(*key);
@@ -217,8 +227,6 @@ impl Contexts {
             }
         }
         batch.samples = samples;
-        batch.metadata.extend(self.tags.take_new_metadata());
-        batch.text_tags = self.tags.texts();
     }
 
     fn name_one(&mut self, sample: &mut Sample, batch: &mut Batch) {
@@ -270,6 +278,7 @@ impl Contexts {
     /// Gives the samples lasting numbers of tables and attributes, before any context is remembered
     /// beyond the batch.
     pub(crate) fn number(&mut self, batch: &mut Batch) {
+        tasks::number(self, batch);
         for sample in &mut batch.samples {
             sample.source = self.slots.numbered(sample.source);
         }
@@ -286,7 +295,7 @@ impl Contexts {
 
     /// Returns whether any thread may have a context.
     fn has_sources(&self) -> bool {
-        !self.tables.is_empty() || self.stats.records > 0
+        !self.tables.is_empty() || self.stats.records > 0 || !self.outside.runtimes.is_empty()
     }
 
     /// Returns new messages for the user.
@@ -328,20 +337,24 @@ pub(crate) struct ContextReader {
     tables: Vec<u64>,
     /// The locations of OpenTelemetry variables.
     locations: Vec<TlsLocation>,
-    /// The attributes of OpenTelemetry records.
+    /// The attributes of OpenTelemetry records, and the names of tasks.
     sets: AttributeSets,
+    /// The runtimes whose tasks are known.
+    runtimes: Vec<RuntimeBlock>,
 }
 
 impl ReadContext for ContextReader {
     fn read(&self, tid: i32) -> ThreadContext {
         let inner_tid = if self.is_empty() { None } else { self.inner_tid(tid) };
-        let read =
-            |inner_tid| self.read_entry(inner_tid).or_else(|| self.read_record(tid, inner_tid));
-        inner_tid.and_then(read).unwrap_or_default()
+        let read = |inner_tid| {
+            let work = self.read_entry(inner_tid).or_else(|| self.read_record(tid, inner_tid));
+            ThreadContext { task: self.read_task(tid, inner_tid), ..work.unwrap_or_default() }
+        };
+        inner_tid.map(read).unwrap_or_default()
     }
 
     fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.locations.is_empty()
+        self.tables.is_empty() && self.locations.is_empty() && self.runtimes.is_empty()
     }
 }
 
@@ -352,7 +365,14 @@ impl ContextReader {
             let read = || table::read_context(self.pid, *avma, inner_tid);
             if let Some(values) = Some(*avma).filter(|avma| *avma != 0).and_then(|_| read()) {
                 let (span, root_span, tags) = (values.span, values.root_span, values.tags);
-                return Some(ThreadContext { source, span, root_span, root_high: 0, tags });
+                return Some(ThreadContext {
+                    source,
+                    span,
+                    root_span,
+                    root_high: 0,
+                    tags,
+                    task: 0,
+                });
             }
         }
         None
@@ -378,6 +398,7 @@ impl ContextReader {
             root_span,
             root_high,
             tags,
+            task: 0,
         })
     }
 

@@ -1,0 +1,77 @@
+//! The names of the tasks that threads run in their language runtimes, as a tag of samples.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use traceprof_abi::runtime::RuntimeBlock;
+
+use super::{ContextReader, Contexts};
+use crate::inject;
+use crate::proc::{self, ProcessMemory};
+use crate::record::batch::Batch;
+use crate::record::target::modules::AddressMap;
+use crate::runtime::{running_task, task_name};
+use crate::trace::{TASK_TAG, TagKind};
+
+/// The blocks of the runtimes whose tasks are known.
+pub(super) fn blocks(addresses: &AddressMap) -> Vec<RuntimeBlock> {
+    let runtimes = addresses.runtimes.iter().filter(|runtime| runtime.has_tasks());
+    runtimes.map(|runtime| runtime.block).collect()
+}
+
+impl ContextReader {
+    /// Returns the number of the name of the task that a thread runs, or 0.
+    pub(super) fn read_task(&self, tid: i32, inner_tid: u32) -> u32 {
+        if self.runtimes.is_empty() {
+            return 0;
+        }
+        let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
+        let pointer = proc::thread_pointer(tid, read);
+        let pointer = pointer.or_else(|| self.noted_thread_pointer(inner_tid));
+        let memory = ProcessMemory::of(self.pid);
+        let name = pointer.and_then(|it| running_task(&self.runtimes, it, &memory));
+        name.map_or(0, |name| self.sets.number(name.as_bytes()))
+    }
+
+    /// Returns the name with a number.
+    pub(super) fn task_name(&self, number: u32) -> Option<Arc<str>> {
+        let bytes = self.sets.get(number)?;
+        std::str::from_utf8(&bytes).ok().map(Arc::from)
+    }
+}
+
+/// Gives the samples lasting numbers of their tasks' names.
+pub(super) fn number(contexts: &mut Contexts, batch: &mut Batch) {
+    let mut known: HashMap<u64, u32> = HashMap::new();
+    for sample in batch.samples.iter_mut().filter(|sample| sample.task != 0) {
+        let id = std::mem::take(&mut sample.task);
+        let number = *known.entry(id).or_insert_with(|| {
+            let name = batch.attributes.get(&id).and_then(|bytes| task_name(bytes));
+            name.map_or(0, |name| contexts.outside.sets.number(name.as_bytes()))
+        });
+        sample.task = u64::from(number);
+        contexts.stats.tags_lost += u64::from(number == 0);
+    }
+}
+
+/// Gives the samples the names of their tasks as a tag. A tag of the application's own with the
+/// same name stays.
+pub(super) fn name(contexts: &mut Contexts, batch: &mut Batch) {
+    let mut known: HashMap<u64, Option<(usize, u32)>> = HashMap::new();
+    let mut samples = std::mem::take(&mut batch.samples);
+    for sample in samples.iter_mut().filter(|sample| sample.task != 0) {
+        let number = std::mem::take(&mut sample.task);
+        let named = *known.entry(number).or_insert_with(|| {
+            let name = contexts.outside.task_name(u32::try_from(number).ok()?)?;
+            let index = contexts.tags.index_of(TASK_TAG, TagKind::Text)?;
+            let text = contexts.texts.admit(&name).then(|| batch.text(&name))?;
+            Some((index, u32::try_from(text).ok()?))
+        });
+        match named {
+            Some((index, text)) if sample.tags[index] == 0 => sample.tags[index] = text,
+            Some(_) => {}
+            None => contexts.stats.tags_lost += 1,
+        }
+    }
+    batch.samples = samples;
+}
