@@ -201,7 +201,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Wr
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Output format, such as flamegraph or pprof' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write (default, and with -: the standard output)' -r -F
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Make span, root-span or tag:NAME the first frame' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Make span, root-span, task or tag:NAME the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Only this thread; repeatable, `*` matches any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l process -d 'Only the threads of this process; repeatable, `*` matches any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'From this time on: 2.5s, -30s, 50%, 14:03' -r
