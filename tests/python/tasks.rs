@@ -37,7 +37,7 @@ fn seen(path: &std::path::Path) -> Seen {
                 .map(|name| name.rsplit_once('.').map_or(name, |(_, name)| name))
                 .collect();
             let is_work = |name: &&str| name.starts_with("work_") || *name == "outside";
-            let Some(at) = names.iter().position(|name| is_work(name)) else { return };
+            let Some(at) = names.iter().position(is_work) else { return };
             let text = tag.map(|tag| sample.tags[tag]).filter(|number| *number != 0);
             let text = text.map(|number| trace.texts[&TextId(number - 1)].clone());
             let function = names[at].to_owned();

@@ -31,7 +31,11 @@ fn frames(runtime: &Runtime, pid: i32, pointer: u64) -> Result<Vec<ManagedFrame>
     let thread = CapturedThread { pointer, stack: 0 };
     let captured = capture((0, &runtime.block), thread, &mut TargetWords(&memory), &words);
     match captured {
-        Captured::Section { words: count, end: SectionEnd::Root, foreign: 0 } => {
+        Captured::Section {
+            words: count,
+            end: SectionEnd::Root | SectionEnd::Outer,
+            foreign: 0,
+        } => {
             let words = words[..count].iter().map(|word| word.load(Ordering::Relaxed));
             let words: Vec<u64> = words.collect();
             Ok(sections(&words).flat_map(|section| section.frames().collect::<Vec<_>>()).collect())
