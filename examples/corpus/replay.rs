@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
                 tid,
                 name,
                 first_seen_ns: BEGIN_NS,
-                ended_ns: None,
+                ..Thread::default()
             })?;
             let (at, past_ns) = self.at_time(total_ns / count as u64 * number as u64);
             // The timers of threads do not expire at the same moment.

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::crash::{all, small_trace};
 use super::*;
 use crate::trace::fuzz_entry;
+use crate::trace::object::{Neutral, SampleFields, TracePoint};
 
 const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus");
 
@@ -69,7 +70,6 @@ fn files_built_from_contents_are_readable() {
 /// Returns valid contents of frames: one frame with all common objects, three with calls that
 /// continue, one with samples that wait, one with samples that have contexts.
 fn contents() -> [Vec<u8>; 4] {
-    use crate::trace::object::{Neutral, SampleFields, TracePoint};
     let mut neutral = Vec::new();
     for object in [
         Neutral::String { id: 0, text: "m".into() },
@@ -123,26 +123,32 @@ fn contents() -> [Vec<u8>; 4] {
         frame(&[], &[sample(1), TracePoint::OuterSite { up: 1, location: 0 }, sample(4)]),
         frame(&[], &[TracePoint::Footer { run: 2, unfinished: true }]),
     ];
-    let waiting = |time, waits_on| SampleFields {
+    let third =
+        [call, TracePoint::Sample(waiting(3, Some(1))), TracePoint::Sample(waiting(4, None))];
+    let fourth = [call, TracePoint::Sample(in_span(3)), sample(4), TracePoint::Sample(in_span(5))];
+    [first, second.concat(), frame(&neutral, &third), frame(&neutral, &fourth)]
+}
+
+fn waiting(time: i64, waits_on: Option<u32>) -> SampleFields {
+    SampleFields {
         time,
         flags: Some(32),
         state: Some(2),
         syscall: Some(1),
         waits_on,
         ..SampleFields::default()
-    };
-    let third =
-        [call, TracePoint::Sample(waiting(3, Some(1))), TracePoint::Sample(waiting(4, None))];
-    let in_span = |time| SampleFields {
+    }
+}
+
+fn in_span(time: i64) -> SampleFields {
+    SampleFields {
         time,
         span: Some(u64::MAX),
         root_span: Some(1 << 40),
         root_high: Some(300),
         tags: Some([Some(1), None, Some(u32::MAX), None, None, None, None, None, None, Some(0)]),
         ..SampleFields::default()
-    };
-    let fourth = [call, TracePoint::Sample(in_span(3)), sample(4), TracePoint::Sample(in_span(5))];
-    [first, second.concat(), frame(&neutral, &third), frame(&neutral, &fourth)]
+    }
 }
 
 /// Writes the seeds; findings of the fuzzers are added by hand.
