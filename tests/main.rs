@@ -38,6 +38,7 @@ mod golden; // traces of an earlier version
 mod harm; // what a target must never notice
 mod hostile; // small traces that claim much memory
 mod jailed; // targets under seccomp filters
+mod java; // machines of Java, against the programs
 mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped

@@ -24,6 +24,7 @@
 mod function;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
+pub mod java;
 mod memory;
 mod outside;
 mod python;

@@ -8,6 +8,7 @@ mod control_group;
 mod folded;
 mod host;
 mod jail;
+mod java;
 pub(crate) mod maker;
 mod page;
 mod peak;
@@ -29,6 +30,7 @@ pub(crate) use host::{
 pub(crate) use jail::{
     ERRNO, KILL, traced, with_descriptors, without, without_argument, without_perf,
 };
+pub(crate) use java::Java;
 pub(crate) use maker::Maker;
 pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};

@@ -5,6 +5,7 @@ use std::io;
 
 use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS};
 
+use super::java::JavaView;
 use super::managed::ManagedNames;
 use super::named_frame::NamedFrame;
 use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
@@ -19,6 +20,7 @@ use crate::unwind::RemoteStack;
 pub(super) struct FrameNaming<'a> {
     addresses: &'a AddressMap,
     resolved: HashMap<ModuleAddress, Resolved>,
+    java: &'a JavaView,
 }
 
 impl<'a> FrameNaming<'a> {
@@ -26,6 +28,7 @@ impl<'a> FrameNaming<'a> {
     pub(super) fn of<'f>(
         words: impl Iterator<Item = &'f u64>,
         addresses: &'a AddressMap,
+        java: &'a JavaView,
     ) -> io::Result<Self> {
         let mut resolved = HashMap::new();
         let words = words.map(|word| (*word, addresses.epoch()));
@@ -34,7 +37,7 @@ impl<'a> FrameNaming<'a> {
             let places = answer.svmas.into_iter().map(|svma| (number, svma));
             resolved.extend(places.zip(answer.resolved));
         }
-        Ok(Self { addresses, resolved })
+        Ok(Self { addresses, resolved, java })
     }
 
     /// Returns the functions of a stack, innermost first. `managed` are the frame words of its
@@ -71,10 +74,13 @@ impl<'a> FrameNaming<'a> {
     fn functions(&self, word: u64, late: bool, role: CarrierRole) -> Vec<NamedFrame> {
         let (module, place) = locate(self.addresses, word, self.addresses.epoch());
         let module = module.map(|module| &**module);
-        let resolved = self.resolved.get(&place);
+        let java = if module.is_none() { self.java.at(place.1) } else { None };
+        let code_kind = java.as_ref().map_or(FrameKind::Native, |(_, kind)| *kind);
+        let resolved = java.as_ref().map(|(resolved, _)| resolved);
+        let resolved = resolved.or_else(|| self.resolved.get(&place));
         let kind = |function: Option<&str>| {
             let is_carrier = role.is_carrier(module, function);
-            if is_carrier { FrameKind::Interpreter } else { FrameKind::Native }
+            if is_carrier { FrameKind::Interpreter } else { code_kind }
         };
         let frame = |function: String, source: Option<(String, u32)>, kind, inlined| NamedFrame {
             avma: Some(word & !RETURN_ADDRESS),

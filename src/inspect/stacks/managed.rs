@@ -35,6 +35,8 @@ pub(super) struct StackView<'a> {
     pub(super) contexts: &'a (dyn ReadContext + Sync),
     /// The runtimes of the process.
     pub(super) runtimes: &'a [RuntimeBlock],
+    /// Whether there is a Java machine, whose threads are found by their ids.
+    pub(super) has_java: bool,
     pub(super) frames: ManagedReader,
 }
 
@@ -48,7 +50,7 @@ impl ThreadView for StackView<'_> {
             context: self.contexts.read(tid),
             managed: Vec::new(),
             holds_lock: false,
-            inner_tid: if self.runtimes.is_empty() { None } else { inner_tid() },
+            inner_tid: if self.runtimes.is_empty() && !self.has_java { None } else { inner_tid() },
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod activity;
 mod frame_names;
+mod java;
 mod managed;
 mod named_frame;
 
@@ -31,6 +32,7 @@ use crate::trace::FrameKind;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 pub use self::activity::{SleepingCall, ThreadActivity};
+use self::java::JavaView;
 use self::managed::{ManagedNames, SeenThread, StackView, thread_names};
 pub use self::named_frame::NamedFrame;
 pub use crate::record::name::contexts::ThreadWork;
@@ -109,6 +111,7 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
         kernel,
         contexts: contexts.outside(),
         runtimes: tables.snapshot().map_or(&[], |snapshot| snapshot.runtimes()),
+        has_java: process.modules.current().java.is_some(),
         frames: ManagedReader::default(),
     };
     let captured = inject::capture(pid, facts.start_time, &mappings, view).map_err(inject_error)?;
@@ -121,8 +124,10 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     let functions = ManagedNames::of(words, &process.modules.current(), pid);
     let seen = captures.iter().map(|capture| &capture.seen);
     let names = thread_names(seen, &process.modules.current(), pid);
+    let java = JavaView::of(&process.modules.current(), pid);
     process.follow();
-    let threads = process.threads(captures, (&functions, &names), &mut contexts).map_err(gone)?;
+    let names = (&functions, &names, java);
+    let threads = process.threads(captures, names, &mut contexts).map_err(gone)?;
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
@@ -159,13 +164,14 @@ impl InspectedProcess {
     fn threads(
         &self,
         captures: Vec<Capture<SeenThread>>,
-        (functions, names): (&ManagedNames, &HashMap<u32, String>),
+        (functions, names, mut java): (&ManagedNames, &HashMap<u32, String>, JavaView),
         contexts: &mut Contexts,
     ) -> io::Result<Vec<ThreadStack>> {
         let addresses = self.modules.current();
         let mut unwinder = RemoteUnwinder::default();
         let mut unwound = Vec::new();
         for Capture { tid, seen, outcome } in captures {
+            let inner_tid = seen.inner_tid;
             let stack = match &outcome {
                 Ok(stopped) => Some((self.unwind(&mut unwinder, tid, stopped), seen.managed)),
                 Err(_) => None,
@@ -174,15 +180,18 @@ impl InspectedProcess {
             let lock = addresses.runtimes.first().filter(|_| seen.holds_lock);
             let lock = lock.map(|runtime| runtime.language.lock_name());
             let runtime_name = seen.inner_tid.and_then(|tid| names.get(&tid).cloned());
-            let thread = ThreadStack {
+            let mut thread = ThreadStack {
                 work,
                 lock,
                 runtime_name,
                 ..self.thread(tid, seen.activity, &outcome)
             };
+            java.describe(inner_tid, &mut thread);
             unwound.push((thread, stack));
         }
-        name(unwound, functions, &addresses)
+        let words = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
+        java.read_code(words.flat_map(|(stack, _)| &stack.frames), &addresses, self.pid);
+        name(unwound, (functions, &java), &addresses)
     }
 
     fn unwind(
@@ -234,12 +243,12 @@ type UnwoundThread = (ThreadStack, Option<(RemoteStack, Vec<u64>)>);
 
 fn name(
     unwound: Vec<UnwoundThread>,
-    functions: &ManagedNames,
+    (functions, java): (&ManagedNames, &JavaView),
     addresses: &Arc<AddressMap>,
 ) -> io::Result<Vec<ThreadStack>> {
     let frames = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
     let words = frames.flat_map(|(stack, _)| &stack.frames);
-    let names = frame_names::FrameNaming::of(words, addresses)?;
+    let names = frame_names::FrameNaming::of(words, addresses, java)?;
     let named = unwound.into_iter().map(|(thread, stack)| match stack {
         Some((stack, managed)) => {
             let frames = names.stack(&stack, &managed, functions);

@@ -3,6 +3,7 @@
 
 pub(crate) mod contexts;
 pub(crate) mod functions;
+pub(crate) mod java;
 pub(crate) mod mapped;
 pub(crate) mod process;
 pub(crate) mod raw_stacks;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use traceprof_abi::storage::log::Sample;
 
 use crate::record::batch::functions::NewFunctions;
+use crate::record::batch::java::NewJava;
 use crate::record::batch::raw_stacks::Slices;
 use crate::record::batch::traces::{Collection, TraceEntry, empty};
 use crate::record::target::modules::AddressMap;
@@ -33,6 +35,8 @@ pub(crate) struct Batch {
     pub(crate) traces: Collection,
     /// The functions that the new traces are the first to use.
     pub(crate) functions: NewFunctions,
+    /// The code of a Java machine that the new traces are the first to use.
+    pub(crate) java: NewJava,
     /// The raw stacks of samples that did not reach their root, until the recorder has unwound
     /// them.
     pub(crate) slices: Slices,
@@ -116,6 +120,7 @@ impl Batch {
         self.traces.clear();
         self.slices.clear();
         self.functions.clear();
+        self.java.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.texts.clear();
         self.numbers.clear();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::contexts::{ContextStats, Contexts};
+use self::java::reader::JavaCodeReader;
 use self::jvm::JvmNames;
 use self::managed::reader::FunctionReader;
 use self::managed::thread_names::ThreadNameReader;
@@ -24,6 +25,7 @@ use crate::runtime::Runtime;
 pub(crate) mod addresses;
 pub(crate) mod contexts;
 pub(crate) mod frames;
+pub(crate) mod java;
 pub(crate) mod jit;
 pub(crate) mod jvm;
 pub(crate) mod managed;
@@ -48,6 +50,8 @@ pub(crate) struct Namer<'a> {
     functions: FunctionReader,
     /// Reads the names of threads in runtimes.
     thread_names: ThreadNameReader,
+    /// Reads the code of a Java machine.
+    java: JavaCodeReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
     refresh: Periodic,
@@ -108,6 +112,7 @@ impl<'a> Namer<'a> {
             contexts,
             functions: FunctionReader::default(),
             thread_names: ThreadNameReader::default(),
+            java: JavaCodeReader::default(),
             addresses: attached.modules().current(),
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
@@ -216,10 +221,12 @@ impl<'a> Namer<'a> {
         &self.addresses.runtimes
     }
 
-    /// Reads the functions that the new traces of a batch are the first to use.
+    /// Reads the functions and the generated code that the new traces of a batch are the first to
+    /// use.
     pub(crate) fn read_functions(&mut self, batch: &mut Batch, pid: i32) {
         if !self.has_left {
             self.functions.read(batch, &self.addresses.runtimes, pid);
+            self.java.read(batch, &self.addresses, pid);
         }
     }
 

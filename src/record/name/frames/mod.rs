@@ -4,6 +4,8 @@
 //! - Nothing here waits for a symbolizer. An address whose name does not arrive in time is written
 //!   without a name and counted.
 
+mod generated;
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -13,20 +15,22 @@ use std::time::{Duration, Instant};
 use traceprof_abi::runtime::word::split;
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
+use self::generated::GeneratedLocations;
 use crate::record::batch::functions::NewFunctions;
+use crate::record::batch::java::NewJava;
 use crate::record::batch::traces::Collection;
 use crate::record::name::addresses::{ModuleAddress, by_module, locate, write_locations};
+use crate::record::name::java::names::JavaNames;
 use crate::record::name::jit::JitNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::managed::locations::ManagedLocations;
 use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
-use crate::record::name::outermost;
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::{AddressMap, LoadedModule};
-use crate::symbol::{FoundCode, Resolved};
+use crate::symbol::Resolved;
 use crate::trace::{
     FrameKind, LocationId, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
 };
@@ -38,18 +42,6 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The largest number of addresses that are remembered as requested.
 const REQUESTED_MAX: usize = 1 << 16;
-
-/// The source of names of generated code.
-const GENERATED_SOURCE: &str = "the runtime that made the code";
-
-/// The locations of an address in generated code, and the times at which they are valid.
-struct GeneratedLocations {
-    version: u64,
-    times_ns: Range<u64>,
-    locations: Box<[LocationId]>,
-    /// Whether the code is the outermost of its runtime's stacks.
-    is_outermost: bool,
-}
 
 /// An open request to the runtime.
 struct Awaited {
@@ -80,6 +72,7 @@ pub(crate) struct NamedStack {
 pub(crate) struct FrameNames {
     symbolizers: Symbolizers,
     jit: JitNames,
+    java: JavaNames,
     modules: HashMap<Option<u32>, ModuleId>,
     /// The reported source of each module's names.
     sources: HashMap<ModuleId, String>,
@@ -130,6 +123,7 @@ impl FrameNames {
         Self {
             symbolizers,
             jit,
+            java: JavaNames::default(),
             sources: HashMap::new(),
             modules: HashMap::new(),
             locations_by_address: HashMap::new(),
@@ -406,6 +400,11 @@ impl FrameNames {
         self.managed.learn(new);
     }
 
+    /// Takes over the code of a Java machine that a batch is the first to use.
+    pub(crate) fn learn_java(&mut self, new: &NewJava) {
+        self.java.learn(new);
+    }
+
     /// Returns the trace's id of a module.
     pub(crate) fn module(
         &mut self,
@@ -432,6 +431,7 @@ impl FrameNames {
     /// Starts another program in the process.
     pub(crate) fn start_program(&mut self) {
         self.jit.start_program();
+        self.java.start_program();
         self.managed.start_program();
         self.generated.clear();
         self.requested.clear();
@@ -439,46 +439,7 @@ impl FrameNames {
 
     /// Returns a number that changes whenever a runtime names code.
     pub(crate) fn version(&self) -> u64 {
-        self.jit.version()
-    }
-
-    /// Adds the locations of an address outside all modules, with the runtime's names if there are
-    /// any.
-    fn push_generated(
-        &mut self,
-        writer: &mut TraceSeries,
-        (avma, time_ns): (u64, u64),
-        named: &mut NamedStack,
-    ) -> Result<(), TraceError> {
-        let version = self.jit.version();
-        let holds = |generated: &&GeneratedLocations| {
-            generated.version == version && generated.times_ns.contains(&time_ns)
-        };
-        if self.generated.get(&avma).filter(holds).is_none() {
-            let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
-            let module = match &resolved {
-                Some(_) => {
-                    let module = Module { path: self.jit.source(), build_id: Vec::new() };
-                    let id = writer.module(&module)?;
-                    self.write_source(writer, id, GENERATED_SOURCE)?;
-                    id
-                }
-                None => self.module(writer, None)?,
-            };
-            let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
-            let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
-            let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
-            let generated = GeneratedLocations { version, times_ns, locations, is_outermost };
-            self.generated.insert(avma, generated);
-        }
-        if let Some(generated) = self.generated.get(&avma) {
-            named.is_from_runtime_root |= named.locations.is_empty() && generated.is_outermost;
-            named.locations.extend(&generated.locations);
-            let (start, end) = (named.times_ns.start, named.times_ns.end);
-            named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);
-            named.has_own_code = true;
-        }
-        Ok(())
+        self.jit.version() + self.java.version()
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) use self::map_requests::MapRequests;
 
 /// The file name of the library that contains the JVM.
 const LIBRARY: &str = "libjvm.so";
+/// What stands for the version of a machine.
+const MACHINE: &str = "a Java virtual machine";
 /// The interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the attach waits for the first map.
@@ -83,7 +85,7 @@ impl JvmNames {
             // If the mappings cannot be read, the attach reports that.
             return None;
         }
-        let notice = self.start();
+        let notice = self.start(None);
         let deadline = Instant::now() + FIRST_WAIT;
         let is_waiting = || {
             self.poller_thread
@@ -102,7 +104,8 @@ impl JvmNames {
             range.module.as_ref().is_some_and(|module| is_library(OsStr::new(&module.path)))
         };
         let is_new = !self.is_reported && addresses.ranges.iter().any(is_jvm);
-        is_new.then(|| self.start()).flatten()
+        let known = addresses.java.as_ref().map(|machine| machine.label.as_str());
+        is_new.then(|| self.start(known)).flatten()
     }
 
     /// Returns whether requests go to a JVM.
@@ -130,14 +133,19 @@ impl JvmNames {
         Some(without_names(&poller_thread.failures.try_recv().ok()?))
     }
 
-    fn start(&mut self) -> Option<String> {
+    /// Starts the requests if they are wanted. `known` is the version of a machine from whose
+    /// memory the names of methods are read.
+    fn start(&mut self, known: Option<&str>) -> Option<String> {
         self.is_reported = true;
         let keeps = frame_pointers(self.pid);
         if !self.is_wanted {
-            let stacks =
-                if keeps { "" } else { "; complete stacks need -XX:+PreserveFramePointer" };
-            let text = "a Java virtual machine: names of compiled methods need --jvm-names";
-            return Some(format!("{text}{stacks}"));
+            let missing = [
+                known.is_none().then_some("names of compiled methods need --jvm-names"),
+                (!keeps).then_some("complete stacks need -XX:+PreserveFramePointer"),
+            ];
+            let missing: Vec<&str> = missing.into_iter().flatten().collect();
+            return (!missing.is_empty())
+                .then(|| format!("{}: {}", known.unwrap_or(MACHINE), missing.join("; ")));
         }
         match PollerThread::start(self.pid, Arc::clone(&self.map_requests)) {
             Ok(poller_thread) => self.poller_thread = Some(poller_thread),

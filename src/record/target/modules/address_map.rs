@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
 use crate::runtime::Runtime;
+use crate::runtime::java::JavaMachine;
 use crate::unwind::ModuleRef;
 
 /// The number of former ranges to keep; their samples arrive within a rotation.
@@ -60,6 +61,8 @@ pub(crate) struct AddressMap {
     pub(super) program: u32,
     /// The language runtimes, by the numbers that frame words have.
     pub(crate) runtimes: Vec<Arc<Runtime>>,
+    /// The Java machine, if there is one.
+    pub(crate) java: Option<Arc<JavaMachine>>,
 }
 
 impl AddressMap {
@@ -211,6 +214,7 @@ pub(crate) mod tests {
             loads: Default::default(),
             exports: Default::default(),
             runtime: None,
+            java: None,
         });
         AddressRange {
             start,

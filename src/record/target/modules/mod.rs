@@ -25,6 +25,7 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
 use crate::runtime::RuntimeExports;
+use crate::runtime::java::JavaExports;
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
@@ -55,6 +56,8 @@ pub(crate) struct LoadedModule {
     pub(crate) exports: ContextExports,
     /// The symbols that lead to a language runtime, if the file has one.
     pub(crate) runtime: Option<RuntimeExports>,
+    /// The symbols that lead to a Java machine, if the file has one.
+    pub(crate) java: Option<JavaExports>,
 }
 
 impl LoadedModule {
@@ -76,7 +79,8 @@ impl LoadedModule {
         let (build_id, functions) = (Vec::new(), Vec::new());
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
-        Self { index, path, build_id, elf, functions, table: None, loads, exports, runtime: None }
+        let (runtime, java) = (None, None);
+        Self { index, path, build_id, elf, functions, table: None, loads, exports, runtime, java }
     }
 
     #[cfg(test)]
@@ -245,7 +249,8 @@ impl<'a> Modules<'a> {
         }
         let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
         let (program, runtimes) = (self.current.program, self.runtimes.found.clone());
-        let map = AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes };
+        let java = self.runtimes.java.clone();
+        let map = AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes, java };
         self.current = Arc::new(map);
         Ok(Some(Arc::clone(&self.current)))
     }
@@ -354,6 +359,7 @@ impl<'a> Modules<'a> {
             loads: LoadSegments::default(),
             exports: ContextExports::default(),
             runtime: None,
+            java: None,
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -369,6 +375,7 @@ impl<'a> Modules<'a> {
         if !is_vdso {
             module.exports = ContextExports::of(&bytes);
             module.runtime = RuntimeExports::of(&bytes, &path);
+            module.java = JavaExports::of(&bytes, &path);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);
         let is_kept = DescriptorUse::Files.allows(&descriptor);

@@ -9,6 +9,7 @@ use traceprof_abi::runtime::{RUNTIMES_MAX, RuntimeBlock};
 use super::address_map::AddressRange;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::Runtime;
+use crate::runtime::java::JavaMachine;
 
 /// The message about a processor or kernel on which handlers cannot find their thread.
 const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so the functions of \
@@ -19,6 +20,8 @@ const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so th
 pub(super) struct RuntimeSearch {
     /// The runtimes, by the numbers that frame words have.
     pub(super) found: Vec<Arc<Runtime>>,
+    /// The Java machine, of which a process has one at most.
+    pub(super) java: Option<Arc<JavaMachine>>,
     /// The modules of these runtimes, and whether each is mapped.
     modules: Vec<(ModulePlace, bool)>,
     /// Modules with a runtime that is not supported.
@@ -72,11 +75,42 @@ impl RuntimeSearch {
                 }
             }
         }
+        has_changed |= self.search_java(pid, ranges, notices);
         let has_new = self.found.len() > before;
         if has_new && before == 0 && !proc::may_read_thread_pointer() {
             notices.push(NO_HANDLERS.to_owned());
         }
         has_new || has_changed
+    }
+
+    /// Searches the modules for a Java machine, and returns whether there is a new one.
+    fn search_java(
+        &mut self,
+        pid: i32,
+        ranges: &[AddressRange],
+        notices: &mut Vec<String>,
+    ) -> bool {
+        if self.java.is_some() {
+            return false;
+        }
+        let with_machine = |range: &&AddressRange| {
+            let module = range.module.as_ref();
+            module.is_some_and(|module| module.java.is_some())
+        };
+        let Some(range) = ranges.iter().find(with_machine) else { return false };
+        let java = range.module.as_ref().and_then(|module| module.java.as_ref());
+        let (Some(java), Some(key)) = (java, place(range)) else { return false };
+        if self.refused.contains(&key) {
+            return false;
+        }
+        match java.locate(range.bias, &ProcessMemory::of(pid)) {
+            Ok(found) => self.java = found.map(Arc::new),
+            Err(refusal) => {
+                self.refused.insert(key);
+                notices.push(refusal.to_string());
+            }
+        }
+        self.java.is_some()
     }
 
     /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from

@@ -1,0 +1,76 @@
+//! The code and the threads of a Java machine in the inspected process.
+
+use std::collections::HashMap;
+
+use traceprof_abi::unwind::lookup_avma;
+
+use super::ThreadStack;
+use crate::proc::ProcessMemory;
+use crate::record::batch::java::JavaCode;
+use crate::record::target::modules::AddressMap;
+use crate::runtime::java::{JavaState, JavaThread};
+use crate::symbol::Resolved;
+use crate::trace::FrameKind;
+
+/// What a Java machine says about the process. Empty if there is none.
+#[derive(Debug, Default)]
+pub(super) struct JavaView {
+    /// By the kernel's ids in the process's own namespace.
+    threads: HashMap<u32, JavaThread>,
+    /// By addresses outside all modules.
+    code: HashMap<u64, JavaCode>,
+}
+
+impl JavaView {
+    /// Reads the threads.
+    pub(super) fn of(addresses: &AddressMap, pid: i32) -> Self {
+        let Some(machine) = &addresses.java else { return Self::default() };
+        let memory = ProcessMemory::of(pid);
+        let threads = machine.now(&memory).threads().unwrap_or_default();
+        let threads = threads.into_iter().map(|thread| (thread.inner_tid, thread)).collect();
+        Self { threads, code: HashMap::new() }
+    }
+
+    /// Reads the code of frame words.
+    pub(super) fn read_code<'w>(
+        &mut self,
+        words: impl Iterator<Item = &'w u64>,
+        addresses: &AddressMap,
+        pid: i32,
+    ) {
+        let Some(machine) = &addresses.java else { return };
+        let memory = ProcessMemory::of(pid);
+        let reader = machine.now(&memory);
+        for avma in words.map(|word| lookup_avma(*word)).filter(|avma| machine.may_have(*avma)) {
+            if self.code.contains_key(&avma) {
+                continue;
+            }
+            let Some(blob) = reader.blob_at(avma) else { continue };
+            if let Ok(code) = JavaCode::read(&blob, &reader) {
+                self.code.insert(avma, code);
+            }
+        }
+    }
+
+    /// Returns the methods at an address, and the kind of their frames.
+    pub(super) fn at(&self, avma: u64) -> Option<(Resolved, FrameKind)> {
+        let code = self.code.get(&avma)?;
+        Some((code.resolved(avma), code.kind()))
+    }
+
+    /// Gives a thread the name that the machine has for it, and says which monitor it waits for.
+    pub(super) fn describe(&self, inner_tid: Option<u32>, thread: &mut ThreadStack) {
+        let Some(java) = inner_tid.and_then(|tid| self.threads.get(&tid)) else { return };
+        if let Some(name) = java.name.as_ref().filter(|name| !name.is_empty()) {
+            thread.runtime_name = Some(name.clone());
+        }
+        if let Some(name) = java.virtual_thread.as_ref().filter(|name| !name.is_empty()) {
+            let carrier = thread.runtime_name.as_ref().unwrap_or(&thread.seen.name);
+            thread.runtime_name = Some(format!("{name} (on {carrier})"));
+        }
+        let is_waiting = matches!(java.state, Some(JavaState::Blocked | JavaState::InObjectWait));
+        if let (Some(class), Some(call), true) = (&java.monitor, &mut thread.call, is_waiting) {
+            call.described.insert(0, format!("a monitor of {class}"));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Locations of code that the target has generated.
+
+use std::ops::Range;
+
+use super::{FrameNames, NamedStack};
+use crate::record::name::addresses::write_locations;
+use crate::record::name::outermost;
+use crate::symbol::FoundCode;
+use crate::trace::{FrameKind, LocationId, Module, TraceError, TraceSeries};
+
+/// The source of names of generated code.
+const GENERATED_SOURCE: &str = "the runtime that made the code";
+/// The module of code that a Java machine has generated, and the source of its names.
+const JAVA_MODULE: &str = "[Java]";
+const JAVA_SOURCE: &str = "the memory of the Java machine";
+
+/// The locations of an address in generated code, and the times at which they are valid.
+pub(super) struct GeneratedLocations {
+    version: u64,
+    times_ns: Range<u64>,
+    locations: Box<[LocationId]>,
+    /// Whether the code is the outermost of its runtime's stacks.
+    is_outermost: bool,
+}
+
+impl FrameNames {
+    /// Adds the locations of an address outside all modules, with the runtime's names if there are
+    /// any.
+    pub(super) fn push_generated(
+        &mut self,
+        writer: &mut TraceSeries,
+        (avma, time_ns): (u64, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let version = self.version();
+        let holds = |generated: &&GeneratedLocations| {
+            generated.version == version && generated.times_ns.contains(&time_ns)
+        };
+        if self.generated.get(&avma).filter(holds).is_none() {
+            let generated = self.generated_locations(writer, avma, time_ns)?;
+            self.generated.insert(avma, GeneratedLocations { version, ..generated });
+        }
+        if let Some(generated) = self.generated.get(&avma) {
+            named.is_from_runtime_root |= named.locations.is_empty() && generated.is_outermost;
+            named.locations.extend(&generated.locations);
+            let (start, end) = (named.times_ns.start, named.times_ns.end);
+            named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);
+            named.has_own_code = true;
+        }
+        Ok(())
+    }
+
+    fn generated_locations(
+        &mut self,
+        writer: &mut TraceSeries,
+        avma: u64,
+        time_ns: u64,
+    ) -> Result<GeneratedLocations, TraceError> {
+        let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
+        let module = match &resolved {
+            Some(_) => {
+                let module = Module { path: self.jit.source(), build_id: Vec::new() };
+                let id = writer.module(&module)?;
+                self.write_source(writer, id, GENERATED_SOURCE)?;
+                id
+            }
+            None => {
+                if let Some(generated) = self.java_locations(writer, avma, time_ns)? {
+                    return Ok(generated);
+                }
+                self.module(writer, None)?
+            }
+        };
+        let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
+        let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
+        let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost })
+    }
+
+    /// Returns the locations of an address in the code of a Java machine.
+    fn java_locations(
+        &mut self,
+        writer: &mut TraceSeries,
+        avma: u64,
+        time_ns: u64,
+    ) -> Result<Option<GeneratedLocations>, TraceError> {
+        let Some((code, times_ns)) = self.java.find(avma, time_ns) else { return Ok(None) };
+        let (resolved, kind) = (code.resolved(avma), code.kind());
+        let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
+        self.write_source(writer, id, JAVA_SOURCE)?;
+        let mut locations = write_locations(writer, id, None, avma, Some(&resolved))?;
+        if kind != FrameKind::Native {
+            let mut parent = None;
+            for location in &mut locations {
+                *location = writer.location_as(*location, kind, parent)?;
+                parent = Some(*location);
+            }
+        }
+        let (locations, is_outermost) = (locations.into(), false);
+        Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost }))
+    }
+}

@@ -1,0 +1,93 @@
+//! The heaps of code of a machine, and the blocks in them.
+//!
+//! A heap is a reserved range, of which a part is committed and grows. It is cut into segments. One
+//! byte for each segment says how far back the block starts, and 0xff that the segment is free.
+
+use std::ops::Range;
+
+use super::layout::HeapLayout;
+use super::pages::TargetPages;
+
+/// Maximum number of heaps. Machines have three at most.
+const HEAPS_MAX: u64 = 16;
+/// Maximum length in bytes of a heap. The option that sets it ends at 2 GiB.
+const HEAP_MAX: u64 = 4 << 30;
+/// The exponents of possible lengths of segments.
+const SHIFTS: Range<u64> = 4..17;
+/// The byte of a free segment.
+const FREE: u8 = 0xff;
+/// Maximum number of steps back to the start of a block. The largest blobs take ten.
+const STEPS_MAX: usize = 256;
+
+/// A heap of code. Addresses are AVMAs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CodeHeap {
+    /// The part that may hold code now.
+    committed: Range<u64>,
+    /// The part that may ever hold code.
+    pub(super) reserved: Range<u64>,
+    segment_map: u64,
+    shift: u32,
+}
+
+/// Reads the heaps. `None` if the machine has none yet.
+pub(super) fn code_heaps(layout: &HeapLayout, pages: &TargetPages<'_>) -> Option<Vec<CodeHeap>> {
+    let known = pages.pointer(layout.heaps)?;
+    let Some((len, elements)) = layout.array else {
+        return Some(vec![heap(layout, known, pages)?]);
+    };
+    let len = len.count(pages, known).filter(|len| (1..=HEAPS_MAX).contains(len))?;
+    let elements = elements.pointer(pages, known)?;
+    (0..len)
+        .map(|index| heap(layout, pages.pointer(elements.checked_add(index * 8)?)?, pages))
+        .collect()
+}
+
+fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHeap> {
+    let word = |field: super::tables::Field| field.read(pages, at);
+    let (low, high) = (word(layout.low)?, word(layout.high)?);
+    let reserved_end = word(layout.reserved_end)?;
+    let shift = word(layout.segment_shift).filter(|shift| SHIFTS.contains(shift))?;
+    let is_possible = low != 0 && low <= high && high <= reserved_end;
+    if !is_possible || reserved_end - low > HEAP_MAX {
+        return None;
+    }
+    Some(CodeHeap {
+        committed: low..high,
+        reserved: low..reserved_end,
+        segment_map: layout.segment_map.pointer(pages, at)?,
+        shift: shift as u32,
+    })
+}
+
+impl CodeHeap {
+    /// Returns the used block that contains an address: where its contents start, and where it
+    /// ends.
+    pub(super) fn block_at(
+        &self,
+        avma: u64,
+        layout: &HeapLayout,
+        pages: &TargetPages<'_>,
+    ) -> Option<Range<u64>> {
+        let mut segment = avma.checked_sub(self.committed.start)? >> self.shift;
+        if avma >= self.committed.end {
+            return None;
+        }
+        for _ in 0..STEPS_MAX {
+            match pages.byte(self.segment_map.checked_add(segment)?)? {
+                FREE => return None,
+                0 => {
+                    let start = self.committed.start + (segment << self.shift);
+                    let len = layout.block_len.count(pages, start)?;
+                    let end = len.checked_mul(1 << self.shift)?.checked_add(start)?;
+                    let is_used = layout.is_used.read(pages, start)? != 0;
+                    let is_inside = avma < end && end <= self.committed.end;
+                    let contents = start.checked_add(layout.header_len)?;
+                    return (is_used && is_inside && contents < end).then_some(contents..end);
+                }
+                back => segment = segment.checked_sub(u64::from(back))?,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,191 @@
+//! A HotSpot machine in a live process.
+
+use std::ops::Range;
+
+use super::blob::CodeBlob;
+use super::compiled::CompiledCode;
+use super::exports::JavaExports;
+use super::heaps::code_heaps;
+use super::layout::MachineLayout;
+use super::method::MethodReader;
+use super::numbers::NumberFormat;
+use super::objects::{JavaObjectReader, ObjectOptions, ObjectShape};
+use super::pages::TargetPages;
+use super::tables::{Missing, Tables};
+use super::threads::JavaThread;
+use crate::runtime::memory::TargetMemory;
+use crate::runtime::{Gone, Unsupported};
+
+/// The versions whose structures are known.
+const SUPPORTED: [u8; 5] = [8, 11, 17, 21, 25];
+/// Maximum number of options of a machine.
+const OPTIONS_MAX: u64 = 1 << 13;
+const NAME_MAX: usize = 256;
+
+/// A HotSpot machine.
+#[derive(Debug, Clone)]
+pub struct JavaMachine {
+    /// The machine with its version, such as `Java 17.0.15`.
+    pub label: String,
+    /// The addresses (AVMAs) that its code may have: one range for each heap.
+    pub code: Vec<Range<u64>>,
+    layout: MachineLayout,
+    format: NumberFormat,
+    objects: ObjectShape,
+}
+
+/// The version of a machine.
+struct JavaVersion {
+    major: u8,
+    label: String,
+}
+
+impl JavaExports {
+    /// Finds the machine in a process that has loaded the file, with this load bias.
+    ///
+    /// The result is `None` if the machine is not initialised yet: a later call may find it.
+    ///
+    /// # Errors
+    /// [`Unsupported`] if the version or build of the machine is not known.
+    pub fn locate(
+        &self,
+        bias: u64,
+        memory: &dyn TargetMemory,
+    ) -> Result<Option<JavaMachine>, Unsupported> {
+        let pages = TargetPages::of(memory);
+        let Some(tables) = Tables::read(self, bias, &pages) else { return Ok(None) };
+        let Some(version) = JavaVersion::read(&tables, &pages) else { return Ok(None) };
+        if !SUPPORTED.contains(&version.major) {
+            return Err(self.refused(&version, "is not supported (8, 11, 17, 21 and 25 are)"));
+        }
+        let missing =
+            |Missing(what): Missing| self.refused(&version, &format!("does not describe {what}"));
+        let layout = MachineLayout::of(&tables, version.major).map_err(missing)?;
+        let Some(options) = options(&tables, &pages) else {
+            return Err(self.refused(&version, "does not describe its options"));
+        };
+        let objects = ObjectShape::of(&tables, version.major, options, &pages).map_err(missing)?;
+        let Some(heaps) = code_heaps(&layout.heaps, &pages) else { return Ok(None) };
+        Ok(Some(JavaMachine {
+            code: heaps.into_iter().map(|heap| heap.reserved).collect(),
+            layout,
+            format: if version.major > 17 { NumberFormat::NotZero } else { NumberFormat::Any },
+            objects,
+            label: version.label,
+        }))
+    }
+
+    fn refused(&self, version: &JavaVersion, reason: &str) -> Unsupported {
+        let (path, label) = (&self.path, &version.label);
+        Unsupported(format!("{path}: {label} {reason}, so its methods have no names"))
+    }
+}
+
+impl JavaVersion {
+    /// Reads the version. `None` if the machine has not set it yet.
+    fn read(tables: &Tables, pages: &TargetPages<'_>) -> Option<Self> {
+        let major = match tables.address(&["JDK_Version::_current"]) {
+            Ok(at) => u32::from(pages.byte(at)?),
+            Err(_) => {
+                let at = tables.address(&["Abstract_VM_Version::_vm_major_version"]).ok()?;
+                pages.half(at)?
+            }
+        };
+        let major = u8::try_from(major).ok().filter(|major| *major > 0)?;
+        let release = tables.address(&["Abstract_VM_Version::_s_vm_release"]).ok();
+        let release = release.and_then(|at| pages.text(pages.word(at)?, NAME_MAX));
+        // Java 8 has the number of the machine here, which is another one.
+        let release = release.unwrap_or_default();
+        let number = release.split(['+', '-']).next().unwrap_or_default();
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let is_it = number.split('.').next() == Some(&major.to_string());
+        let label = if is_it && is_number { number.to_owned() } else { major.to_string() };
+        Some(Self { major, label: format!("Java {label}") })
+    }
+}
+
+/// Reads the options that decide how objects are stored.
+fn options(tables: &Tables, pages: &TargetPages<'_>) -> Option<ObjectOptions> {
+    let first = pages.word(tables.address(&["JVMFlag::flags", "Flag::flags"]).ok()?)?;
+    let count = pages.word(tables.address(&["JVMFlag::numFlags", "Flag::numFlags"]).ok()?)?;
+    let name = tables.field(&["JVMFlag::_name", "Flag::_name"]).ok()?;
+    let value = tables.field(&["JVMFlag::_addr", "Flag::_addr"]).ok()?;
+    let size = tables.size("JVMFlag").or_else(|_| tables.size("Flag")).ok()?;
+    let mut options = ObjectOptions::default();
+    for index in 0..Some(count).filter(|count| *count <= OPTIONS_MAX)? {
+        let flag = first.checked_add(index * size)?;
+        // The last one has no name.
+        let Some(name) = name.read(pages, flag).filter(|it| *it != 0) else { continue };
+        let name = pages.text(name, NAME_MAX)?;
+        let option = match name.as_str() {
+            "UseCompressedOops" => &mut options.compressed,
+            "UseCompressedClassPointers" => &mut options.compressed_class,
+            "UseCompactObjectHeaders" => &mut options.compact_headers,
+            "UseZGC" => &mut options.zgc,
+            "ZGenerational" => &mut options.zgc_generational,
+            _ => continue,
+        };
+        *option = pages.byte(value.read(pages, flag)?)? != 0;
+    }
+    Some(options)
+}
+
+impl JavaMachine {
+    /// Returns whether an address may be code of the machine.
+    pub fn may_have(&self, avma: u64) -> bool {
+        self.code.iter().any(|range| range.contains(&avma))
+    }
+
+    /// Starts to read what the machine has now.
+    pub fn now<'m>(&'m self, memory: &'m dyn TargetMemory) -> JavaReader<'m> {
+        JavaReader { machine: self, memory, pages: TargetPages::of(memory) }
+    }
+}
+
+/// What a machine has at one time: memory that was read once is not read again.
+pub struct JavaReader<'m> {
+    machine: &'m JavaMachine,
+    memory: &'m dyn TargetMemory,
+    pages: TargetPages<'m>,
+}
+
+impl JavaReader<'_> {
+    /// Returns the blob that contains an address.
+    pub fn blob_at(&self, avma: u64) -> Option<CodeBlob> {
+        if !self.machine.may_have(avma) {
+            return None;
+        }
+        let layout = &self.machine.layout;
+        let heaps = code_heaps(&layout.heaps, &self.pages)?;
+        let heap = heaps.iter().find(|heap| heap.reserved.contains(&avma))?;
+        let block = heap.block_at(avma, &layout.heaps, &self.pages)?;
+        CodeBlob::read(layout, &block, &self.pages)
+    }
+
+    /// Reads the methods that a blob was compiled from.
+    pub fn compiled(&self, blob: &CodeBlob) -> Result<CompiledCode, Gone> {
+        let layout = &self.machine.layout;
+        let (pages, format) = (&self.pages, self.machine.format);
+        let found = CompiledCode::read(blob, layout, MethodReader { layout, pages, format })?;
+        // The machine may have freed the code meanwhile, and with it what was read.
+        let after = self.machine.now(self.memory).blob_at(blob.code.start);
+        if after.as_ref() == Some(blob) { Ok(found) } else { Err(Gone::Changing) }
+    }
+
+    /// Reads the threads. `None` if there is no list of them yet.
+    pub fn threads(&self) -> Option<Vec<JavaThread>> {
+        let machine = self.machine;
+        let (layout, shape, format) = (&machine.layout, &machine.objects, machine.format);
+        JavaObjectReader { shape, layout, pages: &self.pages, format }.threads()
+    }
+
+    /// Returns the threads: the kernel's ids, and the addresses of the machine's structures.
+    #[cfg(test)]
+    pub(super) fn structures(&self) -> Option<Vec<(u32, u64)>> {
+        let machine = self.machine;
+        let (layout, shape, format) = (&machine.layout, &machine.objects, machine.format);
+        let objects = JavaObjectReader { shape, layout, pages: &self.pages, format };
+        let with_id = |thread| Some((objects.tid(thread)?, thread));
+        Some(objects.thread_structures()?.into_iter().filter_map(with_id).collect())
+    }
+}

@@ -1,0 +1,31 @@
+//! HotSpot: the machine of OpenJDK 8, 11, 17, 21 and 25.
+//!
+//! [`exports`] reads the file that contains the machine: libjvm. A machine describes itself to its
+//! debugger in tables; [`tables`] reads them, and [`layout`] takes all offsets from there.
+//! [`machine`] finds the machine in a live process. [`heaps`] and [`blob`] find the code at an
+//! address, [`compiled`] the methods in it, and [`method`] their names and lines. [`threads`] has
+//! the names of threads and what they wait for.
+
+mod blob;
+mod class_name;
+mod compiled;
+mod exports;
+mod heaps;
+mod layout;
+mod lines;
+mod machine;
+mod method;
+mod numbers;
+mod objects;
+mod pages;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
+pub use compiled::{CompiledCode, JavaPosition};
+pub use exports::JavaExports;
+pub use machine::{JavaMachine, JavaReader};
+pub use method::JavaMethod;
+pub use threads::{JavaState, JavaThread};

