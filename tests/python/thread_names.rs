@@ -39,7 +39,7 @@ fn shown_by_py_spy(pid: &str) -> Option<Names> {
 /// on, and then is no other name.
 fn check(python: &Python, what: &str, found: &Names, told: &Names) {
     for (tid, name) in told {
-        let is_kernels = python.minor >= 14 && name.len() <= 15 && name.is_ascii();
+        let is_kernels = python.minor >= 14 && name.len() <= 15;
         let found = found.get(tid).or_else(|| is_kernels.then_some(name));
         assert_eq!(found, Some(name), "{python}: thread {tid} in {what}");
     }
@@ -68,7 +68,10 @@ fn threads_have_the_names_that_the_program_gives_them() {
         let named = threads.clone().filter_map(|it| Some((it.tid, it.runtime_name.clone()?)));
         check(&python, "the trace", &named.collect(), &told);
         // The kernel's name is there as well.
-        assert!(threads.clone().all(|it| !it.name.is_empty() && it.name.len() <= 15), "{python}");
+        // From 3.14 on, it may end in the middle of a character.
+        let kernels = threads.clone().map(|it| it.name.replace('\u{fffd}', "?"));
+        let odd: Vec<_> = kernels.filter(|it| it.is_empty() || it.len() > 15).collect();
+        assert!(odd.is_empty(), "{python}: {odd:?}");
         check(&python, "stacks", &shown_by_stacks(&pid), &told);
         let view = outcome.trace.view(&["print", "--by", "thread", "--top", "999"]);
         assert!(view.contains(" \"worker-"), "{python}: {view}");
@@ -79,9 +82,14 @@ fn threads_have_the_names_that_the_program_gives_them() {
         }
         match shown_by_py_spy(&pid) {
             Some(theirs) => {
+                // In 3.13 it does not find the name of an object of a class with slots.
+                let is_found = |tid: &u32| theirs.get(tid).is_some_and(|name| !name.is_empty());
                 let both = theirs.iter().filter(|(tid, _)| !nameless.contains(tid));
+                let both = both.filter(|(tid, _)| is_found(tid));
                 let both: Names = both.map(|(tid, name)| (*tid, name.clone())).collect();
+                let told: Names = told.into_iter().filter(|(tid, _)| is_found(tid)).collect();
                 assert_eq!(both, told, "{python}: py-spy");
+                assert!(both.len() >= 111, "{python}: py-spy");
                 eprintln!("{python}: {} names as py-spy and the program", both.len());
             }
             None => eprintln!("{python}: {} names, and no py-spy", told.len()),
