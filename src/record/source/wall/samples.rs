@@ -114,8 +114,12 @@ impl WallSamples {
                 .filter(|_| span.has_run || location.is_none())
                 .cloned();
             let at = run_locations.as_deref().or(location);
-            let seen = span.waiting.holds_lock.filter(|_| span.state == RunState::Runnable);
-            let holds_lock = seen.unwrap_or_else(|| at.is_some_and(|at| at.holds_lock));
+            let holds_lock = |at: Option<&ThreadLocation>| at.is_some_and(|at| at.holds_lock);
+            let holds_lock = match span.state {
+                RunState::Runnable => span.waiting.holds_lock.unwrap_or_else(|| holds_lock(at)),
+                // Most threads release it before they sleep: where it ran says nothing.
+                _ => holds_lock(location),
+            };
             let at = at.filter(|at| !at.frames.is_empty());
             let id = at.and_then(|at| self.id(at, batch, &mut instance));
             let stack = id.zip(at.map(|at| trace_end(at.flags)));
@@ -280,5 +284,45 @@ impl WallSamples {
             stack.unused += 1;
             stack.unused <= KEPT_BATCHES
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::source::wall::sleep_location::WaitingThread;
+
+    /// Returns whether the sample of a span says that the thread held the lock. The thread held it
+    /// when it last ran.
+    fn holds_lock(state: RunState, asleep: Option<bool>, waiting: Option<bool>) -> bool {
+        let mut samples = WallSamples::default();
+        samples.add_thread(3, 30);
+        let ran = ThreadLocation::of_runner(Arc::new([7]), 0, true);
+        samples.run_locations.insert(3, Arc::new(ran));
+        let context = ThreadContext::default();
+        let location = asleep.map(|holds_lock| {
+            let location = ThreadLocation::without_stack(state, (None, None), context);
+            Arc::new(ThreadLocation { holds_lock, ..location })
+        });
+        let waiting = WaitingThread { context, holds_lock: waiting };
+        let has_run = state == RunState::Runnable;
+        let span = StateSpan { state, location, has_run, waiting, ns: 5_000_000 };
+        samples.add_spans((3, 30), 9, &mut vec![span]);
+        let found = samples.off_cpu(&mut Batch::default(), || Some(1), |_, _| {});
+        let [sample] = found[..] else { panic!("{found:?}") };
+        assert_eq!((sample.state, sample.weight), (state as u16, 5000));
+        sample.flags & flags::HOLDS_LOCK != 0
+    }
+
+    #[test]
+    fn where_a_thread_ran_does_not_say_that_it_sleeps_with_the_lock() {
+        for asleep in [None, Some(false), Some(true)] {
+            let expected = asleep == Some(true);
+            assert_eq!(holds_lock(RunState::Sleeping, asleep, None), expected, "{asleep:?}");
+        }
+        for waiting in [None, Some(false), Some(true)] {
+            let expected = waiting != Some(false);
+            assert_eq!(holds_lock(RunState::Runnable, None, waiting), expected, "{waiting:?}");
+        }
     }
 }
