@@ -24,7 +24,7 @@ use crate::runtime::memory::TargetMemory;
 
 const INTERPRETERS_MAX: usize = 64;
 /// Maximum number of threads of an interpreter whose objects are looked at.
-const THREADS_MAX: usize = 4096;
+const THREADS_MAX: usize = 1 << 14;
 /// Maximum number of reads for one call. A thread takes about twenty.
 const READS_MAX: u32 = 1 << 17;
 /// Maximum number of keys that are looked at for one.
