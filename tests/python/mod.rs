@@ -5,6 +5,7 @@ mod callers;
 mod deep;
 mod functions;
 mod gil;
+mod gil_views;
 mod hostile;
 mod load;
 mod lockstep;

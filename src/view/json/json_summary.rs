@@ -45,7 +45,10 @@ impl<'a> JsonSummary<'a> {
         if let Some(name) = self.recording.lock() {
             let held = self.count(self.totals.held);
             let waited = (self.totals.mode == Mode::Wall).then(|| self.count(self.totals.waited));
-            let lock = json!({ "name": name, "held": held, "waited": waited });
+            let in_kernel = self.recording.tells_lock_in_kernel();
+            let lock = json!({
+                "name": name, "held": held, "waited": waited, "known_in_kernel": in_kernel,
+            });
             object.insert("lock".to_owned(), lock);
         }
         // A trace of native code only says nothing about languages.

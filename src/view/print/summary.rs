@@ -324,8 +324,12 @@ fn lock(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
         return None;
     }
     let share = percent(held.weight, weight);
-    Some(match totals.mode {
-        Mode::Cpu => format!("{name} was held in {share:.1} % of the CPU time"),
+    let is_all = recording.tells_lock_in_kernel() || held.weight == weight;
+    let mut text = match totals.mode {
+        Mode::Cpu => {
+            let least = if is_all { "" } else { "at least " };
+            format!("{name} was held in {least}{share:.1} % of the CPU time")
+        }
         Mode::Wall => {
             let [held, waited] = [held, totals.waited].map(|it| wall_seconds(it.weight));
             match totals.waited.weight {
@@ -333,7 +337,11 @@ fn lock(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
                 _ => format!("threads held {name} for {held} s and waited {waited} s for it"),
             }
         }
-    })
+    };
+    if !is_all {
+        text.push_str("; perf events in the kernel do not say who held it");
+    }
+    Some(text)
 }
 
 fn lost(recording: &RecordingInfo) -> Option<String> {

@@ -8,16 +8,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use traceprof_abi::unwind::EndReason;
 
-use crate::trace::{LazyTrace, Sample, Thread, ThreadId, TraceError, Window};
+use crate::trace::{LazyTrace, Sample, TextId, Thread, ThreadId, TraceError, Window};
 use crate::view::profile::activity::ActivityProfile;
 use crate::view::profile::call_tree::{Count, StackStep};
 use crate::view::profile::languages::Languages;
 use crate::view::profile::states::StateTimes;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::context::has_context;
-use crate::view::recording::lock::holds_lock;
+use crate::view::recording::lock::{holds_lock, lock_name};
 use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::waits::Wait;
 use crate::view::select::selection::Selected;
 
 /// The totals of the selected samples.
@@ -41,7 +42,7 @@ pub(in crate::view) struct SampleTotals {
     pub(in crate::view) languages: Languages,
     /// The samples in which the thread held the lock of its language's runtime.
     pub(in crate::view) held: Count,
-    /// The samples of threads that waited for that lock, for a profile only.
+    /// The samples of threads that waited for that lock.
     pub(in crate::view) waited: Count,
     /// Whether a kept sample has another weight than one period. Unset for a profile.
     pub(in crate::view) uneven: bool,
@@ -95,6 +96,7 @@ impl SampleTotals {
         let activity = ActivityProfile::new(&RecordingInfo::of(trace), selected);
         let mut totals = Self { mode, activity, ..Self::default() };
         let mut counts: HashMap<ThreadId, Count> = HashMap::new();
+        let mut waited_on: HashMap<TextId, Count> = HashMap::new();
         selected.meter(trace);
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, _: &[_]| {
@@ -103,6 +105,8 @@ impl SampleTotals {
                     let count = Count { samples: 1, weight: u64::from(sample.weight) };
                     totals.uneven |= sample.weight != 1;
                     totals.held += if holds_lock(sample) { count } else { Count::default() };
+                    let wait = Wait::of(sample).and_then(|wait| wait.on);
+                    wait.into_iter().for_each(|on| *waited_on.entry(on).or_default() += count);
                     *counts.entry(thread).or_default() += count;
                     *totals.ends.entry(sample.end_reason).or_default() += 1;
                     totals.states.add(sample.state, count.weight);
@@ -116,6 +120,9 @@ impl SampleTotals {
             } else {
                 trace.for_each_sample(window, &mut add)?;
             }
+        }
+        for (on, count) in waited_on {
+            totals.waited += if trace.text(on)? == lock_name() { count } else { Count::default() };
         }
         for summary in trace.threads().iter().filter(|thread| selected.covers(thread)) {
             let count = counts.get(&summary.id).copied().unwrap_or_default();

@@ -26,4 +26,11 @@ impl RecordingInfo {
         };
         ManagedLanguage::ALL.into_iter().find(|it| is_told(*it)).map(ManagedLanguage::lock_name)
     }
+
+    /// Returns whether samples in the kernel tell who held the lock, too. Those of perf events do
+    /// not.
+    pub(in crate::view) fn tells_lock_in_kernel(&self) -> bool {
+        let is_perf = self.text("engine").is_some_and(|engine| engine.starts_with("perf"));
+        !is_perf || self.number("kernel_included") == Some(0)
+    }
 }
