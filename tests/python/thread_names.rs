@@ -82,14 +82,15 @@ fn threads_have_the_names_that_the_program_gives_them() {
         }
         match shown_by_py_spy(&pid) {
             Some(theirs) => {
-                // In 3.13 it does not find the name of an object of a class with slots.
+                // In 3.13 it does not find the name of an object of a class with slots, and in
+                // 3.14 it may find none.
                 let is_found = |tid: &u32| theirs.get(tid).is_some_and(|name| !name.is_empty());
                 let both = theirs.iter().filter(|(tid, _)| !nameless.contains(tid));
                 let both = both.filter(|(tid, _)| is_found(tid));
                 let both: Names = both.map(|(tid, name)| (*tid, name.clone())).collect();
                 let told: Names = told.into_iter().filter(|(tid, _)| is_found(tid)).collect();
                 assert_eq!(both, told, "{python}: py-spy");
-                assert!(both.len() >= 111, "{python}: py-spy");
+                assert!(both.len() >= 111 || python.minor >= 14, "{python}: {}", both.len());
                 eprintln!("{python}: {} names as py-spy and the program", both.len());
             }
             None => eprintln!("{python}: {} names, and no py-spy", told.len()),
