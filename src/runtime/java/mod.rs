@@ -1,9 +1,9 @@
 //! HotSpot: the machine of OpenJDK 8, 11, 17, 21 and 25.
 //!
-//! [`exports`] reads the file that contains the machine: libjvm. A machine describes itself to its
-//! debugger in tables; [`tables`] reads them, and [`layout`] takes all offsets from there.
-//! [`machine`] finds the machine in a live process. [`heaps`] and [`blob`] find the code at an
-//! address, [`compiled`] the methods in it, and [`method`] their names and lines. [`threads`] has
+//! `exports` reads the file that contains the machine: libjvm. A machine describes itself to its
+//! debugger in tables; `tables` reads them, and `layout` takes all offsets from there.
+//! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
+//! address, `compiled` the methods in it, and `method` their names and lines. `threads` has
 //! the names of threads and what they wait for.
 
 mod blob;

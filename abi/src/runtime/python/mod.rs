@@ -52,12 +52,12 @@ pub enum Instruction {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonLayout {
-    /// [`RecordKind`] of the variable with the thread's state, which is 0 while the thread does not
-    /// hold the interpreter's lock. 0 if there is no such variable.
+    /// [`RecordKind`](crate::context::RecordKind) of the variable with the thread's state, which is
+    /// 0 while the thread does not hold the interpreter's lock. 0 if there is no such variable.
     pub state_kind: u64,
-    /// Offset of that variable: see [`TlsLocation`].
+    /// Offset of that variable: see [`TlsLocation`](crate::context::TlsLocation).
     pub state_offset: u64,
-    /// Module of that variable: see [`TlsLocation`].
+    /// Module of that variable: see [`TlsLocation`](crate::context::TlsLocation).
     pub state_module: u64,
     /// Distance from the thread pointer to the value of the thread-specific key that holds the
     /// thread's state, or 0 for none. With [`Self::key_value`], to a pointer to the key's block.
