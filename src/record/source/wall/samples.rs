@@ -116,7 +116,11 @@ impl WallSamples {
             let at = run_locations.as_deref().or(location);
             let holds_lock = |at: Option<&ThreadLocation>| at.is_some_and(|at| at.holds_lock);
             let holds_lock = match span.state {
-                RunState::Runnable => span.waiting.holds_lock.unwrap_or_else(|| holds_lock(at)),
+                RunState::Runnable => span.waiting.holds_lock.unwrap_or_else(|| match location {
+                    // It may have run and lost the lock since it slept there.
+                    Some(slept) => slept.holds_lock && !span.has_run,
+                    None => holds_lock(at),
+                }),
                 // Most threads release it before they sleep: where it ran says nothing.
                 _ => holds_lock(location),
             };
@@ -323,6 +327,10 @@ mod tests {
         for waiting in [None, Some(false), Some(true)] {
             let expected = waiting != Some(false);
             assert_eq!(holds_lock(RunState::Runnable, None, waiting), expected, "{waiting:?}");
+        }
+        // It has run since it slept, and may have lost the lock.
+        for asleep in [false, true] {
+            assert!(!holds_lock(RunState::Runnable, Some(asleep), None), "{asleep}");
         }
     }
 }
