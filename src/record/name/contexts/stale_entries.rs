@@ -54,8 +54,11 @@ impl StaleEntries {
         if *dead == (sample.slot, sample.generation) {
             return;
         }
-        if ThreadContext::of(sample) == *context {
-            ThreadContext::default().give(sample);
+        // An entry does not tell the task, which is the thread's own.
+        let found = ThreadContext::of(sample);
+        let task = found.task;
+        if (ThreadContext { task: 0, ..found }) == *context {
+            ThreadContext { task, ..ThreadContext::default() }.give(sample);
         } else {
             // The entry belongs to another thread now.
             self.entries.remove(&sample.tid);
@@ -86,5 +89,16 @@ mod tests {
         assert_eq!(context_of(&mut stale, 2, 7), (0, 0));
         assert_eq!(context_of(&mut stale, 2, 8), (1, 8), "the new thread sets its own context");
         assert_eq!(context_of(&mut stale, 2, 7), (1, 7), "and may set the old context as well");
+    }
+
+    #[test]
+    fn a_thread_that_runs_a_task_gets_no_context_of_a_dead_thread_either() {
+        let mut stale = StaleEntries::default();
+        stale.entries.insert(9, ((1, 0), ThreadContext::of(&sample(1, 7))));
+        for task in [3, 4] {
+            let mut sample = Sample { task, ..sample(2, 7) };
+            stale.take_from(&mut sample);
+            assert_eq!((sample.source, sample.span, sample.task), (0, 0, task));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use traceprof_abi::runtime::RuntimeBlock;
 
-use super::{ContextReader, Contexts};
+use super::{ContextReader, Contexts, otel_record};
 use crate::inject;
 use crate::proc::{self, ProcessMemory};
 use crate::record::batch::Batch;
@@ -28,6 +28,8 @@ impl ContextReader {
         let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
         let pointer = proc::thread_pointer(tid, read);
         let pointer = pointer.or_else(|| self.noted_thread_pointer(inner_tid));
+        // A thread without a block of its own would have the task of its creator.
+        let pointer = pointer.filter(|pointer| otel_record::is_own(*pointer, inner_tid, read));
         let memory = ProcessMemory::of(self.pid);
         let name = pointer.and_then(|it| running_task(&self.runtimes, it, &memory));
         name.map_or(0, |name| self.sets.number(name.as_bytes()))
