@@ -25,6 +25,37 @@ const LASTING_NS: u64 = 500_000_000;
 /// time in eight.
 const READINGS_MIN: u32 = 20;
 
+/// A part of a context that may change while the other one lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContextPart {
+    /// The span and the application's tags.
+    Work,
+    /// The task.
+    Task,
+}
+
+impl ContextPart {
+    const ALL: [Self; 2] = [Self::Work, Self::Task];
+
+    /// Returns this part of a context.
+    fn of(self, context: ThreadContext) -> ThreadContext {
+        let task = context.task;
+        match self {
+            Self::Work => ThreadContext { task: 0, ..context },
+            Self::Task => ThreadContext { task, ..ThreadContext::default() },
+        }
+    }
+
+    /// Sets this part of a sample's context.
+    fn give(self, part: ThreadContext, sample: &mut Sample) {
+        let now = ThreadContext::of(sample);
+        match self {
+            Self::Work => ThreadContext { task: now.task, ..part }.give(sample),
+            Self::Task => ThreadContext { task: part.task, ..now }.give(sample),
+        }
+    }
+}
+
 /// The last context of a thread, and how well it is confirmed.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastingContext {
@@ -52,8 +83,8 @@ impl LastingContext {
 /// The contexts of threads, for their kernel samples.
 #[derive(Debug, Default)]
 pub(super) struct KernelContexts {
-    /// The contexts at the end of the last batch.
-    seen: HashMap<ThreadKey, LastingContext>,
+    /// The parts of the contexts at the end of the last batch.
+    seen: HashMap<ThreadKey, [LastingContext; 2]>,
     /// The readings since then by outer thread id, in order of time.
     observed: HashMap<u32, Vec<(u64, ThreadContext)>>,
 }
@@ -71,7 +102,7 @@ impl KernelContexts {
 
     /// Gives the kernel samples of a batch their contexts.
     ///
-    /// Returns the number of samples whose context stays unknown. The samples must be sorted by
+    /// Returns the number of samples whose span stays unknown. The samples must be sorted by
     /// thread and time.
     pub(super) fn carry(&mut self, samples: &mut [Sample]) -> u64 {
         let mut unknown = 0;
@@ -79,7 +110,11 @@ impl KernelContexts {
             let tid = thread.iter().find(is_kernel).map(|sample| sample.tid);
             let observed = tid.and_then(|tid| self.observed.remove(&tid)).unwrap_or_default();
             let seen = self.seen.entry(key(&thread[0])).or_default();
-            unknown += settle(thread, &observed, seen);
+            for (part, seen) in ContextPart::ALL.into_iter().zip(seen) {
+                let left = settle(part, thread, &observed, seen);
+                // A task that lasts is rare, and no loss of a span.
+                unknown += if part == ContextPart::Work { left } else { 0 };
+            }
         }
         self.observed.clear();
         unknown
@@ -94,11 +129,12 @@ fn is_kernel(sample: &&Sample) -> bool {
     sample.flags & flags::KERNEL != 0
 }
 
-/// Gives the kernel samples of one thread their contexts, and returns the number of samples whose
-/// context stays unknown.
+/// Gives the kernel samples of one thread a part of their contexts, and returns the number of
+/// samples whose part stays unknown.
 ///
-/// `seen` is the thread's context before the samples, and is updated to the one after them.
+/// `seen` is the part before the samples, and is updated to the one after them.
 fn settle(
+    part: ContextPart,
     samples: &mut [Sample],
     observed: &[(u64, ThreadContext)],
     seen: &mut LastingContext,
@@ -110,24 +146,30 @@ fn settle(
     for index in 0..=samples.len() {
         let until_ns = samples.get(index).map_or(u64::MAX, |sample| sample.time);
         while let Some((time_ns, now)) = observed.next_if(|(time_ns, _)| *time_ns < until_ns) {
-            unknown += give(&mut samples[first..index], seen, now);
+            let now = part.of(now);
+            unknown += give(part, &mut samples[first..index], seen, now);
             seen.note(time_ns, now, true);
             first = index;
         }
         let handled = samples.get(index).filter(|sample| !is_kernel(sample));
-        if let Some(now) = handled.map(ThreadContext::of) {
-            unknown += give(&mut samples[first..index], seen, now);
+        if let Some(now) = handled.map(|sample| part.of(ThreadContext::of(sample))) {
+            unknown += give(part, &mut samples[first..index], seen, now);
             seen.note(until_ns, now, false);
             first = index + 1;
         }
     }
     // For the last samples, the context after them is unknown.
-    unknown + give(&mut samples[first..], &LastingContext::default(), seen.context)
+    unknown + give(part, &mut samples[first..], &LastingContext::default(), seen.context)
 }
 
-/// Gives the samples a context that lasted before them and is still the same after them, and
+/// Gives the samples a part of a context that lasted before them and is still the same after them, and
 /// returns the number of samples that got none.
-fn give(samples: &mut [Sample], before: &LastingContext, after: ThreadContext) -> u64 {
+fn give(
+    part: ContextPart,
+    samples: &mut [Sample],
+    before: &LastingContext,
+    after: ThreadContext,
+) -> u64 {
     let nothing = ThreadContext::default();
     if before.context == nothing && after == nothing {
         return 0;
@@ -135,7 +177,7 @@ fn give(samples: &mut [Sample], before: &LastingContext, after: ThreadContext) -
     let mut unknown = 0;
     for sample in samples {
         if before.context == after && after != nothing && before.lasts_at(sample.time) {
-            after.give(sample);
+            part.give(after, sample);
             sample.flags |= flags::CARRIED;
         } else {
             unknown += 1;
@@ -213,6 +255,24 @@ mod tests {
         assert!(samples.iter().all(|it| it.flags & KERNEL == 0 || it.span == 0));
         // Handlers alone are no evidence, however many of them agree.
         assert_eq!(KernelContexts::default().carry(&mut samples), 1000);
+    }
+
+    #[test]
+    fn a_span_lasts_while_tasks_change_and_a_task_while_spans_change() {
+        let context = |span, task| ThreadContext { task, ..works_on(span) };
+        let told = |context: &dyn Fn(u64) -> ThreadContext| {
+            let mut kernel_contexts = KernelContexts::default();
+            for n in 1..=80 {
+                kernel_contexts.observe(1, n * 20 * MS, context(n));
+            }
+            let mut samples = [1005, 1505].map(|ms| sample(ms, KERNEL, 0));
+            let unknown = kernel_contexts.carry(&mut samples);
+            (unknown, samples.map(|it| (it.source, it.span, it.task)))
+        };
+        assert_eq!(told(&|n| context(7, n as u32)), (0, [(1, 7, 0); 2]));
+        assert_eq!(told(&|n| context(n, 9)), (2, [(0, 0, 9); 2]));
+        assert_eq!(told(&|_| context(7, 9)), (0, [(1, 7, 9); 2]));
+        assert_eq!(told(&|n| context(0, n as u32)), (0, [(0, 0, 0); 2]), "no span is lost");
     }
 
     #[test]
