@@ -51,16 +51,20 @@ pub(crate) struct ContextHandlerCounts {
     pub(crate) foreign: u64,
 }
 
-/// Returns the line of the closing report, if the target sets any contexts.
+/// Returns the line of the closing report, if the target sets any contexts, or if names of tasks
+/// were lost.
 pub(crate) fn line(
     stats: &ContextStats,
     samples: u64,
     handled: ContextHandlerCounts,
 ) -> Option<String> {
-    if stats.tables == 0 && stats.records == 0 {
-        return None;
-    }
     let ContextHandlerCounts { torn, unreadable, tables_unreadable, lost, foreign } = handled;
+    let values_lost = stats.tags_lost + lost;
+    if stats.tables == 0 && stats.records == 0 {
+        // The names of tasks need no application that sets contexts.
+        return (values_lost > 0)
+            .then(|| format!("{values_lost} names of tasks could not be kept"));
+    }
     let share = percent(stats.samples, samples);
     let mut parts = vec![format!("{} samples ({share}) know their span", stats.samples)];
     for (count, what) in [
@@ -73,7 +77,7 @@ pub(crate) fn line(
             foreign,
             "samples are of threads with an unknown thread block, where no record is searched",
         ),
-        (stats.tags_lost + lost, "values of tags could not be kept"),
+        (values_lost, "values of tags could not be kept"),
         (stats.unnamed, "attributes have no name"),
         (stats.left_out, "tables were above the limit, and were not read"),
         (stats.refused.0, "threads found no free entry in their table, by the application's count"),
@@ -93,6 +97,9 @@ mod tests {
     #[test]
     fn missing_contexts_are_reported() {
         assert_eq!(line(&ContextStats::default(), 10, ContextHandlerCounts::default()), None);
+        let tasks = ContextStats { tags_lost: 2, ..ContextStats::default() };
+        let lost = ContextHandlerCounts { lost: 1, ..ContextHandlerCounts::default() };
+        assert_eq!(line(&tasks, 10, lost).unwrap(), "3 names of tasks could not be kept");
         let mut stats =
             ContextStats { tables: 1, samples: 8, unknown: 1, ..ContextStats::default() };
         assert_eq!(

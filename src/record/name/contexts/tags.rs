@@ -12,6 +12,8 @@ use crate::trace::{TagKey, TagKind, Value};
 
 /// The largest total size of a trace's tag texts, in bytes: all stay until the recording ends.
 const TEXTS_BYTES: usize = 32 << 20;
+/// The part of them that names of tasks may take: a program may make a new name for each request.
+const TASK_TEXTS_BYTES: usize = TEXTS_BYTES / 2;
 /// The memory for a text in addition to its content, in bytes.
 const TEXT_OVERHEAD: usize = 128;
 
@@ -20,6 +22,7 @@ const TEXT_OVERHEAD: usize = 128;
 pub(super) struct AdmittedTexts {
     admitted: HashSet<Arc<str>>,
     bytes: usize,
+    task_bytes: usize,
 }
 
 impl AdmittedTexts {
@@ -34,6 +37,19 @@ impl AdmittedTexts {
         }
         self.bytes = bytes;
         self.admitted.insert(Arc::clone(text))
+    }
+
+    /// Like [`Self::admit`], for the name of a task.
+    pub(super) fn admit_task(&mut self, name: &Arc<str>) -> bool {
+        if self.admitted.contains(name) {
+            return true;
+        }
+        let bytes = self.task_bytes + name.len() + TEXT_OVERHEAD;
+        if bytes > TASK_TEXTS_BYTES || !self.admit(name) {
+            return false;
+        }
+        self.task_bytes = bytes;
+        true
     }
 }
 
@@ -121,6 +137,18 @@ mod tests {
         assert_eq!(admitted, room);
         assert!(texts.admit(&text(0)) && texts.admit(&text(room - 1)));
         assert!(!texts.admit(&text(room)));
+    }
+
+    #[test]
+    fn names_of_tasks_leave_room_for_other_texts() {
+        let mut texts = AdmittedTexts::default();
+        let text = |number: usize| Arc::from(format!("{number:0>872}"));
+        let room = TEXTS_BYTES / 1000;
+        let tasks = (0..room).filter(|number| texts.admit_task(&text(*number))).count();
+        assert_eq!(tasks, TASK_TEXTS_BYTES / 1000);
+        assert!(texts.admit_task(&text(0)) && texts.admit(&text(1)));
+        let others = (room..2 * room).filter(|number| texts.admit(&text(*number))).count();
+        assert_eq!(others, room - tasks);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(super) fn name(contexts: &mut Contexts, batch: &mut Batch) {
         let named = *known.entry(number).or_insert_with(|| {
             let name = contexts.outside.task_name(u32::try_from(number).ok()?)?;
             let index = contexts.tags.index_of(TASK_TAG, TagKind::Text)?;
-            let text = contexts.texts.admit(&name).then(|| batch.text(&name))?;
+            let text = contexts.texts.admit_task(&name).then(|| batch.text(&name))?;
             Some((index, u32::try_from(text).ok()?))
         });
         match named {
