@@ -61,9 +61,9 @@ impl FrameLists {
         if lists.search(reader, (known, thread)).is_err() {
             lists.is_cut = true;
         }
-        let is_proof_needed = lists.of_others().next().is_some();
-        if is_proof_needed {
-            lists.order(reader, thread)?;
+        let others = lists.of_others().count();
+        if others > 0 && lists.order(reader, thread).is_err() {
+            lists.keep_known(others)?;
         }
         Ok(lists)
     }
@@ -90,6 +90,14 @@ impl FrameLists {
         } else {
             reader.field(list.call, reader.layout.call_previous)?
         };
+        Ok(())
+    }
+
+    /// Leaves out the lists of the thread's other states, which are the last ones.
+    fn keep_known(&mut self, others: usize) -> Result<(), Lost> {
+        self.count = self.count.checked_sub(others).filter(|left| *left > 0).ok_or(Lost)?;
+        self.lists.iter_mut().skip(self.count).for_each(|list| list.frame = 0);
+        self.is_cut = true;
         Ok(())
     }
 

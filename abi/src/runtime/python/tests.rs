@@ -314,6 +314,20 @@ fn lists_of_several_interpreters_are_merged_by_their_calls() {
 }
 
 #[test]
+fn frames_of_the_known_state_are_kept_if_another_list_is_damaged() {
+    let outer = [(0xb000, Some(1)), (STACK + 0x800, None)];
+    let inner = [(0xc000, Some(2)), (STACK + 0x100, None)];
+    let (layout, mut memory) = of_two([&outer, &inner]);
+    memory.stack = STACK;
+    memory.set(0xc000 + 8, 9);
+    let (captured, frames) = memory.capture(&layout, 100);
+    assert_eq!(captured, section(1, SectionEnd::Unlinked, 0));
+    assert_eq!(flagged(&frames), [(code_of(1), ENTRY)]);
+    memory.set(STATE + 0x100, 0);
+    assert_eq!(memory.capture(&layout, 100).0, Captured::Unreadable, "no other list");
+}
+
+#[test]
 fn lists_that_call_each_other_alternate() {
     let one = [(0xb000, Some(1)), (STACK + 0x100, None), (0xb080, Some(2)), (STACK + 0x800, None)];
     let other = [(0xc000, Some(3)), (STACK + 0x400, None)];
