@@ -162,7 +162,7 @@ fn settle(
     unknown + give(part, &mut samples[first..], &LastingContext::default(), seen.context)
 }
 
-/// Gives the samples a part of a context that lasted before them and is still the same after them, and
+/// Gives the samples a part of a context that lasted before them and is the same after them, and
 /// returns the number of samples that got none.
 fn give(
     part: ContextPart,
