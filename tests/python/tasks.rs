@@ -124,8 +124,9 @@ fn check_stacks(pid: i32, told: &BTreeMap<String, String>) {
             let work = names.filter_map(|name| told.get(name)).next();
             let shown = &thread["work"]["tags"][TASK_TAG];
             if let Some(name) = work {
-                // The thread may run between the reading of the name and its stop.
-                with_task += u32::from(shown == name.as_str());
+                // Both are read while the thread is stopped.
+                assert_eq!(shown, name.as_str(), "{thread}");
+                with_task += 1;
             }
         }
     }

@@ -60,6 +60,8 @@ impl ThreadView for StackView<'_> {
         let stack = self.frames.read(self.runtimes, thread, &memory);
         seen.holds_lock = stack.is_some() && thread.holds_lock(self.runtimes, &memory);
         seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
+        // Before the stop, the thread may have run another task than that of these frames.
+        seen.context.task = self.contexts.read_task((pointer, inner_tid));
     }
 }
 

@@ -36,6 +36,9 @@ pub(crate) trait ReadContext: Sync {
     /// Returns the context of a thread; the result is exact only if the thread does not run
     /// meanwhile.
     fn read(&self, tid: i32) -> ThreadContext;
+    /// Returns the number of the name of the task that a thread runs, or 0. `thread` is the thread
+    /// pointer and the inner id; the result is as exact as that of [`Self::read`].
+    fn read_task(&self, thread: (u64, u32)) -> u32;
     /// Returns whether no thread of the target publishes a context.
     fn is_empty(&self) -> bool;
 }

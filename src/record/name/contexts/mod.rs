@@ -348,9 +348,14 @@ impl ReadContext for ContextReader {
         let inner_tid = if self.is_empty() { None } else { self.inner_tid(tid) };
         let read = |inner_tid| {
             let work = self.read_entry(inner_tid).or_else(|| self.read_record(tid, inner_tid));
-            ThreadContext { task: self.read_task(tid, inner_tid), ..work.unwrap_or_default() }
+            let task = self.task_of(tid, inner_tid);
+            ThreadContext { task, ..work.unwrap_or_default() }
         };
         inner_tid.map(read).unwrap_or_default()
+    }
+
+    fn read_task(&self, thread: (u64, u32)) -> u32 {
+        self.task_at(thread)
     }
 
     fn is_empty(&self) -> bool {

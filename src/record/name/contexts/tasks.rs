@@ -21,17 +21,24 @@ pub(super) fn blocks(addresses: &AddressMap) -> Vec<RuntimeBlock> {
 
 impl ContextReader {
     /// Returns the number of the name of the task that a thread runs, or 0.
-    pub(super) fn read_task(&self, tid: i32, inner_tid: u32) -> u32 {
+    pub(super) fn task_of(&self, tid: i32, inner_tid: u32) -> u32 {
         if self.runtimes.is_empty() {
             return 0;
         }
         let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
         let pointer = proc::thread_pointer(tid, read);
         let pointer = pointer.or_else(|| self.noted_thread_pointer(inner_tid));
+        pointer.map_or(0, |pointer| self.task_at((pointer, inner_tid)))
+    }
+
+    /// Like [`Self::task_of`], with the thread's pointer.
+    pub(super) fn task_at(&self, (pointer, inner_tid): (u64, u32)) -> u32 {
+        let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
         // A thread without a block of its own would have the task of its creator.
-        let pointer = pointer.filter(|pointer| otel_record::is_own(*pointer, inner_tid, read));
-        let memory = ProcessMemory::of(self.pid);
-        let name = pointer.and_then(|it| running_task(&self.runtimes, it, &memory));
+        if self.runtimes.is_empty() || !otel_record::is_own(pointer, inner_tid, read) {
+            return 0;
+        }
+        let name = running_task(&self.runtimes, pointer, &ProcessMemory::of(self.pid));
         name.map_or(0, |name| self.sets.number(name.as_bytes()))
     }
 
