@@ -93,6 +93,18 @@ fn samples_of_tasks_have_their_names() {
     }
 }
 
+#[test]
+fn samples_of_the_deepest_stacks_have_the_names_of_tasks() {
+    needs_recording!();
+    let Some(python) = Python::of(14).pop() else { skip!("python 3.14: not installed") };
+    let _machine = together();
+    let target = Target::spawn(python.script("deep_task.py"));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &["--freq", "499"]);
+    let names = seen(&outcome.trace.path()).names.remove("work_deep").unwrap_or_default();
+    let named = names.get("deep").copied().unwrap_or_default();
+    assert!(named > 50 && names.len() == 1, "{names:?}");
+}
+
 /// Checks that views show the names.
 fn check_views(trace: &Trace, told: &BTreeMap<String, String>) {
     let path = trace.path();

@@ -90,6 +90,13 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
     block.python().is_some_and(|layout| python::holds_lock(layout, thread_pointer, memory))
 }
 
+/// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no
+/// tasks.
+pub fn task_room(block: &RuntimeBlock) -> usize {
+    let is_known = block.python().is_some_and(|layout| layout.task.state_task != python::ABSENT);
+    if is_known { TASK_WORDS } else { 0 }
+}
+
 /// Writes the name of the task that a thread runs in a runtime: see [`python::task_name`]. Returns
 /// the number of words, or 0.
 pub fn capture_task(
