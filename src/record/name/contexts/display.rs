@@ -40,7 +40,8 @@ impl Contexts {
             origin::RECORD => self.describe_attributes(tags[0]),
             table => self.describe_tags(table.wrapping_sub(origin::TABLE) as usize, tags),
         };
-        tags.extend(task);
+        // As in traces, a tag of the application's own with this name stays.
+        tags.extend(task.filter(|_| tags.iter().all(|(name, _)| name != TASK_TAG)));
         let root_span = u128::from(root_high) << 64 | u128::from(root_span);
         Some(ThreadWork { span, root_span, tags })
     }
