@@ -277,7 +277,7 @@ fn impossible_selections_are_refused_with_the_possible_ones() {
         ("print", &["--span", "span-1"], "hexadecimal digits"),
         ("print", &["--span", "0"], "0 is not an id"),
         ("print", &["--tag", "route"], "expected NAME=VALUE"),
-        ("print", &["--by", "route"], "thread, process, span, root-span or tag:NAME"),
+        ("print", &["--by", "route"], "thread, process, span, root-span, task or tag:NAME"),
         ("print", &["--by", "span", "--timeline"], "--by cannot be used with --timeline: "),
     ] {
         let message = refused(action, &made, options);

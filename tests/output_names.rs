@@ -378,8 +378,8 @@ fn parts_of_a_recording_add_up_to_what_was_sampled() {
         assert!(verified.status.success(), "{part}: {}", text(&verified.stdout));
         let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
         let printed = text(&printed.stdout);
-        // The last part may be nearly empty.
-        let is_named = printed.contains("threads::crunch_zero") || count < 200;
+        // A part of a busy machine may have samples of one thread only, and the last one of none.
+        let is_named = printed.contains("threads::crunch_") || count == 0;
         assert!(is_named, "{part} is incomplete: {printed}");
     }
     let figures = &summary["figures"];

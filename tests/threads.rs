@@ -5,12 +5,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nix::time::ClockId;
 use nix::unistd::Pid;
 
 use crate::common::{
     Outcome, Recorder, Target, Trace, alone, child_named, is_long_run, is_root, needs_recording,
-    number_in, program, skip, together, wait_until,
+    number_in, program, skip, tick, together, wait_until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,11 +43,6 @@ fn resident_kib(pid: i32, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Returns the length of the kernel's tick: 1, 4 or 10 ms.
-fn tick() -> Duration {
-    ClockId::CLOCK_MONOTONIC_COARSE.res().expect("a clock").into()
 }
 
 /// Records threads that start during the recording. All of them must have samples.

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::time::ClockId;
+
 const ALLOWED_SKIPS: &str = include_str!("../allowed-skips.txt");
 
 /// Whether the tests run as root.
@@ -16,6 +18,11 @@ pub(crate) fn is_root() -> bool {
 /// more attempts.
 pub(crate) fn is_long_run() -> bool {
     std::env::var_os("TRACEPROF_TEST_LONG").is_some()
+}
+
+/// Returns the length of the kernel's tick: 1, 4 or 10 ms.
+pub(crate) fn tick() -> Duration {
+    ClockId::CLOCK_MONOTONIC_COARSE.res().expect("a clock").into()
 }
 
 /// Returns the seed of the tests' random choices: `TRACEPROF_TEST_SEED`, which `scripts/check.sh`

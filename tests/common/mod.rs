@@ -25,7 +25,7 @@ pub(crate) use control_group::ControlGroup;
 pub(crate) use folded::Folded;
 pub(crate) use host::{
     Random, child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
-    seed, timers, unprivileged_obstacle,
+    seed, tick, timers, unprivileged_obstacle,
 };
 pub(crate) use jail::{
     ERRNO, KILL, traced, with_descriptors, without, without_argument, without_perf,

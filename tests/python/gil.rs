@@ -1,5 +1,7 @@
-//! Which threads hold the GIL, against programs that are known to hold and release it, and against
-//! py-spy.
+//! Which threads hold the GIL, against programs that are known to hold and release it.
+//!
+//! py-spy is no witness: of a thread that computes all the time it says now and then that it held
+//! the GIL in half of the samples, and it may stop a thread and never let it go.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +11,9 @@ use nix::sys::signal::Signal;
 use traceprof::trace::{RunState, load};
 use traceprof_abi::storage::log::flags::{HOLDS_LOCK, WALL};
 
-use super::witness::{self, PySpy};
 use crate::common::{
-    Recorder, Target, needs_recording, pythons, record, skip, together, traceprof,
+    Python, Random, Recorder, Target, is_long_run, needs_recording, pythons, record, skip,
+    together, traceprof,
 };
 
 /// The weights of a thread: with the GIL, and in all; asleep with it, and asleep in all.
@@ -58,10 +60,21 @@ fn held_by(path: &Path, is_wall: bool) -> BTreeMap<String, Held> {
     threads
 }
 
+/// Returns one interpreter of each version. Without `--long`, returns two, which the seed chooses.
+fn chosen_pythons() -> Vec<Python> {
+    let mut found = pythons();
+    let mut random = Random::new(31);
+    while !is_long_run() && found.len() > 2 {
+        let left_out = random.below(found.len() as u64);
+        found.swap_remove(left_out as usize);
+    }
+    found
+}
+
 #[test]
 fn samples_say_who_held_the_gil() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = chosen_pythons();
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -71,10 +84,7 @@ fn samples_say_who_held_the_gil() {
         let pid = target.pid().to_string();
         let mut recorder = Recorder::start(&["--pid", &pid, "--freq", "1999"]);
         recorder.wait_until_attached(target.pid());
-        let theirs =
-            witness::command().map(|py_spy| PySpy::start(&py_spy, target.pid(), 100, &["--gil"]));
         recorder.wait_for_cpu(target.pid(), Duration::from_secs(3));
-        let theirs = theirs.and_then(PySpy::finish);
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish().expect_code(0);
         target.goes_on_and_ends_by_itself();
@@ -91,11 +101,6 @@ fn samples_say_who_held_the_gil() {
         assert_eq!(ours.total(), held, "{python}");
         let share = ours.percent_of("spin");
         assert!(share > 95.0, "{python}: {share:.1} % in spin");
-        if let Some(theirs) = theirs {
-            let their_share = theirs.percent_of("spin");
-            eprintln!("{python}: {share:.1} % in spin, py-spy --gil {their_share:.1} %");
-            assert!(their_share > 95.0, "{python}: py-spy {their_share:.1} %");
-        }
         let text = outcome.trace.view(&["print", "--gil"]);
         let lines = ["the GIL was held in 100.0 % of the CPU time", "threads that held the GIL"];
         assert!(lines.iter().all(|line| text.contains(line)), "{python}: {text}");
@@ -105,7 +110,7 @@ fn samples_say_who_held_the_gil() {
 #[test]
 fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = chosen_pythons();
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -142,8 +147,9 @@ fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
         let threads = held_by(&outcome.trace.path(), true);
         let held: u64 = threads.values().map(|it| it.held).sum();
         eprintln!("{python}: held for {held} us of 3 s: {threads:?}");
-        // Where it was not seen who held the GIL, time is missing.
-        assert!((1_500_000..3_500_000).contains(&held), "{python}: {threads:?}");
+        // Where it was not seen who held the GIL, time is missing. A look stands for the time since
+        // the one before: 3.24 and 3.25 s were seen.
+        assert!((1_500_000..3_600_000).contains(&held), "{python}: {threads:?}");
         for name in ["computes", "computes-too"] {
             let one = threads[name];
             // On a busy machine, a thread waits for a processor rather than for the GIL.

@@ -63,9 +63,9 @@ fn check_callers_of(minor: Minor, build: Build) {
         recorder.wait_until_attached(target.pid());
         let rate = WITNESS_HZ[usize::from(!is_long_run())];
         let start = || PySpy::start(&py_spy, target.pid(), rate, &[]);
-        let witness = python.is_own_program().then(start);
+        let mut witness = python.is_own_program().then(start);
         let cpu = Duration::from_nanos(samples_wanted() * 1_000_000_000 / HZ);
-        recorder.wait_for_cpu(target.pid(), cpu);
+        PySpy::wait_for_cpu(&mut witness, target.pid(), cpu);
         let theirs = witness.and_then(PySpy::finish);
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish().expect_code(0);

@@ -23,9 +23,12 @@ def computes():
         spin(10000)
 
 
-# Each call compresses for a second or so, and does not need the interpreter meanwhile.
+# It is made smaller by far: zlib copies the result while it holds the GIL.
+data = os.urandom(1 << 10) * (1 << 15)
+
+
+# Calls that do not need the interpreter while they compress.
 def packs():
-    data = os.urandom(1 << 18) * 128
     while True:
         zlib.compress(data, 6)
 

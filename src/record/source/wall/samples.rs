@@ -114,15 +114,11 @@ impl WallSamples {
                 .filter(|_| span.has_run || location.is_none())
                 .cloned();
             let at = run_locations.as_deref().or(location);
-            let holds_lock = |at: Option<&ThreadLocation>| at.is_some_and(|at| at.holds_lock);
             let holds_lock = match span.state {
-                RunState::Runnable => span.waiting.holds_lock.unwrap_or_else(|| match location {
-                    // It may have run and lost the lock since it slept there.
-                    Some(slept) => slept.holds_lock && !span.has_run,
-                    None => holds_lock(at),
-                }),
+                // Where nobody looked, it may have waited for the lock as well.
+                RunState::Runnable => span.waiting.holds_lock == Some(true),
                 // Most threads release it before they sleep: where it ran says nothing.
-                _ => holds_lock(location),
+                _ => location.is_some_and(|at| at.holds_lock),
             };
             let at = at.filter(|at| !at.frames.is_empty());
             let id = at.and_then(|at| self.id(at, batch, &mut instance));
@@ -325,12 +321,8 @@ mod tests {
             assert_eq!(holds_lock(RunState::Sleeping, asleep, None), expected, "{asleep:?}");
         }
         for waiting in [None, Some(false), Some(true)] {
-            let expected = waiting != Some(false);
+            let expected = waiting == Some(true);
             assert_eq!(holds_lock(RunState::Runnable, None, waiting), expected, "{waiting:?}");
-        }
-        // It has run since it slept, and may have lost the lock.
-        for asleep in [false, true] {
-            assert!(!holds_lock(RunState::Runnable, Some(asleep), None), "{asleep}");
         }
     }
 }
