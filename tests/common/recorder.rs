@@ -277,8 +277,14 @@ impl Recorder {
     /// Waits until the target has used this much more CPU time. On a busy machine, elapsed time
     /// says little about how much there was to sample.
     pub(crate) fn wait_for_cpu(&mut self, target: i32, cpu: Duration) {
+        self.wait_for_cpu_and(target, cpu, || {});
+    }
+
+    /// Like [`Self::wait_for_cpu`], and calls `look` again and again meanwhile.
+    pub(crate) fn wait_for_cpu_and(&mut self, target: i32, cpu: Duration, mut look: impl FnMut()) {
         let start = cpu_clock(target);
         let used = wait_until(PATIENCE, || {
+            look();
             self.has_exited() || cpu_clock(target).saturating_sub(start) >= cpu
         });
         assert!(used, "the target used less than {cpu:?} in {PATIENCE:?}");

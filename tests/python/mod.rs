@@ -65,7 +65,7 @@ fn check_callers_of(minor: Minor, build: Build) {
         let start = || PySpy::start(&py_spy, target.pid(), rate, &[]);
         let mut witness = python.is_own_program().then(start);
         let cpu = Duration::from_nanos(samples_wanted() * 1_000_000_000 / HZ);
-        PySpy::wait_for_cpu(&mut witness, target.pid(), cpu);
+        recorder.wait_for_cpu_and(target.pid(), cpu, || PySpy::end_if_it_hangs(&mut witness));
         let theirs = witness.and_then(PySpy::finish);
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish().expect_code(0);

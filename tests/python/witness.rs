@@ -74,18 +74,12 @@ impl PySpy {
         self.seen.1.elapsed() > PATIENCE
     }
 
-    /// Waits until a process that py-spy records has used this much CPU time. Ends a py-spy that
-    /// hangs: it holds threads of the process.
-    pub(super) fn wait_for_cpu(witness: &mut Option<Self>, pid: i32, cpu: Duration) {
-        let before = cpu_clock(pid);
-        let is_over = wait_until(Duration::from_secs(120), || {
-            if witness.as_mut().is_some_and(Self::hangs) {
-                eprintln!("py-spy hangs");
-                *witness = None;
-            }
-            cpu_clock(pid).saturating_sub(before) >= cpu
-        });
-        assert!(is_over, "{pid} used {:?} of {cpu:?}", cpu_clock(pid) - before);
+    /// Ends a py-spy that hangs: it holds threads of the process.
+    pub(super) fn end_if_it_hangs(witness: &mut Option<Self>) {
+        if witness.as_mut().is_some_and(Self::hangs) {
+            eprintln!("py-spy hangs");
+            *witness = None;
+        }
     }
 
     /// Ends the recording and returns its stacks. `None` if py-spy hangs.

@@ -10,12 +10,10 @@ use tempfile::TempDir;
 
 use traceprof_abi::context::RecordKind;
 
+use super::TOOLS;
 use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::{Runtime, RuntimeExports, Unsupported};
-
-/// Where programs that the tests need are put, if they are no packages of the system.
-pub(super) const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools");
 
 /// Returns the supported interpreters, by what they say about themselves: their version and path.
 /// The system's are there, and others of every version if somebody has installed them.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use object::{Object, ObjectSection};
 use traceprof_abi::runtime::python::TaskLayout;
 
-use super::interpreters::TOOLS;
+use super::TOOLS;
 use crate::runtime::python::structures;
 
 /// Returns the modules of this machine for 3.14 with the interpreter's lock.

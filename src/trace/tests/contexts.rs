@@ -116,18 +116,9 @@ fn a_later_field_after_the_root_is_skipped() {
     assert_eq!(known, [20, 0x80, 0x40, 2, 0xac, 2]);
     let later = [&[20, 0x80, 0xc0, 1, 2, 0xac, 2][..], &[0xff, 1]].concat();
     let mut neutral = Vec::new();
-    for object in [
-        crate::trace::object::Neutral::String { id: 0, text: "main".into() },
-        crate::trace::object::Neutral::Thread {
-            id: 0,
-            tid: 1,
-            pid: 1,
-            name: 0,
-            first_seen: 0,
-            ended: u64::MAX,
-            runtime_name: 0,
-        },
-    ] {
+    for object in
+        [crate::trace::object::Neutral::String { id: 0, text: "main".into() }, first_thread()]
+    {
         object.encode(&mut neutral);
     }
     for points in [known, later] {

@@ -111,6 +111,19 @@ fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
     ids
 }
 
+/// Returns the thread whose numbers are all the first.
+fn first_thread() -> object::Neutral {
+    object::Neutral::Thread {
+        id: 0,
+        tid: 1,
+        pid: 1,
+        name: 0,
+        first_seen: 0,
+        ended: u64::MAX,
+        runtime_name: 0,
+    }
+}
+
 fn thread(tid: u32) -> Thread {
     Thread { pid: 1, tid, name: format!("thread {tid}"), ..Thread::default() }
 }

