@@ -37,8 +37,15 @@ pub fn random_bytes(pid: i32) -> io::Result<Option<(u64, [u8; RANDOM_LEN])>> {
         return Err(io::ErrorKind::NotFound.into());
     }
     let Some(address) = find(&words, RANDOM) else { return Ok(None) };
-    let bytes = super::read_memory(pid, address, RANDOM_LEN).ok();
-    Ok(bytes.and_then(|bytes| Some((address, bytes.try_into().ok()?))))
+    if let Ok(bytes) = super::read_memory(pid, address, RANDOM_LEN) {
+        return Ok(bytes.try_into().ok().map(|bytes| (address, bytes)));
+    }
+    // The address is that of an earlier program if the process has executed another one since.
+    if fs::read(format!("/proc/{pid}/auxv"))? == words {
+        Ok(None)
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
 }
 
 fn entry(process: &str, wanted: u64) -> Option<u64> {

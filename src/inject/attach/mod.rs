@@ -64,15 +64,7 @@ fn map_and_start(
 ) -> Result<AttachReport, InjectError> {
     let execution = ExecIdentity::of(plan.pid)?;
     let mappings = read_mappings(plan.pid)?;
-    let gadgets = match Gadgets::find(plan.pid, execution, &mappings) {
-        Ok(Some(gadgets)) => gadgets,
-        Ok(None) => {
-            return Err(InjectError::BadPlan {
-                reason: "the target's code contains no system call instruction".to_owned(),
-            });
-        }
-        Err(error) => return Err(InjectError::system("reading the target's code", &error)),
-    };
+    let gadgets = Gadgets::find(plan.pid, execution, &mappings)?;
     let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
     let first = match held {
         // The watchdog has no work once the program continues.

@@ -183,13 +183,7 @@ impl Restore<'_> {
         if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
             return Ok(Attempt::Done(DetachReport::default()));
         }
-        let gadgets = match Gadgets::find(self.plan.pid, execution, &mappings) {
-            Ok(Some(gadgets)) => gadgets,
-            Err(error) if proc::is_shortage(&error) => {
-                return Err(InjectError::reading("/proc/PID/mem", &error));
-            }
-            Ok(None) | Err(_) => return Err(InjectError::Executed),
-        };
+        let gadgets = Gadgets::find(self.plan.pid, execution, &mappings)?;
         let in_use = InUse {
             plan: self.plan,
             data: self.data,

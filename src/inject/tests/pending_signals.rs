@@ -105,8 +105,7 @@ fn signal_that_was_passed_on_is_taken_once() {
 fn step_through_call(pid: i32, then: impl FnOnce(Stopped) + Send) {
     on_tracing_thread(|| {
         let mappings = proc::mappings(pid).unwrap();
-        let gadgets =
-            Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
+        let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap();
         let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
         stopped.prepare().unwrap();
         let top = stack_top(&stopped, &mappings).unwrap();

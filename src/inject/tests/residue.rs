@@ -17,7 +17,7 @@ use crate::proc;
 /// Makes the process run the calls of an attach that ends there.
 fn make(pid: i32, calls: &[Syscall]) {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
     let last = Instant::now() + Duration::from_secs(5);

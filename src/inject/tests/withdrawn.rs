@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Launches the only thread on a chain of one call without an effect.
 fn launch(pid: i32) -> Launched {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap();
     let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
     stopped.prepare().unwrap();
     let (chain, _) = getppid_chain(&stopped, gadgets, &mappings);
@@ -174,7 +174,7 @@ fn stop_before_continuation(pid: i32, is_number_known: bool) -> Stopped {
 fn run_getppid(mut stopped: Stopped) {
     let pid = stopped.tid();
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap().unwrap();
+    let gadgets = Gadgets::find(pid, ExecIdentity::of(pid).unwrap(), &mappings).unwrap();
     stopped.prepare().unwrap();
     let may_be_launched = stopped.may_be_launched();
     let (chain, steps) = getppid_chain(&stopped, gadgets, &mappings);

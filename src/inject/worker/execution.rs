@@ -40,6 +40,14 @@ impl ExecIdentity {
         }
     }
 
+    /// Whether the process is still in this execution, and in the middle of no exec.
+    ///
+    /// # Errors
+    /// Those of [`ExecIdentity::of`].
+    pub(in crate::inject) fn is_current(&self, pid: i32) -> Result<bool, InjectError> {
+        Ok(*self != ExecIdentity::Unknown && ExecIdentity::of(pid)? == *self)
+    }
+
     /// Whether the thread runs this execution. The answer holds while the thread is stopped.
     pub(in crate::inject) fn is_of(&self, stopped: &Stopped) -> Result<bool, InjectError> {
         match self {
@@ -59,6 +67,9 @@ mod tests {
         let own = std::process::id() as i32;
         assert!(matches!(ExecIdentity::of(own), Ok(ExecIdentity::Random(..))));
         assert_eq!(ExecIdentity::of(own), ExecIdentity::of(own));
+        assert_eq!(ExecIdentity::of(own).unwrap().is_current(own), Ok(true));
+        assert_eq!(ExecIdentity::NoRandomBytes.is_current(own), Ok(false));
+        assert_eq!(ExecIdentity::Unknown.is_current(own), Ok(false));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -26,13 +26,40 @@ pub(in crate::inject) struct Gadgets {
 }
 
 impl Gadgets {
+    /// Finds the instructions in the mapped code. The caller has read the mappings in this
+    /// execution.
+    ///
+    /// # Errors
+    /// `Executed` if the process is in another execution or in an exec by now. Otherwise the code
+    /// contains no system call, or code that could contain one cannot be read.
+    pub(in crate::inject) fn find(
+        pid: i32,
+        execution: ExecIdentity,
+        mappings: &[Mapping],
+    ) -> Result<Gadgets, InjectError> {
+        let found = Gadgets::search(pid, execution, mappings);
+        if let Ok(Some(gadgets)) = found {
+            return Ok(gadgets);
+        }
+        // In an exec, most of the program is not mapped yet.
+        if !execution.is_current(pid)? {
+            return Err(InjectError::Executed);
+        }
+        Err(match found {
+            Err(error) => InjectError::system("reading the target's code", &error),
+            Ok(_) => InjectError::BadPlan {
+                reason: "the target's code contains no system call instruction".to_owned(),
+            },
+        })
+    }
+
     /// Searches the mapped code, likely mappings first. Returns `None` if the code contains no
-    /// system call at all. The caller has read the mappings in this execution.
+    /// system call at all.
     ///
     /// # Errors
     /// Code that could contain a system call cannot be read. The memory of a process that is being
     /// killed is gone before the process is.
-    pub(in crate::inject) fn find(
+    fn search(
         pid: i32,
         execution: ExecIdentity,
         mappings: &[Mapping],
@@ -118,6 +145,9 @@ fn position(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -130,9 +160,36 @@ mod tests {
         // Nothing is mapped there.
         (gone.start, gone.end) = (1 << 46, (1 << 46) + 4096);
         let execution = ExecIdentity::of(pid).unwrap();
-        assert!(Gadgets::find(pid, execution, &[gone.clone()]).is_err());
+        assert!(Gadgets::search(pid, execution, &[gone.clone()]).is_err());
+        assert!(matches!(
+            Gadgets::find(pid, execution, &[gone.clone()]),
+            Err(InjectError::System { .. })
+        ));
         let all = [&[gone][..], &code].concat();
-        assert!(Gadgets::find(pid, execution, &all).unwrap().is_some());
-        assert_eq!(Gadgets::find(pid, execution, &[]).unwrap(), None);
+        assert!(Gadgets::find(pid, execution, &all).is_ok());
+        assert_eq!(Gadgets::search(pid, execution, &[]).unwrap(), None);
+        assert!(matches!(Gadgets::find(pid, execution, &[]), Err(InjectError::BadPlan { .. })));
+    }
+
+    #[test]
+    fn program_in_an_exec_has_executed() {
+        // Executes itself over and over.
+        const AGAIN: &str = "exec sh -c \"$0\" \"$0\"";
+        let mut child = Command::new("sh").args(["-c", AGAIN, AGAIN]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut found, mut executed) = (0, 0);
+        while found < 100 || executed < 100 {
+            assert!(Instant::now() < deadline, "{found} found, {executed} in an exec");
+            let execution = ExecIdentity::of(pid).unwrap();
+            let mappings = proc::mappings(pid).unwrap();
+            match Gadgets::find(pid, execution, &mappings) {
+                Ok(_) => found += 1,
+                Err(InjectError::Executed) => executed += 1,
+                Err(error) => panic!("{error:?}, {execution:?}, {mappings:?}"),
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
