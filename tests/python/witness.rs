@@ -16,6 +16,8 @@ use crate::common::{Folded, cpu_clock, scratch_dir, tool, wait_until};
 const OUTPUT: &str = "out.raw";
 /// How long py-spy may use no CPU time, on an overloaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long py-spy takes to end, on an overloaded machine.
+const END_MAX: Duration = Duration::from_secs(60);
 
 /// A `py-spy record` that runs beside the test and is killed when the value is dropped.
 pub(super) struct PySpy {
@@ -92,13 +94,16 @@ impl PySpy {
         Some(shares(&self.end()?))
     }
 
+    /// Returns the profile. `None` if py-spy does not end: it may take signals of the process
+    /// forever, so that it uses some CPU time.
     fn end(mut self) -> Option<String> {
+        let since = Instant::now();
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("a signal to py-spy");
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("py-spy") {
                 break status;
             }
-            if self.hangs() {
+            if self.hangs() || since.elapsed() > END_MAX {
                 eprintln!("py-spy hangs");
                 return None;
             }
