@@ -212,7 +212,7 @@ fn shares_of_an_event_loop_are_those_of_py_spy() {
     // as long to arrive, and a thread that leaves a system call meanwhile stops there.
     let mut first = CpuSet::new();
     first.set(0).expect("a processor");
-    sched_setaffinity(Pid::this(), &first).expect("for this thread and its children");
+    sched_setaffinity(Pid::from_raw(0), &first).expect("for this thread and its children");
     check_with_any("work_asyncio.py", &["parse", "answer", "send", "_run_once"], false);
 }
 
