@@ -47,10 +47,19 @@ python_rows() { # NAME FILE
     python_row "$1, elapsed" "$2" 1
     python_row "$1, CPU time" "$2" 2
     row "$1, samples taken" "$(median <"$2.taken") /s" ""
-    sed -nE 's/.*each ([0-9.]+) us in the handler, .*/\1/p' "$2.said" | median | {
+    handler_us "$2" | {
         read -r us || return 0
         row "$1, each sample in the handler" "$us us" ""
     }
+}
+# handler_us FILE: the median time of a sample in the handler, if the profiler has one.
+handler_us() { sed -nE 's/.*each ([0-9.]+) us in the handler, .*/\1/p' "$1.said" | median; }
+# What one more Python frame adds to a sample in the handler.
+python_frame_row() { # NAME SHALLOW_FILE SHALLOW_DEPTH DEEP_FILE DEEP_DEPTH
+    local shallow deep
+    shallow="$(handler_us "$2")" deep="$(handler_us "$4")"
+    row "$1, one more frame in the handler" \
+        "$(awk "BEGIN { printf \"%.0f ns\", ($deep - $shallow) * 1000 / ($5 - $3) }")" ""
 }
 # The elapsed time, too, because py-spy stops the program for each sample. The commands alternate, and
 # each ratio is to the run before it. Takes the medians of five.
@@ -85,5 +94,8 @@ measure_python() {
         for name in "${names[@]}"; do
             python_rows "${name//_/ }" "$bare.$name"
         done
+    done
+    for name in "${names[@]:0:2}"; do
+        python_frame_row "${name//_/ }" "$dir/python.5.$name" 5 "$dir/python.100.$name" 100
     done
 }

@@ -323,6 +323,8 @@ pub enum Counter {
     RuntimeDepth = 41,
     /// Managed frames whose object was not of the expected type.
     RuntimeForeignObject = 42,
+    /// Samples of threads that ran a task whose name could not be read, or that has none.
+    TaskNameless = 43,
 }
 /// Number of counter words. There are more than [`Counter`] uses, for growth.
 pub const COUNTERS: usize = 64;

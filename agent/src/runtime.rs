@@ -12,8 +12,8 @@ use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::runtime::word::SectionEnd;
 use traceprof_abi::runtime::{
-    Captured, CapturedThread, RuntimeBlock, WordReader, capture, capture_task, holds_lock,
-    task_room,
+    Captured, CapturedThread, NamelessTask, RuntimeBlock, WordReader, capture, capture_task,
+    holds_lock, task_room,
 };
 use traceprof_abi::sync::AtomicU64;
 
@@ -105,9 +105,15 @@ pub fn append(
             Captured::Refused => control.count(Counter::Broken),
         }
     }
-    let mut names =
-        runtimes.iter().map(|runtime| capture_task(runtime, thread_pointer, &mut memory, words));
-    let task = names.find(|words| *words > 0).unwrap_or(0);
+    let mut task = 0;
+    for runtime in runtimes {
+        match capture_task(runtime, thread_pointer, &mut memory, words) {
+            Ok(0) => continue,
+            Ok(written) => task = written,
+            Err(NamelessTask) => control.count(Counter::TaskNameless),
+        }
+        break;
+    }
     let holds_lock = runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
     Appended { words: before.wrapping_sub(words.len()), task, holds_lock }
 }

@@ -18,8 +18,9 @@ pub fn running_task(
     memory: &dyn TargetMemory,
 ) -> Option<String> {
     let words: [AtomicU64; TASK_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
-    let capture = |block| capture_task(block, pointer, &mut TargetWords(memory), &words);
-    let used = blocks.iter().map(capture).find(|used| *used > 0)?;
+    let capture =
+        |block: &RuntimeBlock| capture_task(block, pointer, &mut TargetWords(memory), &words);
+    let used = blocks.iter().filter_map(|block| capture(block).ok()).find(|used| *used > 0)?;
     // Relaxed: no other thread has the words.
     let mut words = words.iter().take(used).map(|word| word.load(Ordering::Relaxed));
     let len = usize::try_from(words.next()?).ok()?;

@@ -20,7 +20,7 @@ pub mod word;
 
 pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};
 
-pub use python::{TASK_CUT, TASK_NUMBER, TASK_WORDS};
+pub use python::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_WORDS};
 
 use crate::sync::AtomicU64;
 use word::SectionEnd;
@@ -98,12 +98,12 @@ pub fn task_room(block: &RuntimeBlock) -> usize {
 }
 
 /// Writes the name of the task that a thread runs in a runtime: see [`python::task_name`]. Returns
-/// the number of words, or 0.
+/// the number of words.
 pub fn capture_task(
     block: &RuntimeBlock,
     pointer: u64,
     memory: &mut impl WordReader,
     words: &[AtomicU64],
-) -> usize {
-    block.python().map_or(0, |layout| python::task_name(layout, pointer, memory, words))
+) -> Result<usize, NamelessTask> {
+    block.python().map_or(Ok(0), |layout| python::task_name(layout, pointer, memory, words))
 }

@@ -5,7 +5,7 @@ use traceprof_abi::layout::Counter;
 use crate::record::session::program_run::ProgramRun;
 
 /// Counters and their names in the metadata.
-const NAMES: [(Counter, &str); 31] = [
+const NAMES: [(Counter, &str); 32] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::PutHits, "put_hits"),
@@ -37,6 +37,7 @@ const NAMES: [(Counter, &str); 31] = [
     (Counter::RuntimeUnreadable, "managed_frames.unreadable"),
     (Counter::RuntimeDepth, "managed_frames.too_deep"),
     (Counter::RuntimeForeignObject, "managed_frames.foreign_object"),
+    (Counter::TaskNameless, "tasks_without_name"),
 ];
 
 /// Returns the numbers for the metadata, by name.

@@ -58,7 +58,12 @@ impl TaskLayout {
         Self { number_type: 0, text_type: 0, state_task: ABSENT, size: 0, name: 0, mark: 0 };
 }
 
-/// Writes the name of the task that a thread runs, and returns the number of words, or 0.
+/// A thread runs a task without a readable name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamelessTask;
+
+/// Writes the name of the task that a thread runs, and returns the number of words. A thread without
+/// a task has none.
 ///
 /// The words are those of a set of attributes: the length in bytes, then the bytes. The first eight
 /// bytes are the kind: [`TASK_NUMBER`], or the number of bytes of a character, perhaps with
@@ -68,28 +73,32 @@ pub fn task_name(
     pointer: u64,
     memory: &mut impl WordReader,
     words: &[AtomicU64],
-) -> usize {
+) -> Result<usize, NamelessTask> {
     if layout.task.state_task == ABSENT {
-        return 0;
+        return Ok(0);
     }
     let mut reader = Reader { layout, memory };
-    write_name(&mut reader, pointer, words).ok().flatten().unwrap_or(0)
+    match running_task(&mut reader, pointer) {
+        Ok(0) => Ok(0),
+        Ok(task) => write_name(&mut reader, task, words).ok().flatten().ok_or(NamelessTask),
+        Err(Lost) => Err(NamelessTask),
+    }
+}
+
+/// Returns the address of the task that the thread runs, or 0.
+fn running_task(reader: &mut Reader<'_, impl WordReader>, pointer: u64) -> Result<u64, Lost> {
+    match reader.thread_state(pointer)? {
+        0 => Ok(0),
+        state => reader.field(state, reader.layout.task.state_task),
+    }
 }
 
 fn write_name(
     reader: &mut Reader<'_, impl WordReader>,
-    pointer: u64,
+    task: u64,
     words: &[AtomicU64],
 ) -> Result<Option<usize>, Lost> {
     let layout = reader.layout.task;
-    let state = reader.thread_state(pointer)?;
-    if state == 0 {
-        return Ok(None);
-    }
-    let task = reader.field(state, layout.state_task)?;
-    if task == 0 {
-        return Ok(None);
-    }
     let kind = reader.word(task.wrapping_add(OBJECT_TYPE))?;
     let is_task = reader.word(kind.wrapping_add(TYPE_SIZE))? >= u64::from(layout.size)
         && reader.byte(task, layout.mark)? == 1;

@@ -405,7 +405,7 @@ fn with_task(name: &[u64]) -> (PythonLayout, Memory) {
 /// Returns the captured name.
 fn name_of((layout, mut memory): (PythonLayout, Memory)) -> Option<(u64, Vec<u8>)> {
     let words: Vec<AtomicU64> = (0..TASK_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect();
-    let used = task_name(&layout, THREAD, &mut memory, &words);
+    let used = task_name(&layout, THREAD, &mut memory, &words).unwrap_or(0);
     let words: Vec<u64> = words[..used].iter().map(|word| word.load(Ordering::Relaxed)).collect();
     let (head, rest) = words.split_first_chunk::<2>()?;
     let bytes: Vec<u8> = rest.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -448,7 +448,11 @@ fn other_objects_are_no_tasks() {
     assert_eq!(without(&|_, it| it.set(0xe000 + 32, 160)), None, "small objects");
     assert_eq!(without(&|_, it| it.set(0xd000 + 104, 0)), None, "no mark");
     assert_eq!(without(&|_, it| it.set(0xf008, 0x333)), None, "another name");
-    assert_eq!(without(&|_, it| it.set(STATE + 872, 0)), None, "no task");
+    let (layout, mut memory) = with_task(&[1, 0x111, 1 << 3, 7]);
+    memory.set(0xd000 + 104, 0);
+    assert_eq!(task_name(&layout, THREAD, &mut memory, &[]), Err(NamelessTask), "no mark");
+    memory.set(STATE + 872, 0);
+    assert_eq!(task_name(&layout, THREAD, &mut memory, &[]), Ok(0), "no task");
     for wild in [1, 8, u64::MAX - 7] {
         assert_eq!(without(&|_, it| it.set(STATE + 872, wild)), None);
         assert_eq!(without(&|_, it| it.set(0xd000 + 136, wild)), None);
