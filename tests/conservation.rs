@@ -59,11 +59,11 @@ fn check_threads(
     assert!(worst.abs() < most_percent, "busy-{thread}: {worst:+.2} %\n{}", outcome.text());
 }
 
-/// Checks an engine with threads that use five seconds of CPU time each, part of it in the kernel.
+/// Checks an engine with threads that use seconds of CPU time each, part of it in the kernel.
 fn check_engine(options: &[&str]) {
     needs_recording!();
     let _machine = alone();
-    check_threads("busy_named", (8, Duration::from_secs(5)), options, 2.0);
+    check_threads("busy_named", (8, Duration::from_secs(2)), options, 2.0);
     if is_long_run() {
         check_threads("busy_named", (200, Duration::from_secs(5)), options, 2.0);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::common::{Target, is_long_run, pythons, skip, together, traceprof};
+use crate::common::{Target, is_long_run, pythons, skip, some_pythons, together, traceprof};
 
 /// A Python frame: function, file and line.
 type PythonFrame = (String, String, u64);
@@ -37,7 +37,7 @@ fn python_frames(thread: &Value) -> Vec<PythonFrame> {
 
 #[test]
 fn threads_that_hold_still_have_the_frames_that_they_report() {
-    let pythons = pythons();
+    let pythons = some_pythons(32);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -125,7 +125,7 @@ fn is_unique(name: &str) -> bool {
 
 #[test]
 fn frames_of_running_threads_are_of_one_moment() {
-    let pythons = pythons();
+    let pythons = some_pythons(33);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }

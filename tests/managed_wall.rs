@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use traceprof::trace::{FrameKind, LoadedTrace, LocationId, RunState, load};
 use traceprof_abi::storage::log::flags::WALL;
 
-use crate::common::{Target, Trace, needs_recording, pythons, record, skip, together, traceprof};
+use crate::common::{
+    Target, Trace, needs_recording, record, skip, some_pythons, together, traceprof,
+};
 
 /// A Python frame: function, file and line.
 type PythonFrame = (String, String, u64);
@@ -77,7 +79,7 @@ fn python_frames(loaded: &LoadedTrace, stack: &[LocationId]) -> Vec<PythonFrame>
 #[test]
 fn sleepers_have_the_frames_that_they_report() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = some_pythons(34);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -101,7 +103,7 @@ fn sleepers_have_the_frames_that_they_report() {
 #[test]
 fn two_functions_that_sleep_through_the_same_native_frames_are_told_apart() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = some_pythons(35);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -130,7 +132,7 @@ fn two_functions_that_sleep_through_the_same_native_frames_are_told_apart() {
 #[test]
 fn threads_that_compute_wait_for_the_gil() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = some_pythons(36);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }

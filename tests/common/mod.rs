@@ -39,7 +39,7 @@ pub(crate) use program::{
     program, program_for_everyone, rust_program_with_context, rust_variant, scratch_dir, script,
     tool, variant,
 };
-pub(crate) use python::{Build, Minor, Python, pythons};
+pub(crate) use python::{Build, Minor, Python, pythons, some_pythons};
 pub(crate) use recorder::{
     Outcome, Recorder, Trace, as_nobody, number_in, periods_of, record, record_cpu, traceprof,
 };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Random, tool, variant};
+use super::{Random, is_long_run, tool, variant};
 
 /// Where Debian's packages have libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -172,6 +172,18 @@ pub(crate) fn pythons() -> Vec<Python> {
     let mut found = Python::all();
     found.retain(|python| python.build == Build::Usual && python.minor <= 14);
     found.dedup_by_key(|python| python.minor);
+    found
+}
+
+/// Returns one interpreter of each version. Without `--long`, returns two, which the seed and this
+/// number choose.
+pub(crate) fn some_pythons(stream: u64) -> Vec<Python> {
+    let mut found = pythons();
+    let mut random = Random::new(stream);
+    while !is_long_run() && found.len() > 2 {
+        let left_out = random.below(found.len() as u64);
+        found.swap_remove(left_out as usize);
+    }
     found
 }
 

@@ -23,7 +23,7 @@ fn children_run_unharmed() {
 fn children_leave_nothing_in_the_trace() {
     needs_recording!();
     let _machine = together();
-    for engine in super::BOTH {
+    for engine in super::some_engines() {
         let mut target = Target::start("forks", &[]);
         let pid = target.pid();
         let threads: BTreeSet<String> = std::fs::read_dir(format!("/proc/{pid}/task"))

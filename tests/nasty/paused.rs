@@ -95,7 +95,7 @@ fn process_that_is_frozen_while_recorded_is_restored_when_it_runs() {
 fn calls_of_threads_without_a_processor_end_as_they_would() {
     needs_recording!();
     let _machine = together();
-    for engine in super::BOTH {
+    for engine in super::some_engines() {
         let Some(group) = ControlGroup::starving() else {
             skip!("control groups: none can be created here");
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{BOTH, Proof};
+use super::{Proof, some_engines};
 use crate::common::{
     OWN_EXIT_CODE, Outcome, Recorder, Snapshot, Target, Trace, needs_recording, together,
     traceprof, wait_until,
@@ -32,7 +32,7 @@ fn stopped_process_is_recorded_and_stays_stopped() {
     let alone = continued(|_| ());
     let recorded = continued(|target| {
         let before = Snapshot::take(target.pid());
-        for engine in BOTH {
+        for engine in some_engines() {
             let pid = target.pid().to_string();
             let args = ["--pid", &pid, "--duration", "1", "--freq", "2000", "--engine", engine];
             Recorder::start(&args).finish().expect_code(4);
@@ -104,7 +104,7 @@ fn recorded_into_vfork(target: &Target, engine: &str, limit: Duration) -> (Outco
 fn leader_in_vfork_beside_a_busy_thread_is_detached_from() {
     needs_recording!();
     let _machine = together();
-    for engine in BOTH {
+    for engine in some_engines() {
         let mut target = Target::start("vfork_parent", &["4000", "busy"]);
         let pid = target.pid();
         let before = Snapshot::take(pid);

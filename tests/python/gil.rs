@@ -12,8 +12,7 @@ use traceprof::trace::{RunState, load};
 use traceprof_abi::storage::log::flags::{HOLDS_LOCK, WALL};
 
 use crate::common::{
-    Python, Random, Recorder, Target, is_long_run, needs_recording, pythons, record, skip,
-    together, traceprof,
+    Recorder, Target, needs_recording, record, skip, some_pythons, together, traceprof,
 };
 
 /// The weights of a thread: with the GIL, and in all; asleep with it, and asleep in all.
@@ -60,21 +59,10 @@ fn held_by(path: &Path, is_wall: bool) -> BTreeMap<String, Held> {
     threads
 }
 
-/// Returns one interpreter of each version. Without `--long`, returns two, which the seed chooses.
-fn chosen_pythons() -> Vec<Python> {
-    let mut found = pythons();
-    let mut random = Random::new(31);
-    while !is_long_run() && found.len() > 2 {
-        let left_out = random.below(found.len() as u64);
-        found.swap_remove(left_out as usize);
-    }
-    found
-}
-
 #[test]
 fn samples_say_who_held_the_gil() {
     needs_recording!();
-    let pythons = chosen_pythons();
+    let pythons = some_pythons(31);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
@@ -110,7 +98,7 @@ fn samples_say_who_held_the_gil() {
 #[test]
 fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
     needs_recording!();
-    let pythons = chosen_pythons();
+    let pythons = some_pythons(31);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }

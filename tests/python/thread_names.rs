@@ -7,7 +7,9 @@ use serde_json::Value;
 use traceprof::trace::load;
 
 use super::witness;
-use crate::common::{Python, Target, needs_recording, pythons, record, skip, together, traceprof};
+use crate::common::{
+    Python, Target, needs_recording, record, skip, some_pythons, together, traceprof,
+};
 
 /// Names by thread id.
 type Names = BTreeMap<u32, String>;
@@ -50,7 +52,7 @@ fn check(python: &Python, what: &str, found: &Names, told: &Names) {
 #[test]
 fn threads_have_the_names_that_the_program_gives_them() {
     needs_recording!();
-    let pythons = pythons();
+    let pythons = some_pythons(37);
     if pythons.is_empty() {
         skip!("python 3.8 or later: not installed");
     }
