@@ -62,8 +62,8 @@ impl TaskLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamelessTask;
 
-/// Writes the name of the task that a thread runs, and returns the number of words. A thread without
-/// a task has none.
+/// Writes the name of the task that a thread runs, and returns the number of words: 0 if it runs
+/// none.
 ///
 /// The words are those of a set of attributes: the length in bytes, then the bytes. The first eight
 /// bytes are the kind: [`TASK_NUMBER`], or the number of bytes of a character, perhaps with
