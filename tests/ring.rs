@@ -135,6 +135,22 @@ fn a_file_that_appears_has_the_ring_saved() {
 }
 
 #[test]
+fn a_request_to_save_an_idle_ring_fails_and_says_so() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("prey", &["pause"]);
+    let mut recorder = Recorder::start(&["--pid", &target.pid().to_string(), "--ring", "5s"]);
+    recorder.wait_until_attached(target.pid());
+    recorder.send(Signal::SIGUSR2);
+    std::thread::sleep(Duration::from_secs(1));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(4);
+    assert!(outcome.text().contains("no samples are written yet"), "{}", outcome.text());
+    target.send(Signal::SIGTERM);
+    assert!(target.wait().code().is_some(), "killed");
+}
+
+#[test]
 fn a_request_to_save_without_a_ring_is_answered() {
     needs_recording!();
     let _machine = together();
