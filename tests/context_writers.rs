@@ -10,7 +10,7 @@ use std::time::Duration;
 use traceprof::trace::{FrameKind, LoadedTrace, Sample, TagKey, TagKind, TextId, load};
 
 use crate::common::{
-    Outcome, Python, Target, has_command, is_long_run, java_classes_of, needs_recording, pythons,
+    Java, Outcome, Python, Target, is_long_run, java_classes_of, needs_recording, pythons,
     record_cpu, rust_program_with_context, scratch_dir, skip, together, variant,
 };
 
@@ -182,26 +182,26 @@ fn samples_of_python_have_the_spans_that_the_program_wrote() {
     }
 }
 
-/// Java's frames have no names, so each sample is checked by its thread: the span is one that this
-/// thread wrote, and the tags are those of this span, as far as they were set.
-#[test]
-fn samples_of_java_have_the_spans_that_the_program_wrote() {
+/// Callers of Java's methods may be unknown, so each sample is checked by its thread: the span is one
+/// that this thread wrote, and the tags are those of this span, as far as they were set.
+fn check_java(version: u32) {
     needs_recording!();
     let compiler = fs::canonicalize("/usr/bin/javac").ok();
     let home = compiler.as_deref().and_then(|path| path.parent()?.parent());
-    let Some(headers) = home.map(|home| home.join("include")).filter(|_| has_command("java"))
-    else {
-        skip!("javac: not installed");
+    let machine = Java::all().into_iter().find(|it| it.version == version);
+    let (Some(headers), Some(machine)) = (home.map(|home| home.join("include")), machine) else {
+        skip!("javac or java {version}: not installed");
     };
     let _machine = together();
     let includes = [headers.clone(), headers.join("linux")];
     let name = "libtraceprof_context_jni.so";
     let library = library(name, "java/traceprof_context_jni.c", &includes);
     let sources = ["../../context/java/TraceprofContext.java", "spans/Spans.java"];
-    let mut java = Command::new("java");
     let folder = library.parent().expect("a folder");
-    java.arg(format!("-Djava.library.path={}", folder.display())).arg("-cp");
-    java.arg(java_classes_of("Spans", &sources)).arg("Spans");
+    let libraries = format!("-Djava.library.path={}", folder.display());
+    let access = (version >= 24).then_some("--enable-native-access=ALL-UNNAMED");
+    let options: Vec<&str> = [libraries.as_str()].into_iter().chain(access).collect();
+    let java = machine.runs_in(&java_classes_of("Spans", &sources), "Spans", &options);
     let scratch = scratch_dir();
     let (outcome, log) = recorded(java, scratch.path());
     let loaded = load(&outcome.trace.path()).expect("a trace");
@@ -222,5 +222,32 @@ fn samples_of_java_have_the_spans_that_the_program_wrote() {
         known += usize::from(it.tags.0.is_some() && it.tags.1.is_some());
     }
     assert!(all >= 5 * LEAST && known * 10 >= all * 9, "{known} of {all}\n{}", outcome.text());
-    eprintln!("{known} of {all} samples have the span and the tags of their thread");
+    eprintln!(
+        "Java {version}: {known} of {all} samples have the span and the tags of their thread"
+    );
+}
+
+#[test]
+fn samples_of_java_8_have_the_spans_that_the_program_wrote() {
+    check_java(8);
+}
+
+#[test]
+fn samples_of_java_11_have_the_spans_that_the_program_wrote() {
+    check_java(11);
+}
+
+#[test]
+fn samples_of_java_17_have_the_spans_that_the_program_wrote() {
+    check_java(17);
+}
+
+#[test]
+fn samples_of_java_21_have_the_spans_that_the_program_wrote() {
+    check_java(21);
+}
+
+#[test]
+fn samples_of_java_25_have_the_spans_that_the_program_wrote() {
+    check_java(25);
 }

@@ -3,7 +3,8 @@ package traceprof;
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
-import java.lang.invoke.VarHandle;
+import java.lang.reflect.Field;
+import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -22,7 +23,7 @@ import java.util.concurrent.ConcurrentHashMap;
  * }</pre>
  *
  * Each sample that a profiler takes of the thread then carries the span, the root span and the tags. Without a
- * profiler, an update is a few stores. Java 11 and later.
+ * profiler, an update is a few stores. Java 8 and later.
  *
  * <p>The stores go into the thread's 64 bytes of a table that the C library keeps. Build {@code
  * traceprof_context_jni.c} as described there, and put {@code libtraceprof_context_jni.so} on {@code
@@ -34,10 +35,17 @@ import java.util.concurrent.ConcurrentHashMap;
  * nothing, and no sample carries another task's span.
  */
 public final class TraceprofContext {
-    private static final VarHandle LONG =
-            MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
-    private static final VarHandle INT =
-            MethodHandles.byteBufferViewVarHandle(int[].class, ByteOrder.nativeOrder());
+    /** Accesses to the bytes of a buffer at an offset: a load, two stores with release order, and an exchange. */
+    private static final MethodHandle LOAD_LONG, STORE_LONG, STORE_INT, EXCHANGE_LONG;
+
+    static {
+        MethodHandle[] accesses = accesses();
+        LOAD_LONG = accesses[0];
+        STORE_LONG = accesses[1];
+        STORE_INT = accesses[2];
+        EXCHANGE_LONG = accesses[3];
+    }
+
     /** Offsets in the 64 bytes. */
     private static final int SPAN = 0, ROOT_SPAN = 8, CHECKSUM = 16, TAGS = 24;
     private static final int TAG_COUNT = 10;
@@ -45,7 +53,7 @@ public final class TraceprofContext {
     /** Maximum number of texts whose ids are cached here. The library knows all texts. */
     private static final int TEXTS_MAX = 4096;
 
-    private static final boolean IS_LOADED = load();
+    private static final boolean IS_LOADED = LOAD_LONG != null && loadLibrary();
     private static final MethodHandle IS_VIRTUAL = isVirtualMethod();
     private static final ConcurrentHashMap<String, Integer> TEXTS = new ConcurrentHashMap<>();
     private static final ThreadLocal<ByteBuffer> CONTEXT =
@@ -69,10 +77,10 @@ public final class TraceprofContext {
         if (context == null || tag < 0 || tag >= TAG_COUNT) {
             return;
         }
-        long span = (long) LONG.get(context, SPAN);
-        long rootSpan = (long) LONG.get(context, ROOT_SPAN);
-        LONG.setRelease(context, CHECKSUM, 0L);
-        INT.setRelease(context, TAGS + 4 * tag, value);
+        long span = load(context, SPAN);
+        long rootSpan = load(context, ROOT_SPAN);
+        store(context, CHECKSUM, 0L);
+        store(context, TAGS + 4 * tag, value);
         finish(context, span, rootSpan);
     }
 
@@ -87,11 +95,11 @@ public final class TraceprofContext {
         if (context == null) {
             return;
         }
-        LONG.setRelease(context, CHECKSUM, 0L);
-        LONG.setRelease(context, SPAN, 0L);
-        LONG.setRelease(context, ROOT_SPAN, 0L);
+        store(context, CHECKSUM, 0L);
+        store(context, SPAN, 0L);
+        store(context, ROOT_SPAN, 0L);
         for (int tag = 0; tag < TAG_COUNT; tag++) {
-            INT.setRelease(context, TAGS + 4 * tag, 0);
+            store(context, TAGS + 4 * tag, 0);
         }
     }
 
@@ -152,15 +160,15 @@ public final class TraceprofContext {
         private final long[] tags = new long[TAG_COUNT / 2];
 
         private Span(ByteBuffer context) {
-            isSet = context != null && (long) LONG.get(context, CHECKSUM) != 0;
+            isSet = context != null && load(context, CHECKSUM) != 0;
             if (!isSet) {
                 span = rootSpan = 0;
                 return;
             }
-            span = (long) LONG.get(context, SPAN);
-            rootSpan = (long) LONG.get(context, ROOT_SPAN);
+            span = load(context, SPAN);
+            rootSpan = load(context, ROOT_SPAN);
             for (int pair = 0; pair < tags.length; pair++) {
-                tags[pair] = (long) LONG.get(context, TAGS + 8 * pair);
+                tags[pair] = load(context, TAGS + 8 * pair);
             }
         }
 
@@ -177,7 +185,7 @@ public final class TraceprofContext {
             }
             begin(context, span, rootSpan);
             for (int pair = 0; pair < tags.length; pair++) {
-                LONG.setRelease(context, TAGS + 8 * pair, tags[pair]);
+                store(context, TAGS + 8 * pair, tags[pair]);
             }
             finish(context, span, rootSpan);
         }
@@ -186,20 +194,129 @@ public final class TraceprofContext {
     /** Marks the context as changing, and sets its ids. The caller then sets the tags, if any, and calls finish. */
     private static void begin(ByteBuffer context, long span, long rootSpan) {
         // Release, like the fields: a reader that sees a field sees the mark that was set before it.
-        LONG.setRelease(context, CHECKSUM, 0L);
-        LONG.setRelease(context, SPAN, span);
-        LONG.setRelease(context, ROOT_SPAN, rootSpan);
+        store(context, CHECKSUM, 0L);
+        store(context, SPAN, span);
+        store(context, ROOT_SPAN, rootSpan);
     }
 
     /** Marks the context as complete, by an exchange: it is visible before anything that the thread does next. */
     private static void finish(ByteBuffer context, long span, long rootSpan) {
-        long unused = (long) LONG.getAndSet(context, CHECKSUM, checksum(span, rootSpan));
+        exchange(context, CHECKSUM, checksum(span, rootSpan));
     }
 
     /** Returns the thread's context, or null for a thread that publishes nothing. */
     private static ByteBuffer register() {
         ByteBuffer context = IS_LOADED && !isVirtual() ? here0() : null;
         return context != null ? context.order(ByteOrder.nativeOrder()) : null;
+    }
+
+    private static long load(ByteBuffer context, int offset) {
+        try {
+            return (long) LOAD_LONG.invokeExact(context, offset);
+        } catch (Throwable impossible) {
+            throw new AssertionError(impossible);
+        }
+    }
+
+    private static void store(ByteBuffer context, int offset, long value) {
+        try {
+            STORE_LONG.invokeExact(context, offset, value);
+        } catch (Throwable impossible) {
+            throw new AssertionError(impossible);
+        }
+    }
+
+    private static void store(ByteBuffer context, int offset, int value) {
+        try {
+            STORE_INT.invokeExact(context, offset, value);
+        } catch (Throwable impossible) {
+            throw new AssertionError(impossible);
+        }
+    }
+
+    private static void exchange(ByteBuffer context, int offset, long value) {
+        try {
+            long before = (long) EXCHANGE_LONG.invokeExact(context, offset, value);
+        } catch (Throwable impossible) {
+            throw new AssertionError(impossible);
+        }
+    }
+
+    /** Returns the four accesses, by {@code VarHandle} (Java 9) or {@code Unsafe}; nulls if there is neither. */
+    private static MethodHandle[] accesses() {
+        try {
+            return byVarHandles();
+        } catch (ReflectiveOperationException | RuntimeException before9) {
+            try {
+                return byUnsafe();
+            } catch (ReflectiveOperationException | RuntimeException none) {
+                return new MethodHandle[4];
+            }
+        }
+    }
+
+    private static MethodHandle[] byVarHandles() throws ReflectiveOperationException {
+        return new MethodHandle[] {
+            byVarHandle(long[].class, "GET"),
+            byVarHandle(long[].class, "SET_RELEASE"),
+            byVarHandle(int[].class, "SET_RELEASE"),
+            byVarHandle(long[].class, "GET_AND_SET"),
+        };
+    }
+
+    private static MethodHandle byVarHandle(Class<?> view, String mode) throws ReflectiveOperationException {
+        Class<?> modes = Class.forName("java.lang.invoke.VarHandle$AccessMode");
+        Object handle = MethodHandles.class
+                .getMethod("byteBufferViewVarHandle", Class.class, ByteOrder.class)
+                .invoke(null, view, ByteOrder.nativeOrder());
+        Object chosen = modes.getMethod("valueOf", String.class).invoke(null, mode);
+        return (MethodHandle) Class.forName("java.lang.invoke.VarHandle")
+                .getMethod("toMethodHandle", modes)
+                .invoke(handle, chosen);
+    }
+
+    private static MethodHandle[] byUnsafe() throws ReflectiveOperationException {
+        Class<?> type = Class.forName("sun.misc.Unsafe");
+        Field only = type.getDeclaredField("theUnsafe");
+        only.setAccessible(true);
+        Object unsafe = only.get(null);
+        Object field = type.getMethod("objectFieldOffset", Field.class)
+                .invoke(unsafe, Buffer.class.getDeclaredField("address"));
+        MethodHandle load = access(unsafe, "getLong", long.class);
+        // The address of a buffer's bytes, plus an offset: (ByteBuffer, int)long.
+        MethodHandle start = MethodHandles.insertArguments(load, 1, (long) field)
+                .asType(MethodType.methodType(long.class, ByteBuffer.class));
+        MethodHandle sum = MethodHandles.lookup()
+                .findStatic(TraceprofContext.class, "sum", MethodType.methodType(long.class, long.class, int.class));
+        MethodHandle address = MethodHandles.filterArguments(sum, 0, start);
+        MethodHandle[] accesses = {
+            load,
+            access(unsafe, "putOrderedLong", void.class, long.class),
+            access(unsafe, "putOrderedInt", void.class, int.class),
+            access(unsafe, "getAndSetLong", long.class, long.class),
+        };
+        for (int index = 0; index < accesses.length; index++) {
+            MethodHandle anywhere = MethodHandles.insertArguments(accesses[index], 0, (Object) null);
+            accesses[index] = collected(anywhere, address);
+        }
+        return accesses;
+    }
+
+    /** Returns a method of {@code Unsafe} that takes an object, an offset in it, and perhaps a value. */
+    private static MethodHandle access(Object unsafe, String name, Class<?> result, Class<?>... value)
+            throws ReflectiveOperationException {
+        MethodType type = MethodType.methodType(result, Object.class, long.class).appendParameterTypes(value);
+        return MethodHandles.publicLookup().findVirtual(unsafe.getClass(), name, type).bindTo(unsafe);
+    }
+
+    /** Returns an access that takes a buffer and an offset instead of an address. */
+    private static MethodHandle collected(MethodHandle access, MethodHandle address) {
+        MethodHandle withBuffer = MethodHandles.dropArguments(access, 1, ByteBuffer.class, int.class);
+        return MethodHandles.foldArguments(withBuffer, address);
+    }
+
+    private static long sum(long start, int offset) {
+        return start + offset;
     }
 
     private static byte[] utf8(String text) {
@@ -224,7 +341,7 @@ public final class TraceprofContext {
         }
     }
 
-    private static boolean load() {
+    private static boolean loadLibrary() {
         try {
             System.loadLibrary("traceprof_context_jni");
             return true;

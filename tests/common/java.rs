@@ -1,7 +1,7 @@
 //! The Java machines that tests record: the system's, and those that `scripts/test` unpacks from
 //! packages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{java_classes, tool};
@@ -31,8 +31,13 @@ impl Java {
 
     /// Returns the command that runs a program from `tests/targets`, with options of the machine.
     pub(crate) fn runs(&self, class: &str, options: &[&str]) -> Command {
+        self.runs_in(&java_classes(class), class, options)
+    }
+
+    /// Returns the command that runs a program whose classes are in this folder.
+    pub(crate) fn runs_in(&self, classes: &Path, class: &str, options: &[&str]) -> Command {
         let mut command = Command::new(&self.launcher);
-        command.arg("-cp").arg(java_classes(class)).arg("-Xmx64m").args(options).arg(class);
+        command.arg("-cp").arg(classes).arg("-Xmx64m").args(options).arg(class);
         command
     }
 }

@@ -111,17 +111,13 @@ pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str])
 
 /// Returns the directory with the classes of a Java program from `tests/targets`.
 pub(crate) fn java_classes(name: &str) -> PathBuf {
-    // Machines of all supported versions run them.
-    let options = ["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn"];
-    compiled_classes(name, &[&format!("{name}.java")], &options)
+    java_classes_of(name, &[&format!("{name}.java")])
 }
 
 /// Returns the directory with the classes of these files, relative to `tests/targets`.
 pub(crate) fn java_classes_of(name: &str, files: &[&str]) -> PathBuf {
-    compiled_classes(name, files, &[])
-}
-
-fn compiled_classes(name: &str, files: &[&str], options: &[&str]) -> PathBuf {
+    // Machines of all supported versions run them.
+    let options = ["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn"];
     made(&format!("{name}.classes"), |fresh| {
         let mut javac = Command::new("javac");
         javac

@@ -30,7 +30,7 @@ public final class Spans {
         String name = Thread.currentThread().getName();
         String line = String.format("%x %x 0 %s %s %d%n", span, span, name, route, tenant);
         log.write(line.getBytes());
-        try (var request = TraceprofContext.span(span, span)) {
+        try (TraceprofContext.Span request = TraceprofContext.span(span, span)) {
             TraceprofContext.setTag(TENANT, tenant);
             TraceprofContext.setTag(ROUTE, route);
             burn(20);
