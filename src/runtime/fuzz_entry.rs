@@ -8,7 +8,8 @@ use traceprof_abi::runtime::python::cookie;
 
 use super::python::PythonExports;
 use super::{
-    Function, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNames, WantedNames,
+    Function, NamesThreads, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNameMemo,
+    WantedNames,
 };
 use crate::text::LENGTH_MAX;
 
@@ -73,7 +74,7 @@ fn name(runtime: &Runtime, bytes: &[u8]) {
     let objects = types.map(|(index, _)| START + index as u64 * 8 - 8).take(OBJECTS_MAX);
     let tids = HashSet::from([0, 7, 4321]);
     let wanted = WantedNames { tids: &tids, first: 7 };
-    let names = runtime.thread_names(&mut ThreadNames::default(), &memory, wanted);
+    let names = runtime.thread_names(&mut ThreadNameMemo::default(), &memory, wanted);
     assert!(names.iter().all(|(_, name)| !name.contains(char::is_control)));
     for object in objects.chain([0, 1, START, START + 3, u64::MAX - 7, u64::MAX]) {
         let known = cookie(layout, object, &mut TargetWords(&memory)).unwrap_or(7);

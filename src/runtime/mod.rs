@@ -9,7 +9,7 @@
 //!    returns its [`Runtime`] with the block for the handlers.
 //! 3. [`Runtime::functions`] reads the functions of frames, soon after their capture: code objects
 //!    do not live forever. A [`Function`] needs no read of the target afterwards.
-//! 4. [`Runtime::thread_names`] reads the names that the program has given its threads.
+//! 4. [`NamesThreads::thread_names`] reads the names that the program has given its threads.
 //!
 //! # Invariants
 //! - All that is read from the target may be anything. Lengths are bounded, and no read, loop or
@@ -31,6 +31,7 @@ mod python;
 mod task;
 #[cfg(test)]
 mod tests;
+mod thread_names;
 
 use std::fmt;
 use std::ops::Range;
@@ -42,9 +43,9 @@ use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
-use python::{CodeReader, PythonExports, ThreadDirectory};
-pub use python::{ThreadNames, WantedNames};
+use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
 pub use task::{running_task, task_name};
+pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,17 +171,6 @@ impl Runtime {
         self.block.python().is_some_and(PythonLayout::tells_lock)
     }
 
-    /// Returns the names that the program has given to wanted threads, each with the thread's id in
-    /// its own namespace. A thread that is not there now has none.
-    pub fn thread_names(
-        &self,
-        names: &mut ThreadNames,
-        memory: &dyn TargetMemory,
-        wanted: WantedNames<'_>,
-    ) -> Vec<(u32, String)> {
-        names.read(&self.threads, memory, wanted)
-    }
-
     /// Returns whether the tasks that its threads run have names that can be read.
     pub fn has_tasks(&self) -> bool {
         self.block.python().is_some_and(|layout| layout.task.state_task != ABSENT)
@@ -197,5 +187,19 @@ impl Runtime {
             .iter()
             .map(|(object, cookie)| self.names.function(memory, *object, *cookie))
             .collect()
+    }
+}
+
+impl NamesThreads for Runtime {
+    fn thread_names(
+        &self,
+        memo: &mut ThreadNameMemo,
+        memory: &dyn TargetMemory,
+        wanted: WantedNames<'_>,
+    ) -> Vec<(u32, String)> {
+        let mut keys: Box<ThreadNameKeys> = memo.take();
+        let found = keys.read(&self.threads, memory, wanted);
+        memo.keep(keys);
+        found
     }
 }

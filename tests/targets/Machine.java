@@ -1,3 +1,5 @@
+import java.io.IOException;
+import java.net.ServerSocket;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.IntUnaryOperator;
 
@@ -54,6 +56,15 @@ public class Machine {
         }
     }
 
+    /** Reads what never comes: the native code of the machine's library waits. */
+    static void read() {
+        try (ServerSocket nobody = new ServerSocket(0)) {
+            nobody.accept();
+        } catch (IOException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     static void hold(Lock lock, Runnable then) {
         synchronized (lock) {
             then.run();
@@ -99,6 +110,8 @@ public class Machine {
         start("blocked", () -> hold(held, () -> {}));
         start("waiting", () -> await(free));
         start("parked", LockSupport::park);
+        start("parked for a lock", () -> LockSupport.park(free));
+        start("reading", Machine::read);
         start("sleeping", Machine::sleep);
         start("", Machine::sleep);
         startVirtual("virtual worker", () -> new Pinned());

@@ -31,6 +31,7 @@ fn thread_json(thread: &ThreadStack) -> Json {
         "state": thread.seen.state.to_string(),
         "work": thread.work.as_ref().map(work_json),
         "holds": thread.lock,
+        "compiles": thread.compiles,
         "call": thread.call.as_ref().map(call_json),
         "wait_channel": thread.wait_channel,
         "kernel": kernel.and_then(|it| it.as_ref().ok()),

@@ -53,6 +53,9 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
     if let Some(lock) = thread.lock {
         head.push_str(&format!(", holds {lock}"));
     }
+    if let Some(method) = &thread.compiles {
+        head.push_str(&format!(", compiles {method}"));
+    }
     if let (true, Some(ns)) = (verbose, thread.stopped_ns) {
         head.push_str(&format!(", stopped for {}", duration(ns)));
     }

@@ -8,7 +8,7 @@ use super::ThreadStack;
 use crate::proc::ProcessMemory;
 use crate::record::batch::java::JavaCode;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::{JavaState, JavaThread};
+use crate::runtime::java::JavaThread;
 use crate::symbol::Resolved;
 use crate::trace::FrameKind;
 
@@ -58,19 +58,17 @@ impl JavaView {
         Some((code.resolved(avma), code.kind()))
     }
 
-    /// Gives a thread the name that the machine has for it, and says which monitor it waits for.
+    /// Adds to a thread the virtual thread that it runs, what it waits for and what it compiles.
     pub(super) fn describe(&self, inner_tid: Option<u32>, thread: &mut ThreadStack) {
         let Some(java) = inner_tid.and_then(|tid| self.threads.get(&tid)) else { return };
-        if let Some(name) = java.name.as_ref().filter(|name| !name.is_empty()) {
-            thread.runtime_name = Some(name.clone());
-        }
         if let Some(name) = java.virtual_thread.as_ref().filter(|name| !name.is_empty()) {
             let carrier = thread.runtime_name.as_ref().unwrap_or(&thread.seen.name);
             thread.runtime_name = Some(format!("{name} (on {carrier})"));
         }
-        let is_waiting = matches!(java.state, Some(JavaState::Blocked | JavaState::InObjectWait));
-        if let (Some(class), Some(call), true) = (&java.monitor, &mut thread.call, is_waiting) {
-            call.described.insert(0, format!("a monitor of {class}"));
+        thread.compiles.clone_from(&java.compiles);
+        let call = thread.call.as_mut().filter(|call| call.may_wait_on_address());
+        if let (Some(call), Some(on)) = (call, java.activity.waits_on()) {
+            call.described.insert(0, on);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::batch::functions::FunctionKey;
 use crate::record::name::managed::locations::{gone_name, kind_of};
 use crate::record::target::modules::AddressMap;
-use crate::runtime::{Function, Gone, ManagedReader, ManagedThread, ThreadNames, WantedNames};
+use crate::runtime::{Function, Gone, ManagedReader, ManagedThread, ThreadNameMemo, WantedNames};
 
 /// What is read of a thread besides its registers and its stack.
 pub(super) struct SeenThread {
@@ -76,8 +76,8 @@ pub(super) fn thread_names<'s>(
     let first = proc::task_status(pid, pid).map_or(0, |status| status.inner_pid as u32);
     let (memory, wanted) = (ProcessMemory::of(pid), WantedNames { tids: &tids, first });
     let mut names = HashMap::new();
-    for runtime in &addresses.runtimes {
-        names.extend(runtime.thread_names(&mut ThreadNames::default(), &memory, wanted));
+    for runtime in addresses.with_thread_names() {
+        names.extend(runtime.thread_names(&mut ThreadNameMemo::default(), &memory, wanted));
     }
     names
 }

@@ -79,6 +79,8 @@ pub struct ThreadStack {
     pub runtime_name: Option<String>,
     /// The lock of a language's runtime that it holds, such as the GIL.
     pub lock: Option<&'static str>,
+    /// The method that it compiles.
+    pub compiles: Option<String>,
     /// What it worked on just before its stop.
     pub work: Option<ThreadWork>,
     /// The kernel function that the thread waits in, if it did not stop.
@@ -228,6 +230,7 @@ impl InspectedProcess {
             wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
             runtime_name: None,
             lock: None,
+            compiles: None,
             work: None,
             frames: Vec::new(),
             end: None,

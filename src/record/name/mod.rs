@@ -20,7 +20,6 @@ use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::Runtime;
 
 pub(crate) mod addresses;
 pub(crate) mod contexts;
@@ -216,11 +215,6 @@ impl<'a> Namer<'a> {
         self.contexts.recycle();
     }
 
-    /// Returns the language runtimes of the program.
-    pub(crate) fn runtimes(&self) -> &[Arc<Runtime>] {
-        &self.addresses.runtimes
-    }
-
     /// Reads the functions and the generated code that the new traces of a batch are the first to
     /// use.
     pub(crate) fn read_functions(&mut self, batch: &mut Batch, pid: i32) {
@@ -233,7 +227,8 @@ impl<'a> Namer<'a> {
     /// Reads the names of threads that are new, or whose names may have changed.
     pub(crate) fn read_thread_names(&mut self, batch: &mut Batch, pid: i32, store: &Store) {
         if !self.has_left {
-            self.thread_names.read(batch, &self.addresses.runtimes, (pid, &store.threads));
+            let runtimes = self.addresses.with_thread_names();
+            self.thread_names.read(batch, &runtimes, (pid, &store.threads));
         }
     }
 

@@ -354,7 +354,7 @@ impl<'a> Session<'a> {
         let read = self.namer.read_mappings(&mut self.attached, is_gone, self.observer);
         let is_same_program = !matches!(read, MappingsRead::OtherProgram);
         if let Some(wall) = &mut self.source.wall {
-            wall.note_runtimes(self.namer.runtimes());
+            wall.note_runtimes(self.namer.addresses());
             if let MappingsRead::Current(mappings) = read {
                 wall.note_mappings(mappings);
             }

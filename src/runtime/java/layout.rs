@@ -163,6 +163,28 @@ pub(super) struct ThreadLayout {
     pub(super) virtual_thread: Option<Field>,
     pub(super) pending_monitor: Field,
     pub(super) waiting_monitor: Field,
+    /// Which code the thread runs, and the numbers for it.
+    pub(super) running: Field,
+    pub(super) running_numbers: RunningCodeNumbers,
+    /// `None` if the machine does not describe its compilers.
+    pub(super) compiling: Option<CompilingLayout>,
+}
+
+/// The numbers that a machine has for the code that a thread runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunningCodeNumbers {
+    pub(super) native: u64,
+    pub(super) machine: u64,
+    pub(super) waits: u64,
+    pub(super) java: u64,
+}
+
+/// Where a compiler's thread has its task: the compilation, its task, and the method.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CompilingLayout {
+    pub(super) compilation: Field,
+    pub(super) task: Field,
+    pub(super) method: Field,
 }
 
 /// How a machine keeps its threads.
@@ -347,6 +369,13 @@ impl ThreadLayout {
                 next: tables.field(&["JavaThread::_next"])?,
             },
         };
+        let number = |name| tables.constant(&[name]).map(|it| it as u64);
+        let running_numbers = RunningCodeNumbers {
+            native: number("_thread_in_native")?,
+            machine: number("_thread_in_vm")?,
+            waits: number("_thread_blocked")?,
+            java: number("_thread_in_Java")?,
+        };
         Ok(Self {
             list,
             os_thread: tables.field(&["JavaThread::_osthread", "Thread::_osthread"])?,
@@ -362,6 +391,19 @@ impl ThreadLayout {
                 "JavaThread::_current_waiting_monitor",
                 "Thread::_current_waiting_monitor",
             ])?,
+            running: tables.field(&["JavaThread::_thread_state"])?,
+            running_numbers,
+            compiling: CompilingLayout::of(tables),
+        })
+    }
+}
+
+impl CompilingLayout {
+    fn of(tables: &Tables) -> Option<Self> {
+        Some(Self {
+            compilation: tables.optional("CompilerThread::_env")?,
+            task: tables.optional("ciEnv::_task")?,
+            method: tables.optional("CompileTask::_method")?,
         })
     }
 }

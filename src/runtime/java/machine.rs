@@ -12,7 +12,8 @@ use super::numbers::NumberFormat;
 use super::objects::{JavaObjectReader, ObjectOptions, ObjectShape};
 use super::pages::TargetPages;
 use super::tables::{Missing, Tables};
-use super::threads::JavaThread;
+use super::thread_fields::KnownThreadFields;
+use super::threads::{JavaThread, ThreadReader};
 use crate::runtime::memory::TargetMemory;
 use crate::runtime::{Gone, Unsupported};
 
@@ -32,6 +33,7 @@ pub struct JavaMachine {
     layout: MachineLayout,
     format: NumberFormat,
     objects: ObjectShape,
+    thread_fields: KnownThreadFields,
 }
 
 /// The version of a machine.
@@ -71,6 +73,7 @@ impl JavaExports {
             layout,
             format: if version.major > 17 { NumberFormat::NotZero } else { NumberFormat::Any },
             objects,
+            thread_fields: KnownThreadFields::new(),
             label: version.label,
         }))
     }
@@ -165,8 +168,7 @@ impl JavaReader<'_> {
     /// Reads the methods that a blob was compiled from.
     pub fn compiled(&self, blob: &CodeBlob) -> Result<CompiledCode, Gone> {
         let layout = &self.machine.layout;
-        let (pages, format) = (&self.pages, self.machine.format);
-        let found = CompiledCode::read(blob, layout, MethodReader { layout, pages, format })?;
+        let found = CompiledCode::read(blob, layout, self.methods())?;
         // The machine may have freed the code meanwhile, and with it what was read.
         let after = self.machine.now(self.memory).blob_at(blob.code.start);
         if after.as_ref() == Some(blob) { Ok(found) } else { Err(Gone::Changing) }
@@ -174,18 +176,48 @@ impl JavaReader<'_> {
 
     /// Reads the threads. `None` if there is no list of them yet.
     pub fn threads(&self) -> Option<Vec<JavaThread>> {
-        let machine = self.machine;
-        let (layout, shape, format) = (&machine.layout, &machine.objects, machine.format);
-        JavaObjectReader { shape, layout, pages: &self.pages, format }.threads()
+        let threads = self.thread_reader();
+        let with_work = |structure| {
+            let thread = threads.thread(structure)?;
+            let compiles = thread.name.as_ref().and_then(|name| self.compiles(structure, name));
+            Some(JavaThread { compiles, ..thread })
+        };
+        Some(threads.thread_structures()?.into_iter().filter_map(with_work).collect())
+    }
+
+    /// Starts to read what the machine has later than this.
+    pub(super) fn again(&self) -> Self {
+        self.machine.now(self.memory)
+    }
+
+    pub(super) fn layout(&self) -> &MachineLayout {
+        &self.machine.layout
+    }
+
+    pub(super) fn pages(&self) -> &TargetPages<'_> {
+        &self.pages
+    }
+
+    pub(super) fn methods(&self) -> MethodReader<'_> {
+        MethodReader {
+            layout: &self.machine.layout,
+            pages: &self.pages,
+            format: self.machine.format,
+        }
+    }
+
+    pub(super) fn thread_reader(&self) -> ThreadReader<'_> {
+        let JavaMachine { layout, objects, format, thread_fields, .. } = self.machine;
+        let (shape, pages, format) = (objects, &self.pages, *format);
+        let objects = JavaObjectReader { shape, layout, pages, format };
+        ThreadReader { objects, known_fields: thread_fields }
     }
 
     /// Returns the threads: the kernel's ids, and the addresses of the machine's structures.
     #[cfg(test)]
     pub(super) fn structures(&self) -> Option<Vec<(u32, u64)>> {
-        let machine = self.machine;
-        let (layout, shape, format) = (&machine.layout, &machine.objects, machine.format);
-        let objects = JavaObjectReader { shape, layout, pages: &self.pages, format };
-        let with_id = |thread| Some((objects.tid(thread)?, thread));
-        Some(objects.thread_structures()?.into_iter().filter_map(with_id).collect())
+        let threads = self.thread_reader();
+        let with_id = |thread| Some((threads.tid(thread)?, thread));
+        Some(threads.thread_structures()?.into_iter().filter_map(with_id).collect())
     }
 }

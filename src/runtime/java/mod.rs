@@ -4,11 +4,13 @@
 //! debugger in tables; `tables` reads them, and `layout` takes all offsets from there.
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
 //! address, `compiled` the methods in it, and `method` their names and lines. `threads` has
-//! the names of threads and what they wait for.
+//! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
+//! compile.
 
 mod blob;
 mod class_name;
 mod compiled;
+mod compiling;
 mod exports;
 mod heaps;
 mod layout;
@@ -21,11 +23,16 @@ mod pages;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod thread_fields;
+mod thread_finder;
 mod threads;
+mod waits;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::JavaExports;
 pub use machine::{JavaMachine, JavaReader};
 pub use method::JavaMethod;
-pub use threads::{JavaState, JavaThread};
+pub use thread_finder::JavaWaits;
+pub use threads::JavaThread;
+pub use waits::{JavaActivity, JavaState, RunningCode};

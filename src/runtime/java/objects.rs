@@ -150,6 +150,17 @@ impl JavaObjectReader<'_> {
         MethodReader { layout: self.layout, pages: self.pages, format: self.format }
     }
 
+    /// Returns the object that a structure of the machine refers to by this word.
+    pub(super) fn referred(&self, stored: u64) -> Option<u64> {
+        if !self.layout.thread.has_handles {
+            return self.shape.object(stored);
+        }
+        if stored == 0 || !stored.is_multiple_of(8) {
+            return None;
+        }
+        self.shape.object(self.pages.word(stored)?)
+    }
+
     /// Returns the class of an object.
     pub(super) fn class_of(&self, object: u64) -> Option<u64> {
         let widen = |narrow: u64| {
@@ -183,23 +194,37 @@ impl JavaObjectReader<'_> {
 
     /// Returns the offset of a field, declared by the class of this name, in objects of a class
     /// that is or extends it.
-    pub(super) fn field(
-        &self,
-        class: u64,
-        declared_by: &str,
-        (name, signature): (&str, &str),
-    ) -> Option<u64> {
+    pub(super) fn field(&self, class: u64, declared_by: &str, field: (&str, &str)) -> Option<u64> {
+        self.own_field(self.parent_named(class, declared_by)?, field)
+    }
+
+    /// Returns the class of this name, which a class is or extends.
+    pub(super) fn parent_named(&self, class: u64, name: &str) -> Option<u64> {
         let mut class = class;
         for _ in 0..PARENTS_MAX {
-            if self.names().internal_name(class)? == declared_by {
-                return self.own_field(class, name, signature);
+            if self.names().internal_name(class)? == name {
+                return Some(class);
             }
             class = self.layout.class.parent.pointer(self.pages, class)?;
         }
         None
     }
 
-    fn own_field(&self, class: u64, name: &str, signature: &str) -> Option<u64> {
+    /// Returns whether a class is another one or extends it.
+    pub(super) fn extends(&self, class: u64, other: u64) -> bool {
+        let mut class = Some(class);
+        for _ in 0..PARENTS_MAX {
+            match class {
+                Some(it) if it == other => return true,
+                Some(it) => class = self.layout.class.parent.pointer(self.pages, it),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Returns the offset of a field that a class declares.
+    pub(super) fn own_field(&self, class: u64, (name, signature): (&str, &str)) -> Option<u64> {
         let pool = self.layout.class.pool.pointer(self.pages, class)?;
         let is_it = |name_slot: u64, signature_slot: u64| {
             let text = |slot| self.names().symbol_in(pool, slot);

@@ -38,7 +38,7 @@ impl Field {
             "short" | "jshort" | "int16_t" => (2, true),
             "u4" | "uint" | "uint32_t" | "juint" | "unsigned int" | "pid_t" => (4, false),
             "OSThread::thread_id_t" => (4, false),
-            "int" | "jint" => (4, true),
+            "int" | "jint" | "JavaThreadState" => (4, true),
             _ => (8, false),
         };
         Self { at, width, is_signed }

@@ -1,8 +1,9 @@
-//! The threads of a machine: their names, and what they do as the machine knows it.
+//! The threads of a machine.
 
-use super::class_name::class_name;
 use super::layout::JavaThreadList;
 use super::objects::JavaObjectReader;
+use super::thread_fields::{KnownThreadFields, ThreadFields};
+use super::waits::JavaActivity;
 
 /// Maximum number of threads.
 const THREADS_MAX: u64 = 1 << 16;
@@ -16,64 +17,24 @@ pub struct JavaThread {
     pub name: Option<String>,
     /// The name of the virtual thread that it runs; empty for one without a name.
     pub virtual_thread: Option<String>,
-    /// What it waits for.
-    pub state: Option<JavaState>,
-    /// The class of the object whose monitor it waits to enter, or in which it waits to be
-    /// notified.
-    pub monitor: Option<String>,
+    /// What it does.
+    pub activity: JavaActivity,
+    /// The method that it compiles.
+    pub compiles: Option<String>,
 }
 
-/// What a thread waits for, in the terms of Java.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JavaState {
-    /// It has not been started.
-    New,
-    /// It does not wait.
-    Runnable,
-    /// It waits to enter a monitor.
-    Blocked,
-    /// It waits in `Object.wait`.
-    InObjectWait,
-    /// It waits in `LockSupport.park`.
-    Parked,
-    /// It sleeps in `Thread.sleep`.
-    Sleeping,
-    /// It has ended.
-    Terminated,
+/// Reads the threads of one machine.
+#[derive(Clone, Copy)]
+pub(super) struct ThreadReader<'a> {
+    pub(super) objects: JavaObjectReader<'a>,
+    pub(super) known_fields: &'a KnownThreadFields,
 }
 
-impl JavaState {
-    /// Decodes the state in a thread's object: the bits of JVMTI.
-    fn of(status: u32) -> Option<Self> {
-        const ALIVE: u32 = 1;
-        const TERMINATED: u32 = 2;
-        const SLEEPING: u32 = 0x40;
-        const IN_OBJECT_WAIT: u32 = 0x100;
-        const PARKED: u32 = 0x200;
-        const BLOCKED: u32 = 0x400;
-        Some(match status {
-            0 => Self::New,
-            it if it & TERMINATED != 0 => Self::Terminated,
-            it if it & ALIVE == 0 => return None,
-            it if it & BLOCKED != 0 => Self::Blocked,
-            it if it & IN_OBJECT_WAIT != 0 => Self::InObjectWait,
-            it if it & PARKED != 0 => Self::Parked,
-            it if it & SLEEPING != 0 => Self::Sleeping,
-            _ => Self::Runnable,
-        })
-    }
-}
-
-const THREAD: &str = "java/lang/Thread";
-const HOLDER: &str = "java/lang/Thread$FieldHolder";
-const STRING: &str = "Ljava/lang/String;";
-const STATUS: (&str, &str) = ("threadStatus", "I");
-
-impl JavaObjectReader<'_> {
+impl ThreadReader<'_> {
     /// Returns the addresses of the machine's structures for its threads.
     pub(super) fn thread_structures(&self) -> Option<Vec<u64>> {
-        let pages = self.pages;
-        match self.layout.thread.list {
+        let pages = self.objects.pages;
+        match self.objects.layout.thread.list {
             JavaThreadList::Array { list, len, threads } => {
                 let list = pages.pointer(list)?;
                 let len = len.count(pages, list).filter(|len| *len <= THREADS_MAX)?;
@@ -94,69 +55,49 @@ impl JavaObjectReader<'_> {
         }
     }
 
-    /// Reads the threads. `None` if the machine has no list of them yet.
-    pub(super) fn threads(&self) -> Option<Vec<JavaThread>> {
-        let all = self.thread_structures()?;
-        Some(all.into_iter().filter_map(|thread| self.thread(thread)).collect())
-    }
-
     /// Returns the kernel's id of a thread, given by the address of its structure.
     pub(super) fn tid(&self, thread: u64) -> Option<u32> {
-        let (layout, pages) = (&self.layout.thread, self.pages);
+        let (layout, pages) = (&self.objects.layout.thread, self.objects.pages);
         Some(layout.tid.read(pages, layout.os_thread.pointer(pages, thread)?)? as u32)
     }
 
-    fn thread(&self, thread: u64) -> Option<JavaThread> {
-        let (layout, pages) = (&self.layout.thread, self.pages);
+    /// Reads a thread, given by the address of its structure.
+    pub(super) fn thread(&self, thread: u64) -> Option<JavaThread> {
+        let (layout, pages) = (&self.objects.layout.thread, self.objects.pages);
         let inner_tid = self.tid(thread)?;
-        let object = self.thread_object(layout.object.read(pages, thread)?);
+        let object = self.object_of(thread);
         let mounted = layout.virtual_thread.and_then(|field| {
-            self.thread_object(field.read(pages, thread)?).filter(|it| Some(*it) != object)
+            self.objects.referred(field.read(pages, thread)?).filter(|it| Some(*it) != object)
         });
-        let monitor = [layout.pending_monitor, layout.waiting_monitor];
-        let monitor = monitor.into_iter().find_map(|field| field.pointer(pages, thread));
         Some(JavaThread {
             inner_tid,
-            name: object.and_then(|it| self.thread_name(it)),
-            virtual_thread: mounted.and_then(|it| self.thread_name(it)),
-            state: object.and_then(|it| JavaState::of(self.thread_status(it)?)),
-            monitor: monitor.and_then(|it| self.monitor_class(it)),
+            name: object.and_then(|it| self.object_name(it)),
+            virtual_thread: mounted.and_then(|it| self.object_name(it)),
+            activity: self.activity(thread).unwrap_or_default(),
+            compiles: None,
         })
     }
 
-    /// Returns the object of a thread by what its structure has of it.
-    fn thread_object(&self, stored: u64) -> Option<u64> {
-        if !self.layout.thread.has_handles {
-            return self.shape.object(stored);
-        }
-        if stored == 0 || !stored.is_multiple_of(8) {
-            return None;
-        }
-        self.shape.object(self.pages.word(stored)?)
+    /// Returns the name of a thread, given by the address of its structure.
+    pub(super) fn name(&self, thread: u64) -> Option<String> {
+        self.object_name(self.object_of(thread)?)
     }
 
-    fn thread_name(&self, object: u64) -> Option<String> {
-        let field = self.field(self.class_of(object)?, THREAD, ("name", STRING))?;
-        self.string(self.reference(object, field)?)
+    /// Returns what a thread does, given by the address of its structure.
+    pub(super) fn activity(&self, thread: u64) -> Option<JavaActivity> {
+        let object = self.object_of(thread)?;
+        let fields = ThreadFields::of(&self.objects, self.known_fields, object)?;
+        Some(JavaActivity::read(&self.objects, (thread, object), fields))
     }
 
-    fn thread_status(&self, object: u64) -> Option<u32> {
-        let class = self.class_of(object)?;
-        let (object, field) = match self.field(class, THREAD, STATUS) {
-            Some(field) => (object, field),
-            None => {
-                let holder =
-                    self.field(class, THREAD, ("holder", "Ljava/lang/Thread$FieldHolder;"))?;
-                let holder = self.reference(object, holder)?;
-                (holder, self.field(self.class_of(holder)?, HOLDER, STATUS)?)
-            }
-        };
-        self.pages.half(object.checked_add(field)?)
+    fn object_name(&self, object: u64) -> Option<String> {
+        let fields = ThreadFields::of(&self.objects, self.known_fields, object)?;
+        fields.name_of(&self.objects, object)
     }
 
-    /// Returns the class of the object that a monitor belongs to.
-    fn monitor_class(&self, monitor: u64) -> Option<String> {
-        let object = self.layout.monitor_object.read(self.pages, monitor)?;
-        class_name(&self.class_name_of(self.thread_object(object)?)?)
+    /// Returns the object of a thread. A virtual thread that it runs has another one.
+    fn object_of(&self, thread: u64) -> Option<u64> {
+        let objects = &self.objects;
+        objects.referred(objects.layout.thread.object.read(objects.pages, thread)?)
     }
 }

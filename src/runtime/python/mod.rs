@@ -26,5 +26,4 @@ pub(super) use exports::PythonExports;
 pub(super) use lines::LineTable;
 #[cfg(test)]
 pub(super) use offsets::{Structures, structures};
-pub(super) use thread_names::ThreadDirectory;
-pub use thread_names::{ThreadNames, WantedNames};
+pub(super) use thread_names::{ThreadDirectory, ThreadNameKeys};

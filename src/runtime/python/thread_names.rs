@@ -20,6 +20,7 @@ use traceprof_abi::context::possible_tids;
 
 use super::objects::{Entry, ObjectReader, PythonObjects};
 use super::offsets::ThreadOffsets;
+use crate::runtime::WantedNames;
 use crate::runtime::memory::TargetMemory;
 
 const INTERPRETERS_MAX: usize = 64;
@@ -61,21 +62,12 @@ pub(in crate::runtime) struct ThreadDirectory {
 
 /// Reads the names of threads, and remembers where keys were found.
 #[derive(Debug, Default)]
-pub struct ThreadNames {
+pub(in crate::runtime) struct ThreadNameKeys {
     /// The address at which each key was last found.
     keys: [u64; 4],
 }
 
-/// Threads whose names are wanted, by their ids in their own namespace.
-#[derive(Debug, Clone, Copy)]
-pub struct WantedNames<'a> {
-    /// The threads.
-    pub tids: &'a HashSet<u32>,
-    /// The id of the first thread, which is that of the process.
-    pub first: u32,
-}
-
-impl ThreadNames {
+impl ThreadNameKeys {
     /// Returns the names of wanted threads, each with the thread's id.
     pub(in crate::runtime) fn read(
         &mut self,

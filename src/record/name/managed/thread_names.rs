@@ -5,7 +5,6 @@
 //!   set it later, or change it. With many threads, each one gets its turn.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -14,7 +13,7 @@ use crate::proc::ProcessMemory;
 use crate::record::batch::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::store::threads::{NamedThread, Registry};
-use crate::runtime::{Runtime, ThreadNames, WantedNames};
+use crate::runtime::{NamesThreads, ThreadNameMemo, WantedNames};
 
 /// The time after which a name is read again, if it was found and if it was not.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -40,7 +39,7 @@ struct KnownThread {
 pub(crate) struct ThreadNameReader {
     known: HashMap<ThreadKey, KnownThread>,
     /// One for each runtime.
-    names: Vec<ThreadNames>,
+    memos: Vec<ThreadNameMemo>,
     /// The time before which nothing is read, because the last reading took long.
     pause: Option<Instant>,
 }
@@ -50,7 +49,7 @@ impl ThreadNameReader {
     pub(crate) fn read(
         &mut self,
         batch: &mut Batch,
-        runtimes: &[Arc<Runtime>],
+        runtimes: &[&dyn NamesThreads],
         (pid, threads): (i32, &Registry),
     ) {
         let now = Instant::now();
@@ -70,10 +69,10 @@ impl ThreadNameReader {
         let tids: HashSet<u32> = wanted.iter().map(|it| it.inner_tid).collect();
         let wanted_names = WantedNames { tids: &tids, first: threads.inner_pid() };
         let memory = ProcessMemory::of(pid);
-        self.names.resize_with(runtimes.len(), ThreadNames::default);
+        self.memos.resize_with(runtimes.len(), ThreadNameMemo::default);
         let mut found: HashMap<u32, String> = HashMap::new();
-        for (runtime, names) in runtimes.iter().zip(&mut self.names) {
-            found.extend(runtime.thread_names(names, &memory, wanted_names));
+        for (runtime, memo) in runtimes.iter().zip(&mut self.memos) {
+            found.extend(runtime.thread_names(memo, &memory, wanted_names));
         }
         for NamedThread { key, inner_tid, .. } in wanted {
             let name = found.remove(&inner_tid);

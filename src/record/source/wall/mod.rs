@@ -14,6 +14,7 @@
 //! - A turn takes no longer than a share of the interval: threads left over are counted, and come
 //!   first in the next turn.
 
+mod awaited;
 pub(crate) mod report;
 mod running_time;
 mod samples;
@@ -37,7 +38,7 @@ use crate::record::batch::Batch;
 use crate::record::batch::contexts::ReadContext;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::runtime::Runtime;
+use crate::record::target::modules::AddressMap;
 use crate::trace::RunState;
 
 /// The maximum number of threads that one turn stops to read their stacks.
@@ -201,12 +202,14 @@ impl Wall {
     }
 
     /// Sets the language runtimes of the program.
-    pub(crate) fn note_runtimes(&mut self, runtimes: &[Arc<Runtime>]) {
-        let known = &self.locations.runtimes;
+    pub(crate) fn note_runtimes(&mut self, addresses: &AddressMap) {
+        let runtimes = &addresses.runtimes;
+        self.locations.waits.java.clone_from(&addresses.java);
+        let known = &self.locations.waits.runtimes;
         let is_same = known.len() == runtimes.len()
             && known.iter().zip(runtimes).all(|(known, now)| Arc::ptr_eq(known, now));
         if !is_same {
-            self.locations.runtimes = runtimes.to_vec();
+            self.locations.waits.runtimes.clone_from(runtimes);
         }
     }
 

@@ -18,13 +18,14 @@ use std::time::Duration;
 use traceprof_abi::unwind::{EndReason, Snapshot, Tables, trace_epoch, trace_flags};
 
 use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
-use crate::proc::{self, DescriptorNames, Mapping, TaskActivity};
+use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use crate::record::source::wall::awaited::{AwaitedNames, Called};
 use crate::record::source::wall::sleeper_frames::{
     FrameSearch, KnownFrames, SeenSleeper, SleeperView,
 };
 use crate::record::source::wall::{UnlocatedThread, WallStats};
-use crate::runtime::{ManagedThread, Runtime};
+use crate::runtime::ManagedThread;
 use crate::trace::RunState;
 use crate::unwind::{RemoteUnwinder, StackCopy, StackFingerprint};
 
@@ -34,9 +35,6 @@ const LOCATIONS_MAX: usize = 8;
 const FRAMES_MAX: usize = 2048;
 /// The timeout for stopping threads.
 const STOPPING_MAX: Duration = Duration::from_millis(5);
-
-/// The number of a system call, and the name of what it waits on.
-type Called = (Option<u32>, Option<Arc<str>>);
 
 /// The location of a thread, and the context that it works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,10 +158,9 @@ pub(super) struct LocationReader {
     start_time: u64,
     tables: Tables,
     unwinder: RemoteUnwinder,
-    descriptors: DescriptorNames,
     search: FrameSearch,
-    /// The language runtimes, as far as they are known.
-    pub(super) runtimes: Vec<Arc<Runtime>>,
+    /// What calls wait on.
+    pub(super) waits: AwaitedNames,
     /// The mappings when they were last read.
     pub(super) mappings: Vec<Mapping>,
 }
@@ -176,9 +173,8 @@ impl LocationReader {
             start_time: proc::start_time(pid)?,
             tables,
             unwinder: RemoteUnwinder::default(),
-            descriptors: DescriptorNames::new(pid),
             search: FrameSearch::new(pid),
-            runtimes: Vec::new(),
+            waits: AwaitedNames::new(pid),
             mappings: proc::mappings(pid)?,
         })
     }
@@ -213,7 +209,7 @@ impl LocationReader {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
         let (again, new) = self.look_up((tid, state), at, history);
-        let (mut syscall, mut waits_on) = self.call_of(activity);
+        let (mut syscall, mut waits_on) = self.waits.of(self.search.inner_tid(tid), activity);
         let context = contexts.read(tid);
         let snapshot = self.tables.snapshot();
         let runtimes = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.runtimes());
@@ -312,17 +308,6 @@ impl LocationReader {
         locations
     }
 
-    /// Returns the number of the call that a thread is in, and what it waits on.
-    fn call_of(&mut self, activity: TaskActivity) -> Called {
-        let TaskActivity::Syscall { number, args, .. } = activity else { return (None, None) };
-        let descriptor = proc::waited_descriptor(number, &args);
-        let waits_on = descriptor.and_then(|number| self.descriptors.name(number));
-        let lock = proc::waited_address(number, &args)
-            .and_then(|avma| self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma)));
-        let waits_on = waits_on.or_else(|| lock.map(Arc::from));
-        (u32::try_from(number).ok(), waits_on)
-    }
-
     fn location(
         &mut self,
         unknown: &UnlocatedThread,
@@ -335,7 +320,8 @@ impl LocationReader {
         if capture.outcome == Err(NotCaptured::Gone) {
             return None;
         }
-        let called = activity.map_or((None, None), |activity| self.call_of(activity));
+        let inner_tid = self.search.inner_tid(unknown.tid);
+        let called = activity.map_or((None, None), |activity| self.waits.of(inner_tid, activity));
         let Ok(portrait) = &capture.outcome else {
             stats.missed += 1;
             let location = ThreadLocation::without_stack(state, called, context);

@@ -85,7 +85,7 @@ impl FrameSearch {
     }
 
     /// Returns a thread's id in its own namespace.
-    fn inner_tid(&self, tid: i32) -> Option<u32> {
+    pub(super) fn inner_tid(&self, tid: i32) -> Option<u32> {
         match self.has_inner_ids {
             true => proc::task_status(self.pid, tid).ok()?.inner_pid.try_into().ok(),
             false => u32::try_from(tid).ok(),

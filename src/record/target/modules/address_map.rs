@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
-use crate::runtime::Runtime;
 use crate::runtime::java::JavaMachine;
+use crate::runtime::{NamesThreads, Runtime};
 use crate::unwind::ModuleRef;
 
 /// The number of former ranges to keep; their samples arrive within a rotation.
@@ -81,6 +81,13 @@ impl AddressMap {
     /// Returns the name of the runtime's lock that contains an address.
     pub(crate) fn lock_at(&self, avma: u64) -> Option<&'static str> {
         self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma))
+    }
+
+    /// Returns the runtimes in which the program gives its threads names.
+    pub(crate) fn with_thread_names(&self) -> Vec<&dyn NamesThreads> {
+        let runtimes = self.runtimes.iter().map(|it| -> &dyn NamesThreads { it.as_ref() });
+        let java = self.java.iter().map(|it| -> &dyn NamesThreads { it.as_ref() });
+        runtimes.chain(java).collect()
     }
 
     /// Returns whether an address is in code that a runtime has generated to carry its frames.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::machines::{JavaProgram, machines};
-use crate::runtime::java::{JavaState, JavaThread};
+use crate::runtime::java::{JavaState, JavaThread, RunningCode};
 
 /// A thread as `jstack` prints it.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ fn check(program: &JavaProgram, version: u8) -> HashMap<String, JavaThread> {
         let Some(printed) = theirs.get(&thread.inner_tid) else { continue };
         let name = thread.name.as_deref().unwrap();
         assert_eq!(common(name), common(&printed.name), "Java {version}");
-        let expected = state_text(thread.state.unwrap());
+        let expected = state_text(thread.activity.state.unwrap());
         if let Some(state) = &printed.state {
             assert!(expected.contains(&state.as_str()), "Java {version}: {thread:?} {printed:?}");
         }
@@ -82,11 +82,17 @@ fn check_all(options: impl Fn(u8) -> Option<Vec<&'static str>>) {
         let program = JavaProgram::start(&launcher, &options, 100);
         let threads = check(&program, version);
         let worker = "the worker of größe 世界 😀 with a long name";
-        assert_eq!(threads[worker].state, Some(JavaState::Parked));
-        assert_eq!(threads["blocked"].monitor.as_deref(), Some("Machine$Lock"));
-        assert_eq!(threads["waiting"].monitor.as_deref(), Some("Machine$Lock"));
-        assert_eq!(threads["parked"].monitor, None);
-        assert_eq!(threads[""].state, Some(JavaState::Sleeping));
+        let waits = |name: &str| threads[name].activity.waits_on().unwrap_or_default();
+        assert_eq!(waits(worker), "LockSupport.park");
+        assert_eq!(waits("blocked"), "a monitor of Machine$Lock");
+        assert_eq!(waits("waiting"), "Object.wait of Machine$Lock");
+        assert_eq!(waits("parked"), "LockSupport.park");
+        assert_eq!(waits("parked for a lock"), "LockSupport.park for Machine$Lock");
+        assert_eq!(waits("sleeping"), "Thread.sleep");
+        assert_eq!(waits("Signal Dispatcher"), "the Java machine");
+        assert_eq!(threads["reading"].activity.running, Some(RunningCode::Native));
+        assert_eq!(threads["reading"].activity.waits_on(), None);
+        assert_eq!(threads[""].activity.state, Some(JavaState::Sleeping));
         let mounted: Vec<&str> =
             threads.values().filter_map(|it| it.virtual_thread.as_deref()).collect();
         let expected: &[&str] = if version > 17 { &["virtual worker"] } else { &[] };

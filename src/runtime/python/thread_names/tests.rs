@@ -145,7 +145,7 @@ impl Made {
 fn read(made: &Made, directory: &ThreadDirectory, wanted: u32, first: u32) -> Vec<(u32, String)> {
     let tids = HashSet::from([wanted]);
     let wanted = WantedNames { tids: &tids, first };
-    ThreadNames::default().read(directory, made, wanted)
+    ThreadNameKeys::default().read(directory, made, wanted)
 }
 
 #[test]

@@ -1,0 +1,280 @@
+//! Threads of Java machines: their names in recordings, what they wait for, and what the threads of
+//! the compilers compile, against the programs and the machines' own tools.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use traceprof::trace::{LoadedTrace, RunState, load};
+use traceprof_abi::storage::log::flags::WALL;
+
+use crate::common::{
+    Java, Target, has_command, needs_recording, record, scratch_dir, skip, together, traceprof,
+    wait_until,
+};
+
+/// Names by thread id.
+type Names = BTreeMap<u32, String>;
+
+/// Returns the machine of a version, if it and a compiler for its programs are here.
+fn machine(version: u32) -> Option<Java> {
+    Java::all().into_iter().find(|it| it.version == version).filter(|_| has_command("javac"))
+}
+
+/// Returns the threads of a process as `stacks --json` prints them.
+fn shown_by_stacks(pid: i32) -> Vec<Value> {
+    let output = traceprof(&["stacks", "--json", "--pid", &pid.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    all["threads"].as_array().unwrap().clone()
+}
+
+/// Returns the names that the program tells, of threads that stay.
+fn told(target: &Target) -> Names {
+    let facts = target.facts().iter();
+    let threads = facts.filter_map(|(key, name)| Some((key.strip_prefix("thread-")?, name)));
+    threads.map(|(tid, name)| (tid.parse().unwrap(), name.clone())).collect()
+}
+
+/// Returns the names that `jstack` prints.
+fn shown_by_jstack(pid: i32) -> Option<Names> {
+    let output = Command::new("jstack").arg(pid.to_string()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let name = |line: &str| {
+        let (name, rest) = line.strip_prefix('"')?.rsplit_once('"')?;
+        let rest = rest.strip_prefix(" #")?;
+        let number = match rest.split_once("nid=") {
+            Some((_, number)) => number.split(' ').next()?,
+            None => rest.split_once('[')?.1.split_once(']')?.0,
+        };
+        let tid = match number.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+            None => number.parse().ok()?,
+        };
+        Some((tid, name.to_owned()))
+    };
+    output.status.success().then(|| text.lines().filter_map(name).collect())
+}
+
+/// Returns names without the characters that `jstack` prints as something else.
+fn without_wide(names: &Names) -> Names {
+    let is_narrow = |it: &char| (*it as u32) < 0x1_0000 && *it != '\u{fffd}';
+    names.iter().map(|(tid, name)| (*tid, name.chars().filter(is_narrow).collect())).collect()
+}
+
+/// Checks that each thread that stays has its name.
+fn check(what: &str, found: &Names, told: &Names) {
+    for (tid, name) in told {
+        assert_eq!(found.get(tid), Some(name), "thread {tid} in {what}");
+    }
+}
+
+/// Records a program that gives its threads names, one of them meanwhile, and starts others.
+fn check_names(version: u32, idle: u32) {
+    needs_recording!();
+    let Some(java) = machine(version) else { skip!("java {version}: not installed") };
+    let _machine = together();
+    let mut command = java.runs("Named", &[]);
+    command.arg(idle.to_string());
+    let mut target = Target::spawn(command);
+    let outcome = record(target.pid(), 5, &["--freq", "499"]);
+    let told = told(&target);
+    assert_eq!(told.len() as u32, idle + 6);
+    let loaded = load(&outcome.trace.path()).expect("a trace");
+    let threads = || loaded.threads.iter().map(|it| it.thread());
+    let named = |it: &traceprof::trace::Thread| Some((it.tid, it.runtime_name.clone()?));
+    let found: Names = threads().filter_map(named).collect();
+    check("the trace", &found, &told);
+    if let Some(shown) = shown_by_jstack(target.pid()) {
+        check("jstack", &without_wide(&shown), &without_wide(&told));
+    }
+    // The kernel's name is there as well.
+    assert!(threads().all(|it| !it.name.is_empty() && it.name.len() <= 15));
+    check_ended(&loaded, &told);
+    let stacks = shown_by_stacks(target.pid());
+    let name =
+        |it: &Value| (it["tid"].as_u64().unwrap() as u32, it["name"].as_str().unwrap().to_owned());
+    check("stacks", &stacks.iter().map(name).collect(), &told);
+    // A thread is selected by either name.
+    for pattern in ["after it was renamed", "a name that is *", "a name that is "] {
+        let some = outcome.trace.view(&["print", "--summary", "--thread", pattern]);
+        let name = if pattern.starts_with("after") { pattern } else { "a name that is far longer" };
+        assert!(some.contains(name), "{pattern}: {some}");
+    }
+    eprintln!("Java {version}: {} names as the program tells", told.len());
+    target.goes_on_and_ends_by_itself();
+}
+
+/// Checks the names of threads that ended during the recording.
+fn check_ended(loaded: &LoadedTrace, told: &Names) {
+    let threads = loaded.threads.iter().map(|it| it.thread());
+    let ended = threads.filter(|it| it.name.starts_with("a thread that e"));
+    let names: Vec<Option<&str>> = ended.map(|it| it.runtime_name.as_deref()).collect();
+    let whole: Vec<&str> = names.iter().copied().flatten().collect();
+    let number =
+        |name: &str| name.strip_prefix("a thread that ends with the number ")?.parse::<u32>().ok();
+    let numbers: HashSet<u32> = whole.iter().filter_map(|name| number(name)).collect();
+    // The first and the last one may have had too little time to be seen. Beside thousands of
+    // threads, the turn of one may come too late.
+    let is_enough = numbers.len() >= 4 && numbers.len() + 2 >= names.len();
+    assert!(is_enough || told.len() > 1000, "{names:?}");
+    assert_eq!(numbers.len(), whole.len(), "{whole:?} beside {} others", told.len());
+}
+
+#[test]
+fn threads_of_8_have_their_names() {
+    check_names(8, 40);
+}
+
+#[test]
+fn threads_of_11_have_their_names() {
+    check_names(11, 40);
+}
+
+#[test]
+fn threads_of_17_have_their_names() {
+    check_names(17, 40);
+}
+
+#[test]
+fn threads_of_21_have_their_names() {
+    check_names(21, 40);
+}
+
+#[test]
+fn threads_of_25_have_their_names() {
+    check_names(25, 40);
+}
+
+#[test]
+fn two_thousand_threads_have_their_names() {
+    for version in [11, 17] {
+        check_names(version, 2000);
+    }
+}
+
+/// What the threads of `Machine.java` wait for.
+const WAITS: [(&str, Option<&str>); 8] = [
+    ("blocked", Some("a monitor of Machine$Lock")),
+    ("waiting", Some("Object.wait of Machine$Lock")),
+    ("parked", Some("LockSupport.park")),
+    ("parked for a lock", Some("LockSupport.park for Machine$Lock")),
+    ("sleeping", Some("Thread.sleep")),
+    ("the holder of a lock", Some("Thread.sleep")),
+    ("Signal Dispatcher", Some("the Java machine")),
+    ("reading", None),
+];
+
+fn check_waits(version: u32) {
+    needs_recording!();
+    let Some(java) = machine(version) else { skip!("java {version}: not installed") };
+    let _machine = together();
+    let mut command = java.runs("Machine", &[]);
+    command.arg("100");
+    let mut target = Target::spawn(command);
+    let outcome = record(target.pid(), 2, &["--mode", "wall"]);
+    let loaded = load(&outcome.trace.path()).expect("a trace");
+    let stacks = shown_by_stacks(target.pid());
+    let texts = ["a monitor", "Object.wait", "LockSupport", "Thread.sleep", "the Java machine"];
+    let is_java = |text: &str| texts.iter().any(|known| text.starts_with(known));
+    for (name, expected) in WAITS {
+        let named = |it: &&Value| it["name"] == name;
+        let shown = stacks.iter().find(named).unwrap_or_else(|| panic!("{name}"));
+        let shown = shown["call"]["told"][0].as_str().filter(|it| is_java(it));
+        assert_eq!(shown, expected, "Java {version}: {name} in stacks");
+        let recorded = waits(&loaded, name, is_java);
+        let expected: HashSet<Option<&str>> = HashSet::from([expected]);
+        assert_eq!(recorded, expected, "Java {version}: {name}\n{}", outcome.text());
+    }
+    let tree = outcome.trace.view(&["print", "--idle", "--thread", "blocked"]);
+    assert!(tree.contains("[sleeping in futex on a monitor of Machine$Lock]"), "{tree}");
+    target.goes_on_and_ends_by_itself();
+}
+
+/// Returns what a thread waited for in Java while it slept.
+fn waits<'t>(
+    loaded: &'t LoadedTrace,
+    name: &str,
+    is_java: impl Fn(&str) -> bool,
+) -> HashSet<Option<&'t str>> {
+    let mut threads = loaded.threads.iter();
+    let found = threads.find(|it| it.thread().runtime_name.as_deref() == Some(name));
+    let thread = found.unwrap_or_else(|| panic!("{name}"));
+    let mut found = HashSet::new();
+    thread.for_each_sample(&mut |sample, _| {
+        if sample.flags & WALL != 0 && sample.state == RunState::Sleeping as u8 {
+            let on = sample.waits_on.and_then(|text| loaded.texts.get(&text));
+            found.insert(on.map(|text| &**text).filter(|text| is_java(text)));
+        }
+    });
+    found
+}
+
+#[test]
+fn waits_of_8_are_told_in_the_terms_of_java() {
+    check_waits(8);
+}
+
+#[test]
+fn waits_of_11_are_told_in_the_terms_of_java() {
+    check_waits(11);
+}
+
+#[test]
+fn waits_of_17_are_told_in_the_terms_of_java() {
+    check_waits(17);
+}
+
+#[test]
+fn waits_of_21_are_told_in_the_terms_of_java() {
+    check_waits(21);
+}
+
+#[test]
+fn waits_of_25_are_told_in_the_terms_of_java() {
+    check_waits(25);
+}
+
+/// The machine prints each method that it begins to compile.
+#[test]
+fn threads_of_the_compilers_tell_what_they_compile() {
+    let machines = if has_command("javac") { Java::all() } else { Vec::new() };
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let scratch = scratch_dir();
+        let log = scratch.path().join("compilations");
+        let options = ["-XX:+PrintCompilation", "-XX:+DisplayVMOutputToStderr"];
+        let mut command = java.runs("Compiles", &options);
+        command.stderr(fs::File::create(&log).unwrap());
+        let mut target = Target::spawn(command);
+        let mut told = HashSet::new();
+        let has_all = wait_until(Duration::from_secs(20), || {
+            for thread in shown_by_stacks(target.pid()) {
+                let name = thread["name"].as_str().unwrap();
+                let Some(method) = thread["compiles"].as_str() else { continue };
+                assert!(name.contains(" CompilerThread"), "{name} compiles {method}");
+                told.insert(method.to_owned());
+            }
+            told.contains("Compiles$Work.hot")
+        });
+        assert!(has_all, "Java {}: {told:?}", java.version);
+        let printed = fs::read_to_string(&log).unwrap();
+        for method in &told {
+            let printed = printed.contains(&format!(" {} ", printed_name(method)));
+            assert!(printed, "Java {}: {method}", java.version);
+        }
+        eprintln!("Java {}: {told:?}", java.version);
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+/// Returns the name of a method as a machine prints it.
+fn printed_name(method: &str) -> String {
+    let (class, name) = method.rsplit_once('.').unwrap();
+    format!("{class}::{name}")
+}
