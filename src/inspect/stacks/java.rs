@@ -59,14 +59,20 @@ impl JavaView {
     }
 
     /// Adds to a thread the virtual thread that it runs, what it waits for and what it compiles.
-    pub(super) fn describe(&self, inner_tid: Option<u32>, thread: &mut ThreadStack) {
+    /// `has_stayed` says whether it is still where it was captured: the threads were read later.
+    pub(super) fn describe(
+        &self,
+        inner_tid: Option<u32>,
+        has_stayed: bool,
+        thread: &mut ThreadStack,
+    ) {
         let Some(java) = inner_tid.and_then(|tid| self.threads.get(&tid)) else { return };
         if let Some(name) = java.virtual_thread.as_ref().filter(|name| !name.is_empty()) {
             let carrier = thread.runtime_name.as_ref().unwrap_or(&thread.seen.name);
             thread.runtime_name = Some(format!("{name} (on {carrier})"));
         }
         thread.compiles.clone_from(&java.compiles);
-        let call = thread.call.as_mut().filter(|call| call.may_wait_on_address());
+        let call = thread.call.as_mut().filter(|call| has_stayed && call.may_wait_on_address());
         if let (Some(call), Some(on)) = (call, java.activity.waits_on()) {
             call.described.insert(0, on);
         }

@@ -21,7 +21,7 @@ use traceprof_abi::layout;
 use traceprof_abi::unwind::EndReason;
 
 use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
-use crate::proc::{self, Mapping};
+use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::name::contexts::Contexts;
 use crate::record::target::modules::{AddressMap, Modules};
@@ -133,6 +133,14 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
+/// Returns whether a thread sleeps where it was stopped.
+fn has_stayed(pid: i32, tid: i32, stopped: &ThreadSnapshot) -> bool {
+    matches!(
+        proc::task_activity(pid, tid),
+        Ok(TaskActivity::Syscall { sp, .. }) if sp == stopped.registers.sp
+    )
+}
+
 /// The parts of a process that its stacks need.
 struct InspectedProcess {
     pid: i32,
@@ -188,7 +196,8 @@ impl InspectedProcess {
                 runtime_name,
                 ..self.thread(tid, seen.activity, &outcome)
             };
-            java.describe(inner_tid, &mut thread);
+            let has_stayed = outcome.is_ok_and(|it| has_stayed(self.pid, tid, &it));
+            java.describe(inner_tid, has_stayed, &mut thread);
             unwound.push((thread, stack));
         }
         let words = unwound.iter().filter_map(|(_, stack)| stack.as_ref());

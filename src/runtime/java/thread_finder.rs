@@ -3,6 +3,7 @@
 //! # Invariants
 //! - A structure is returned only if it says now that it is of that thread.
 //! - The search for unknown threads takes a bounded part of the time, however many there are.
+//! - A name or a wait is read twice, since the collector moves objects. With ZGC none is read.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -45,6 +46,20 @@ impl ThreadFinder {
     }
 }
 
+/// Returns what two readings of a machine's memory find, if that is the same.
+fn settled<T: PartialEq>(
+    machine: &JavaMachine,
+    memory: &dyn TargetMemory,
+    mut read: impl FnMut(&ThreadReader<'_>) -> Option<T>,
+) -> Option<T> {
+    if machine.has_late_references() {
+        return None;
+    }
+    let (first, second) = (machine.now(memory), machine.now(memory));
+    let found = read(&first.thread_reader())?;
+    (read(&second.thread_reader()).as_ref() == Some(&found)).then_some(found)
+}
+
 /// Reads what threads of one machine wait for, and remembers where their structures are.
 #[derive(Debug, Default)]
 pub struct JavaWaits(ThreadFinder);
@@ -52,16 +67,18 @@ pub struct JavaWaits(ThreadFinder);
 impl JavaWaits {
     /// Returns what a thread waits on, for people. `None` if the machine does not know it.
     ///
-    /// The caller ensures that the thread sleeps meanwhile, or drops the result.
+    /// The caller drops the result if the thread ran meanwhile.
     pub fn of(
         &mut self,
         machine: &JavaMachine,
         memory: &dyn TargetMemory,
         tid: u32,
     ) -> Option<String> {
-        let reader = machine.now(memory);
-        let threads = reader.thread_reader();
-        threads.activity(self.0.find(&threads, tid)?)?.waits_on()
+        let activity = settled(machine, memory, |threads| {
+            let thread = self.0.find(threads, tid)?;
+            threads.activity(thread)
+        });
+        activity?.waits_on()
     }
 }
 
@@ -73,10 +90,11 @@ impl NamesThreads for JavaMachine {
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
         let mut finder: Box<ThreadFinder> = memo.take();
-        let reader = self.now(memory);
-        let threads = reader.thread_reader();
         let mut named = |tid: &u32| {
-            let name = threads.name(finder.find(&threads, *tid)?)?;
+            let name = settled(self, memory, |threads| {
+                let thread = finder.find(threads, *tid)?;
+                threads.name(thread)
+            })?;
             (!name.is_empty()).then_some((*tid, name))
         };
         let found = wanted.tids.iter().filter_map(&mut named).collect();
