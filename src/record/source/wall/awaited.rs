@@ -31,9 +31,10 @@ impl AwaitedNames {
         }
     }
 
-    /// Returns the number of the call that a thread is in, and what it waits on. `inner_tid` returns
-    /// the thread's id in its own namespace, if the thread still sleeps: Java's waits are read from
-    /// its memory. If it ran meanwhile, the result is wrong.
+    /// Returns the number of the call that a thread is in, and what it waits on.
+    ///
+    /// `inner_tid` returns the thread's id in its own namespace, if the thread still sleeps: Java's
+    /// waits are read from its memory. If it ran meanwhile, the result is wrong.
     pub(super) fn of(
         &mut self,
         inner_tid: impl FnOnce() -> Option<u32>,
