@@ -17,6 +17,9 @@ const COST_SHARE: u32 = 20;
 /// The shortest time between the start of two searches.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Number of threads whose names one reading has.
+const NAMES_AT_ONCE: usize = 64;
+
 /// Finds structures, and remembers where they were.
 #[derive(Debug, Default)]
 struct ThreadFinder {
@@ -90,14 +93,23 @@ impl NamesThreads for JavaMachine {
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
         let mut finder: Box<ThreadFinder> = memo.take();
-        let mut named = |tid: &u32| {
-            let name = settled(self, memory, |threads| {
-                let thread = finder.find(threads, *tid)?;
-                threads.name(thread)
-            })?;
-            (!name.is_empty()).then_some((*tid, name))
-        };
-        let found = wanted.tids.iter().filter_map(&mut named).collect();
+        let mut found = Vec::new();
+        let wanted: Vec<u32> = wanted.tids.iter().copied().collect();
+        for tids in wanted.chunks(NAMES_AT_ONCE).filter(|_| !self.has_late_references()) {
+            let mut names = || {
+                let reader = self.now(memory);
+                let threads = reader.thread_reader();
+                let mut name = |tid: &u32| threads.name(finder.find(&threads, *tid)?);
+                tids.iter().map(&mut name).collect::<Vec<_>>()
+            };
+            let (first, second) = (names(), names());
+            let both = tids.iter().zip(first.into_iter().zip(second));
+            found.extend(both.filter_map(|(tid, (first, second))| {
+                let name =
+                    first.filter(|name| !name.is_empty() && second.as_ref() == Some(name))?;
+                Some((*tid, name))
+            }));
+        }
         memo.keep(finder);
         found
     }
