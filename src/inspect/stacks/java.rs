@@ -59,11 +59,11 @@ impl JavaView {
     }
 
     /// Adds to a thread the virtual thread that it runs, what it waits for and what it compiles.
-    /// `has_stayed` says whether it is still where it was captured: the threads were read later.
+    /// `has_stayed` returns whether it is still where it was captured: the threads were read later.
     pub(super) fn describe(
         &self,
         inner_tid: Option<u32>,
-        has_stayed: bool,
+        has_stayed: impl FnOnce() -> bool,
         thread: &mut ThreadStack,
     ) {
         let Some(java) = inner_tid.and_then(|tid| self.threads.get(&tid)) else { return };
@@ -72,8 +72,10 @@ impl JavaView {
             thread.runtime_name = Some(format!("{name} (on {carrier})"));
         }
         thread.compiles.clone_from(&java.compiles);
-        let call = thread.call.as_mut().filter(|call| has_stayed && call.may_wait_on_address());
-        if let (Some(call), Some(on)) = (call, java.activity.waits_on()) {
+        let call = thread.call.as_mut().filter(|call| call.may_wait_on_address());
+        if let (Some(call), Some(on)) = (call, java.activity.waits_on())
+            && has_stayed()
+        {
             call.described.insert(0, on);
         }
     }

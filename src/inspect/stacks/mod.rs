@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use traceprof_abi::layout;
@@ -135,10 +136,15 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
 
 /// Returns whether a thread sleeps where it was stopped.
 fn has_stayed(pid: i32, tid: i32, stopped: &ThreadSnapshot) -> bool {
-    matches!(
-        proc::task_activity(pid, tid),
-        Ok(TaskActivity::Syscall { sp, .. }) if sp == stopped.registers.sp
-    )
+    for _ in 0..20 {
+        match proc::task_activity(pid, tid) {
+            Ok(TaskActivity::Syscall { sp, .. }) => return sp == stopped.registers.sp,
+            // On its way back into the call.
+            Ok(TaskActivity::Running) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(TaskActivity::Blocked { .. }) | Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// The parts of a process that its stacks need.
@@ -196,7 +202,7 @@ impl InspectedProcess {
                 runtime_name,
                 ..self.thread(tid, seen.activity, &outcome)
             };
-            let has_stayed = outcome.is_ok_and(|it| has_stayed(self.pid, tid, &it));
+            let has_stayed = || outcome.is_ok_and(|it| has_stayed(self.pid, tid, &it));
             java.describe(inner_tid, has_stayed, &mut thread);
             unwound.push((thread, stack));
         }
