@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use traceprof_abi::unwind::lookup_avma;
 
-use super::ThreadStack;
-use crate::proc::ProcessMemory;
+use super::{SleepingCall, ThreadStack};
+use crate::proc::{ProcessMemory, may_wait_on_address};
 use crate::record::batch::java::JavaCode;
 use crate::record::target::modules::AddressMap;
 use crate::runtime::java::JavaThread;
@@ -72,7 +72,8 @@ impl JavaView {
             thread.runtime_name = Some(format!("{name} (on {carrier})"));
         }
         thread.compiles.clone_from(&java.compiles);
-        let call = thread.call.as_mut().filter(|call| call.may_wait_on_address());
+        let may_wait = |call: &&mut SleepingCall| may_wait_on_address(call.number, &call.args);
+        let call = thread.call.as_mut().filter(may_wait);
         if let (Some(call), Some(on)) = (call, java.activity.waits_on())
             && has_stayed()
         {

@@ -46,8 +46,7 @@ impl AwaitedNames {
         let waits_on = waits_on.or_else(|| {
             let avma = proc::waited_address(number, &args);
             let lock = avma.and_then(|avma| self.lock(avma)).map(Arc::from);
-            // The kernel restarts some interrupted calls in a way that hides what they were.
-            let may_be_java = avma.is_some() || number as i64 == libc::SYS_restart_syscall;
+            let may_be_java = proc::may_wait_on_address(number, &args);
             lock.or_else(|| may_be_java.then(|| self.java_wait(inner_tid)).flatten())
         });
         (u32::try_from(number).ok(), waits_on)
