@@ -10,8 +10,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::common::{
-    Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program, program_for_everyone,
-    record_cpu, scratch_dir, skip, together, traceprof, without_perf,
+    Java, Random, Recorder, Snapshot, Target, Trace, as_nobody, is_long_run, needs_recording,
+    program, program_for_everyone, record_cpu, scratch_dir, skip, some_pythons, together,
+    traceprof, without_perf,
 };
 
 /// Returns the findings of `doctor --json` with its exit code, which the JSON must also contain.
@@ -182,6 +183,51 @@ fn limits_that_leave_no_room_are_found_before_the_target_is_touched() {
     let (all, code) = examined(doctor(target.pid()));
     assert_eq!(code, 0, "the advice helps: {all}");
     target.goes_on_and_ends_by_itself();
+}
+
+/// Checks what `doctor` says about the language of a program.
+fn assert_language(command: Command, label: &str, gives: &str) {
+    let mut target = Target::spawn(command);
+    let (all, _) = examined(doctor(target.pid()));
+    let found = finding(&all, "target", "language");
+    assert_eq!(found["state"], "fine", "{found}");
+    let seen = found["seen"].as_str().expect("text");
+    let (runtime, given) = seen.split_once(": ").expect(seen);
+    assert!(runtime.starts_with(label) && given == gives, "{seen}");
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn languages_are_named_with_what_a_recording_shows() {
+    needs_recording!();
+    let _machine = together();
+    for python in some_pythons(38) {
+        let tasks = if python.minor >= 14 { ", asyncio tasks" } else { "" };
+        let label = format!("Python 3.{}.", python.minor);
+        let gives = format!("functions, lines, threads{tasks}");
+        assert_language(python.runs("callers.py"), &label, &gives);
+    }
+    let mut machines = Java::all();
+    if !is_long_run() && !machines.is_empty() {
+        let chosen = Random::new(39).below(machines.len() as u64);
+        machines = vec![machines.swap_remove(chosen as usize)];
+    }
+    for java in machines {
+        let label = format!("Java {}", java.version);
+        let named = |options: &[&str]| {
+            let mut command = java.runs("Named", options);
+            command.arg("0");
+            command
+        };
+        assert_language(named(&[]), &label, "methods, lines, threads");
+        if java.version >= 17 {
+            let gives = "methods, lines, threads only in stacks, because of ZGC";
+            assert_language(named(&["-XX:+UseZGC"]), &label, gives);
+        }
+    }
+    let native = Target::start("steady", &["2"]);
+    let (all, _) = examined(doctor(native.pid()));
+    assert!(!all.to_string().contains("\"language\""), "{all}");
 }
 
 #[test]

@@ -172,6 +172,12 @@ impl<'a> Elf<'a> {
         self.header.e_type(LE) == ET_DYN
     }
 
+    /// Returns whether the file is a program that requests musl's loader.
+    pub fn is_of_musl(&self) -> bool {
+        let is_musl = |path: &str| path.rsplit('/').next().is_some_and(|it| it.contains("-musl"));
+        self.interpreter().is_some_and(is_musl)
+    }
+
     /// Returns the number to subtract, wrapping, from an AVMA for its SVMA. `start` and
     /// `file_offset` say where a mapping of the file starts in memory and in the file.
     pub fn bias(&self, start: u64, file_offset: u64, exec: bool) -> Option<u64> {

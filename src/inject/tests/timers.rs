@@ -326,7 +326,7 @@ fn limit_of_pending_signals_is_counted_and_reported() {
 fn program_that_executes_another_has_no_timers_and_does_not_die_of_one() {
     let _alone = alone();
     let mut victim = changer();
-    for _ in 0..20 {
+    for _ in 0..10 {
         let agent = Agent::new(victim.pid);
         agent.data().control().period_ns.store(50_000, Ordering::Relaxed);
         let mut guardian = agent.attach(SIGNAL);

@@ -5,6 +5,7 @@
 
 mod host;
 mod kernel_calls;
+mod languages;
 mod modules;
 mod target;
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use traceprof_abi::context::RECORD_SYMBOL;
+use traceprof_abi::context::{RECORD_SYMBOL, RecordKind};
 
 use crate::elf::{Elf, Pclntab, ThreadLocals};
 use crate::inspect::doctor::Finding;
+use crate::inspect::doctor::languages::LanguageExports;
 use crate::proc::{self, Mapping};
 use crate::record::name::contexts;
 use crate::symbol::{DebugFiles, ElfFile, NamesKnown};
@@ -14,7 +15,7 @@ use crate::symbol::{DebugFiles, ElfFile, NamesKnown};
 const NAMED_MAX: usize = 4;
 
 /// The properties of one module.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct ModuleFacts {
     path: String,
     is_readable: bool,
@@ -23,6 +24,8 @@ struct ModuleFacts {
     has_tables: bool,
     /// Whether it refers to OpenTelemetry's variable that points to a thread's context.
     has_records: bool,
+    is_of_musl: bool,
+    languages: LanguageExports,
 }
 
 /// Examines the files of the target's code.
@@ -48,7 +51,10 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     let nameless = names(|module| module.is_readable && !module.has_symbols);
     let with_lines = names(|module| module.has_lines).len();
     let count = modules.len();
-    vec![
+    let is_of_musl = modules.iter().any(|module| module.is_of_musl);
+    let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
+    let languages = modules.iter().flat_map(|module| module.languages.findings(pid, vector));
+    let mut findings = vec![
         missing("modules", &unreadable, format!("{count}, all readable"), "cannot be read: "),
         missing("unwind tables", &bare, "in every module".to_owned(), "without any: "),
         missing(
@@ -58,7 +64,9 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
             "only exported names in: ",
         ),
         spans(mappings, &names(|module| module.has_records)),
-    ]
+    ];
+    findings.extend(languages);
+    findings
 }
 
 /// Says which sources provide the spans of threads.
@@ -104,7 +112,17 @@ fn read_module(pid: i32, mapping: &Mapping, debug_files: &Arc<DebugFiles>) -> Mo
     let names = NamesKnown::of(&file.with_debug_files(Arc::clone(debug_files)));
     let (has_lines, has_symbols) = (names.lines, names.functions);
     let has_records = !ThreadLocals::of(&elf).ways_to(RECORD_SYMBOL).is_empty();
-    ModuleFacts { path, is_readable: true, has_lines, has_symbols, has_tables, has_records }
+    let languages = LanguageExports::of(mapping, &bytes, &elf, &path);
+    ModuleFacts {
+        path,
+        is_readable: true,
+        has_lines,
+        has_symbols,
+        has_tables,
+        has_records,
+        is_of_musl: elf.is_of_musl(),
+        languages,
+    }
 }
 
 #[cfg(test)]

@@ -140,6 +140,11 @@ impl JavaMachine {
         self.objects.has_late_references
     }
 
+    /// Returns whether recordings know the names that the program gives its threads.
+    pub fn names_threads(&self) -> bool {
+        !self.has_late_references()
+    }
+
     /// Returns whether an address may be code of the machine.
     pub fn may_have(&self, avma: u64) -> bool {
         self.code.iter().any(|range| range.contains(&avma))

@@ -40,10 +40,12 @@ impl ContextExports {
     /// Reads the symbols from the bytes of a file.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let Ok(elf) = Elf::parse(bytes) else { return Self::default() };
-        let is_musl = |path: &str| path.rsplit('/').next().is_some_and(|it| it.contains("-musl"));
-        let is_of_musl = elf.interpreter().is_some_and(is_musl);
         let table = elf.variable(TABLE_SYMBOL, size_of::<u64>() as u64);
-        Self { records: ThreadLocals::of(&elf).ways_to(RECORD_SYMBOL), table, is_of_musl }
+        Self {
+            records: ThreadLocals::of(&elf).ways_to(RECORD_SYMBOL),
+            table,
+            is_of_musl: elf.is_of_musl(),
+        }
     }
 }
 
