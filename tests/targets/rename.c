@@ -37,8 +37,10 @@ int main(void) {
     while (!begin && !stop)
         usleep(1000);
     pthread_t thread;
+    printf("created_ns %llu\n", (unsigned long long)clock_ns(CLOCK_MONOTONIC));
     if (pthread_create(&thread, NULL, thread_main, NULL) || pthread_join(thread, NULL))
         return 1;
+    printf("joined_ns %llu\n", (unsigned long long)clock_ns(CLOCK_MONOTONIC));
     while (!stop)
         usleep(1000);
     return OWN_EXIT_CODE;
