@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use traceprof_abi::context::RecordKind;
 
-use super::TOOLS;
+use super::tools;
 use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::{Runtime, RuntimeExports, Unsupported};
@@ -26,7 +26,7 @@ pub(super) fn interpreters() -> BTreeMap<(u32, PathBuf), PathBuf> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().join("bin/python3"))
     };
-    let kept = pyenv.map(|root| root.join("versions")).into_iter().chain([TOOLS.into()]);
+    let kept = pyenv.map(|root| root.join("versions")).into_iter().chain([tools()]);
     let all = system.into_iter().chain(named).chain(kept.flat_map(below));
     let found = all.filter_map(|program| Some((about(&program)?, program)));
     found.filter(|((minor, _), _)| (8..=14).contains(minor)).collect()

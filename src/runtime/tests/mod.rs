@@ -7,5 +7,11 @@ mod live;
 mod task_offsets;
 mod wild;
 
-/// Where programs that the tests need are put, if they are no packages of the system.
-pub(super) const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools");
+use std::path::PathBuf;
+
+/// Returns the directory of programs that the tests need, if they are no packages of the system.
+pub(super) fn tools() -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this program");
+    // The build directory has it beside that of the profile, which has that of the tests.
+    own.ancestors().nth(3).expect("a build directory").join("tools")
+}

@@ -1,17 +1,17 @@
 //! The offsets of asyncio's tasks, which the module `_asyncio` publishes for debuggers from 3.14 on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use object::{Object, ObjectSection};
 use traceprof_abi::runtime::python::TaskLayout;
 
-use super::TOOLS;
+use super::tools;
 use crate::runtime::python::structures;
 
 /// Returns the modules of this machine for 3.14 with the interpreter's lock.
 fn modules() -> Vec<PathBuf> {
     let folders = [
-        Path::new(TOOLS).join("python/3.14/freeze_core/lib"),
+        tools().join("python/3.14/freeze_core/lib"),
         PathBuf::from("/usr/lib/python3.14/lib-dynload"),
     ];
     let entries = folders.into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
