@@ -8,8 +8,12 @@
 //! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
 //! | frame | [`ENTRY`], [`FOREIGN`], [`EMPTY`], [`UNPROVEN`] | address of the code object |
 //!
+//! | frame in place | number of the runtime's block | address of the code object |
+//!
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
-//! with any value: the position in the code << 32, and the cookie.
+//! with any value: the position in the code << 32, and the cookie. A frame in place is among the
+//! program counters and stands for one of them: the frame of an interpreter that keeps its frames
+//! on the thread's stack.
 
 /// The value of bits 60 to 62.
 const MARK: u64 = 0b010 << 60;
@@ -18,6 +22,7 @@ const KIND_SHIFT: u32 = 56;
 const KIND_MASK: u64 = 0xf << KIND_SHIFT;
 const SECTION: u64 = 1 << KIND_SHIFT;
 const FRAME: u64 = 2 << KIND_SHIFT;
+const IN_PLACE: u64 = 3 << KIND_SHIFT;
 const DETAIL_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << DETAIL_SHIFT) - 1;
 const END_SHIFT: u32 = 32;
@@ -137,10 +142,76 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Splits the words of a stack into its program counters and its sections.
+/// A frame of a stack before its sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameWord {
+    /// A program counter.
+    Pc(u64),
+    /// A managed frame in place.
+    InPlace {
+        /// Number of the runtime's block.
+        runtime: u8,
+        /// The frame, without flags.
+        frame: ManagedFrame,
+    },
+}
+
+/// The position of a frame in place whose position in the code is not known.
+pub const NO_POSITION: u32 = u32::MAX;
+
+impl ManagedFrame {
+    /// Returns the frame's words in place.
+    pub fn words_in_place(&self, runtime: u8) -> [u64; FRAME_WORDS] {
+        let [_, second] = self.words();
+        let runtime = u64::from(runtime) << DETAIL_SHIFT;
+        [MARK | IN_PLACE | runtime | self.object & ADDRESS_MASK, second]
+    }
+
+    fn of_words_in_place([first, second]: [u64; FRAME_WORDS]) -> FrameWord {
+        FrameWord::InPlace {
+            runtime: (first >> DETAIL_SHIFT) as u8,
+            frame: Self {
+                object: first & ADDRESS_MASK,
+                flags: 0,
+                position: (second >> 32) as u32,
+                cookie: second as u32,
+            },
+        }
+    }
+}
+
+fn is_in_place(word: u64) -> bool {
+    is_managed(word) && word & KIND_MASK == IN_PLACE
+}
+
+/// Splits the words of a stack into its program counters, with the frames in place, and its
+/// sections.
 pub fn split(words: &[u64]) -> (&[u64], &[u64]) {
-    let first = words.iter().position(|word| is_managed(*word)).unwrap_or(words.len());
-    words.split_at(first)
+    let mut at = 0usize;
+    while let Some(word) = words.get(at) {
+        let is_section = is_managed(*word) && !is_in_place(*word);
+        if is_section {
+            break;
+        }
+        at = at.wrapping_add(if is_in_place(*word) { FRAME_WORDS } else { 1 });
+    }
+    words.split_at(at.min(words.len()))
+}
+
+/// Returns the frames before the sections, leaf first, up to the first word that is not of one.
+pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
+    let mut rest = words;
+    core::iter::from_fn(move || {
+        if let Some((pair, after)) = rest.split_first_chunk::<FRAME_WORDS>()
+            && is_in_place(pair[0])
+        {
+            rest = after;
+            return Some(ManagedFrame::of_words_in_place(*pair));
+        }
+        let (word, after) = rest.split_first()?;
+        rest = after;
+        (!is_managed(*word)).then_some(FrameWord::Pc(*word))
+    })
 }
 
 /// Returns the sections of the words of a stack, up to the first word that begins no section.
@@ -190,6 +261,31 @@ mod tests {
             [(0, SectionEnd::Depth, one.to_vec()), (3, SectionEnd::Root, other.to_vec())];
         assert_eq!(shape.collect::<Vec<_>>(), expected);
         assert_eq!(sections(&pcs).count(), 0);
+    }
+
+    #[test]
+    fn frames_in_place_are_among_the_program_counters() {
+        // Its second word looks like a header.
+        let position = (header(0, SectionEnd::Root, 0) >> 32) as u32;
+        let managed = ManagedFrame { object: 0x7f00_0000_0040, flags: 0, position, cookie: 9 };
+        let mut words = std::vec![0x5000, 0x6000 | RETURN_ADDRESS];
+        words.extend(managed.words_in_place(3));
+        words.push(0x7000 | RETURN_ADDRESS);
+        let stack = words.len();
+        words.push(header(0, SectionEnd::Root, 1));
+        words.extend(frame(8, 0).words());
+        assert_eq!(split(&words).0, &words[..stack]);
+        assert_eq!(sections(&words).count(), 1);
+        let expected = [
+            FrameWord::Pc(0x5000),
+            FrameWord::Pc(0x6000 | RETURN_ADDRESS),
+            FrameWord::InPlace { runtime: 3, frame: managed },
+            FrameWord::Pc(0x7000 | RETURN_ADDRESS),
+        ];
+        assert_eq!(frames(split(&words).0).collect::<Vec<_>>(), expected);
+        // A pair that was cut off is no frame.
+        assert_eq!(frames(&words[..3]).collect::<Vec<_>>(), expected[..2]);
+        assert_eq!(split(&words[..3]).0, &words[..3]);
     }
 
     #[test]

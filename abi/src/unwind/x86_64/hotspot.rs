@@ -1,0 +1,185 @@
+//! A step out of code that HotSpot generated, where that differs from other code.
+//!
+//! # Invariants
+//! - Only the thread's stack tells the caller. What is read elsewhere gives a frame its name.
+//! - The caller's sp is above the frame, so walks end.
+
+use super::super::EndReason;
+use super::super::code_heap::InterpreterLayout;
+use super::super::rule::{Rule, fp_op, method, op};
+use super::super::tables::RBX_LOST;
+use super::super::walk::{Climb, Identity, Lookup, Memory, word};
+use super::{CODE_MIN, Frame, RBX, USER_END};
+use crate::runtime::word::{ManagedFrame, NO_POSITION};
+
+/// DWARF number of the register that holds the position in the topmost method.
+const R13: u8 = 13;
+/// Distance from the frame pointer to the caller's sp in a frame of the interpreter.
+const SENDER_SLOT: u64 = 8;
+/// Distance from the frame pointer to the method in a frame of the interpreter.
+const METHOD_SLOT: u64 = 24;
+/// Maximum number of words between the frozen frames and the frame that entered the virtual
+/// thread: arguments on the stack, and alignment.
+const FROZEN_WORDS: u64 = 32;
+/// Mask of a cookie. With all bits and no position, a word would look like one that was never
+/// written.
+const COOKIE_MASK: u64 = 0x7fff_ffff;
+
+/// Moves to the caller.
+#[cold]
+pub(super) fn leave(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    match rule.op {
+        op::INTERPRETED => leave_interpreted(frame, rule, lookup, memory),
+        op::DEOPTIMIZED => leave_deoptimized(frame, rule, lookup, memory),
+        _ => leave_thawed(frame, rule, lookup, memory),
+    }
+}
+
+fn leave_interpreted(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let [.., location] = rule.cfa_off.to_le_bytes();
+    identify(frame, location, lookup, memory);
+    let fp = frame.registers.fp;
+    let floor = frame.registers.sp;
+    let sender = word(memory, floor, fp.wrapping_sub(SENDER_SLOT))?;
+    let caller_fp = word(memory, floor, fp)?;
+    let pc = word(memory, floor, fp.wrapping_add(8))?;
+    // The frame's own three words are below.
+    if sender < fp.wrapping_add(16) || sender > memory.bounds().1 || sender & 7 != 0 {
+        return Err(EndReason::Range);
+    }
+    frame.enter_caller(sender, caller_fp, pc)
+}
+
+/// Moves to the caller of a frame of the interpreter that is not complete, or no longer complete.
+#[cold]
+pub(super) fn leave_to_sender(
+    frame: &mut Frame,
+    rule: Rule,
+    sender: u64,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let [low, high, _, location] = rule.cfa_off.to_le_bytes();
+    identify(frame, location, lookup, memory);
+    let sp = frame.registers.sp;
+    let slot = sp.wrapping_add(u64::from(u16::from_le_bytes([low, high])));
+    let pc = word(memory, sp, slot)?;
+    let saved = i64::from(rule.fp_off).wrapping_mul(8);
+    let fp = match rule.fp_op {
+        fp_op::SAME => frame.registers.fp,
+        fp_op::AT_SP => word(memory, sp, sp.wrapping_add_signed(saved))?,
+        _ => return Err(EndReason::BadRule),
+    };
+    if sender <= slot || sender > memory.bounds().1 || sender & 7 != 0 {
+        return Err(EndReason::Range);
+    }
+    frame.enter_caller(sender, fp, pc)
+}
+
+/// Moves to the caller of a frame to which the callee does not return as it was called.
+fn leave_deoptimized(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let sp = frame.registers.sp;
+    let slot = sp.wrapping_add_signed(i64::from(rule.fp_off).wrapping_mul(8));
+    let at = frame.pc().wrapping_sub(1);
+    let own = lookup.generated(at);
+    if let Ok(original) = word(memory, sp, slot)
+        && own.is_some_and(|code| code.contains(original.wrapping_sub(1)))
+    {
+        lookup.identify(Identity::Original(original));
+    }
+    let cfa = sp.wrapping_add_signed(i64::from(rule.cfa_off));
+    let body = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: rule.cfa_off };
+    super::leave(frame, body, RBX_LOST, cfa, memory)
+}
+
+/// Moves from the lowest frame of a virtual thread that is on the stack to the frame that entered
+/// the virtual thread. That frame has no other address of generated code than the one to which it
+/// returns.
+fn leave_thawed(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let sp = frame.registers.sp;
+    // The search takes many loads, successful or not, so it counts as a switch.
+    frame.count_switch()?;
+    let entered = frame.pc().wrapping_add_signed(i64::from(rule.cfa_off));
+    let bytes = u64::from(rule.fp_off.unsigned_abs()).wrapping_shl(3);
+    for number in 0..FROZEN_WORDS {
+        let at = sp.wrapping_add(number.wrapping_shl(3));
+        let pc = word(memory, sp, at.wrapping_add(bytes).wrapping_sub(8))?;
+        if lookup.is_in_heap(pc.wrapping_sub(1)) {
+            return frame.enter_caller(at, frame.registers.fp, entered);
+        }
+    }
+    Err(EndReason::Range)
+}
+
+/// Names a frame of the interpreter by the method that it runs, if that is one.
+pub(super) fn identify(frame: &Frame, location: u8, lookup: &mut Lookup, memory: &mut impl Memory) {
+    let Some(layout) = lookup.interpreter() else { return };
+    if let Some(managed) = managed_frame(frame, location, layout, memory) {
+        lookup.identify(Identity::Managed(layout.runtime, managed));
+    }
+}
+
+fn managed_frame(
+    frame: &Frame,
+    location: u8,
+    layout: InterpreterLayout,
+    memory: &mut impl Memory,
+) -> Option<ManagedFrame> {
+    let fp = frame.registers.fp;
+    let is_running = location == method::IN_FRAME;
+    let object = match location {
+        method::IN_RBX if frame.exact => frame.register(RBX as u8).ok()?,
+        method::IN_FRAME => word(memory, frame.registers.sp, fp.wrapping_sub(METHOD_SLOT)).ok()?,
+        _ => return None,
+    };
+    if !(CODE_MIN..USER_END).contains(&object) || object & 7 != 0 {
+        return None;
+    }
+    let constant = memory.load_object(object.wrapping_add(u64::from(layout.const_method)))?;
+    if !(CODE_MIN..USER_END).contains(&constant) || constant & 7 != 0 {
+        return None;
+    }
+    let size = constant.wrapping_add(u64::from(layout.code_size));
+    let shift = (size & 7).wrapping_shl(3) as u32;
+    let size = u64::from(memory.load_object(size & !7)?.wrapping_shr(shift) as u16);
+    let bytecodes = constant.wrapping_add(u64::from(layout.bytecodes));
+    let index = |position: u64| {
+        let index = position.wrapping_sub(bytecodes);
+        (index < size).then_some(index as u32)
+    };
+    let slot = fp.wrapping_add_signed(i64::from(layout.position_slot).wrapping_mul(8));
+    let position = match is_running {
+        // A method that has not begun, or has no code of its own.
+        false => Some(0),
+        true if size == 0 => Some(0),
+        // The register is newer than the slot, but code between methods has other values in it.
+        true => frame
+            .exact
+            .then(|| frame.register(R13).ok())
+            .flatten()
+            .and_then(index)
+            .or_else(|| word(memory, frame.registers.sp, slot).ok().and_then(index)),
+    };
+    let cookie = (constant >> 3 & COOKIE_MASK) as u32;
+    Some(ManagedFrame { object, flags: 0, position: position.unwrap_or(NO_POSITION), cookie })
+}
