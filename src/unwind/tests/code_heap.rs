@@ -1,0 +1,285 @@
+//! Heaps of code: their tables, and stacks of HotSpot's interpreter and compiled code.
+
+use traceprof_abi::runtime::word::{FrameWord, ManagedFrame, NO_POSITION, frames};
+use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan, InterpreterLayout};
+use traceprof_abi::unwind::rule::{fp_op, method, op};
+use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
+
+use super::SegmentMemory;
+use crate::unwind::{CodeHeapRef, ExecRange, RemoteUnwinder, StackCopy, TableWriter};
+
+const LOW: u64 = 0x1000_0000;
+const SPAN: HeapSpan = HeapSpan { low: LOW, high: LOW + (1 << 20), shift: 7 };
+const STACK: u64 = 0x7000_0000_0000;
+const LAYOUT: InterpreterLayout = InterpreterLayout {
+    runtime: 2,
+    const_method: 8,
+    bytecodes: 56,
+    code_size: 38,
+    position_slot: -8,
+};
+const BLOCK: u64 = 0x1000;
+
+/// The blocks of the test: what is in each, with all rules.
+const INTERPRETER: u64 = LOW;
+const COMPILED: u64 = LOW + BLOCK;
+const STUB: u64 = LOW + 2 * BLOCK;
+const ENTERED: u64 = LOW + 3 * BLOCK;
+/// Where frames of the compiled code continue that were deoptimized, and the barrier.
+const HANDLER: u64 = COMPILED + 0x80;
+const BARRIER: u64 = STUB + 0x40;
+/// A method, and its constant part with 100 bytes of code.
+const METHOD: u64 = 0x5000_0000;
+const CONSTANT: u64 = 0x5000_1000;
+const CODE_SIZE: u64 = 100;
+
+const fn interpreted(location: u8) -> Rule {
+    Rule { cfa_off: i32::from_le_bytes([0, 0, 0, location]), ..Rule::plain(op::INTERPRETED) }
+}
+
+/// A frame of four words.
+const BODY: Rule = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 32 };
+
+struct Machine {
+    segment: SegmentMemory,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let segment = SegmentMemory::new(1 << 18);
+        let mut writer = TableWriter::new(segment.words());
+        let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+        let barrier = Rule {
+            fp_off: 4,
+            cfa_off: (ENTERED + 0x20 - BARRIER) as i32,
+            ..Rule::plain(op::RETURN_BARRIER)
+        };
+        let deoptimized = Rule { fp_off: 1, ..Rule { op: op::DEOPTIMIZED, ..BODY } };
+        let sender = i32::from_le_bytes([8, 0, 0, method::IN_RBX]);
+        let blocks: [(u64, &[(u32, Rule)]); 4] = [
+            (
+                INTERPRETER,
+                &[
+                    (0, interpreted(method::IN_FRAME)),
+                    (0x40, Rule { cfa_off: sender, ..Rule::plain(op::SENDER_LEAF + 13) }),
+                    (0x50, Rule::from(op::FROM_REGISTERS, method::IN_RBX, [13, 6, 0])),
+                ],
+            ),
+            (COMPILED, &[(0, BODY), (0x7f, deoptimized), (0x80, BODY)]),
+            (STUB, &[(0, BODY), (0x3f, barrier), (0x40, Rule::BAD)]),
+            (ENTERED, &[(0, BODY)]),
+        ];
+        for (start, rows) in blocks {
+            set(&mut writer, heap, start, rows);
+        }
+        writer.publish(&[], &[(STACK, STACK + 4096)]).unwrap();
+        Self { segment }
+    }
+
+    /// Unwinds a stack of these words.
+    fn unwind(&self, pc: u64, fp: u64, words: &[u64]) -> (Vec<FrameWord>, EndReason) {
+        let mut registers = Registers { pc, sp: STACK, fp, gpr: [0; 16] };
+        (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, fp);
+        (registers.gpr[3], registers.gpr[13]) = (METHOD, STACK + 64);
+        registers.gpr[0] = COMPILED + 0x30;
+        let copy: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut read = |avma: u64, into: &mut [u8]| {
+            let word = match avma {
+                _ if avma == METHOD + 8 => CONSTANT,
+                _ if avma == CONSTANT + 32 => CODE_SIZE << 48,
+                _ => return 0,
+            };
+            into.copy_from_slice(&word.to_le_bytes()[..into.len()]);
+            into.len()
+        };
+        let (tables, mut unwinder) = (self.segment.tables(), RemoteUnwinder::default());
+        let copy = StackCopy { avma: STACK, bytes: &copy };
+        let stack = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
+        (frames(&stack.frames).collect(), stack.end)
+    }
+}
+
+fn set(writer: &mut TableWriter<'_>, heap: CodeHeapRef, start: u64, rows: &[(u32, Rule)]) {
+    let code = CodeRows { start, length: 0x100, rows };
+    writer.set_code(heap, &(start..start + BLOCK), &code).unwrap();
+}
+
+fn pc(avma: u64) -> FrameWord {
+    FrameWord::Pc(avma)
+}
+
+fn ret(avma: u64) -> FrameWord {
+    FrameWord::Pc(avma | RETURN_ADDRESS)
+}
+
+fn running(position: u32) -> FrameWord {
+    let cookie = (CONSTANT >> 3) as u32;
+    let frame = ManagedFrame { object: METHOD, flags: 0, position, cookie };
+    FrameWord::InPlace { runtime: LAYOUT.runtime, frame }
+}
+
+/// A frame of the interpreter at these words: its position, eight words below the frame pointer,
+/// then the method, and the caller's stack pointer, frame pointer and pc.
+fn frame(position: u64, sender: u64, fp: u64, pc: u64) -> [u64; 10] {
+    [CONSTANT + 56 + position, 0, 0, 0, 0, METHOD, 0, sender, fp, pc]
+}
+
+const NO_CODE: u64 = 0x9000;
+
+#[test]
+fn frames_of_the_interpreter_are_methods_with_positions() {
+    let machine = Machine::new();
+    // The caller's frame begins two words above the return address.
+    let sender = STACK + 12 * 8;
+    let inner = frame(7, sender, sender + 64, INTERPRETER + 8);
+    let outer = frame(99, sender + 80, 0, NO_CODE);
+    let words = [&inner[..], &[0, 0], &outer].concat();
+    let expected = vec![running(7), running(99), ret(NO_CODE)];
+    assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), (expected, EndReason::NoModule));
+    // Behind the code of the method.
+    let words = frame(CODE_SIZE, STACK + 80, 0, NO_CODE);
+    let expected = vec![running(NO_POSITION), ret(NO_CODE)];
+    assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), (expected, EndReason::NoModule));
+}
+
+#[test]
+fn frames_of_the_interpreter_that_lead_nowhere_end_the_walk() {
+    let machine = Machine::new();
+    let check = |sender: u64, fp: u64| {
+        let words = frame(0, sender, 0, NO_CODE);
+        let (found, end) = machine.unwind(INTERPRETER, fp, &words);
+        assert_eq!((found.len(), end), (1, EndReason::Range), "{sender:x} {fp:x}");
+    };
+    check(STACK + 72, STACK + 64);
+    check(STACK + 81, STACK + 64);
+    check(STACK + 8192, STACK + 64);
+    check(STACK + 80, STACK + 60);
+    check(STACK + 80, STACK - 4096);
+    check(STACK + 80, u64::MAX - 7);
+    check(STACK + 80, 0);
+    // A method that is none leaves the pc.
+    let mut words = frame(0, STACK + 80, 0, NO_CODE);
+    for object in [0, METHOD + 4, 0x6000_0000, u64::MAX - 7] {
+        words[5] = object;
+        let expected = (vec![pc(INTERPRETER), ret(NO_CODE)], EndReason::NoModule);
+        assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), expected);
+    }
+}
+
+#[test]
+fn methods_that_begin_are_known_by_registers() {
+    let machine = Machine::new();
+    // The caller's stack pointer is in r13: STACK + 64.
+    let caller = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, NO_CODE];
+    let mut words = caller;
+    words[1] = COMPILED + 0x30;
+    let expected = vec![running(0), ret(COMPILED + 0x30), ret(NO_CODE)];
+    let found = machine.unwind(INTERPRETER + 0x44, STACK + 256, &words);
+    assert_eq!(found, (expected.clone(), EndReason::NoModule));
+    let found = machine.unwind(INTERPRETER + 0x54, STACK + 256, &caller);
+    assert_eq!(found, (expected, EndReason::NoModule));
+}
+
+#[test]
+fn deoptimized_frames_have_their_original_address() {
+    let machine = Machine::new();
+    let check = |original: u64, shown: u64| {
+        let words = [0, 0, 0, HANDLER, 0, original, 0, NO_CODE];
+        let expected = vec![pc(COMPILED), ret(shown), ret(NO_CODE)];
+        assert_eq!(machine.unwind(COMPILED, 0, &words), (expected, EndReason::NoModule));
+    };
+    check(COMPILED + 0x33, COMPILED + 0x33);
+    check(COMPILED, HANDLER);
+    check(0, HANDLER);
+    check(STUB, HANDLER);
+}
+
+#[test]
+fn thawed_frames_return_to_the_frame_that_entered_the_virtual_thread() {
+    let machine = Machine::new();
+    let check = |between: usize| {
+        let mut words = vec![0, 0, 0, BARRIER];
+        words.extend(vec![0; between]);
+        let fp = STACK + 4096 - 16;
+        words.extend([0, 0, fp, COMPILED + 8, 0, 0, 0, NO_CODE]);
+        let (entered, caller) = (ret(ENTERED + 0x20), ret(COMPILED + 8));
+        let expected = vec![pc(COMPILED), ret(BARRIER), entered, caller, ret(NO_CODE)];
+        assert_eq!(machine.unwind(COMPILED, 0, &words), (expected, EndReason::NoModule));
+    };
+    check(0);
+    check(3);
+    check(20);
+    let (found, end) = machine.unwind(COMPILED, 0, &[[0, 0, 0, BARRIER], [8; 4]].concat());
+    assert_eq!((found.len(), end), (2, EndReason::Unreadable));
+}
+
+#[test]
+fn code_is_replaced_and_removed_while_a_snapshot_is_in_use() {
+    let segment = SegmentMemory::new(1 << 18);
+    let mut writer = TableWriter::new(segment.words());
+    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+    let anonymous = |start, end| ExecRange { start, end, bias: 0, module: None };
+    let around = anonymous(LOW - 4096, SPAN.high + 4096);
+    writer.publish(&[around, anonymous(LOW, LOW + 8192)], &[]).unwrap();
+    let tables = segment.tables();
+    let snapshot = tables.snapshot().unwrap();
+    let heap_at = |avma: u64| snapshot.range(avma).and_then(|range| snapshot.heap(range));
+    let rule = |avma: u64| heap_at(avma).unwrap().table(avma).map(|table| table.rule(avma).cfa_off);
+    let rows = |cfa_off: i32| [(0, Rule { cfa_off, ..BODY })];
+    assert!(heap_at(LOW - 1).is_none() && heap_at(SPAN.high).is_none());
+    assert_eq!(snapshot.range(LOW - 1).map(|range| range.end), Some(LOW));
+    assert_eq!(snapshot.range(SPAN.high).map(|range| range.start), Some(SPAN.high));
+    assert_eq!(rule(LOW), None);
+    set(&mut writer, heap, LOW, &rows(8));
+    set(&mut writer, heap, LOW + BLOCK, &rows(16));
+    assert_eq!([LOW, LOW + BLOCK].map(rule), [Some(8), Some(16)]);
+    // One block takes the place of the end of the first and of the second.
+    set(&mut writer, heap, LOW + BLOCK - 128, &rows(24));
+    assert_eq!([LOW, LOW + BLOCK].map(rule), [None, Some(24)]);
+    assert_eq!(rule(LOW + BLOCK + 0x80), None, "behind its code");
+    writer.remove_code(heap, &(LOW + BLOCK..LOW + BLOCK + 1));
+    assert_eq!(rule(LOW + BLOCK), None);
+    writer.remove_code(heap, &(0..1));
+}
+
+#[test]
+fn tables_of_code_are_reused_only_after_a_grace() {
+    let segment = SegmentMemory::new(1 << 18);
+    let mut writer = TableWriter::new(segment.words());
+    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+    writer.publish(&[], &[]).unwrap();
+    let tables = segment.tables();
+    let snapshot = tables.snapshot().unwrap();
+    let reader = snapshot.heap(snapshot.range(LOW).unwrap()).unwrap();
+    let rows = |cfa_off: i32| [(0, Rule { cfa_off, ..BODY })];
+    set(&mut writer, heap, LOW, &rows(8));
+    let first = reader.table(LOW).unwrap();
+    let used = writer.used();
+    writer.begin_grace();
+    // It was replaced after the grace began.
+    set(&mut writer, heap, LOW, &rows(16));
+    writer.recycle();
+    set(&mut writer, heap, LOW, &rows(24));
+    assert!(writer.used() > used);
+    assert_eq!(first.rule(LOW).cfa_off, 8, "a handler may still read it");
+    for round in 0..50 {
+        writer.begin_grace();
+        writer.recycle();
+        let used = writer.used();
+        set(&mut writer, heap, LOW, &rows(round * 8));
+        assert_eq!(writer.used(), used, "freed tables have room enough");
+        assert_eq!(reader.table(LOW).unwrap().rule(LOW).cfa_off, round * 8);
+    }
+}
+
+#[test]
+fn heaps_that_do_not_fit_are_refused() {
+    let segment = SegmentMemory::new(1 << 12);
+    let mut writer = TableWriter::new(segment.words());
+    let large = HeapSpan { high: LOW + (1 << 32), ..SPAN };
+    assert!(writer.add_code_heap(large, LAYOUT).is_err());
+    assert!(writer.add_code_heap(HeapSpan { high: LOW, ..SPAN }, LAYOUT).is_err());
+    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+    let code = CodeRows { start: LOW, length: 1, rows: &[] };
+    assert!(writer.set_code(heap, &(LOW..LOW + 1), &code).is_err(), "no room for a page");
+}
