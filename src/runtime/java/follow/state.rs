@@ -1,0 +1,354 @@
+//! What is known of the registers and the stack before an instruction.
+//!
+//! All is relative to the CFA, which by definition is the address above the return address. Where
+//! two paths with different stack pointers meet, or the stack pointer was aligned, its distance to
+//! the CFA is unknown. Then a second base begins there. Slots that both paths have at the same
+//! distance from the stack pointer stay known: among them may be one in which the code saved an
+//! address of the stack.
+
+/// DWARF numbers of registers.
+pub(super) const RBX: usize = 3;
+pub(super) const RBP: usize = 6;
+pub(super) const RSP: usize = 7;
+pub(super) const R13: usize = 13;
+/// Number of registers.
+pub(super) const REGISTERS: usize = 16;
+/// Most slots that are remembered. Further ones are forgotten, which loses rules and makes none
+/// wrong.
+const SLOTS_MAX: usize = 12;
+/// Largest distance from the CFA that is followed.
+const DISTANCE_MAX: i32 = 1 << 24;
+
+/// What a register or a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value {
+    Unknown,
+    /// The CFA plus a number of bytes.
+    Cfa(i32),
+    /// The second base plus a number of bytes.
+    Second(i32),
+    CallerFp,
+    ReturnAddress,
+    /// The stack pointer of the interpreter's caller.
+    Sender,
+    /// The method that the interpreter runs.
+    Method,
+}
+
+/// From where a slot is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Base {
+    Cfa,
+    Second,
+}
+
+/// Eight bytes of the stack.
+pub(super) type Slot = (Base, i32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    registers: [Value; REGISTERS],
+    slots: [(Slot, Value); SLOTS_MAX],
+    used: usize,
+}
+
+const NO_SLOT: (Slot, Value) = ((Base::Cfa, 0), Value::Unknown);
+
+impl State {
+    /// Nothing is known.
+    const LOST: Self =
+        Self { registers: [Value::Unknown; REGISTERS], slots: [NO_SLOT; SLOTS_MAX], used: 0 };
+
+    /// The first instruction of a function: it was just called.
+    pub(super) fn called() -> Self {
+        let mut state = Self::LOST;
+        state.registers[RSP] = Value::Cfa(-8);
+        state.registers[RBP] = Value::CallerFp;
+        state.store((Base::Cfa, -8), Value::ReturnAddress);
+        state
+    }
+
+    /// A frame of this size, with the caller's frame pointer below the return address.
+    pub(super) fn body(bytes: i32) -> Self {
+        let mut state = Self::called();
+        state.registers[RBP] = Value::Unknown;
+        state.registers[RSP] = Value::Cfa(-bytes);
+        if bytes >= 16 {
+            state.store((Base::Cfa, -16), Value::CallerFp);
+        }
+        state
+    }
+
+    /// The entry of a method of the interpreter.
+    pub(super) fn method_entry() -> Self {
+        let mut state = Self::called();
+        state.registers[R13] = Value::Sender;
+        state.registers[RBX] = Value::Method;
+        state
+    }
+
+    /// A complete frame of the interpreter.
+    pub(super) fn interpreted() -> Self {
+        let mut state = Self::framed();
+        state.store((Base::Cfa, -24), Value::Sender);
+        state.store((Base::Cfa, -40), Value::Method);
+        state
+    }
+
+    /// Code to which a function jumps with its complete frame, to which the frame pointer points.
+    pub(super) fn framed() -> Self {
+        let mut state = Self::called();
+        state.registers[RSP] = Value::Second(0);
+        state.registers[RBP] = Value::Cfa(-16);
+        state.store((Base::Cfa, -16), Value::CallerFp);
+        state
+    }
+
+    /// Code to which a function jumps that has removed its frame and has put the return address
+    /// into a register.
+    pub(super) fn returned(register: usize) -> Self {
+        let mut state = Self::LOST;
+        state.registers[RSP] = Value::Cfa(0);
+        state.registers[RBP] = Value::CallerFp;
+        state.registers[register] = Value::ReturnAddress;
+        state
+    }
+
+    pub(super) fn register(&self, number: usize) -> Value {
+        self.registers[number]
+    }
+
+    /// Returns the number of the first register that holds a value.
+    pub(super) fn holder(&self, value: Value) -> Option<usize> {
+        self.registers.iter().position(|it| *it == value)
+    }
+
+    pub(super) fn registers(&self) -> impl Iterator<Item = (usize, Value)> {
+        self.registers.into_iter().enumerate()
+    }
+
+    /// Returns the slots with a known value.
+    pub(super) fn slots(&self) -> &[(Slot, Value)] {
+        &self.slots[..self.used]
+    }
+
+    pub(super) fn slot(&self, slot: Slot) -> Value {
+        let found = self.slots().iter().find(|(it, _)| *it == slot);
+        found.map_or(Value::Unknown, |(_, value)| *value)
+    }
+
+    /// Returns the first slot that holds a value.
+    pub(super) fn slot_of(&self, value: Value) -> Option<Slot> {
+        self.slots().iter().find(|(_, it)| *it == value).map(|(slot, _)| *slot)
+    }
+
+    /// Sets a register.
+    pub(super) fn set(&mut self, number: usize, value: Value) {
+        match number {
+            RSP => self.set_sp(value),
+            _ => self.registers[number] = value,
+        }
+    }
+
+    /// Sets the stack pointer. What is below it is no longer known. A value that is not known
+    /// begins a second base, unless a register still has an address of the present one.
+    pub(super) fn set_sp(&mut self, value: Value) {
+        let value = match value {
+            Value::Cfa(at) | Value::Second(at) if at.abs() > DISTANCE_MAX => Value::Unknown,
+            Value::Cfa(_) | Value::Second(_) | Value::Sender => value,
+            _ => Value::Unknown,
+        };
+        self.registers[RSP] = value;
+        self.retain(|(base, offset), _| match (base, value) {
+            (Base::Cfa, Value::Cfa(sp)) | (Base::Second, Value::Second(sp)) => offset >= sp,
+            _ => true,
+        });
+        if value == Value::Unknown {
+            let is_used = self.registers.iter().any(|it| matches!(it, Value::Second(_)));
+            if !is_used {
+                self.retain(|(base, _), _| base == Base::Cfa);
+                self.registers[RSP] = Value::Second(0);
+            }
+        }
+    }
+
+    /// Moves the stack pointer by a number of bytes.
+    pub(super) fn move_sp(&mut self, bytes: i32) {
+        self.set_sp(match self.registers[RSP] {
+            Value::Cfa(at) => Value::Cfa(at.saturating_add(bytes)),
+            Value::Second(at) => Value::Second(at.saturating_add(bytes)),
+            _ => Value::Unknown,
+        });
+    }
+
+    /// Returns the slot at a distance from a register, if that register points to the stack.
+    pub(super) fn slot_at(&self, register: usize, distance: i32) -> Option<Slot> {
+        match self.registers[register] {
+            Value::Cfa(at) => Some((Base::Cfa, at.checked_add(distance)?)),
+            Value::Second(at) => Some((Base::Second, at.checked_add(distance)?)),
+            _ => None,
+        }
+    }
+
+    /// Returns the distance of a slot from the stack pointer.
+    pub(super) fn from_sp(&self, (base, offset): Slot) -> Option<i32> {
+        match (base, self.registers[RSP]) {
+            (Base::Cfa, Value::Cfa(sp)) | (Base::Second, Value::Second(sp)) => {
+                offset.checked_sub(sp)
+            }
+            _ => None,
+        }
+    }
+
+    /// Pushes a value. A return address that is pushed where the CFA is not known is at a new CFA.
+    pub(super) fn push(&mut self, value: Value) {
+        self.move_sp(-8);
+        let is_far = !matches!(self.registers[RSP], Value::Cfa(_));
+        if value == Value::ReturnAddress && is_far {
+            return self.begin_frame(-8);
+        }
+        if let Some(slot) = self.slot_at(RSP, 0) {
+            self.store(slot, value);
+        }
+    }
+
+    /// Pops a value.
+    pub(super) fn pop(&mut self) -> Value {
+        let value = self.slot_at(RSP, 0).map_or(Value::Unknown, |slot| self.slot(slot));
+        self.move_sp(8);
+        value
+    }
+
+    /// Defines the CFA by the stack pointer, which is at this distance from it.
+    pub(super) fn begin_frame(&mut self, sp: i32) {
+        for value in &mut self.registers {
+            if matches!(value, Value::Cfa(_) | Value::Second(_)) {
+                *value = Value::Unknown;
+            }
+        }
+        self.retain(|_, _| false);
+        self.registers[RSP] = Value::Cfa(sp);
+        self.store((Base::Cfa, -8), Value::ReturnAddress);
+    }
+
+    /// Forgets the slots that a store of a number of bytes overwrites.
+    pub(super) fn overwrite(&mut self, (base, start): Slot, bytes: i32) {
+        let end = start.saturating_add(bytes);
+        self.retain(|(other, offset), _| {
+            base != other || offset >= end || offset.saturating_add(8) <= start
+        });
+    }
+
+    /// Stores eight bytes. What replaces the return address is one.
+    pub(super) fn store(&mut self, slot: Slot, value: Value) {
+        let is_return = slot == (Base::Cfa, -8) && self.slot(slot) == Value::ReturnAddress;
+        let value = if is_return { Value::ReturnAddress } else { value };
+        self.overwrite(slot, 8);
+        if value == Value::Unknown || self.used == SLOTS_MAX {
+            return;
+        }
+        let at = self.slots().partition_point(|(other, _)| *other < slot);
+        self.slots.copy_within(at..self.used, at + 1);
+        self.slots[at] = (slot, value);
+        self.used += 1;
+    }
+
+    fn retain(&mut self, keep: impl Fn(Slot, Value) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.used {
+            let (slot, value) = self.slots[at];
+            if keep(slot, value) {
+                self.slots[kept] = (slot, value);
+                kept += 1;
+            }
+        }
+        self.slots[kept..self.used].fill(NO_SLOT);
+        self.used = kept;
+    }
+
+    /// Returns the same state with the second base at the stack pointer, or at another register
+    /// that has an address of it: two states are compared in this form.
+    pub(super) fn normal(mut self) -> Self {
+        let second = |value: &Value| match value {
+            Value::Second(at) => Some(*at),
+            _ => None,
+        };
+        let sp = second(&self.registers[RSP]);
+        let Some(by) = sp.or_else(|| self.registers.iter().find_map(second)) else { return self };
+        for value in &mut self.registers {
+            if let Value::Second(at) = value {
+                *at -= by;
+            }
+        }
+        let used = self.used;
+        for ((base, offset), value) in &mut self.slots[..used] {
+            if *base == Base::Second {
+                *offset -= by;
+            }
+            if let Value::Second(at) = value {
+                *at -= by;
+            }
+        }
+        self
+    }
+
+    /// Returns the same state with the second base at the stack pointer. What had a place relative
+    /// to the CFA and the stack pointer has one relative to the latter.
+    fn from_second(&self) -> Self {
+        let Value::Cfa(sp) = self.registers[RSP] else { return self.normal() };
+        let convert = |value: Value| match value {
+            Value::Cfa(at) => Value::Second(at - sp),
+            _ => value,
+        };
+        let mut state = *self;
+        state.registers = state.registers.map(convert);
+        state.retain(|_, _| false);
+        for ((base, offset), value) in self.slots() {
+            if *base == Base::Cfa {
+                state.store((Base::Second, offset - sp), *value);
+            }
+        }
+        state
+    }
+
+    /// Returns what is known on both of two paths.
+    pub(super) fn meet(&self, other: &Self) -> Self {
+        let (one, other) = (self.normal(), other.normal());
+        if one.registers[RSP] == other.registers[RSP] {
+            return one.common(&other);
+        }
+        let mut both = one.from_second().common(&other.from_second());
+        // What is known relative to the CFA stays so.
+        let by_cfa = one.common(&other);
+        for (value, known) in both.registers.iter_mut().zip(by_cfa.registers) {
+            if known != Value::Unknown {
+                *value = known;
+            }
+        }
+        for (slot, value) in by_cfa.slots() {
+            if slot.0 == Base::Cfa {
+                both.store(*slot, *value);
+            }
+        }
+        if both.registers[RSP] == Value::Unknown {
+            both.set_sp(Value::Unknown);
+        }
+        both.normal()
+    }
+
+    fn common(&self, other: &Self) -> Self {
+        let mut both = *self;
+        for (value, other) in both.registers.iter_mut().zip(other.registers) {
+            if *value != other {
+                *value = Value::Unknown;
+            }
+        }
+        both.retain(|slot, value| other.slot(slot) == value);
+        both
+    }
+
+    /// Whether two states agree about the stack pointer.
+    pub(super) fn is_at(&self, other: &Self) -> bool {
+        self.registers[RSP] == other.registers[RSP]
+    }
+}
