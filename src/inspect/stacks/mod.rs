@@ -8,6 +8,8 @@
 mod activity;
 mod frame_names;
 mod java;
+#[cfg(test)]
+mod java_tests;
 mod managed;
 mod named_frame;
 

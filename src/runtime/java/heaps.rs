@@ -27,7 +27,7 @@ pub(super) struct CodeHeap {
     /// The part that may ever hold code.
     pub(super) reserved: Range<u64>,
     segment_map: u64,
-    shift: u32,
+    pub(super) shift: u32,
 }
 
 /// Reads the heaps. `None` if the machine has none yet.
@@ -61,6 +61,23 @@ fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHea
 }
 
 impl CodeHeap {
+    /// Returns the start and the end of each block, used or not. The map may change meanwhile.
+    pub(super) fn blocks(&self, pages: &TargetPages<'_>) -> Vec<(u64, u64)> {
+        let segments = (self.committed.end - self.committed.start) >> self.shift;
+        let avma = |segment: usize| self.committed.start + ((segment as u64) << self.shift);
+        let map = pages.bytes(self.segment_map, segments as usize).unwrap_or_default();
+        let mut blocks = Vec::new();
+        let mut start = None;
+        for (segment, back) in map.iter().enumerate() {
+            if matches!(*back, FREE | 0) {
+                blocks.extend(start.take().map(|start| (avma(start), avma(segment))));
+                start = (*back == 0).then_some(segment);
+            }
+        }
+        blocks.extend(start.map(|start| (avma(start), avma(map.len()))));
+        blocks
+    }
+
     /// Returns the used block that contains an address: where its contents start, and where it
     /// ends.
     pub(super) fn block_at(

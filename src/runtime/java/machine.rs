@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::blob::CodeBlob;
+use super::code_layout::CodeLayout;
 use super::compiled::CompiledCode;
 use super::exports::JavaExports;
 use super::heaps::code_heaps;
@@ -30,7 +31,8 @@ pub struct JavaMachine {
     pub label: String,
     /// The addresses (AVMAs) that its code may have: one range for each heap.
     pub code: Vec<Range<u64>>,
-    layout: MachineLayout,
+    pub(super) layout: MachineLayout,
+    pub(super) entries: CodeLayout,
     format: NumberFormat,
     objects: ObjectShape,
     thread_fields: KnownThreadFields,
@@ -63,6 +65,7 @@ impl JavaExports {
         let missing =
             |Missing(what): Missing| self.refused(&version, &format!("does not describe {what}"));
         let layout = MachineLayout::of(&tables, version.major).map_err(missing)?;
+        let entries = CodeLayout::of(&tables, &layout.method, version.major).map_err(missing)?;
         let Some(options) = options(&tables, &pages) else {
             return Err(self.refused(&version, "does not describe its options"));
         };
@@ -71,6 +74,7 @@ impl JavaExports {
         Ok(Some(JavaMachine {
             code: heaps.into_iter().map(|heap| heap.reserved).collect(),
             layout,
+            entries,
             format: if version.major > 17 { NumberFormat::NotZero } else { NumberFormat::Any },
             objects,
             thread_fields: KnownThreadFields::new(),

@@ -5,13 +5,16 @@
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
 //! address, `compiled` the methods in it, and `method` their names and lines. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile.
+//! compile. `code_scan` finds new code, and `follow` makes its unwind rules.
 
 mod blob;
 mod class_name;
+mod code_layout;
+mod code_scan;
 mod compiled;
 mod compiling;
 mod exports;
+mod follow;
 mod heaps;
 mod layout;
 mod lines;
@@ -22,13 +25,14 @@ mod objects;
 mod pages;
 mod tables;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread_fields;
 mod thread_finder;
 mod threads;
 mod waits;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
+pub use code_scan::{CodeChanges, CodeScan, ScanDepth, ScannedCode};
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::JavaExports;
 pub use machine::{JavaMachine, JavaReader};

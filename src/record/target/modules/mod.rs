@@ -140,6 +140,12 @@ impl<'a> Modules<'a> {
         }
     }
 
+    /// Returns the writer of the tables, for code that no module has.
+    #[cfg(test)]
+    pub(crate) fn tables(&mut self) -> &mut TableWriter<'a> {
+        &mut self.tables
+    }
+
     /// Enables the fetching of missing debug files from servers.
     pub(crate) fn fetch_debug_files(&mut self) {
         self.debug_files = debug_files(self.pid, true);

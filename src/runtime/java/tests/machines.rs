@@ -16,7 +16,7 @@ const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
 
 /// Returns the machines that are here, with their versions. Says loudly which ones are not, and
 /// fails where nothing may be skipped.
-pub(super) fn machines() -> Vec<(u8, PathBuf)> {
+pub(crate) fn machines() -> Vec<(u8, PathBuf)> {
     let launchers = |version: u8| {
         let unpacked = Path::new(TOOLS).join("java").join(version.to_string());
         let system = format!("/usr/lib/jvm/java-{version}-openjdk-amd64/bin/java");
@@ -37,15 +37,16 @@ pub(super) fn machines() -> Vec<(u8, PathBuf)> {
     found
 }
 
-/// Returns the directory with the classes of `Machine.java`, which are compiled once.
+/// Returns the directory with the classes of the programs, which are compiled once.
 fn classes() -> &'static Path {
     static CLASSES: OnceLock<TempDir> = OnceLock::new();
     let compiled = CLASSES.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/Machine.java");
+        let source = |name| format!("{}/tests/targets/{name}.java", env!("CARGO_MANIFEST_DIR"));
         let mut javac = Command::new("javac");
         javac.args(["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn", "-d"]);
-        let output = javac.arg(folder.path()).arg(source).output().unwrap();
+        javac.arg(folder.path()).args(["Machine", "JavaMix"].map(source));
+        let output = javac.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         folder
     });
@@ -53,7 +54,7 @@ fn classes() -> &'static Path {
 }
 
 /// A program that runs until it is dropped.
-pub(super) struct JavaProgram {
+pub(crate) struct JavaProgram {
     child: Child,
     folder: TempDir,
 }
@@ -62,10 +63,16 @@ impl JavaProgram {
     /// Starts `Machine.java` with these options of the machine, and waits until it holds still. It
     /// works for some time before.
     pub(super) fn start(launcher: &Path, options: &[&str], work_ms: u32) -> Self {
+        let options = [&["-Xmx64m"], options].concat();
+        Self::run(launcher, &options, &["Machine", &work_ms.to_string()])
+    }
+
+    /// Starts a program, given by its class and its arguments, with these options of the machine,
+    /// and waits until it is ready.
+    pub(crate) fn run(launcher: &Path, options: &[&str], program: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(launcher);
-        command.arg("-cp").arg(classes()).arg("-Xmx64m").args(options).current_dir(folder.path());
-        command.args(["Machine", &work_ms.to_string()]);
+        command.arg("-cp").arg(classes()).args(options).args(program).current_dir(folder.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -73,11 +80,11 @@ impl JavaProgram {
         Self { child, folder }
     }
 
-    pub(super) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    pub(super) fn memory(&self) -> ProcessMemory {
+    pub(crate) fn memory(&self) -> ProcessMemory {
         ProcessMemory::of(self.pid())
     }
 
@@ -95,7 +102,7 @@ impl JavaProgram {
     }
 
     /// Returns the machine, and its file with the load bias.
-    pub(super) fn machine(&self) -> (JavaMachine, JavaExports, u64) {
+    pub(crate) fn machine(&self) -> (JavaMachine, JavaExports, u64) {
         let (exports, bias) = in_process(self.pid()).unwrap();
         let machine = exports.locate(bias, &self.memory()).unwrap().unwrap();
         (machine, exports, bias)
