@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use traceprof_abi::unwind::code_heap::{
     CodeHeap, CodeRows, HeapSpan, InterpreterLayout, PAGE_SEGMENTS,
@@ -69,6 +70,7 @@ impl TableWriter<'_> {
         let wanted = span.bytes().unwrap_or(u64::MAX);
         let offset = self.allocate(wanted)?;
         let full = TablesFull { wanted, left: 0 };
+        self.clear(offset, wanted);
         let heap = CodeHeap::create(self.words, offset, span, interpreter).ok_or(full)?;
         self.code.heaps.push(PlacedHeap { offset, heap, code: BTreeMap::new() });
         Ok(CodeHeapRef(self.code.heaps.len() - 1))
@@ -86,6 +88,7 @@ impl TableWriter<'_> {
         let Some(segments) = placed.span().segments(block) else { return Ok(()) };
         for page in placed.missing_pages(segments.clone()).collect::<Vec<_>>() {
             let offset = self.allocate(PAGE_SEGMENTS as u64 * 8)?;
+            self.clear(offset, PAGE_SEGMENTS as u64 * 8);
             placed.publish_page(page, offset);
         }
         let area = self.table_area(code.bytes())?;
@@ -105,10 +108,26 @@ impl TableWriter<'_> {
         }
     }
 
+    /// Removes all heaps of code. Handlers see it with the next snapshot.
+    pub fn remove_code_heaps(&mut self) {
+        let areas = self.code.heaps.drain(..).flat_map(|heap| heap.code.into_values());
+        self.code.retired.extend(areas.map(|code| code.area));
+    }
+
     /// Begins the grace after which [`Self::recycle`] frees the tables of code that are replaced by
     /// now. The caller waits until no handler runs that started before.
     pub fn begin_grace(&mut self) {
         self.code.waiting.append(&mut self.code.retired);
+    }
+
+    /// Writes zeros where zeros are: a handler's first read of memory that is not present yet would
+    /// allocate it.
+    fn clear(&self, offset: u64, bytes: u64) {
+        let words = self.words.iter().skip((offset / 8) as usize);
+        for word in words.take((bytes / 8) as usize) {
+            // Relaxed: published with the heap, or with the page.
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     fn table_area(&mut self, bytes: u64) -> Result<TableArea, TablesFull> {

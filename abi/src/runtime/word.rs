@@ -7,8 +7,7 @@
 //! |---|---|---|
 //! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
 //! | frame | [`ENTRY`], [`FOREIGN`], [`EMPTY`], [`UNPROVEN`] | address of the code object |
-//!
-//! | frame in place | number of the runtime's block | address of the code object |
+//! | frame in place | number of the runtime's block, or [`JAVA`] | address of the code object |
 //!
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
 //! with any value: the position in the code << 32, and the cookie. A frame in place is among the
@@ -36,6 +35,10 @@ pub const FOREIGN: u8 = 2;
 pub const EMPTY: u8 = 4;
 /// The flag of a frame that may be another thread's.
 pub const UNPROVEN: u8 = 8;
+
+/// What frames in place have for the number of a runtime's block if they are those of the Java
+/// machine, of which a process has one at most. It has no block.
+pub const JAVA: u8 = u8::MAX;
 
 /// Number of words of a frame.
 pub const FRAME_WORDS: usize = 2;
@@ -214,6 +217,38 @@ pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
     })
 }
 
+/// Returns the program counters before the sections, leaf first, each with its index among the
+/// words.
+pub fn pcs(words: &[u64]) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = 0usize;
+    frames(words).filter_map(move |frame| {
+        let here = at;
+        match frame {
+            FrameWord::Pc(pc) => {
+                at = at.wrapping_add(1);
+                Some((here, pc))
+            }
+            FrameWord::InPlace { .. } => {
+                at = at.wrapping_add(FRAME_WORDS);
+                None
+            }
+        }
+    })
+}
+
+/// Returns the words without the first half of a frame in place whose other half was cut off.
+pub fn whole_frames(words: &[u64]) -> &[u64] {
+    let mut rest = words;
+    let mut whole = 0usize;
+    while let Some(word) = rest.first() {
+        let len = if is_in_place(*word) { FRAME_WORDS } else { 1 };
+        let Some(after) = rest.get(len..) else { break };
+        rest = after;
+        whole = whole.wrapping_add(len);
+    }
+    words.get(..whole).unwrap_or(words)
+}
+
 /// Returns the sections of the words of a stack, up to the first word that begins no section.
 pub fn sections(words: &[u64]) -> impl Iterator<Item = Section<'_>> {
     let (_, mut rest) = split(words);
@@ -286,6 +321,10 @@ mod tests {
         // A pair that was cut off is no frame.
         assert_eq!(frames(&words[..3]).collect::<Vec<_>>(), expected[..2]);
         assert_eq!(split(&words[..3]).0, &words[..3]);
+        let ends = [1, 2, 3, 4, 5].map(|end| whole_frames(&words[..end]).len());
+        assert_eq!(ends, [1, 2, 2, 4, 5]);
+        let expected = [(0, 0x5000), (1, 0x6000 | RETURN_ADDRESS), (4, 0x7000 | RETURN_ADDRESS)];
+        assert_eq!(pcs(&words).collect::<Vec<_>>(), expected);
     }
 
     #[test]

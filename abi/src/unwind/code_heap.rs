@@ -29,6 +29,16 @@ const TABLE_WORDS: usize = 2;
 /// Most binary digits of a segment's size.
 const SHIFT_MAX: u32 = 16;
 
+/// Mask of a cookie. With all bits and no position, a word would look like one that was never
+/// written.
+const COOKIE_MASK: u64 = 0x7fff_ffff;
+
+/// Returns the cookie of a method of HotSpot, given by the address of its constant part: another
+/// method at the same address has another one.
+pub fn method_cookie(constant: u64) -> u32 {
+    (constant >> 3 & COOKIE_MASK) as u32
+}
+
 /// Where HotSpot's interpreter keeps what a handler reads of a frame. The offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InterpreterLayout {
@@ -376,7 +386,7 @@ mod tests {
             heap.publish(0..4, 5000);
             for _ in 0..next() % 8 {
                 let at = [next() % 700, next() % 8, 80 + next() % 4, 625 + next() % 8];
-                let value = [next() % 6000, next(), SPAN.low, next() % 64 << 32 | 0xffff];
+                let value = [next() % 6000, next(), SPAN.low, ((next() % 64) << 32) | 0xffff];
                 words[at[(next() % 4) as usize] as usize]
                     .store(value[(next() % 4) as usize], Ordering::Relaxed);
             }

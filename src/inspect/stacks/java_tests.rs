@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::runtime::word::{FrameWord, frames};
-use traceprof_abi::unwind::code_heap::CodeRows;
 use traceprof_abi::unwind::rule::{method, op};
 use traceprof_abi::unwind::{RETURN_ADDRESS, Rule};
 
 use super::*;
 use crate::proc::ProcessMemory;
 use crate::runtime::java::tests::machines::{JavaProgram, machines};
-use crate::runtime::java::{BlobKind, CodeBlob, CodeScan, JavaMachine, ScanDepth};
-use crate::unwind::CodeHeapRef;
+use crate::runtime::java::{BlobKind, CodeBlob, JavaMachine};
 
 /// How long each machine is watched.
 const WATCH: Duration = Duration::from_secs(12);
@@ -26,15 +24,11 @@ const CHAIN_MAX: usize = 4096;
 struct WatchedMachine {
     process: InspectedProcess,
     machine: JavaMachine,
-    heaps: Vec<(Range, CodeHeapRef)>,
-    scan: CodeScan,
     memory: ProcessMemory,
     start_time: u64,
     mappings: Vec<Mapping>,
     counts: Counts,
 }
-
-type Range = std::ops::Range<u64>;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -49,9 +43,6 @@ struct Counts {
     /// Ends of stacks without a root, and the last frames of these.
     ends: BTreeMap<String, usize>,
     differences: Vec<String>,
-    instructions: usize,
-    unknown: usize,
-    cut: usize,
 }
 
 impl WatchedMachine {
@@ -59,44 +50,14 @@ impl WatchedMachine {
         let (pid, memory) = (program.pid(), program.memory());
         let (machine, ..) = program.machine();
         let mappings = proc::mappings(pid).unwrap();
-        let tables = SharedMemory::create(Use::Tables, layout::TABLES_LEN).unwrap();
-        let mut modules = Modules::new(pid, TableWriter::new(tables.words()), 0..0);
-        let interpreter = machine.interpreter_layout(1);
-        let mut heaps = Vec::new();
-        for span in machine.heap_spans(&memory) {
-            let heap = modules.tables().add_code_heap(span, interpreter).unwrap();
-            heaps.push((span.low..span.high, heap));
-        }
-        modules.refresh(&mappings).unwrap();
         Self {
-            process: InspectedProcess { pid, modules, tables },
+            process: InspectedProcess::open(pid, &mappings).unwrap(),
             machine,
-            heaps,
-            scan: CodeScan::default(),
             memory,
             start_time: proc::start_time(pid).unwrap(),
             mappings,
             counts: Counts::default(),
         }
-    }
-
-    /// Publishes the code that is new.
-    fn follow(&mut self) {
-        let changes = self.scan.scan(&self.machine, &self.memory, ScanDepth::Blocks);
-        let tables = self.process.modules.tables();
-        let heap = |at: u64| self.heaps.iter().find(|(span, _)| span.contains(&at)).unwrap().1;
-        for block in &changes.removed {
-            tables.remove_code(heap(block.start), block);
-        }
-        for code in &changes.added {
-            let rows = CodeRows { start: code.start, length: code.length, rows: &code.rows };
-            tables.set_code(heap(code.block.start), &code.block, &rows).unwrap();
-        }
-        tables.begin_grace();
-        tables.recycle();
-        self.counts.instructions += changes.instructions;
-        self.counts.unknown += changes.unknown;
-        self.counts.cut += changes.cut;
     }
 
     fn watch(&mut self) {
@@ -106,7 +67,6 @@ impl WatchedMachine {
             let pid = self.process.pid;
             let captures = inject::capture(pid, self.start_time, &self.mappings, |_| ()).unwrap();
             // Code is not freed at once, so what a thread ran at its stop is there.
-            self.follow();
             self.process.follow();
             for Capture { tid, outcome, .. } in captures.threads {
                 if let Ok(stopped) = outcome {
@@ -245,7 +205,6 @@ fn stacks_of_java_are_those_of_the_frame_pointers() {
         assert!(*compared >= 5, "Java {version}: too few were compared: {counts:#?}");
         // Where a method was just entered, the frame pointer may be its caller's.
         assert!(compared - equal <= 1 + compared / 200, "Java {version}: {differences:#?}");
-        assert_eq!(counts.cut, 0);
     }
 }
 

@@ -237,6 +237,11 @@ impl<'a> Namer<'a> {
         self.functions.takes_lost()
     }
 
+    /// Returns whether the target has replaced code that was known, since the last call.
+    pub(crate) fn takes_replaced_code(&mut self) -> bool {
+        self.java.takes_replaced()
+    }
+
     /// Corrects samples that were taken between a mapping and its discovery.
     pub(crate) fn correct(&mut self, batch: &mut Batch, store: &Store) {
         self.changes.correct(batch, &self.addresses, || store.collector.take_instance());

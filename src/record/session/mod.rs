@@ -220,11 +220,15 @@ impl<'a> Session<'a> {
                 let began = Instant::now();
                 self.rotate();
                 self.times.rotation.spend(began.elapsed());
+                if self.namer.takes_replaced_code() {
+                    self.attached.modules().distrust_code();
+                }
                 if self.namer.takes_lost_functions() {
                     // Functions of this program die young. The next ones are read sooner.
                     self.times.hasten_rotation();
                 }
             }
+            self.attached.modules().follow_code(false);
             self.namer.add_reports(self.store.threads.mapped());
             if self.namer.is_reading_due() && !self.read_mappings() {
                 return SessionEnd::Executed;

@@ -125,7 +125,11 @@ impl Session<'_> {
             // Some code has no unwind table yet: the target loaded a library.
             self.namer.hasten();
         }
-        if !batch.slices.has_unknown_code(&batch.samples) || self.has_current_mappings() {
+        let has_unknown = batch.slices.has_unknown_code(&batch.samples);
+        if has_unknown {
+            self.attached.modules().follow_code(true);
+        }
+        if !has_unknown || self.has_current_mappings() {
             self.store.unwind_outside(batch, &self.attached);
         }
         self.store.attribute(batch);

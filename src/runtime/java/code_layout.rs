@@ -28,6 +28,8 @@ pub(super) struct CodeLayout {
     /// Offset of the original return address from the stack pointer of a deoptimized frame.
     pub(super) original_pc: Field,
     queue: QueueLayout,
+    /// Where the address is to which methods return that native code has called.
+    pub(super) call_return: u64,
     /// Where pointers to entries of stubs are.
     stub_entries: Vec<u64>,
 }
@@ -77,6 +79,7 @@ impl CodeLayout {
                 size: tables.field(&["InterpreterCodelet::_size"])?,
                 description: tables.field(&["InterpreterCodelet::_description"])?,
             },
+            call_return: tables.address(&["StubRoutines::_call_stub_return_address"])?,
             stub_entries: tables
                 .addresses("StubRoutines::")
                 // Neither is called.

@@ -20,6 +20,7 @@ use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow}
 use super::heaps::{CodeHeap, code_heaps};
 use super::machine::JavaMachine;
 use super::pages::TargetPages;
+use super::segment_map::SegmentMap;
 use crate::runtime::memory::TargetMemory;
 
 /// Longest code of a blob in bytes.
@@ -52,10 +53,12 @@ pub struct ScannedCode {
 /// What changed since the last scan.
 #[derive(Debug, Default)]
 pub struct CodeChanges {
-    /// Blocks that are free now, or have other code.
+    /// Blocks that are not there any more, or have no code.
     pub removed: Vec<Range<u64>>,
     /// New code.
     pub added: Vec<ScannedCode>,
+    /// Whether anything is new, or was not settled yet.
+    pub has_news: bool,
     /// Number of followed instructions, and of those without a rule.
     pub instructions: usize,
     /// Number of these without a rule.
@@ -78,6 +81,8 @@ pub enum ScanDepth {
 pub struct CodeScan {
     /// The blocks by their starts.
     known: BTreeMap<u64, KnownBlock>,
+    /// The maps of the last scan.
+    maps: Vec<SegmentMap>,
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
     entered: BTreeMap<[u8; 4], EnteredThread>,
@@ -157,45 +162,68 @@ impl CodeScan {
         let mut changes = CodeChanges::default();
         let layout = &machine.layout.heaps;
         let Some(heaps) = code_heaps(layout, &pages) else { return changes };
-        let mut found = BTreeMap::new();
-        for heap in &heaps {
-            found.extend(heap.blocks(&pages));
-        }
+        let maps = heaps.iter().map(|heap| SegmentMap::read(heap, &pages));
+        // A process that ends has no maps any more. What was known stays.
+        let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
+        let mut wanted = self.update(&maps, &mut changes);
+        self.maps = maps;
+        let is_open = |known: &KnownBlock| known.blob.is_some() && known.same < SAME_SCANS;
+        // A machine may use a free block again without a change of the map.
+        let is_wanted = |known: &KnownBlock| match depth {
+            ScanDepth::Maps => is_open(known) || known.blob.is_none(),
+            ScanDepth::Blocks => true,
+        };
+        changes.has_news = !wanted.is_empty() || self.known.values().any(is_open);
+        let known = self.known.iter().filter(|(_, known)| is_wanted(known));
+        wanted.extend(known.map(|(start, known)| (*start, known.end)));
         let entered = self.entered.len();
-        self.known.retain(|start, known| {
-            let is_there = found.get(start) == Some(&known.end);
-            if !is_there {
-                changes.removed.push(*start..known.end);
-            }
-            is_there
-        });
-        for (start, end) in found {
+        for (start, end) in wanted {
             let block = start..end;
             let known = self.known.get(&start);
-            let is_settled = known.is_some_and(|it| it.same >= SAME_SCANS);
-            if is_settled && depth == ScanDepth::Maps {
-                continue;
-            }
+            let is_settled = known.is_some_and(|it| it.same >= SAME_SCANS || it.blob.is_none());
             let blob = heap_contents(&heaps, &block, machine, &pages);
             let is_same = known.is_some_and(|it| it.blob == blob);
             if is_settled && is_same {
                 continue;
             }
-            self.follow(machine, &pages, block, blob, &mut changes);
+            self.follow((machine, &pages), block, blob, &mut changes);
         }
         if self.entered.len() != entered {
             // The functions to which thawed frames return are followed again by the next scan.
             let stubs = self.known.values_mut().filter(|it| it.has_barriers());
             stubs.for_each(|known| known.same = 0);
         }
+        changes.has_news |= !changes.removed.is_empty() || !changes.added.is_empty();
         changes
+    }
+
+    /// Forgets blocks that are not in the maps any more, and returns new ones.
+    fn update(&mut self, maps: &[SegmentMap], changes: &mut CodeChanges) -> BTreeMap<u64, u64> {
+        let mut new = BTreeMap::new();
+        for (number, map) in maps.iter().enumerate() {
+            let span = match self.maps.get(number) {
+                Some(before) => map.changed_since(before),
+                None => Some(map.span()),
+            };
+            let Some(span) = span else { continue };
+            let found: BTreeMap<u64, u64> = map.blocks(&span).into_iter().collect();
+            let known: Vec<(u64, u64)> =
+                self.known.range(span).map(|(start, known)| (*start, known.end)).collect();
+            for (start, end) in known {
+                if found.get(&start) != Some(&end) {
+                    self.known.remove(&start);
+                    changes.removed.push(start..end);
+                }
+            }
+            new.extend(found.into_iter().filter(|(start, _)| !self.known.contains_key(start)));
+        }
+        new
     }
 
     /// Follows the code of a block, unless it is what was followed before.
     fn follow(
         &mut self,
-        machine: &JavaMachine,
-        pages: &TargetPages<'_>,
+        (machine, pages): (&JavaMachine, &TargetPages<'_>),
         block: Range<u64>,
         blob: Option<CodeBlob>,
         changes: &mut CodeChanges,
@@ -216,10 +244,11 @@ impl CodeScan {
             return;
         }
         let known = KnownBlock { end: block.end, blob: blob.clone(), hash, same: 0 };
-        if self.known.insert(block.start, known).is_some() {
-            changes.removed.push(block.clone());
-        }
-        let (Some(blob), Some(bytes)) = (blob, bytes) else { return };
+        let is_replaced = self.known.insert(block.start, known).is_some();
+        let (Some(blob), Some(bytes)) = (blob, bytes) else {
+            changes.removed.extend(is_replaced.then_some(block));
+            return;
+        };
         let code = BlobCode { machine, pages, blob: &blob, bytes: &bytes };
         let followed = code.follow(&self.entered);
         changes.instructions += followed.instructions;

@@ -15,7 +15,7 @@ const HEAP_MAX: u64 = 4 << 30;
 /// The exponents of possible lengths of segments.
 const SHIFTS: Range<u64> = 4..17;
 /// The byte of a free segment.
-const FREE: u8 = 0xff;
+pub(super) const FREE: u8 = 0xff;
 /// Maximum number of steps back to the start of a block. The largest blobs take ten.
 const STEPS_MAX: usize = 256;
 
@@ -23,10 +23,10 @@ const STEPS_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CodeHeap {
     /// The part that may hold code now.
-    committed: Range<u64>,
+    pub(super) committed: Range<u64>,
     /// The part that may ever hold code.
     pub(super) reserved: Range<u64>,
-    segment_map: u64,
+    pub(super) segment_map: u64,
     pub(super) shift: u32,
 }
 
@@ -61,23 +61,6 @@ fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHea
 }
 
 impl CodeHeap {
-    /// Returns the start and the end of each block, used or not. The map may change meanwhile.
-    pub(super) fn blocks(&self, pages: &TargetPages<'_>) -> Vec<(u64, u64)> {
-        let segments = (self.committed.end - self.committed.start) >> self.shift;
-        let avma = |segment: usize| self.committed.start + ((segment as u64) << self.shift);
-        let map = pages.bytes(self.segment_map, segments as usize).unwrap_or_default();
-        let mut blocks = Vec::new();
-        let mut start = None;
-        for (segment, back) in map.iter().enumerate() {
-            if matches!(*back, FREE | 0) {
-                blocks.extend(start.take().map(|start| (avma(start), avma(segment))));
-                start = (*back == 0).then_some(segment);
-            }
-        }
-        blocks.extend(start.map(|start| (avma(start), avma(map.len()))));
-        blocks
-    }
-
     /// Returns the used block that contains an address: where its contents start, and where it
     /// ends.
     pub(super) fn block_at(

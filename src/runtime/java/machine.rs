@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
+use traceprof_abi::unwind::code_heap::method_cookie;
+
 use super::blob::CodeBlob;
 use super::code_layout::CodeLayout;
 use super::compiled::CompiledCode;
 use super::exports::JavaExports;
 use super::heaps::code_heaps;
 use super::layout::MachineLayout;
-use super::method::MethodReader;
+use super::method::{JavaMethod, MethodReader};
 use super::numbers::NumberFormat;
 use super::objects::{JavaObjectReader, ObjectOptions, ObjectShape};
 use super::pages::TargetPages;
@@ -176,6 +178,28 @@ impl JavaReader<'_> {
         // The machine may have freed the code meanwhile, and with it what was read.
         let after = self.machine.now(self.memory).blob_at(blob.code.start);
         if after.as_ref() == Some(blob) { Ok(found) } else { Err(Gone::Changing) }
+    }
+
+    /// Returns the address (AVMA) to which methods return that native code has called.
+    pub fn call_return(&self) -> Option<u64> {
+        self.pages.word(self.machine.entries.call_return)
+    }
+
+    /// Reads a method that the interpreter runs, given by the address of its structure and the
+    /// cookie at the capture.
+    pub fn interpreted(&self, method: u64, cookie: u32) -> Result<JavaMethod, Gone> {
+        let machine = self.machine;
+        let (layout, pages, format) = (&machine.layout, &self.pages, machine.format);
+        let constant = layout.method.constant;
+        let is_same = |pages: &TargetPages<'_>| {
+            let constant = constant.pointer(pages, method).ok_or(Gone::Unreadable)?;
+            if method_cookie(constant) == cookie { Ok(()) } else { Err(Gone::OtherCode) }
+        };
+        is_same(pages)?;
+        let found = MethodReader { layout, pages, format }.method(method)?;
+        // The machine may have unloaded the class meanwhile, and with it what was read.
+        is_same(&TargetPages::of(self.memory)).map_err(|_| Gone::Changing)?;
+        Ok(found)
     }
 
     /// Reads the threads. `None` if there is no list of them yet.

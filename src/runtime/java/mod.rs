@@ -23,6 +23,7 @@ mod method;
 mod numbers;
 mod objects;
 mod pages;
+mod segment_map;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -5,7 +5,7 @@
 //! - The caller's sp is above the frame, so walks end.
 
 use super::super::EndReason;
-use super::super::code_heap::InterpreterLayout;
+use super::super::code_heap::{InterpreterLayout, method_cookie};
 use super::super::rule::{Rule, fp_op, method, op};
 use super::super::tables::RBX_LOST;
 use super::super::walk::{Climb, Identity, Lookup, Memory, word};
@@ -21,10 +21,6 @@ const METHOD_SLOT: u64 = 24;
 /// Maximum number of words between the frozen frames and the frame that entered the virtual
 /// thread: arguments on the stack, and alignment.
 const FROZEN_WORDS: u64 = 32;
-/// Mask of a cookie. With all bits and no position, a word would look like one that was never
-/// written.
-const COOKIE_MASK: u64 = 0x7fff_ffff;
-
 /// Moves to the caller.
 #[cold]
 pub(super) fn leave(
@@ -180,6 +176,6 @@ fn managed_frame(
             .and_then(index)
             .or_else(|| word(memory, frame.registers.sp, slot).ok().and_then(index)),
     };
-    let cookie = (constant >> 3 & COOKIE_MASK) as u32;
+    let cookie = method_cookie(constant);
     Some(ManagedFrame { object, flags: 0, position: position.unwrap_or(NO_POSITION), cookie })
 }

@@ -2,9 +2,14 @@
 
 use std::ops::Range;
 
+use traceprof_abi::runtime::word::{ManagedFrame, NO_POSITION};
+
 use super::{FrameNames, NamedStack};
+use crate::record::batch::java::resolved_method;
 use crate::record::name::addresses::write_locations;
+use crate::record::name::managed::locations::ManagedLocation;
 use crate::record::name::outermost;
+use crate::runtime::{Gone, ManagedLanguage};
 use crate::symbol::FoundCode;
 use crate::trace::{FrameKind, LocationId, Module, TraceError, TraceSeries};
 
@@ -21,15 +26,18 @@ pub(super) struct GeneratedLocations {
     locations: Box<[LocationId]>,
     /// Whether the code is the outermost of its runtime's stacks.
     is_outermost: bool,
+    /// Whether each has a name, if they count as frames of Java.
+    java: Option<Result<(), Gone>>,
 }
 
 impl FrameNames {
     /// Adds the locations of an address outside all modules, with the runtime's names if there are
-    /// any.
+    /// any. `is_java` says whether it is in the heaps of code of a Java machine.
     pub(super) fn push_generated(
         &mut self,
         writer: &mut TraceSeries,
         (avma, time_ns): (u64, u64),
+        is_java: bool,
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
         let version = self.version();
@@ -37,7 +45,7 @@ impl FrameNames {
             generated.version == version && generated.times_ns.contains(&time_ns)
         };
         if self.generated.get(&avma).filter(holds).is_none() {
-            let generated = self.generated_locations(writer, avma, time_ns)?;
+            let generated = self.generated_locations(writer, (avma, time_ns), is_java)?;
             self.generated.insert(avma, GeneratedLocations { version, ..generated });
         }
         if let Some(generated) = self.generated.get(&avma) {
@@ -46,6 +54,12 @@ impl FrameNames {
             let (start, end) = (named.times_ns.start, named.times_ns.end);
             named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);
             named.has_own_code = true;
+            if let Some(java) = generated.java {
+                let (language, gone) = (ManagedLanguage::Java, java.err());
+                for id in &generated.locations {
+                    named.count(ManagedLocation { language, id: Some(*id), gone });
+                }
+            }
         }
         Ok(())
     }
@@ -53,8 +67,8 @@ impl FrameNames {
     fn generated_locations(
         &mut self,
         writer: &mut TraceSeries,
-        avma: u64,
-        time_ns: u64,
+        (avma, time_ns): (u64, u64),
+        is_java: bool,
     ) -> Result<GeneratedLocations, TraceError> {
         let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
         let module = match &resolved {
@@ -74,7 +88,9 @@ impl FrameNames {
         let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
         let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
         let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
-        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost })
+        // Code that was freed before it was read is most likely a method.
+        let java = (is_java && resolved.is_none()).then_some(Err(Gone::Freed));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
     }
 
     /// Returns the locations of an address in the code of a Java machine.
@@ -85,7 +101,8 @@ impl FrameNames {
         time_ns: u64,
     ) -> Result<Option<GeneratedLocations>, TraceError> {
         let Some((code, times_ns)) = self.java.find(avma, time_ns) else { return Ok(None) };
-        let (resolved, kind) = (code.resolved(avma), code.kind());
+        let (resolved, kind) = (code.resolved(avma), code.kind_at(avma));
+        let java = code.is_method().then_some(Ok(()));
         let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
         self.write_source(writer, id, JAVA_SOURCE)?;
         let mut locations = write_locations(writer, id, None, avma, Some(&resolved))?;
@@ -97,6 +114,38 @@ impl FrameNames {
             }
         }
         let (locations, is_outermost) = (locations.into(), false);
-        Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost }))
+        Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java }))
+    }
+
+    /// Returns the location of a frame of a Java machine's interpreter.
+    pub(super) fn interpreted_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        frame: &ManagedFrame,
+    ) -> Result<ManagedLocation, TraceError> {
+        if let Some(known) = self.interpreted.get(frame) {
+            return Ok(*known);
+        }
+        let method = self.java.method(frame);
+        let gone = method.err();
+        let position = Some(frame.position).filter(|it| *it != NO_POSITION);
+        let resolved = resolved_method(method.ok(), position);
+        let module = Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() };
+        let id = writer.module(&module)?;
+        self.write_source(writer, id, JAVA_SOURCE)?;
+        // All positions of one line are one location.
+        let locations = write_locations(writer, id, None, 0, Some(&resolved))?;
+        let id = match locations.first() {
+            Some(location) => {
+                Some(writer.location_as(*location, FrameKind::JavaInterpreted, None)?)
+            }
+            None => None,
+        };
+        let location = ManagedLocation { language: ManagedLanguage::Java, id, gone };
+        // A later read may find the method.
+        if !gone.is_some_and(Gone::is_transient) {
+            self.interpreted.insert(*frame, location);
+        }
+        Ok(location)
     }
 }

@@ -4,13 +4,19 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::record::batch::java::{JavaCode, NewJava};
+use traceprof_abi::runtime::word::ManagedFrame;
+
+use crate::record::batch::java::{JavaCode, MethodKey, NewJava, ReadMethod};
+use crate::runtime::Gone;
+use crate::runtime::java::JavaMethod;
 
 /// The code at addresses, over one program.
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
     /// By address: the code, and since when it may have been there. In the order of its times.
     found: HashMap<u64, Vec<(u64, Arc<JavaCode>)>>,
+    /// The methods that are interpreted.
+    methods: HashMap<MethodKey, ReadMethod>,
     version: u64,
 }
 
@@ -21,6 +27,7 @@ impl JavaNames {
             self.start_program();
         }
         self.version += u64::from(!new.found.is_empty());
+        self.methods.extend(new.methods.iter().cloned());
         for found in &new.found {
             let code = (found.since_ns, Arc::clone(&found.code));
             self.found.entry(found.avma).or_default().push(code);
@@ -30,12 +37,19 @@ impl JavaNames {
     /// Forgets everything: the process runs another program.
     pub(crate) fn start_program(&mut self) {
         self.found.clear();
+        self.methods.clear();
         self.version += 1;
     }
 
     /// Returns a number that changes whenever the known code does.
     pub(crate) fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Returns the method of a frame of the interpreter.
+    pub(crate) fn method(&self, frame: &ManagedFrame) -> Result<&JavaMethod, Gone> {
+        let read = self.methods.get(&MethodKey::of(frame)).ok_or(Gone::Unreadable)?;
+        read.as_deref().map_err(|gone| *gone)
     }
 
     /// Returns the code at an address at a time, and the times at which it was there.
@@ -54,11 +68,11 @@ impl JavaNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::batch::java::FoundJava;
+    use crate::record::batch::java::{FoundJava, MachineCode};
     use crate::runtime::java::{BlobKind, CodeBlob};
 
     fn code(name: &str) -> Arc<JavaCode> {
-        Arc::new(JavaCode::Machine(CodeBlob {
+        let blob = CodeBlob {
             start: 0,
             code: 0..10,
             kind: BlobKind::Stub,
@@ -66,7 +80,8 @@ mod tests {
             frame_words: 0,
             frame_complete: None,
             compiled: None,
-        }))
+        };
+        Arc::new(JavaCode::Machine(MachineCode { blob, call_return: None }))
     }
 
     #[test]
@@ -75,7 +90,7 @@ mod tests {
         assert!(names.find(5, 1).is_none());
         let found = |since_ns, name| FoundJava { avma: 5, since_ns, code: code(name) };
         let found = vec![found(0, "a"), found(100, "b"), found(200, "c")];
-        names.learn(&NewJava { found, is_fresh: false });
+        names.learn(&NewJava { found, ..NewJava::default() });
         let at = |names: &JavaNames, time_ns| {
             let (code, times_ns) = names.find(5, time_ns)?;
             Some((code.blob().name.clone(), times_ns))

@@ -1,4 +1,4 @@
-//! Reads the code that new samples are in from a Java machine.
+//! Reads the code that new samples are in from a Java machine, and the methods that it interprets.
 //!
 //! # Invariants
 //! - Each piece of code is read once, and its names are kept: the machine replaces code while the
@@ -6,19 +6,20 @@
 //! - The memory for known code is bounded. When it is used up, all is forgotten, and what is still
 //!   in use is read again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
-use traceprof_abi::runtime::word::split;
+use traceprof_abi::runtime::word::{FrameWord, JAVA, frames, split};
 use traceprof_abi::unwind::trace_epoch;
 
 use crate::proc::ProcessMemory;
 use crate::record::batch::Batch;
-use crate::record::batch::java::{FoundJava, JavaCode};
+use crate::record::batch::java::{FoundJava, JavaCode, MethodKey};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::name::addresses::locate;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::JavaReader;
+use crate::runtime::java::{JavaMethod, JavaReader};
 
 /// The largest number of addresses that are known at once.
 const ADDRESSES_MAX: usize = 1 << 18;
@@ -39,8 +40,12 @@ pub(crate) struct JavaCodeReader {
     seen: HashMap<u64, SeenCode>,
     /// By the start of its blob.
     known: HashMap<u64, Arc<JavaCode>>,
+    /// The methods that are interpreted.
+    methods: HashSet<MethodKey>,
     /// The bytes of all code that was read.
     bytes: usize,
+    /// Whether other code was found where code was known.
+    has_replaced: bool,
 }
 
 impl JavaCodeReader {
@@ -48,16 +53,29 @@ impl JavaCodeReader {
     /// these addresses.
     pub(crate) fn read(&mut self, batch: &mut Batch, addresses: &AddressMap, pid: i32) {
         let Some(machine) = &addresses.java else { return };
-        if self.seen.len() > ADDRESSES_MAX || self.bytes > BYTES_MAX {
+        let known = self.seen.len() + self.methods.len();
+        if known > ADDRESSES_MAX || self.bytes > BYTES_MAX {
             *self = Self::default();
             batch.java.is_fresh = true;
         }
         let mut wanted: Vec<u64> = Vec::new();
+        let mut methods: Vec<MethodKey> = Vec::new();
         for entry in batch.traces.entries().iter().filter(|entry| !entry.preserved) {
-            for word in split(batch.traces.frames_of(entry)).0 {
-                let (module, (_, avma)) = locate(addresses, *word, trace_epoch(entry.flags));
-                if module.is_none() && machine.may_have(avma) {
-                    wanted.push(avma);
+            for frame in frames(split(batch.traces.frames_of(entry)).0) {
+                match frame {
+                    FrameWord::Pc(word) => {
+                        let (module, (_, avma)) = locate(addresses, word, trace_epoch(entry.flags));
+                        if module.is_none() && machine.may_have(avma) {
+                            wanted.push(avma);
+                        }
+                    }
+                    FrameWord::InPlace { runtime: JAVA, frame } => {
+                        let key = MethodKey::of(&frame);
+                        if self.methods.insert(key) {
+                            methods.push(key);
+                        }
+                    }
+                    FrameWord::InPlace { .. } => {}
                 }
             }
         }
@@ -65,6 +83,15 @@ impl JavaCodeReader {
         wanted.dedup();
         let memory = ProcessMemory::of(pid);
         let (reader, now_ns) = (machine.now(&memory), monotonic_now_ns());
+        for key in methods {
+            let read = reader.interpreted(key.object, key.cookie);
+            if read.as_ref().is_err_and(|gone| gone.is_transient()) {
+                // The next batch with the method reads it again.
+                self.methods.remove(&key);
+            }
+            self.bytes += read.as_ref().map_or(0, JavaMethod::bytes);
+            batch.java.methods.push((key, read.map(Arc::new)));
+        }
         for avma in wanted {
             let Some(code) = self.code_at(avma, &reader) else { continue };
             let before =
@@ -77,6 +104,11 @@ impl JavaCodeReader {
         }
     }
 
+    /// Returns whether other code was found where code was known, since the last call.
+    pub(crate) fn takes_replaced(&mut self) -> bool {
+        mem::take(&mut self.has_replaced)
+    }
+
     /// Returns the code at an address. `None` if there is none any more.
     fn code_at(&mut self, avma: u64, reader: &JavaReader<'_>) -> Option<Arc<JavaCode>> {
         let blob = reader.blob_at(avma)?;
@@ -85,7 +117,7 @@ impl JavaCodeReader {
         }
         let code = Arc::new(JavaCode::read(&blob, reader).ok()?);
         self.bytes += code.bytes();
-        self.known.insert(blob.start, Arc::clone(&code));
+        self.has_replaced |= self.known.insert(blob.start, Arc::clone(&code)).is_some();
         Some(code)
     }
 }

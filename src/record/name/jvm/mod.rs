@@ -85,7 +85,7 @@ impl JvmNames {
             // If the mappings cannot be read, the attach reports that.
             return None;
         }
-        let notice = self.start(None);
+        let notice = self.start(false);
         let deadline = Instant::now() + FIRST_WAIT;
         let is_waiting = || {
             self.poller_thread
@@ -104,8 +104,7 @@ impl JvmNames {
             range.module.as_ref().is_some_and(|module| is_library(OsStr::new(&module.path)))
         };
         let is_new = !self.is_reported && addresses.ranges.iter().any(is_jvm);
-        let known = addresses.java.as_ref().map(|machine| machine.label.as_str());
-        is_new.then(|| self.start(known)).flatten()
+        is_new.then(|| self.start(addresses.java.is_some())).flatten()
     }
 
     /// Returns whether requests go to a JVM.
@@ -133,19 +132,18 @@ impl JvmNames {
         Some(without_names(&poller_thread.failures.try_recv().ok()?))
     }
 
-    /// Starts the requests if they are wanted. `known` is the version of a machine from whose
-    /// memory the names of methods are read.
-    fn start(&mut self, known: Option<&str>) -> Option<String> {
+    /// Starts the requests if they are wanted. `is_known` says that stacks and names of methods
+    /// come from the machine's memory.
+    fn start(&mut self, is_known: bool) -> Option<String> {
         self.is_reported = true;
-        let keeps = frame_pointers(self.pid);
+        let keeps = is_known || frame_pointers(self.pid);
         if !self.is_wanted {
             let missing = [
-                known.is_none().then_some("names of compiled methods need --jvm-names"),
+                (!is_known).then_some("names of compiled methods need --jvm-names"),
                 (!keeps).then_some("complete stacks need -XX:+PreserveFramePointer"),
             ];
             let missing: Vec<&str> = missing.into_iter().flatten().collect();
-            return (!missing.is_empty())
-                .then(|| format!("{}: {}", known.unwrap_or(MACHINE), missing.join("; ")));
+            return (!missing.is_empty()).then(|| format!("{MACHINE}: {}", missing.join("; ")));
         }
         match PollerThread::start(self.pid, Arc::clone(&self.map_requests)) {
             Ok(poller_thread) => self.poller_thread = Some(poller_thread),

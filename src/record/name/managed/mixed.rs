@@ -1,6 +1,6 @@
 //! A stack of native and managed frames.
 
-use traceprof_abi::runtime::word::{ManagedFrame, sections, split};
+use traceprof_abi::runtime::word::{FrameWord, ManagedFrame, frames, sections, split};
 use traceprof_abi::unwind::lookup_avma;
 
 use crate::record::name::managed::order::{PlacedFrame, interleave};
@@ -62,25 +62,32 @@ pub(crate) fn mixed_frames(
     words: &[u64],
     is_complete: bool,
     addresses: &AddressMap,
-) -> impl Iterator<Item = MixedFrame> {
-    let natives = split(words).0;
-    let loop_of = move |at: usize| addresses.loop_at(lookup_avma(natives[at]));
+) -> Vec<MixedFrame> {
+    let natives: Vec<FrameWord> = frames(split(words).0).collect();
+    let pc_of = |at: usize| match natives[at] {
+        FrameWord::Pc(pc) => Some(lookup_avma(pc)),
+        FrameWord::InPlace { .. } => None,
+    };
+    let loop_of = |at: usize| addresses.loop_at(pc_of(at)?);
     let placed = interleave((natives.len(), is_complete), loop_of, sections(words));
     let is_managed = |it: &PlacedFrame| matches!(it, PlacedFrame::Managed(..));
     let outermost = placed.iter().position(is_managed);
-    placed.into_iter().enumerate().map(move |(index, frame)| match frame {
-        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
-        PlacedFrame::Native(at) => {
-            let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
-            let is_carrier =
-                loop_of(at).is_some() || addresses.is_trampoline(lookup_avma(natives[at]));
-            let role = match outermost {
-                None => CarrierRole::None,
-                Some(_) if is_carrier => CarrierRole::Carrier,
-                Some(_) if is_start => CarrierRole::Start,
-                Some(_) => CarrierRole::ByName,
-            };
-            MixedFrame::Native(natives[at], role)
+    let role = |at: usize, index: usize| {
+        let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
+        let is_trampoline = pc_of(at).is_some_and(|avma| addresses.is_trampoline(avma));
+        match outermost {
+            None => CarrierRole::None,
+            Some(_) if loop_of(at).is_some() || is_trampoline => CarrierRole::Carrier,
+            Some(_) if is_start => CarrierRole::Start,
+            Some(_) => CarrierRole::ByName,
         }
-    })
+    };
+    let mixed = placed.into_iter().enumerate().map(|(index, frame)| match frame {
+        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
+        PlacedFrame::Native(at) => match natives[at] {
+            FrameWord::Pc(pc) => MixedFrame::Native(pc, role(at, index)),
+            FrameWord::InPlace { runtime, frame } => MixedFrame::Managed(runtime, frame),
+        },
+    });
+    mixed.collect()
 }

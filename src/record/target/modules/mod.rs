@@ -9,6 +9,7 @@
 
 pub(crate) mod address_map;
 mod compiled;
+mod java_code;
 mod runtimes;
 mod writable;
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 use crate::elf;
 use crate::inject::image;
-use crate::proc::{self, DescriptorUse, Mapping};
+use crate::proc::{self, DescriptorUse, Mapping, ProcessMemory};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
@@ -32,6 +33,7 @@ use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
 use self::compiled::{CompiledModule, ContextExports, LoadSegments};
+use self::java_code::{CodeFollowed, JavaCodeTables};
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
@@ -112,6 +114,8 @@ pub(crate) struct Modules<'a> {
     /// The agent's addresses in the target.
     own: Range<u64>,
     runtimes: RuntimeSearch,
+    /// The code of the Java machine, if there is one.
+    java_code: Option<JavaCodeTables>,
     /// Messages for the user about files that could not be opened or compiled.
     pub(crate) notices: Vec<String>,
     /// Whether a file could not stay open.
@@ -135,15 +139,10 @@ impl<'a> Modules<'a> {
             writable: Vec::new(),
             own,
             runtimes: RuntimeSearch::default(),
+            java_code: None,
             notices: Vec::new(),
             has_not_kept: false,
         }
-    }
-
-    /// Returns the writer of the tables, for code that no module has.
-    #[cfg(test)]
-    pub(crate) fn tables(&mut self) -> &mut TableWriter<'a> {
-        &mut self.tables
     }
 
     /// Enables the fetching of missing debug files from servers.
@@ -168,6 +167,8 @@ impl<'a> Modules<'a> {
         self.own = own;
         self.runtimes = RuntimeSearch::default();
         self.tables.set_runtimes(Vec::new());
+        self.java_code = None;
+        self.tables.remove_code_heaps();
         // No handler of the last program runs any more.
         self.tables.recycle();
     }
@@ -177,6 +178,7 @@ impl<'a> Modules<'a> {
     /// Every module is compiled again and gets a new number.
     pub(crate) fn restart_tables(&mut self, tables: TableWriter<'a>) {
         self.tables = tables;
+        self.java_code = None;
         self.tables.begin_epoch(self.epoch);
         self.known.clear();
         self.generated.clear();
@@ -201,7 +203,49 @@ impl<'a> Modules<'a> {
 
     /// Reuses tables, since no handler from before the last completed rotation is running any more.
     pub(crate) fn recycle(&mut self) {
+        // Nothing was replaced since that rotation began.
+        self.tables.begin_grace();
         self.tables.recycle();
+    }
+
+    /// Publishes tables of the code that a Java machine has generated since the last call, if that
+    /// is due, or `is_urgent`.
+    pub(crate) fn follow_code(&mut self, is_urgent: bool) {
+        let Some(code) = &mut self.java_code else { return };
+        if !is_urgent && !code.is_due() {
+            return;
+        }
+        match code.follow(&ProcessMemory::of(self.pid), &mut self.tables) {
+            Ok(CodeFollowed::Whole) => {}
+            // The machine was found while it started. The next refresh finds it again.
+            Ok(CodeFollowed::OtherHeaps) => self.runtimes.java = None,
+            Err(_) => self.note_full(),
+        }
+    }
+
+    /// Makes the next reading of generated code one that finds other code at the same addresses.
+    pub(crate) fn distrust_code(&mut self) {
+        if let Some(code) = &mut self.java_code {
+            code.hasten_deep();
+        }
+    }
+
+    /// Adds the heaps of code of the Java machine, if there is one.
+    fn add_java_code(&mut self) {
+        let Some(machine) = &self.runtimes.java else { return };
+        self.tables.remove_code_heaps();
+        let memory = ProcessMemory::of(self.pid);
+        match JavaCodeTables::of(Arc::clone(machine), &memory, &mut self.tables) {
+            Ok(code) => self.java_code = Some(code),
+            Err(_) => self.note_full(),
+        }
+    }
+
+    /// Reports that the tables have no room for generated code. What they have stays.
+    fn note_full(&mut self) {
+        self.java_code = None;
+        let text = "the tables segment is full: later code of the Java machine has no unwind table";
+        self.notices.push(text.to_owned());
     }
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
@@ -226,6 +270,9 @@ impl<'a> Modules<'a> {
         let has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
         if has_new_runtime {
             self.tables.set_runtimes(self.runtimes.blocks());
+        }
+        if self.runtimes.takes_new_java() {
+            self.add_java_code();
         }
         let unchanged = !has_new_runtime
             && ranges.len() == self.current.ranges.len()

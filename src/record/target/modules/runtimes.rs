@@ -22,6 +22,8 @@ pub(super) struct RuntimeSearch {
     pub(super) found: Vec<Arc<Runtime>>,
     /// The Java machine, of which a process has one at most.
     pub(super) java: Option<Arc<JavaMachine>>,
+    /// Whether the machine was found since the last [`Self::takes_new_java`].
+    is_java_new: bool,
     /// The modules of these runtimes, and whether each is mapped.
     modules: Vec<(ModulePlace, bool)>,
     /// Modules with a runtime that is not supported.
@@ -110,7 +112,13 @@ impl RuntimeSearch {
                 notices.push(refusal.to_string());
             }
         }
-        self.java.is_some()
+        self.is_java_new = self.java.is_some();
+        self.is_java_new
+    }
+
+    /// Returns whether there is a Java machine that was found since the last call.
+    pub(super) fn takes_new_java(&mut self) -> bool {
+        std::mem::take(&mut self.is_java_new)
     }
 
     /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from

@@ -101,7 +101,7 @@ fn with_fp(state: &State, rule: Rule) -> Rule {
     let slot = |base: Base| {
         let mut slots = state.slots().iter();
         let (slot, _) = slots.find(|(it, value)| it.0 == base && *value == Value::CallerFp)?;
-        let offset = if base == Base::Cfa { slot.1 } else { state.from_sp(*slot)? };
+        let offset = if base == Base::Cfa { slot.1 } else { state.distance_from_sp(*slot)? };
         i16::try_from(offset / 8).ok()
     };
     if let Some(fp_off) = slot(Base::Cfa) {
@@ -151,7 +151,7 @@ fn by_moved_address(state: &State) -> Option<Rule> {
 fn moved(state: &State, sender: usize) -> Option<Rule> {
     let distance = |value: Value| {
         let mut slots = state.slots().iter().filter(|(_, it)| *it == value);
-        slots.find_map(|(slot, _)| state.from_sp(*slot))
+        slots.find_map(|(slot, _)| state.distance_from_sp(*slot))
     };
     let offset = u16::try_from(distance(Value::ReturnAddress)?).ok()?;
     let [low, high] = offset.to_le_bytes();
@@ -189,7 +189,9 @@ fn by_saved_address(state: &State) -> Option<Rule> {
         return None;
     }
     state.slots().iter().find_map(|(slot, value)| {
-        let (Value::Cfa(at), Some(offset)) = (*value, state.from_sp(*slot)) else { return None };
+        let (Value::Cfa(at), Some(offset)) = (*value, state.distance_from_sp(*slot)) else {
+            return None;
+        };
         let words = u8::try_from(-at / 8).ok().filter(|_| at % 8 == 0 && at <= 0)?;
         let offset = u32::try_from(offset).ok().filter(|offset| *offset < 1 << 24)?;
         let cfa_off = (offset | u32::from(words) << 24) as i32;

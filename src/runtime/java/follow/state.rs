@@ -191,7 +191,7 @@ impl State {
     }
 
     /// Returns the distance of a slot from the stack pointer.
-    pub(super) fn from_sp(&self, (base, offset): Slot) -> Option<i32> {
+    pub(super) fn distance_from_sp(&self, (base, offset): Slot) -> Option<i32> {
         match (base, self.registers[RSP]) {
             (Base::Cfa, Value::Cfa(sp)) | (Base::Second, Value::Second(sp)) => {
                 offset.checked_sub(sp)
@@ -294,7 +294,7 @@ impl State {
 
     /// Returns the same state with the second base at the stack pointer. What had a place relative
     /// to the CFA and the stack pointer has one relative to the latter.
-    fn from_second(&self) -> Self {
+    fn relative_to_second(&self) -> Self {
         let Value::Cfa(sp) = self.registers[RSP] else { return self.normal() };
         let convert = |value: Value| match value {
             Value::Cfa(at) => Value::Second(at - sp),
@@ -317,7 +317,7 @@ impl State {
         if one.registers[RSP] == other.registers[RSP] {
             return one.common(&other);
         }
-        let mut both = one.from_second().common(&other.from_second());
+        let mut both = one.relative_to_second().common(&other.relative_to_second());
         // What is known relative to the CFA stays so.
         let by_cfa = one.common(&other);
         for (value, known) in both.registers.iter_mut().zip(by_cfa.registers) {

@@ -50,7 +50,7 @@ const fn in_register(register: u8, bytes: i32) -> Rule {
 
 /// An address of the stack was saved, this far below the CFA.
 const fn saved_at(offset: i32, below: i32) -> Rule {
-    with(op::DEREF_SP_ADD, offset | below / 8 << 24)
+    with(op::DEREF_SP_ADD, offset | (below / 8) << 24)
 }
 
 const fn interpreted(location: u8) -> Rule {
