@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Target, has_command, needs_recording, record_cpu, skip, together, traceprof,
+    Java, Outcome, Target, Trace, has_command, needs_recording, record_cpu, skip, together,
+    traceprof,
 };
 
 /// Returns the threads of a process as `stacks --json` prints them.
@@ -120,5 +121,123 @@ fn compiled_methods_of_samples_have_names() {
             (folded.count_of_call("Chain.leafChain", "Chain.parentChain"), folded.total());
         assert!(called * 10 > total * 7, "Java {}: {called} of {total}", java.version);
         assert!(!outcome.text().contains("--jvm-names"), "{}", outcome.text());
+    }
+}
+
+/// Least part of samples that reach the root, in thousandths. Of few samples, some may not: those
+/// of code that is freed at once.
+const ROOTED: u64 = 999;
+const UNROOTED_FEW: u64 = 5;
+
+fn assert_rooted(java: &Java, outcome: &Outcome) {
+    let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
+    let others = samples - rooted;
+    let most = UNROOTED_FEW + samples * (1000 - ROOTED) / 1000;
+    let (version, text) = (java.version, outcome.text());
+    assert!(others <= most, "Java {version}: {others} of {samples} end early\n{text}");
+}
+
+/// Returns the only method that calls this one in `Single.java`.
+fn only_caller(method: &str) -> Option<&'static str> {
+    Some(match method {
+        "Single.first_0" | "Single.second_0" | "Single.third_0" => "Single.turn",
+        "Single.first_1" => "Single.first_0",
+        "Single.first_2" => "Single.first_1",
+        "Single.first_3" => "Single.first_2",
+        "Single$One.second_1" => "Single.second_0",
+        "Single$One.second_2" => "Single$One.second_1",
+        "Single$One.second_3" => "Single$One.second_2",
+        "Single$$Lambda.applyAsInt" => "Single.third_0",
+        "Single.lambda$static$0" => "Single$$Lambda.applyAsInt",
+        "Single.third_1" => "Single.lambda$static$0",
+        "Single.third_2" => "Single.third_1",
+        "Single.third_3" => "Single.third_2",
+        "Single.turn" => "Single.main",
+        _ => return None,
+    })
+}
+
+/// Checks that each method of `Single.java` has its caller in all samples. Returns how many calls
+/// there are.
+fn check_callers(java: &Java, outcome: &Outcome) -> u64 {
+    let folded = outcome.trace.folded();
+    let (mut calls, mut wrong) = (0, Vec::new());
+    for (stack, count) in folded.stacks() {
+        for pair in stack.windows(2) {
+            let Some(caller) = only_caller(&pair[1]) else { continue };
+            calls += count;
+            if pair[0] != caller {
+                wrong.push(stack.join(";"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "Java {}: {wrong:#?}", java.version);
+    calls
+}
+
+/// Records a program in which each method has one caller: compiled, interpreted, and from its first
+/// instruction on.
+fn callers_are_right(version: u32) {
+    needs_recording!();
+    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+        skip!("java {version}: not installed");
+    };
+    let _machine = together();
+    for options in [&[][..], &["-Xint"]] {
+        let target = Target::spawn(java.runs("Single", options));
+        let options = ["--freq", "1000", "--no-kernel"];
+        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        assert_rooted(&java, &outcome);
+        let calls = check_callers(&java, &outcome);
+        eprintln!("Java {version}: {calls} calls\n{}", outcome.text());
+        assert!(calls > 2000, "Java {version}: {calls}");
+    }
+}
+
+#[test]
+fn callers_in_8_are_right() {
+    callers_are_right(8);
+}
+
+#[test]
+fn callers_in_11_are_right() {
+    callers_are_right(11);
+}
+
+#[test]
+fn callers_in_17_are_right() {
+    callers_are_right(17);
+}
+
+#[test]
+fn callers_in_21_are_right() {
+    callers_are_right(21);
+}
+
+#[test]
+fn callers_in_25_are_right() {
+    callers_are_right(25);
+}
+
+/// All that machines do from their first instruction on: the code is younger than its tables.
+#[test]
+fn a_program_is_followed_from_its_first_instruction() {
+    needs_recording!();
+    let machines = machines();
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let trace = Trace::new();
+        let mut command = traceprof(&["record", "--freq", "1000", "-o"]);
+        command.arg(trace.path()).arg("--");
+        let program = java.runs("JavaMix", &[]);
+        command.arg(program.get_program()).args(program.get_args()).arg("3000");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let [samples, rooted] = ["samples", "rooted"].map(|key| trace.number(key));
+        // Most of the rest is in libraries that are being loaded.
+        assert!(rooted * 100 >= samples * 97, "Java {}: {text}", java.version);
     }
 }

@@ -3,7 +3,6 @@
 //! # Invariants
 //! - The bytes of a table are reused only when no handler can read them: they were replaced before
 //!   [`TableWriter::begin_grace`], and [`TableWriter::recycle`] followed.
-//! - No segment has the table of code that is no longer there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,53 +11,14 @@ use std::sync::atomic::Ordering;
 use traceprof_abi::unwind::code_heap::{
     CodeHeap, CodeRows, HeapSpan, InterpreterLayout, PAGE_SEGMENTS,
 };
-use traceprof_abi::unwind::tables::Range as SnapshotRange;
 
+use super::code_memory::{CodeHeapRef, PlacedCode, PlacedHeap, TableArea};
 use super::writer::{TableWriter, TablesFull};
 
 /// Tables are allocated in multiples of this many bytes, so that freed ones fit again.
 const TABLE_STEP: u64 = 64;
 /// A freed table is reused for one of at least half its size.
 const WASTE_MAX: u64 = 2;
-
-/// A heap of code in the tables segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CodeHeapRef(usize);
-
-/// Memory of a table.
-#[derive(Debug, Clone, Copy)]
-struct TableArea {
-    offset: u64,
-    bytes: u64,
-}
-
-/// The table of a piece of code.
-#[derive(Debug)]
-struct PlacedCode {
-    /// One past its last segment.
-    end: usize,
-    area: TableArea,
-}
-
-#[derive(Debug)]
-struct PlacedHeap<'a> {
-    offset: u64,
-    heap: CodeHeap<'a>,
-    /// The tables by their first segments.
-    code: BTreeMap<usize, PlacedCode>,
-}
-
-/// The heaps of code in a tables segment, and the memory of their tables.
-#[derive(Debug, Default)]
-pub(super) struct CodeMemory<'a> {
-    heaps: Vec<PlacedHeap<'a>>,
-    /// Replaced tables that a handler may still read.
-    retired: Vec<TableArea>,
-    /// Of these, the ones that were replaced before the grace began.
-    waiting: Vec<TableArea>,
-    /// The offsets of free tables by their lengths.
-    free: BTreeMap<u64, Vec<u64>>,
-}
 
 impl TableWriter<'_> {
     /// Adds a heap of code. Handlers see it with the next snapshot.
@@ -137,49 +97,6 @@ impl TableWriter<'_> {
         match found {
             Some((bytes, offset)) => Ok(TableArea { offset, bytes }),
             None => Ok(TableArea { offset: self.allocate(bytes)?, bytes }),
-        }
-    }
-}
-
-impl CodeMemory<'_> {
-    /// Retires the tables of these segments. Handlers keep the table of exactly these segments if
-    /// another one follows at once.
-    fn clear(&mut self, heap: CodeHeapRef, segments: &Range<usize>, is_followed: bool) {
-        let PlacedHeap { heap, code, .. } = &mut self.heaps[heap.0];
-        let before = code.range(..segments.start).next_back();
-        let first = match before {
-            Some((start, code)) if code.end > segments.start => *start,
-            _ => segments.start,
-        };
-        let old: Vec<usize> = code.range(first..segments.end).map(|(start, _)| *start).collect();
-        for start in old {
-            let Some(old) = code.remove(&start) else { continue };
-            if !is_followed || (start..old.end) != *segments {
-                heap.publish(start..old.end, 0);
-            }
-            self.retired.push(old.area);
-        }
-    }
-
-    pub(super) fn recycle(&mut self) {
-        for TableArea { offset, bytes } in self.waiting.drain(..) {
-            self.free.entry(bytes).or_default().push(offset);
-        }
-    }
-
-    /// Puts the heaps in the place of the ranges there.
-    pub(super) fn replace(&self, ranges: &mut Vec<SnapshotRange>) {
-        for PlacedHeap { offset, heap, .. } in &self.heaps {
-            let HeapSpan { low, high, .. } = heap.span();
-            let mut above = Vec::new();
-            for range in ranges.iter_mut().filter(|range| range.start < high && low < range.end) {
-                above.extend((range.end > high).then_some(SnapshotRange { start: high, ..*range }));
-                (range.start, range.end) = (range.start.min(low), low);
-            }
-            ranges.extend(above);
-            // The segment is shorter than 4 GiB (asserted in `abi`), so its offsets fit.
-            let heap = *offset as u32;
-            ranges.push(SnapshotRange { start: low, end: high, bias: 0, module: 0, heap });
         }
     }
 }

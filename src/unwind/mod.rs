@@ -18,6 +18,7 @@
 mod architecture;
 mod cfi;
 mod code;
+mod code_memory;
 mod code_writer;
 mod compile;
 mod corrections;
@@ -39,7 +40,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use code_writer::CodeHeapRef;
+pub use code_memory::CodeHeapRef;
 pub use compile::{ModuleTable, Statistics, compile, compile_image, compile_with};
 pub use debug_file::CallFrames;
 pub use error::CompileError;

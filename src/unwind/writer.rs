@@ -15,7 +15,7 @@ use traceprof_abi::ABI_VERSION;
 use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::unwind::tables::{ALIGN, Header, MAGIC, ModuleHead, Range};
 
-use super::code_writer::CodeMemory;
+use super::code_memory::CodeMemory;
 use super::compile::ModuleTable;
 
 /// Snapshot memory is allocated in multiples of this many bytes, so that a slightly larger one fits

@@ -15,7 +15,10 @@ import java.util.stream.IntStream;
 import java.util.zip.CRC32;
 import java.util.zip.GZIPOutputStream;
 
-/** Two threads with seventeen kinds of work: all kinds of code that a machine generates. */
+/**
+ * Two threads with seventeen kinds of work: all kinds of code that a machine generates. An argument
+ * is the number of milliseconds after which it exits.
+ */
 public class JavaMix {
     interface Shape {
         double area(int n);
@@ -290,6 +293,7 @@ public class JavaMix {
             executor.submit(() -> work(first));
         }
         System.out.println("ready");
-        Thread.sleep(Long.MAX_VALUE);
+        Thread.sleep(arguments.length > 0 ? Long.parseLong(arguments[0]) : Long.MAX_VALUE);
+        System.exit(0);
     }
 }

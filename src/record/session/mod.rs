@@ -220,9 +220,6 @@ impl<'a> Session<'a> {
                 let began = Instant::now();
                 self.rotate();
                 self.times.rotation.spend(began.elapsed());
-                if self.namer.takes_replaced_code() {
-                    self.attached.modules().distrust_code();
-                }
                 if self.namer.takes_lost_functions() {
                     // Functions of this program die young. The next ones are read sooner.
                     self.times.hasten_rotation();

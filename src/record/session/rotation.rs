@@ -51,6 +51,9 @@ impl Session<'_> {
         let Some(drained) = self.drain() else { return };
         let named = self.process(drained);
         self.write(named);
+        if self.namer.takes_replaced_code() {
+            self.attached.modules().distrust_code();
+        }
     }
 
     /// Moves the last samples at the end, when no handler runs any more. `has_events` says whether

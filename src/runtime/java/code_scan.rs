@@ -415,6 +415,8 @@ fn kind_of(blob: &CodeBlob) -> GeneratedKind {
         BlobKind::TableStub => GeneratedKind::VirtualCall,
         _ if name.starts_with("stubroutines") => GeneratedKind::Stubs,
         _ if name.starts_with("methodhandlesadapters") => GeneratedKind::MethodHandles,
+        // Called by the interpreter for the arguments of native methods. They have no frame.
+        _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
         _ if name.contains("exceptionblob") => GeneratedKind::Exception,
         _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
             GeneratedKind::Deoptimization

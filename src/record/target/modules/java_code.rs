@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use traceprof_abi::runtime::word::JAVA;
 use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan};
 
+use crate::proc::ProcessMemory;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::{CodeChanges, CodeScan, JavaMachine, ScanDepth};
 use crate::unwind::{CodeHeapRef, TableWriter, TablesFull};
@@ -30,9 +31,69 @@ const DEEP_PAUSE: Duration = Duration::from_secs(4);
 const SHARE: u32 = 10;
 const DEEP_SHARE: u32 = 100;
 
+/// The message about generated code for which the tables have no room.
+const FULL: &str = "the tables segment is full: later code of the Java machine has no unwind table";
+
+/// The tables of the code of the machine, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct FollowedJavaCode(Option<JavaCodeTables>);
+
+impl FollowedJavaCode {
+    /// Adds the heaps of a machine that was found in this process.
+    pub(super) fn add(
+        &mut self,
+        machine: Arc<JavaMachine>,
+        pid: i32,
+        tables: &mut TableWriter<'_>,
+        notices: &mut Vec<String>,
+    ) {
+        tables.remove_code_heaps();
+        let added = JavaCodeTables::of(machine, &ProcessMemory::of(pid), tables);
+        notices.extend(added.is_err().then(|| FULL.to_owned()));
+        self.0 = added.ok();
+    }
+
+    /// Publishes tables of code that is new, if that is due or `is_urgent`. A machine with other
+    /// heaps than those that were added is forgotten, so that it is found again.
+    pub(super) fn follow(
+        &mut self,
+        is_urgent: bool,
+        (pid, known): (i32, &mut Option<Arc<JavaMachine>>),
+        tables: &mut TableWriter<'_>,
+        notices: &mut Vec<String>,
+    ) {
+        let Some(code) = self.0.as_mut().filter(|code| is_urgent || code.is_due()) else {
+            return;
+        };
+        match code.follow(&ProcessMemory::of(pid), tables) {
+            Ok(CodeFollowed::Whole) => {}
+            // It was found while it started.
+            Ok(CodeFollowed::OtherHeaps) => *known = None,
+            Err(_) => {
+                // What the tables have stays.
+                notices.push(FULL.to_owned());
+                self.0 = None;
+            }
+        }
+    }
+
+    /// Removes the heaps: the process runs another program.
+    pub(super) fn clear(&mut self, tables: &mut TableWriter<'_>) {
+        self.0 = None;
+        tables.remove_code_heaps();
+    }
+
+    /// Makes the next reading one of all descriptions.
+    pub(super) fn hasten_deep(&mut self) {
+        if let Some(code) = &mut self.0 {
+            code.hasten_deep();
+        }
+    }
+}
+
 /// The code of a machine, as far as it has tables.
 #[derive(Debug)]
-pub(super) struct JavaCodeTables {
+struct JavaCodeTables {
     machine: Arc<JavaMachine>,
     spans: Vec<HeapSpan>,
     heaps: Vec<(Range<u64>, CodeHeapRef)>,
@@ -44,7 +105,7 @@ pub(super) struct JavaCodeTables {
 
 /// What a reading found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CodeFollowed {
+enum CodeFollowed {
     /// The tables have all code of the machine.
     Whole,
     /// The machine has other heaps than before.
@@ -53,7 +114,7 @@ pub(super) enum CodeFollowed {
 
 impl JavaCodeTables {
     /// Adds the heaps of a machine, with tables of all code that they have now.
-    pub(super) fn of(
+    fn of(
         machine: Arc<JavaMachine>,
         memory: &dyn TargetMemory,
         tables: &mut TableWriter<'_>,
@@ -72,17 +133,17 @@ impl JavaCodeTables {
     }
 
     /// Whether the next reading is due.
-    pub(super) fn is_due(&self) -> bool {
+    fn is_due(&self) -> bool {
         Instant::now() >= self.due
     }
 
     /// Makes the next reading one of all descriptions.
-    pub(super) fn hasten_deep(&mut self) {
+    fn hasten_deep(&mut self) {
         self.deep_due = self.deep_due.min(self.due);
     }
 
     /// Reads what the machine has now, and publishes the tables of what is new.
-    pub(super) fn follow(
+    fn follow(
         &mut self,
         memory: &dyn TargetMemory,
         tables: &mut TableWriter<'_>,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crate::elf;
 use crate::inject::image;
-use crate::proc::{self, DescriptorUse, Mapping, ProcessMemory};
+use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
@@ -32,8 +32,8 @@ use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
-use self::compiled::{CompiledModule, ContextExports, LoadSegments};
-use self::java_code::{CodeFollowed, JavaCodeTables};
+use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
+use self::java_code::FollowedJavaCode;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
@@ -114,8 +114,8 @@ pub(crate) struct Modules<'a> {
     /// The agent's addresses in the target.
     own: Range<u64>,
     runtimes: RuntimeSearch,
-    /// The code of the Java machine, if there is one.
-    java_code: Option<JavaCodeTables>,
+    /// The tables of the code of a Java machine.
+    java_code: FollowedJavaCode,
     /// Messages for the user about files that could not be opened or compiled.
     pub(crate) notices: Vec<String>,
     /// Whether a file could not stay open.
@@ -139,7 +139,7 @@ impl<'a> Modules<'a> {
             writable: Vec::new(),
             own,
             runtimes: RuntimeSearch::default(),
-            java_code: None,
+            java_code: FollowedJavaCode::default(),
             notices: Vec::new(),
             has_not_kept: false,
         }
@@ -167,8 +167,7 @@ impl<'a> Modules<'a> {
         self.own = own;
         self.runtimes = RuntimeSearch::default();
         self.tables.set_runtimes(Vec::new());
-        self.java_code = None;
-        self.tables.remove_code_heaps();
+        self.java_code.clear(&mut self.tables);
         // No handler of the last program runs any more.
         self.tables.recycle();
     }
@@ -178,7 +177,6 @@ impl<'a> Modules<'a> {
     /// Every module is compiled again and gets a new number.
     pub(crate) fn restart_tables(&mut self, tables: TableWriter<'a>) {
         self.tables = tables;
-        self.java_code = None;
         self.tables.begin_epoch(self.epoch);
         self.known.clear();
         self.generated.clear();
@@ -201,9 +199,9 @@ impl<'a> Modules<'a> {
         Arc::clone(&self.current)
     }
 
-    /// Reuses tables, since no handler from before the last completed rotation is running any more.
+    /// Reuses tables, since no handler from before the last completed rotation is running any more,
+    /// and nothing was replaced since.
     pub(crate) fn recycle(&mut self) {
-        // Nothing was replaced since that rotation began.
         self.tables.begin_grace();
         self.tables.recycle();
     }
@@ -211,41 +209,13 @@ impl<'a> Modules<'a> {
     /// Publishes tables of the code that a Java machine has generated since the last call, if that
     /// is due, or `is_urgent`.
     pub(crate) fn follow_code(&mut self, is_urgent: bool) {
-        let Some(code) = &mut self.java_code else { return };
-        if !is_urgent && !code.is_due() {
-            return;
-        }
-        match code.follow(&ProcessMemory::of(self.pid), &mut self.tables) {
-            Ok(CodeFollowed::Whole) => {}
-            // The machine was found while it started. The next refresh finds it again.
-            Ok(CodeFollowed::OtherHeaps) => self.runtimes.java = None,
-            Err(_) => self.note_full(),
-        }
+        let target = (self.pid, &mut self.runtimes.java);
+        self.java_code.follow(is_urgent, target, &mut self.tables, &mut self.notices);
     }
 
     /// Makes the next reading of generated code one that finds other code at the same addresses.
     pub(crate) fn distrust_code(&mut self) {
-        if let Some(code) = &mut self.java_code {
-            code.hasten_deep();
-        }
-    }
-
-    /// Adds the heaps of code of the Java machine, if there is one.
-    fn add_java_code(&mut self) {
-        let Some(machine) = &self.runtimes.java else { return };
-        self.tables.remove_code_heaps();
-        let memory = ProcessMemory::of(self.pid);
-        match JavaCodeTables::of(Arc::clone(machine), &memory, &mut self.tables) {
-            Ok(code) => self.java_code = Some(code),
-            Err(_) => self.note_full(),
-        }
-    }
-
-    /// Reports that the tables have no room for generated code. What they have stays.
-    fn note_full(&mut self) {
-        self.java_code = None;
-        let text = "the tables segment is full: later code of the Java machine has no unwind table";
-        self.notices.push(text.to_owned());
+        self.java_code.hasten_deep();
     }
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
@@ -271,8 +241,8 @@ impl<'a> Modules<'a> {
         if has_new_runtime {
             self.tables.set_runtimes(self.runtimes.blocks());
         }
-        if self.runtimes.takes_new_java() {
-            self.add_java_code();
+        if let Some(machine) = self.runtimes.takes_new_java() {
+            self.java_code.add(machine, self.pid, &mut self.tables, &mut self.notices);
         }
         let unchanged = !has_new_runtime
             && ranges.len() == self.current.ranges.len()
@@ -491,12 +461,6 @@ impl<'a> Modules<'a> {
         }
         Ok((compiled, reference.ok()))
     }
-}
-
-/// Returns the directories that may contain a process's debug files.
-fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
-    let owner = proc::status(pid).map_or(0, |status| status.euid);
-    Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
 #[cfg(test)]

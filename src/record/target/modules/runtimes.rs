@@ -116,9 +116,9 @@ impl RuntimeSearch {
         self.is_java_new
     }
 
-    /// Returns whether there is a Java machine that was found since the last call.
-    pub(super) fn takes_new_java(&mut self) -> bool {
-        std::mem::take(&mut self.is_java_new)
+    /// Returns the Java machine if it was found since the last call.
+    pub(super) fn takes_new_java(&mut self) -> Option<Arc<JavaMachine>> {
+        std::mem::take(&mut self.is_java_new).then(|| self.java.clone()).flatten()
     }
 
     /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from

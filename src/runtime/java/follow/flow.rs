@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
-use super::state::{RSP, State, Value};
-use super::step::Stepper;
+use super::state::{RSP, State, TrackedValue};
+use super::step::StateStepper;
 use super::{GeneratedCode, GeneratedKind};
 
 /// Number of instructions that are applied for each byte of code, and at least.
@@ -21,7 +21,7 @@ const PROLOGUES: [[u8; 4]; 2] = [[0x55, 0x48, 0x8b, 0xec], [0x55, 0x48, 0x89, 0x
 
 /// What is known of a byte of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Mark {
+struct FlowMark {
     /// An instruction starts here.
     is_start: bool,
     /// Paths meet here, or one begins.
@@ -33,11 +33,11 @@ struct Mark {
 /// The states before the instructions of a piece of code.
 pub(super) struct Flow<'a> {
     code: &'a GeneratedCode<'a>,
-    marks: Vec<Mark>,
+    marks: Vec<FlowMark>,
     states: BTreeMap<u32, State>,
     work: usize,
     pass: u32,
-    cursor: Cursor,
+    cursor: FlowCursor,
 }
 
 /// How an instruction goes on.
@@ -59,11 +59,11 @@ impl<'a> Flow<'a> {
     pub(super) fn of(code: &'a GeneratedCode<'a>) -> Option<Self> {
         let mut flow = Self {
             code,
-            marks: vec![Mark::default(); code.bytes.len()],
+            marks: vec![FlowMark::default(); code.bytes.len()],
             states: BTreeMap::new(),
             work: code.bytes.len() * WORK_PER_BYTE + WORK_MIN,
             pass: 1,
-            cursor: Cursor::default(),
+            cursor: FlowCursor::default(),
         };
         let entries = flow.entries();
         flow.follow(entries)?;
@@ -220,16 +220,16 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn stepper(&self) -> Stepper {
+    fn stepper(&self) -> StateStepper {
         let body = self.code.body();
-        let sp = body.map_or(Value::Unknown, |body| body.register(RSP));
+        let sp = body.map_or(TrackedValue::Unknown, |body| body.register(RSP));
         let kind = self.code.kind;
-        let body_sp = if kind == GeneratedKind::Method { sp } else { Value::Unknown };
-        Stepper {
+        let body_sp = if kind == GeneratedKind::Method { sp } else { TrackedValue::Unknown };
+        StateStepper {
             body_sp,
             rebuilds_frames: kind == GeneratedKind::Deoptimization,
             is_aligned: kind == GeneratedKind::Exception,
-            ..Stepper::default()
+            ..StateStepper::default()
         }
     }
 
@@ -266,7 +266,7 @@ impl<'a> Flow<'a> {
     fn carry(
         &mut self,
         start: u32,
-        stepper: &mut Stepper,
+        stepper: &mut StateStepper,
         strong: &mut VecDeque<u32>,
         weak: &mut VecDeque<(u32, State)>,
     ) -> Option<()> {
@@ -292,7 +292,7 @@ impl<'a> Flow<'a> {
             let next = self.next(&instruction);
             if let (Next::Call(Some(target)), true) = (&next, self.is_interpreter()) {
                 let mut within = state;
-                within.push(Value::Unknown);
+                within.push(TrackedValue::Unknown);
                 self.reach(*target, within, strong);
             }
             stepper.apply(&instruction, &mut state);
@@ -329,7 +329,7 @@ impl<'a> Flow<'a> {
                 let is_return = instruction.flow_control() == FlowControl::Return;
                 let is_end = matches!(self.next(&instruction), Next::Jump(_) | Next::End);
                 self.cursor =
-                    Cursor { at: at + len, is_after_end: is_end, is_after_return: is_return };
+                    FlowCursor { at: at + len, is_after_end: is_end, is_after_return: is_return };
             } else if is_padding && self.cursor.is_after_end {
                 // Padding has one or more instructions.
                 let to_start = self.marks[at as usize..].iter().take(len as usize);
@@ -340,7 +340,7 @@ impl<'a> Flow<'a> {
                 if let Some(state) = hole.filter(|_| !instruction.is_invalid()) {
                     return Some((at, state));
                 }
-                self.cursor = Cursor { at: at + 1, ..Cursor::default() };
+                self.cursor = FlowCursor { at: at + 1, ..FlowCursor::default() };
             }
         }
         None
@@ -375,7 +375,7 @@ impl<'a> Flow<'a> {
 
 /// The place from which the next hole is searched.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cursor {
+struct FlowCursor {
     at: u32,
     /// Whether a path ends before.
     is_after_end: bool,
@@ -384,7 +384,7 @@ struct Cursor {
 }
 
 /// An instruction, or a byte that no path reaches.
-pub(super) struct Reached {
+pub(super) struct ReachedInstruction {
     pub(super) offset: u32,
     pub(super) state: Option<State>,
     pub(super) is_call: bool,
@@ -393,22 +393,22 @@ pub(super) struct Reached {
 /// Iterates over the instructions of a piece of code.
 pub(super) struct Instructions<'f> {
     flow: &'f Flow<'f>,
-    stepper: Stepper,
+    stepper: StateStepper,
     at: u32,
     /// The state after the last instruction, if that goes on to the next one.
     state: Option<State>,
 }
 
 impl Iterator for Instructions<'_> {
-    type Item = Reached;
+    type Item = ReachedInstruction;
 
-    fn next(&mut self) -> Option<Reached> {
+    fn next(&mut self) -> Option<ReachedInstruction> {
         let offset = self.at;
         let mark = self.flow.marks.get(offset as usize)?;
         if !mark.is_start {
             self.at += 1;
             self.state = None;
-            return Some(Reached { offset, state: None, is_call: false });
+            return Some(ReachedInstruction { offset, state: None, is_call: false });
         }
         let state = match self.flow.states.get(&offset) {
             Some(state) => Some(*state),
@@ -427,7 +427,7 @@ impl Iterator for Instructions<'_> {
         let len = instruction.len().max(1) as u32;
         // An instruction that overlaps this one is not seen.
         self.at += len;
-        Some(Reached { offset, state, is_call: matches!(next, Next::Call(_)) })
+        Some(ReachedInstruction { offset, state, is_call: matches!(next, Next::Call(_)) })
     }
 }
 

@@ -4,7 +4,7 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, method, op};
 
 use super::flow::Flow;
-use super::state::{Base, R13, RBP, RBX, RSP, State, Value};
+use super::state::{Base, R13, RBP, RBX, RSP, State, TrackedValue};
 use super::{Followed, GeneratedCode, GeneratedKind};
 
 /// Returns the rows of a piece of code.
@@ -82,8 +82,8 @@ fn deoptimized(code: &GeneratedCode<'_>) -> Rule {
 
 /// Returns the rule for a state.
 pub(super) fn rule(state: &State) -> Rule {
-    let is_interpreter =
-        state.holder(Value::Sender).is_some() || state.slot_of(Value::Sender).is_some();
+    let is_interpreter = state.holder(TrackedValue::Sender).is_some()
+        || state.slot_of(TrackedValue::Sender).is_some();
     let found = match is_interpreter {
         true => interpreted(state).or_else(|| from_sender(state)),
         false => by_sp(state)
@@ -100,14 +100,15 @@ pub(super) fn rule(state: &State) -> Rule {
 fn with_fp(state: &State, rule: Rule) -> Rule {
     let slot = |base: Base| {
         let mut slots = state.slots().iter();
-        let (slot, _) = slots.find(|(it, value)| it.0 == base && *value == Value::CallerFp)?;
+        let (slot, _) =
+            slots.find(|(it, value)| it.0 == base && *value == TrackedValue::CallerFp)?;
         let offset = if base == Base::Cfa { slot.1 } else { state.distance_from_sp(*slot)? };
         i16::try_from(offset / 8).ok()
     };
     if let Some(fp_off) = slot(Base::Cfa) {
         return Rule { fp_op: fp_op::AT_CFA, fp_off, ..rule };
     }
-    if state.register(RBP) == Value::CallerFp {
+    if state.register(RBP) == TrackedValue::CallerFp {
         return Rule { fp_op: fp_op::SAME, ..rule };
     }
     match slot(Base::Second) {
@@ -117,13 +118,13 @@ fn with_fp(state: &State, rule: Rule) -> Rule {
 }
 
 fn has_return_slot(state: &State) -> bool {
-    state.slot((Base::Cfa, -8)) == Value::ReturnAddress
+    state.slot((Base::Cfa, -8)) == TrackedValue::ReturnAddress
 }
 
 /// The stack pointer is at a known distance from the return address.
 fn by_sp(state: &State) -> Option<Rule> {
     match state.register(RSP) {
-        Value::Cfa(at) if has_return_slot(state) => {
+        TrackedValue::Cfa(at) if has_return_slot(state) => {
             Some(with_fp(state, Rule { cfa_off: -at, ..Rule::plain(op::SP) }))
         }
         _ => None,
@@ -132,9 +133,9 @@ fn by_sp(state: &State) -> Option<Rule> {
 
 /// The return address was popped.
 fn by_return_register(state: &State) -> Option<Rule> {
-    let register = state.holder(Value::ReturnAddress)?;
+    let register = state.holder(TrackedValue::ReturnAddress)?;
     match state.register(RSP) {
-        Value::Cfa(at) if state.register(RBP) == Value::CallerFp => {
+        TrackedValue::Cfa(at) if state.register(RBP) == TrackedValue::CallerFp => {
             Some(Rule { cfa_off: -at, ..Rule::plain(op::RA_REG_LEAF + register as u8) })
         }
         _ => None,
@@ -143,27 +144,27 @@ fn by_return_register(state: &State) -> Option<Rule> {
 
 /// The return address was moved to a lower address, and a register has the CFA.
 fn by_moved_address(state: &State) -> Option<Rule> {
-    let sender = state.holder(Value::Cfa(0)).filter(|it| *it != RSP)?;
+    let sender = state.holder(TrackedValue::Cfa(0)).filter(|it| *it != RSP)?;
     moved(state, sender)
 }
 
 /// Returns the rule for a return address at the stack pointer and the caller's in a register.
 fn moved(state: &State, sender: usize) -> Option<Rule> {
-    let distance = |value: Value| {
+    let distance = |value: TrackedValue| {
         let mut slots = state.slots().iter().filter(|(_, it)| *it == value);
         slots.find_map(|(slot, _)| state.distance_from_sp(*slot))
     };
-    let offset = u16::try_from(distance(Value::ReturnAddress)?).ok()?;
+    let offset = u16::try_from(distance(TrackedValue::ReturnAddress)?).ok()?;
     let [low, high] = offset.to_le_bytes();
     let location = begun(state);
     let rule = Rule {
         cfa_off: i32::from_le_bytes([low, high, 0, location]),
         ..Rule::plain(op::SENDER_LEAF + sender as u8)
     };
-    if state.register(RBP) == Value::CallerFp {
+    if state.register(RBP) == TrackedValue::CallerFp {
         return Some(rule);
     }
-    let saved = i16::try_from(distance(Value::CallerFp)? / 8).ok()?;
+    let saved = i16::try_from(distance(TrackedValue::CallerFp)? / 8).ok()?;
     Some(Rule { fp_op: fp_op::AT_SP, fp_off: saved, ..rule })
 }
 
@@ -172,8 +173,8 @@ fn by_register(state: &State) -> Option<Rule> {
     if !has_return_slot(state) {
         return None;
     }
-    let known = |(number, value): (usize, Value)| match value {
-        Value::Cfa(at) if number != RSP => Some((number, at)),
+    let known = |(number, value): (usize, TrackedValue)| match value {
+        TrackedValue::Cfa(at) if number != RSP => Some((number, at)),
         _ => None,
     };
     // The frame pointer is known in frames that have called as well.
@@ -189,7 +190,7 @@ fn by_saved_address(state: &State) -> Option<Rule> {
         return None;
     }
     state.slots().iter().find_map(|(slot, value)| {
-        let (Value::Cfa(at), Some(offset)) = (*value, state.distance_from_sp(*slot)) else {
+        let (TrackedValue::Cfa(at), Some(offset)) = (*value, state.distance_from_sp(*slot)) else {
             return None;
         };
         let words = u8::try_from(-at / 8).ok().filter(|_| at % 8 == 0 && at <= 0)?;
@@ -202,19 +203,19 @@ fn by_saved_address(state: &State) -> Option<Rule> {
 /// Returns where the method is that has not begun to run.
 fn begun(state: &State) -> u8 {
     match state.register(RBX) {
-        Value::Method => method::IN_RBX,
+        TrackedValue::Method => method::IN_RBX,
         _ => method::NONE,
     }
 }
 
 /// The frame of the interpreter is complete, or all of it that leads to the caller.
 fn interpreted(state: &State) -> Option<Rule> {
-    let Value::Cfa(fp) = state.register(RBP) else { return None };
+    let TrackedValue::Cfa(fp) = state.register(RBP) else { return None };
     let at = |distance: i32| state.slot((Base::Cfa, fp + distance));
-    let is_linked =
-        [at(8), at(0), at(-8)] == [Value::ReturnAddress, Value::CallerFp, Value::Sender];
+    let is_linked = [at(8), at(0), at(-8)]
+        == [TrackedValue::ReturnAddress, TrackedValue::CallerFp, TrackedValue::Sender];
     let location = match at(-24) {
-        Value::Method => method::IN_FRAME,
+        TrackedValue::Method => method::IN_FRAME,
         _ => begun(state),
     };
     let cfa_off = i32::from_le_bytes([0, 0, 0, location]);
@@ -224,13 +225,13 @@ fn interpreted(state: &State) -> Option<Rule> {
 /// The frame of the interpreter is not complete, or no longer.
 fn from_sender(state: &State) -> Option<Rule> {
     // Several registers may have it. The lowest number would do as well.
-    let sender = [R13, RSP, RBX].into_iter().find(|it| state.register(*it) == Value::Sender);
-    let sender = sender.or_else(|| state.holder(Value::Sender))?;
+    let sender = [R13, RSP, RBX].into_iter().find(|it| state.register(*it) == TrackedValue::Sender);
+    let sender = sender.or_else(|| state.holder(TrackedValue::Sender))?;
     if let Some(rule) = moved(state, sender).filter(|_| sender != RSP) {
         return Some(rule);
     }
-    let address = state.holder(Value::ReturnAddress)?;
-    let is_kept = state.register(RBP) == Value::CallerFp;
+    let address = state.holder(TrackedValue::ReturnAddress)?;
+    let is_kept = state.register(RBP) == TrackedValue::CallerFp;
     let locations = [sender as u8, RBP as u8, address as u8];
     is_kept.then(|| Rule::from(op::FROM_REGISTERS, begun(state), locations))
 }

@@ -21,7 +21,7 @@ const DISTANCE_MAX: i32 = 1 << 24;
 
 /// What a register or a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum TrackedValue {
     Unknown,
     /// The CFA plus a number of bytes.
     Cfa(i32),
@@ -47,34 +47,37 @@ pub(super) type Slot = (Base, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
-    registers: [Value; REGISTERS],
-    slots: [(Slot, Value); SLOTS_MAX],
+    registers: [TrackedValue; REGISTERS],
+    slots: [(Slot, TrackedValue); SLOTS_MAX],
     used: usize,
 }
 
-const NO_SLOT: (Slot, Value) = ((Base::Cfa, 0), Value::Unknown);
+const NO_SLOT: (Slot, TrackedValue) = ((Base::Cfa, 0), TrackedValue::Unknown);
 
 impl State {
     /// Nothing is known.
-    const LOST: Self =
-        Self { registers: [Value::Unknown; REGISTERS], slots: [NO_SLOT; SLOTS_MAX], used: 0 };
+    const LOST: Self = Self {
+        registers: [TrackedValue::Unknown; REGISTERS],
+        slots: [NO_SLOT; SLOTS_MAX],
+        used: 0,
+    };
 
     /// The first instruction of a function: it was just called.
     pub(super) fn called() -> Self {
         let mut state = Self::LOST;
-        state.registers[RSP] = Value::Cfa(-8);
-        state.registers[RBP] = Value::CallerFp;
-        state.store((Base::Cfa, -8), Value::ReturnAddress);
+        state.registers[RSP] = TrackedValue::Cfa(-8);
+        state.registers[RBP] = TrackedValue::CallerFp;
+        state.store((Base::Cfa, -8), TrackedValue::ReturnAddress);
         state
     }
 
     /// A frame of this size, with the caller's frame pointer below the return address.
     pub(super) fn body(bytes: i32) -> Self {
         let mut state = Self::called();
-        state.registers[RBP] = Value::Unknown;
-        state.registers[RSP] = Value::Cfa(-bytes);
+        state.registers[RBP] = TrackedValue::Unknown;
+        state.registers[RSP] = TrackedValue::Cfa(-bytes);
         if bytes >= 16 {
-            state.store((Base::Cfa, -16), Value::CallerFp);
+            state.store((Base::Cfa, -16), TrackedValue::CallerFp);
         }
         state
     }
@@ -82,25 +85,25 @@ impl State {
     /// The entry of a method of the interpreter.
     pub(super) fn method_entry() -> Self {
         let mut state = Self::called();
-        state.registers[R13] = Value::Sender;
-        state.registers[RBX] = Value::Method;
+        state.registers[R13] = TrackedValue::Sender;
+        state.registers[RBX] = TrackedValue::Method;
         state
     }
 
     /// A complete frame of the interpreter.
     pub(super) fn interpreted() -> Self {
         let mut state = Self::framed();
-        state.store((Base::Cfa, -24), Value::Sender);
-        state.store((Base::Cfa, -40), Value::Method);
+        state.store((Base::Cfa, -24), TrackedValue::Sender);
+        state.store((Base::Cfa, -40), TrackedValue::Method);
         state
     }
 
     /// Code to which a function jumps with its complete frame, to which the frame pointer points.
     pub(super) fn framed() -> Self {
         let mut state = Self::called();
-        state.registers[RSP] = Value::Second(0);
-        state.registers[RBP] = Value::Cfa(-16);
-        state.store((Base::Cfa, -16), Value::CallerFp);
+        state.registers[RSP] = TrackedValue::Second(0);
+        state.registers[RBP] = TrackedValue::Cfa(-16);
+        state.store((Base::Cfa, -16), TrackedValue::CallerFp);
         state
     }
 
@@ -108,42 +111,42 @@ impl State {
     /// into a register.
     pub(super) fn returned(register: usize) -> Self {
         let mut state = Self::LOST;
-        state.registers[RSP] = Value::Cfa(0);
-        state.registers[RBP] = Value::CallerFp;
-        state.registers[register] = Value::ReturnAddress;
+        state.registers[RSP] = TrackedValue::Cfa(0);
+        state.registers[RBP] = TrackedValue::CallerFp;
+        state.registers[register] = TrackedValue::ReturnAddress;
         state
     }
 
-    pub(super) fn register(&self, number: usize) -> Value {
+    pub(super) fn register(&self, number: usize) -> TrackedValue {
         self.registers[number]
     }
 
     /// Returns the number of the first register that holds a value.
-    pub(super) fn holder(&self, value: Value) -> Option<usize> {
+    pub(super) fn holder(&self, value: TrackedValue) -> Option<usize> {
         self.registers.iter().position(|it| *it == value)
     }
 
-    pub(super) fn registers(&self) -> impl Iterator<Item = (usize, Value)> {
+    pub(super) fn registers(&self) -> impl Iterator<Item = (usize, TrackedValue)> {
         self.registers.into_iter().enumerate()
     }
 
     /// Returns the slots with a known value.
-    pub(super) fn slots(&self) -> &[(Slot, Value)] {
+    pub(super) fn slots(&self) -> &[(Slot, TrackedValue)] {
         &self.slots[..self.used]
     }
 
-    pub(super) fn slot(&self, slot: Slot) -> Value {
+    pub(super) fn slot(&self, slot: Slot) -> TrackedValue {
         let found = self.slots().iter().find(|(it, _)| *it == slot);
-        found.map_or(Value::Unknown, |(_, value)| *value)
+        found.map_or(TrackedValue::Unknown, |(_, value)| *value)
     }
 
     /// Returns the first slot that holds a value.
-    pub(super) fn slot_of(&self, value: Value) -> Option<Slot> {
+    pub(super) fn slot_of(&self, value: TrackedValue) -> Option<Slot> {
         self.slots().iter().find(|(_, it)| *it == value).map(|(slot, _)| *slot)
     }
 
     /// Sets a register.
-    pub(super) fn set(&mut self, number: usize, value: Value) {
+    pub(super) fn set(&mut self, number: usize, value: TrackedValue) {
         match number {
             RSP => self.set_sp(value),
             _ => self.registers[number] = value,
@@ -152,22 +155,26 @@ impl State {
 
     /// Sets the stack pointer. What is below it is no longer known. A value that is not known
     /// begins a second base, unless a register still has an address of the present one.
-    pub(super) fn set_sp(&mut self, value: Value) {
+    pub(super) fn set_sp(&mut self, value: TrackedValue) {
         let value = match value {
-            Value::Cfa(at) | Value::Second(at) if at.abs() > DISTANCE_MAX => Value::Unknown,
-            Value::Cfa(_) | Value::Second(_) | Value::Sender => value,
-            _ => Value::Unknown,
+            TrackedValue::Cfa(at) | TrackedValue::Second(at) if at.abs() > DISTANCE_MAX => {
+                TrackedValue::Unknown
+            }
+            TrackedValue::Cfa(_) | TrackedValue::Second(_) | TrackedValue::Sender => value,
+            _ => TrackedValue::Unknown,
         };
         self.registers[RSP] = value;
         self.retain(|(base, offset), _| match (base, value) {
-            (Base::Cfa, Value::Cfa(sp)) | (Base::Second, Value::Second(sp)) => offset >= sp,
+            (Base::Cfa, TrackedValue::Cfa(sp)) | (Base::Second, TrackedValue::Second(sp)) => {
+                offset >= sp
+            }
             _ => true,
         });
-        if value == Value::Unknown {
-            let is_used = self.registers.iter().any(|it| matches!(it, Value::Second(_)));
+        if value == TrackedValue::Unknown {
+            let is_used = self.registers.iter().any(|it| matches!(it, TrackedValue::Second(_)));
             if !is_used {
                 self.retain(|(base, _), _| base == Base::Cfa);
-                self.registers[RSP] = Value::Second(0);
+                self.registers[RSP] = TrackedValue::Second(0);
             }
         }
     }
@@ -175,17 +182,17 @@ impl State {
     /// Moves the stack pointer by a number of bytes.
     pub(super) fn move_sp(&mut self, bytes: i32) {
         self.set_sp(match self.registers[RSP] {
-            Value::Cfa(at) => Value::Cfa(at.saturating_add(bytes)),
-            Value::Second(at) => Value::Second(at.saturating_add(bytes)),
-            _ => Value::Unknown,
+            TrackedValue::Cfa(at) => TrackedValue::Cfa(at.saturating_add(bytes)),
+            TrackedValue::Second(at) => TrackedValue::Second(at.saturating_add(bytes)),
+            _ => TrackedValue::Unknown,
         });
     }
 
     /// Returns the slot at a distance from a register, if that register points to the stack.
     pub(super) fn slot_at(&self, register: usize, distance: i32) -> Option<Slot> {
         match self.registers[register] {
-            Value::Cfa(at) => Some((Base::Cfa, at.checked_add(distance)?)),
-            Value::Second(at) => Some((Base::Second, at.checked_add(distance)?)),
+            TrackedValue::Cfa(at) => Some((Base::Cfa, at.checked_add(distance)?)),
+            TrackedValue::Second(at) => Some((Base::Second, at.checked_add(distance)?)),
             _ => None,
         }
     }
@@ -193,7 +200,7 @@ impl State {
     /// Returns the distance of a slot from the stack pointer.
     pub(super) fn distance_from_sp(&self, (base, offset): Slot) -> Option<i32> {
         match (base, self.registers[RSP]) {
-            (Base::Cfa, Value::Cfa(sp)) | (Base::Second, Value::Second(sp)) => {
+            (Base::Cfa, TrackedValue::Cfa(sp)) | (Base::Second, TrackedValue::Second(sp)) => {
                 offset.checked_sub(sp)
             }
             _ => None,
@@ -201,10 +208,10 @@ impl State {
     }
 
     /// Pushes a value. A return address that is pushed where the CFA is not known is at a new CFA.
-    pub(super) fn push(&mut self, value: Value) {
+    pub(super) fn push(&mut self, value: TrackedValue) {
         self.move_sp(-8);
-        let is_far = !matches!(self.registers[RSP], Value::Cfa(_));
-        if value == Value::ReturnAddress && is_far {
+        let is_far = !matches!(self.registers[RSP], TrackedValue::Cfa(_));
+        if value == TrackedValue::ReturnAddress && is_far {
             return self.begin_frame(-8);
         }
         if let Some(slot) = self.slot_at(RSP, 0) {
@@ -213,8 +220,8 @@ impl State {
     }
 
     /// Pops a value.
-    pub(super) fn pop(&mut self) -> Value {
-        let value = self.slot_at(RSP, 0).map_or(Value::Unknown, |slot| self.slot(slot));
+    pub(super) fn pop(&mut self) -> TrackedValue {
+        let value = self.slot_at(RSP, 0).map_or(TrackedValue::Unknown, |slot| self.slot(slot));
         self.move_sp(8);
         value
     }
@@ -222,13 +229,13 @@ impl State {
     /// Defines the CFA by the stack pointer, which is at this distance from it.
     pub(super) fn begin_frame(&mut self, sp: i32) {
         for value in &mut self.registers {
-            if matches!(value, Value::Cfa(_) | Value::Second(_)) {
-                *value = Value::Unknown;
+            if matches!(value, TrackedValue::Cfa(_) | TrackedValue::Second(_)) {
+                *value = TrackedValue::Unknown;
             }
         }
         self.retain(|_, _| false);
-        self.registers[RSP] = Value::Cfa(sp);
-        self.store((Base::Cfa, -8), Value::ReturnAddress);
+        self.registers[RSP] = TrackedValue::Cfa(sp);
+        self.store((Base::Cfa, -8), TrackedValue::ReturnAddress);
     }
 
     /// Forgets the slots that a store of a number of bytes overwrites.
@@ -240,11 +247,11 @@ impl State {
     }
 
     /// Stores eight bytes. What replaces the return address is one.
-    pub(super) fn store(&mut self, slot: Slot, value: Value) {
-        let is_return = slot == (Base::Cfa, -8) && self.slot(slot) == Value::ReturnAddress;
-        let value = if is_return { Value::ReturnAddress } else { value };
+    pub(super) fn store(&mut self, slot: Slot, value: TrackedValue) {
+        let is_return = slot == (Base::Cfa, -8) && self.slot(slot) == TrackedValue::ReturnAddress;
+        let value = if is_return { TrackedValue::ReturnAddress } else { value };
         self.overwrite(slot, 8);
-        if value == Value::Unknown || self.used == SLOTS_MAX {
+        if value == TrackedValue::Unknown || self.used == SLOTS_MAX {
             return;
         }
         let at = self.slots().partition_point(|(other, _)| *other < slot);
@@ -253,7 +260,7 @@ impl State {
         self.used += 1;
     }
 
-    fn retain(&mut self, keep: impl Fn(Slot, Value) -> bool) {
+    fn retain(&mut self, keep: impl Fn(Slot, TrackedValue) -> bool) {
         let mut kept = 0;
         for at in 0..self.used {
             let (slot, value) = self.slots[at];
@@ -269,14 +276,14 @@ impl State {
     /// Returns the same state with the second base at the stack pointer, or at another register
     /// that has an address of it: two states are compared in this form.
     pub(super) fn normal(mut self) -> Self {
-        let second = |value: &Value| match value {
-            Value::Second(at) => Some(*at),
+        let second = |value: &TrackedValue| match value {
+            TrackedValue::Second(at) => Some(*at),
             _ => None,
         };
         let sp = second(&self.registers[RSP]);
         let Some(by) = sp.or_else(|| self.registers.iter().find_map(second)) else { return self };
         for value in &mut self.registers {
-            if let Value::Second(at) = value {
+            if let TrackedValue::Second(at) = value {
                 *at -= by;
             }
         }
@@ -285,7 +292,7 @@ impl State {
             if *base == Base::Second {
                 *offset -= by;
             }
-            if let Value::Second(at) = value {
+            if let TrackedValue::Second(at) = value {
                 *at -= by;
             }
         }
@@ -295,9 +302,9 @@ impl State {
     /// Returns the same state with the second base at the stack pointer. What had a place relative
     /// to the CFA and the stack pointer has one relative to the latter.
     fn relative_to_second(&self) -> Self {
-        let Value::Cfa(sp) = self.registers[RSP] else { return self.normal() };
-        let convert = |value: Value| match value {
-            Value::Cfa(at) => Value::Second(at - sp),
+        let TrackedValue::Cfa(sp) = self.registers[RSP] else { return self.normal() };
+        let convert = |value: TrackedValue| match value {
+            TrackedValue::Cfa(at) => TrackedValue::Second(at - sp),
             _ => value,
         };
         let mut state = *self;
@@ -321,7 +328,7 @@ impl State {
         // What is known relative to the CFA stays so.
         let by_cfa = one.common(&other);
         for (value, known) in both.registers.iter_mut().zip(by_cfa.registers) {
-            if known != Value::Unknown {
+            if known != TrackedValue::Unknown {
                 *value = known;
             }
         }
@@ -330,8 +337,8 @@ impl State {
                 both.store(*slot, *value);
             }
         }
-        if both.registers[RSP] == Value::Unknown {
-            both.set_sp(Value::Unknown);
+        if both.registers[RSP] == TrackedValue::Unknown {
+            both.set_sp(TrackedValue::Unknown);
         }
         both.normal()
     }
@@ -340,7 +347,7 @@ impl State {
         let mut both = *self;
         for (value, other) in both.registers.iter_mut().zip(other.registers) {
             if *value != other {
-                *value = Value::Unknown;
+                *value = TrackedValue::Unknown;
             }
         }
         both.retain(|slot, value| other.slot(slot) == value);

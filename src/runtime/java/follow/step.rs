@@ -5,24 +5,24 @@ use iced_x86::{
     OpKind, Register,
 };
 
-use super::state::{RBP, RSP, State, Value};
+use super::state::{RBP, RSP, State, TrackedValue};
 
 /// Applies instructions to states.
-pub(super) struct Stepper {
+pub(super) struct StateStepper {
     pub(super) info: InstructionInfoFactory,
     /// The stack pointer of the code's body, which code that saved it restores.
-    pub(super) body_sp: Value,
+    pub(super) body_sp: TrackedValue,
     /// Whether the code replaces its frame by others, and then begins a frame of its own.
     pub(super) rebuilds_frames: bool,
     /// Whether the CFA is a multiple of 16. That of code that the interpreter calls need not be.
     pub(super) is_aligned: bool,
 }
 
-impl Default for Stepper {
+impl Default for StateStepper {
     fn default() -> Self {
         Self {
             info: InstructionInfoFactory::new(),
-            body_sp: Value::Unknown,
+            body_sp: TrackedValue::Unknown,
             rebuilds_frames: false,
             is_aligned: false,
         }
@@ -40,7 +40,7 @@ fn number(register: Register) -> Option<usize> {
     Some(ORDER.get(at).copied().unwrap_or(at))
 }
 
-impl Stepper {
+impl StateStepper {
     /// Changes the state to that after the instruction.
     pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut State) {
         match instruction.flow_control() {
@@ -75,7 +75,7 @@ impl Stepper {
         let is_by_16 = instruction.op0_register() == Register::RSP
             && matches!(instruction.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
             && instruction.immediate(1) as i64 == -16;
-        let is_multiple = matches!(state.register(RSP), Value::Cfa(at) if at % 16 == 0);
+        let is_multiple = matches!(state.register(RSP), TrackedValue::Cfa(at) if at % 16 == 0);
         self.is_aligned && is_by_16 && is_multiple
     }
 
@@ -91,8 +91,8 @@ impl Stepper {
     }
 
     /// Sets the stack pointer to a value from memory. Code saves only the one of its body there.
-    fn restore_sp(&self, state: &mut State, value: Value) {
-        state.set_sp(if value == Value::Unknown { self.body_sp } else { value });
+    fn restore_sp(&self, state: &mut State, value: TrackedValue) {
+        state.set_sp(if value == TrackedValue::Unknown { self.body_sp } else { value });
     }
 
     fn copy(&mut self, instruction: &Instruction, state: &mut State) -> bool {
@@ -102,18 +102,19 @@ impl Stepper {
                 let (Some(to), Some(from)) = (to, from) else { return false };
                 if (to, from) == (RBP, RSP)
                     && self.rebuilds_frames
-                    && matches!(state.register(RSP), Value::Second(_))
-                    && state.holder(Value::ReturnAddress).is_none()
+                    && matches!(state.register(RSP), TrackedValue::Second(_))
+                    && state.holder(TrackedValue::ReturnAddress).is_none()
                 {
                     state.begin_frame(-16);
-                    state.store((super::state::Base::Cfa, -16), Value::CallerFp);
+                    state.store((super::state::Base::Cfa, -16), TrackedValue::CallerFp);
                 }
                 state.set(to, state.register(from));
                 true
             }
             (OpKind::Register, OpKind::Memory) => {
                 let Some(to) = to else { return false };
-                let value = slot(instruction, state).map_or(Value::Unknown, |it| state.slot(it));
+                let value =
+                    slot(instruction, state).map_or(TrackedValue::Unknown, |it| state.slot(it));
                 match to {
                     RSP => self.restore_sp(state, value),
                     _ => state.set(to, value),
@@ -155,7 +156,7 @@ impl Stepper {
         for used in info.used_registers().iter().filter(|it| writes(it.access())) {
             match number(used.register().full_register()) {
                 Some(RSP) if instruction.is_stack_instruction() => {}
-                Some(register) => state.set(register, Value::Unknown),
+                Some(register) => state.set(register, TrackedValue::Unknown),
                 None => {}
             }
         }
@@ -178,10 +179,10 @@ const CLOBBERED: [usize; 9] = [0, 1, 2, 4, 5, 8, 9, 10, 11];
 fn call(instruction: &Instruction, state: &mut State) {
     if instruction.near_branch_target() == instruction.next_ip() {
         // The code pushes its own address.
-        return state.push(Value::Unknown);
+        return state.push(TrackedValue::Unknown);
     }
     for register in CLOBBERED {
-        state.set(register, Value::Unknown);
+        state.set(register, TrackedValue::Unknown);
     }
 }
 
@@ -192,9 +193,9 @@ fn push(instruction: &Instruction, state: &mut State) -> bool {
             None => return false,
         },
         OpKind::Memory if instruction.stack_pointer_increment() == -8 => {
-            slot(instruction, state).map_or(Value::Unknown, |slot| state.slot(slot))
+            slot(instruction, state).map_or(TrackedValue::Unknown, |slot| state.slot(slot))
         }
-        _ if instruction.stack_pointer_increment() == -8 => Value::Unknown,
+        _ if instruction.stack_pointer_increment() == -8 => TrackedValue::Unknown,
         _ => return false,
     };
     state.push(value);
@@ -208,11 +209,11 @@ fn load_address(instruction: &Instruction, state: &mut State) -> bool {
     let base = number(instruction.memory_base()).filter(|_| is_plain);
     let moved = |at: i32| distance.and_then(|by| at.checked_add(by));
     let value = match base.map(|base| state.register(base)) {
-        Some(Value::Cfa(at)) => moved(at).map(Value::Cfa),
-        Some(Value::Second(at)) => moved(at).map(Value::Second),
+        Some(TrackedValue::Cfa(at)) => moved(at).map(TrackedValue::Cfa),
+        Some(TrackedValue::Second(at)) => moved(at).map(TrackedValue::Second),
         _ => None,
     };
-    state.set(to, value.unwrap_or(Value::Unknown));
+    state.set(to, value.unwrap_or(TrackedValue::Unknown));
     true
 }
 
@@ -227,8 +228,8 @@ fn add(instruction: &Instruction, state: &mut State, sign: i64) -> bool {
             state.move_sp(bytes);
             return true;
         }
-        Value::Cfa(at) => at.checked_add(bytes).map(Value::Cfa),
-        Value::Second(at) => at.checked_add(bytes).map(Value::Second),
+        TrackedValue::Cfa(at) => at.checked_add(bytes).map(TrackedValue::Cfa),
+        TrackedValue::Second(at) => at.checked_add(bytes).map(TrackedValue::Second),
         _ => None,
     };
     moved.into_iter().for_each(|value| state.set(to, value));
