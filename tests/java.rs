@@ -6,8 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Outcome, Target, Trace, has_command, needs_recording, record_cpu, skip, together,
-    traceprof,
+    Java, Outcome, Target, has_command, needs_recording, record_cpu, skip, together, traceprof,
 };
 
 /// Returns the threads of a process as `stacks --json` prints them.
@@ -175,8 +174,7 @@ fn check_callers(java: &Java, outcome: &Outcome) -> u64 {
     calls
 }
 
-/// Records a program in which each method has one caller: compiled, interpreted, and from its first
-/// instruction on.
+/// Records a program in which each method has one caller: compiled, and interpreted.
 fn callers_are_right(version: u32) {
     needs_recording!();
     let Some(java) = machines().into_iter().find(|it| it.version == version) else {
@@ -217,27 +215,4 @@ fn callers_in_21_are_right() {
 #[test]
 fn callers_in_25_are_right() {
     callers_are_right(25);
-}
-
-/// All that machines do from their first instruction on: the code is younger than its tables.
-#[test]
-fn a_program_is_followed_from_its_first_instruction() {
-    needs_recording!();
-    let machines = machines();
-    if machines.is_empty() {
-        skip!("java: not installed");
-    }
-    for java in machines {
-        let _machine = together();
-        let trace = Trace::new();
-        let mut command = traceprof(&["record", "--freq", "1000", "-o"]);
-        command.arg(trace.path()).arg("--");
-        let program = java.runs("JavaMix", &[]);
-        command.arg(program.get_program()).args(program.get_args()).arg("3000");
-        let output = command.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        let [samples, rooted] = ["samples", "rooted"].map(|key| trace.number(key));
-        // Most of the rest is in libraries that are being loaded.
-        assert!(rooted * 100 >= samples * 97, "Java {}: {text}", java.version);
-    }
 }

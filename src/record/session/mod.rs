@@ -225,9 +225,9 @@ impl<'a> Session<'a> {
                     self.times.hasten_rotation();
                 }
             }
-            self.attached.modules().follow_code(false);
+            let is_found = self.attached.modules().follow_code(false);
             self.namer.add_reports(self.store.threads.mapped());
-            if self.namer.is_reading_due() && !self.read_mappings() {
+            if (is_found || self.namer.is_reading_due()) && !self.read_mappings() {
                 return SessionEnd::Executed;
             }
             self.check_saves(stop);

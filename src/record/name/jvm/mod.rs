@@ -40,6 +40,8 @@ const MACHINE: &str = "a Java virtual machine";
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the attach waits for the first map.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
+/// How long after its file was seen a JVM may still start.
+const STARTING: Duration = Duration::from_secs(2);
 /// How long names are still requested after the last samples have arrived.
 const LAST_NAMES: Duration = Duration::from_secs(2);
 /// How long the end of a recording waits for an open request: longer than the request itself waits
@@ -53,6 +55,8 @@ pub(crate) struct JvmNames {
     is_wanted: bool,
     /// Whether the current JVM was reported to the user.
     is_reported: bool,
+    /// When the file of a JVM was first seen.
+    first_seen: Option<Instant>,
     poller_thread: Option<PollerThread>,
     map_requests: Arc<MapRequests>,
 }
@@ -64,6 +68,7 @@ impl JvmNames {
             pid,
             is_wanted,
             is_reported: false,
+            first_seen: None,
             poller_thread: None,
             map_requests: Arc::default(),
         }
@@ -104,7 +109,13 @@ impl JvmNames {
             range.module.as_ref().is_some_and(|module| is_library(OsStr::new(&module.path)))
         };
         let is_new = !self.is_reported && addresses.ranges.iter().any(is_jvm);
-        is_new.then(|| self.start(addresses.java.is_some())).flatten()
+        // A machine that starts is found a moment after its file is there.
+        let is_known = addresses.java.is_some();
+        let is_starting = is_new && {
+            let seen = self.first_seen.get_or_insert_with(Instant::now);
+            !is_known && !self.is_wanted && seen.elapsed() < STARTING
+        };
+        (is_new && !is_starting).then(|| self.start(is_known)).flatten()
     }
 
     /// Returns whether requests go to a JVM.
@@ -127,6 +138,7 @@ impl JvmNames {
     /// Ends the requests, and returns a message about them if there is one.
     pub(crate) fn end(&mut self) -> Option<String> {
         self.is_reported = false;
+        self.first_seen = None;
         let mut poller_thread = self.poller_thread.take()?;
         poller_thread.end();
         Some(without_names(&poller_thread.failures.try_recv().ok()?))

@@ -207,10 +207,11 @@ impl<'a> Modules<'a> {
     }
 
     /// Publishes tables of the code that a Java machine has generated since the last call, if that
-    /// is due, or `is_urgent`.
-    pub(crate) fn follow_code(&mut self, is_urgent: bool) {
+    /// is due, or `is_urgent`. Returns whether a machine was found: the next refresh adds it.
+    pub(crate) fn follow_code(&mut self, is_urgent: bool) -> bool {
         let target = (self.pid, &mut self.runtimes.java);
         self.java_code.follow(is_urgent, target, &mut self.tables, &mut self.notices);
+        self.runtimes.search_again(self.pid, &self.current.ranges, &mut self.notices)
     }
 
     /// Makes the next reading of generated code one that finds other code at the same addresses.
@@ -237,11 +238,12 @@ impl<'a> Modules<'a> {
             ranges.get(index).is_some_and(|range| is_there(range, key))
         });
         let writable = writable(mappings, &self.own);
-        let has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
+        let mut has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
         if has_new_runtime {
             self.tables.set_runtimes(self.runtimes.blocks());
         }
         if let Some(machine) = self.runtimes.takes_new_java() {
+            has_new_runtime = true;
             self.java_code.add(machine, self.pid, &mut self.tables, &mut self.notices);
         }
         let unchanged = !has_new_runtime
