@@ -56,12 +56,12 @@ fn threads_have_the_names_that_the_program_gave_them() {
 
 /// The frames between the native wrapper and the interpreter, innermost first, and their lines.
 const CHAIN: [(&str, u64); 6] = [
-    ("Machine.leaf", 21),
-    ("Machine.inlined", 28),
-    ("Machine.lambda$loop$0", 42),
+    ("Machine.leaf", 23),
+    ("Machine.inlined", 30),
+    ("Machine.lambda$loop$0", 44),
     ("Machine$$Lambda.applyAsInt", 0),
-    ("Machine.middle", 34),
-    ("Machine.loop", 45),
+    ("Machine.middle", 36),
+    ("Machine.loop", 47),
 ];
 
 #[test]
