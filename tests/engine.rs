@@ -11,9 +11,9 @@ use traceprof::trace::load;
 use traceprof_abi::storage::log::flags::KERNEL;
 
 use crate::common::{
-    Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, child_named, cpu_clock,
-    needs_recording, program, program_for_everyone, record_cpu, skip, timers, together, traceprof,
-    wait_until, with_descriptors, without_perf,
+    Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, as_user, child_named, cpu_clock,
+    needs_recording, program, program_for_everyone, record_cpu, scratch_dir, skip, timers,
+    together, traceprof, wait_until, with_descriptors, without_perf,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -320,10 +320,16 @@ fn a_user_without_privileges_records_with_timers() {
 }
 
 /// Records four threads, some of which get no timer because of the limit of pending signals. The
-/// limit belongs to the user, and timers count against it.
+/// limit belongs to the user, and timers count against it. So the program has a user of its own if
+/// that can be.
 fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
     let ms = each.as_millis().to_string();
-    let mut target = Target::start("busy_named", &["4", &ms, "2"]);
+    let dir = scratch_dir();
+    let program = program_for_everyone(&program("busy_named"), dir.path());
+    let own_user = 50_000 + std::process::id() % 10_000;
+    let mut limited = as_user(own_user, &program).unwrap_or_else(|| Command::new(&program));
+    limited.args(["4", &ms, "2"]);
+    let mut target = Target::spawn(limited);
     command.args(["--freq", "999", "--pid"]).arg(target.pid().to_string());
     let mut recorder = Recorder::spawn(command, Trace::new());
     recorder.wait_until_attached(target.pid());

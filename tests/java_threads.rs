@@ -176,14 +176,22 @@ fn check_waits(version: u32) {
     let mut target = Target::spawn(command);
     let outcome = record(target.pid(), 2, &["--mode", "wall"]);
     let loaded = load(&outcome.trace.path()).expect("a trace");
-    let stacks = shown_by_stacks(target.pid());
     let texts = ["a monitor", "Object.wait", "LockSupport", "Thread.sleep", "the Java machine"];
     let is_java = |text: &str| texts.iter().any(|known| text.starts_with(known));
-    for (name, expected) in WAITS {
+    let shown = |stacks: &[Value], name: &str| {
         let named = |it: &&Value| it["name"] == name;
         let shown = stacks.iter().find(named).unwrap_or_else(|| panic!("{name}"));
-        let shown = shown["call"]["told"][0].as_str().filter(|it| is_java(it));
-        assert_eq!(shown, expected, "Java {version}: {name} in stacks");
+        shown["call"]["told"][0].as_str().filter(|it| is_java(it)).map(str::to_owned)
+    };
+    // On a busy machine a thread may be on its way back into its call.
+    let mut looks = (0..5).map(|_| shown_by_stacks(target.pid())).peekable();
+    for (name, expected) in WAITS {
+        let is_shown = |stacks: &Vec<Value>| shown(stacks, name).as_deref() == expected;
+        while looks.peek().is_some_and(|stacks| !is_shown(stacks)) {
+            let wrong = looks.next().and_then(|stacks| shown(&stacks, name));
+            assert_eq!(wrong, None, "Java {version}: {name} in stacks");
+        }
+        assert!(looks.peek().is_some(), "Java {version}: {name} in stacks");
         let recorded = waits(&loaded, name, is_java);
         let expected: HashSet<Option<&str>> = HashSet::from([expected]);
         assert_eq!(recorded, expected, "Java {version}: {name}\n{}", outcome.text());

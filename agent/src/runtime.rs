@@ -105,14 +105,18 @@ pub fn append(
             Captured::Refused => control.count(Counter::Broken),
         }
     }
-    let mut task = 0;
+    let (mut task, mut is_nameless) = (0, false);
     for runtime in runtimes {
-        match capture_task(runtime, thread_pointer, &mut memory, words) {
-            Ok(0) => continue,
-            Ok(written) => task = written,
-            Err(NamelessTask) => control.count(Counter::TaskNameless),
+        if task != 0 {
+            break;
         }
-        break;
+        match capture_task(runtime, thread_pointer, &mut memory, words) {
+            Ok(written) => task = written,
+            Err(NamelessTask) => is_nameless = true,
+        }
+    }
+    if task == 0 && is_nameless {
+        control.count(Counter::TaskNameless);
     }
     let holds_lock = runtimes.iter().any(|block| holds_lock(block, thread_pointer, &mut memory));
     Appended { words: before.wrapping_sub(words.len()), task, holds_lock }

@@ -87,6 +87,12 @@ pub fn waited_address(number: u64, args: &[u64; 6]) -> Option<u64> {
     (number as i64 == libc::SYS_futex && is_wait).then_some(avma)
 }
 
+/// Whether a system call with these arguments may wait for a change of an address. The kernel
+/// restarts some interrupted calls in a way that hides what they were.
+pub fn may_wait_on_address(number: u64, args: &[u64; 6]) -> bool {
+    waited_address(number, args).is_some() || number as i64 == libc::SYS_restart_syscall
+}
+
 /// Returns the kernel functions of a sleeping thread, innermost first. Needs root's rights.
 pub fn kernel_stack(pid: i32, tid: i32) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stack"))?;

@@ -56,7 +56,8 @@ use procfs::{FromRead, ProcError};
 use serde::{Deserialize, Serialize};
 
 pub use activity::{
-    TaskActivity, descriptor, kernel_stack, task_activity, wait_channel, waited_address,
+    TaskActivity, descriptor, kernel_stack, may_wait_on_address, task_activity, wait_channel,
+    waited_address,
 };
 pub use auxiliary::{may_read_thread_pointer, random_bytes, signal_frame_len};
 pub use awaited_signals::{awaited_in_call, signalfd_masks};

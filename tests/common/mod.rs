@@ -41,7 +41,8 @@ pub(crate) use program::{
 };
 pub(crate) use python::{Build, Minor, Python, pythons, some_pythons};
 pub(crate) use recorder::{
-    Outcome, Recorder, Trace, as_nobody, number_in, periods_of, record, record_cpu, traceprof,
+    Outcome, Recorder, Trace, as_nobody, as_user, number_in, periods_of, record, record_cpu,
+    traceprof,
 };
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;

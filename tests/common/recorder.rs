@@ -27,11 +27,17 @@ pub(crate) fn traceprof(args: &[&str]) -> Command {
 
 /// Returns a command that runs a program as user nobody; `None` if the test does not run as root.
 pub(crate) fn as_nobody(program: &Path) -> Option<Command> {
+    as_user(65534, program)
+}
+
+/// Like [`as_nobody`], as the user with this id.
+pub(crate) fn as_user(uid: u32, program: &Path) -> Option<Command> {
     if !super::is_root() {
         return None;
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+    command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
+    command.args(["--clear-groups", "--"]).arg(program);
     Some(command)
 }
 

@@ -83,12 +83,6 @@ pub struct SleepingCall {
 }
 
 impl SleepingCall {
-    /// Returns whether it waits for a word of memory to change, as far as is known.
-    pub(super) fn may_wait_on_address(&self) -> bool {
-        proc::waited_address(self.number, &self.args).is_some()
-            || self.number as i64 == libc::SYS_restart_syscall
-    }
-
     fn new(pid: i32, number: u64, args: [u64; 6]) -> Self {
         let described = describe(pid, number, &args);
         Self { number, name: proc::call_name(number), args, described }

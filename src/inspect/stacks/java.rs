@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use traceprof_abi::runtime::word::{FrameWord, JAVA, ManagedFrame, NO_POSITION, frames};
 use traceprof_abi::unwind::lookup_avma;
 
-use super::{NamedFrame, ThreadStack};
-use crate::proc::ProcessMemory;
+use super::{NamedFrame, SleepingCall, ThreadStack};
+use crate::proc::{ProcessMemory, may_wait_on_address};
 use crate::record::batch::java::{JavaCode, MethodKey, resolved_method};
 use crate::record::target::modules::AddressMap;
 use crate::runtime::java::{JavaMethod, JavaThread};
@@ -88,15 +88,24 @@ impl JavaView {
     }
 
     /// Adds to a thread the virtual thread that it runs, what it waits for and what it compiles.
-    pub(super) fn describe(&self, inner_tid: Option<u32>, thread: &mut ThreadStack) {
+    /// `has_stayed` returns whether it is still where it was captured: the threads were read later.
+    pub(super) fn describe(
+        &self,
+        inner_tid: Option<u32>,
+        has_stayed: impl FnOnce() -> bool,
+        thread: &mut ThreadStack,
+    ) {
         let Some(java) = inner_tid.and_then(|tid| self.threads.get(&tid)) else { return };
         if let Some(name) = java.virtual_thread.as_ref().filter(|name| !name.is_empty()) {
             let carrier = thread.runtime_name.as_ref().unwrap_or(&thread.seen.name);
             thread.runtime_name = Some(format!("{name} (on {carrier})"));
         }
         thread.compiles.clone_from(&java.compiles);
-        let call = thread.call.as_mut().filter(|call| call.may_wait_on_address());
-        if let (Some(call), Some(on)) = (call, java.activity.waits_on()) {
+        let may_wait = |call: &&mut SleepingCall| may_wait_on_address(call.number, &call.args);
+        let call = thread.call.as_mut().filter(may_wait);
+        if let (Some(call), Some(on)) = (call, java.activity.waits_on())
+            && has_stayed()
+        {
             call.described.insert(0, on);
         }
     }

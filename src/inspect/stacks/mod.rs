@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use traceprof_abi::layout;
@@ -24,7 +25,7 @@ use traceprof_abi::runtime::word::pcs;
 use traceprof_abi::unwind::EndReason;
 
 use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
-use crate::proc::{self, Mapping};
+use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::name::contexts::Contexts;
 use crate::record::target::modules::{AddressMap, Modules};
@@ -136,6 +137,19 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
+/// Returns whether a thread sleeps where it was stopped.
+fn has_stayed(pid: i32, tid: i32, stopped: &ThreadSnapshot) -> bool {
+    for _ in 0..20 {
+        match proc::task_activity(pid, tid) {
+            Ok(TaskActivity::Syscall { sp, .. }) => return sp == stopped.registers.sp,
+            // On its way back into the call.
+            Ok(TaskActivity::Running) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(TaskActivity::Blocked { .. }) | Err(_) => return false,
+        }
+    }
+    false
+}
+
 /// The parts of a process that its stacks need.
 struct InspectedProcess {
     pid: i32,
@@ -192,7 +206,8 @@ impl InspectedProcess {
                 runtime_name,
                 ..self.thread(tid, seen.activity, &outcome)
             };
-            java.describe(inner_tid, &mut thread);
+            let has_stayed = || outcome.is_ok_and(|it| has_stayed(self.pid, tid, &it));
+            java.describe(inner_tid, has_stayed, &mut thread);
             unwound.push((thread, stack));
         }
         let words = unwound.iter().filter_map(|(_, stack)| stack.as_ref());

@@ -140,6 +140,12 @@ fn options(tables: &Tables, pages: &TargetPages<'_>) -> Option<ObjectOptions> {
 }
 
 impl JavaMachine {
+    /// Returns whether references may be out of date, so that what they refer to is not read while
+    /// the program runs.
+    pub(super) fn has_late_references(&self) -> bool {
+        self.objects.has_late_references
+    }
+
     /// Returns whether an address may be code of the machine.
     pub fn may_have(&self, avma: u64) -> bool {
         self.code.iter().any(|range| range.contains(&avma))

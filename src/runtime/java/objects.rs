@@ -1,7 +1,8 @@
 //! Java objects: their classes, fields, and the texts of strings.
 //!
-//! The collector may move an object while it is read. So what is read counts only if the object had
-//! the expected class before and after.
+//! The collector may move an object while it is read, and reuse its memory. So what is read counts
+//! only if a second reading, of memory that is read anew, has the same result. With ZGC that is not
+//! enough: references stay as they were for a while after the objects have moved.
 
 use super::layout::{ClassFields, MachineLayout};
 use super::method::MethodReader;
@@ -41,6 +42,8 @@ pub(super) struct ObjectShape {
     pub(super) class_in_mark: Option<u32>,
     /// Whether references have colours in their lowest bits (generational ZGC).
     pub(super) is_coloured: bool,
+    /// Whether references may be out of date until the program uses them (ZGC).
+    pub(super) has_late_references: bool,
     /// Whether arrays of bytes start behind the length of an array, without padding.
     pub(super) has_tight_arrays: bool,
 }
@@ -106,6 +109,7 @@ impl ObjectShape {
             compressed_class: has_narrow_classes.then(classes).transpose()?,
             class_in_mark: is_compact.then(mark_shift).transpose()?,
             is_coloured: options.zgc && (version > 21 || options.zgc_generational),
+            has_late_references: options.zgc,
             has_tight_arrays: version > 21,
         })
     }

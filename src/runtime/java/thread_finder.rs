@@ -3,6 +3,7 @@
 //! # Invariants
 //! - A structure is returned only if it says now that it is of that thread.
 //! - The search for unknown threads takes a bounded part of the time, however many there are.
+//! - A name or a wait is read twice, since the collector moves objects. With ZGC none is read.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames};
 const COST_SHARE: u32 = 20;
 /// The shortest time between the start of two searches.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Number of threads whose names one reading has.
+const NAMES_AT_ONCE: usize = 64;
 
 /// Finds structures, and remembers where they were.
 #[derive(Debug, Default)]
@@ -45,6 +49,20 @@ impl ThreadFinder {
     }
 }
 
+/// Returns what two readings of a machine's memory find, if that is the same.
+fn settled<T: PartialEq>(
+    machine: &JavaMachine,
+    memory: &dyn TargetMemory,
+    mut read: impl FnMut(&ThreadReader<'_>) -> Option<T>,
+) -> Option<T> {
+    if machine.has_late_references() {
+        return None;
+    }
+    let (first, second) = (machine.now(memory), machine.now(memory));
+    let found = read(&first.thread_reader())?;
+    (read(&second.thread_reader()).as_ref() == Some(&found)).then_some(found)
+}
+
 /// Reads what threads of one machine wait for, and remembers where their structures are.
 #[derive(Debug, Default)]
 pub struct JavaWaits(ThreadFinder);
@@ -52,16 +70,18 @@ pub struct JavaWaits(ThreadFinder);
 impl JavaWaits {
     /// Returns what a thread waits on, for people. `None` if the machine does not know it.
     ///
-    /// The caller ensures that the thread sleeps meanwhile, or drops the result.
+    /// The caller drops the result if the thread ran meanwhile.
     pub fn of(
         &mut self,
         machine: &JavaMachine,
         memory: &dyn TargetMemory,
         tid: u32,
     ) -> Option<String> {
-        let reader = machine.now(memory);
-        let threads = reader.thread_reader();
-        threads.activity(self.0.find(&threads, tid)?)?.waits_on()
+        let activity = settled(machine, memory, |threads| {
+            let thread = self.0.find(threads, tid)?;
+            threads.activity(thread)
+        });
+        activity?.waits_on()
     }
 }
 
@@ -73,13 +93,23 @@ impl NamesThreads for JavaMachine {
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
         let mut finder: Box<ThreadFinder> = memo.take();
-        let reader = self.now(memory);
-        let threads = reader.thread_reader();
-        let mut named = |tid: &u32| {
-            let name = threads.name(finder.find(&threads, *tid)?)?;
-            (!name.is_empty()).then_some((*tid, name))
-        };
-        let found = wanted.tids.iter().filter_map(&mut named).collect();
+        let mut found = Vec::new();
+        let wanted: Vec<u32> = wanted.tids.iter().copied().collect();
+        for tids in wanted.chunks(NAMES_AT_ONCE).filter(|_| !self.has_late_references()) {
+            let mut names = || {
+                let reader = self.now(memory);
+                let threads = reader.thread_reader();
+                let mut name = |tid: &u32| threads.name(finder.find(&threads, *tid)?);
+                tids.iter().map(&mut name).collect::<Vec<_>>()
+            };
+            let (first, second) = (names(), names());
+            let both = tids.iter().zip(first.into_iter().zip(second));
+            found.extend(both.filter_map(|(tid, (first, second))| {
+                let name =
+                    first.filter(|name| !name.is_empty() && second.as_ref() == Some(name))?;
+                Some((*tid, name))
+            }));
+        }
         memo.keep(finder);
         found
     }

@@ -100,7 +100,10 @@ impl JavaActivity {
             objects.referred(objects.layout.monitor_object.read(pages, monitor)?)
         };
         let awaited = match state {
-            Some(JavaState::Blocked) => monitor(layout.pending_monitor),
+            // A thread that was notified enters the monitor again in which it waited.
+            Some(JavaState::Blocked) => {
+                monitor(layout.pending_monitor).or_else(|| monitor(layout.waiting_monitor))
+            }
             Some(JavaState::InObjectWait) => monitor(layout.waiting_monitor),
             Some(JavaState::Parked) => fields.blocker_of(objects, object),
             _ => None,

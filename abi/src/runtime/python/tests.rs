@@ -449,10 +449,11 @@ fn other_objects_are_no_tasks() {
     assert_eq!(without(&|_, it| it.set(0xd000 + 104, 0)), None, "no mark");
     assert_eq!(without(&|_, it| it.set(0xf008, 0x333)), None, "another name");
     let (layout, mut memory) = with_task(&[1, 0x111, 1 << 3, 7]);
+    let words = [const { AtomicU64::new(0) }; TASK_WORDS];
     memory.set(0xd000 + 104, 0);
-    assert_eq!(task_name(&layout, THREAD, &mut memory, &[]), Err(NamelessTask), "no mark");
+    assert_eq!(task_name(&layout, THREAD, &mut memory, &words), Err(NamelessTask), "no mark");
     memory.set(STATE + 872, 0);
-    assert_eq!(task_name(&layout, THREAD, &mut memory, &[]), Ok(0), "no task");
+    assert_eq!(task_name(&layout, THREAD, &mut memory, &words), Ok(0), "no task");
     for wild in [1, 8, u64::MAX - 7] {
         assert_eq!(without(&|_, it| it.set(STATE + 872, wild)), None);
         assert_eq!(without(&|_, it| it.set(0xd000 + 136, wild)), None);

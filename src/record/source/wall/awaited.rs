@@ -31,18 +31,23 @@ impl AwaitedNames {
         }
     }
 
-    /// Returns the number of the call that a thread is in, and what it waits on. `inner_tid` is the
-    /// thread's id in its own namespace. If the thread ran meanwhile, the result is wrong.
-    pub(super) fn of(&mut self, inner_tid: Option<u32>, activity: TaskActivity) -> Called {
+    /// Returns the number of the call that a thread is in, and what it waits on.
+    ///
+    /// `inner_tid` returns the thread's id in its own namespace, if the thread still sleeps: Java's
+    /// waits are read from its memory. If it ran meanwhile, the result is wrong.
+    pub(super) fn of(
+        &mut self,
+        inner_tid: impl FnOnce() -> Option<u32>,
+        activity: TaskActivity,
+    ) -> Called {
         let TaskActivity::Syscall { number, args, .. } = activity else { return (None, None) };
         let descriptor = proc::waited_descriptor(number, &args);
         let waits_on = descriptor.and_then(|number| self.descriptors.name(number));
         let waits_on = waits_on.or_else(|| {
             let avma = proc::waited_address(number, &args);
             let lock = avma.and_then(|avma| self.lock(avma)).map(Arc::from);
-            // The kernel restarts some interrupted calls in a way that hides what they were.
-            let may_be_java = avma.is_some() || number as i64 == libc::SYS_restart_syscall;
-            lock.or_else(|| self.java_wait(inner_tid.filter(|_| may_be_java)?))
+            let may_be_java = proc::may_wait_on_address(number, &args);
+            lock.or_else(|| may_be_java.then(|| self.java_wait(inner_tid)).flatten())
         });
         (u32::try_from(number).ok(), waits_on)
     }
@@ -51,8 +56,8 @@ impl AwaitedNames {
         self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma))
     }
 
-    fn java_wait(&mut self, inner_tid: u32) -> Option<Arc<str>> {
+    fn java_wait(&mut self, inner_tid: impl FnOnce() -> Option<u32>) -> Option<Arc<str>> {
         let machine = self.java.as_ref()?;
-        self.java_waits.of(machine, &self.memory, inner_tid).map(Arc::from)
+        self.java_waits.of(machine, &self.memory, inner_tid()?).map(Arc::from)
     }
 }

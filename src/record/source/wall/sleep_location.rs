@@ -209,7 +209,7 @@ impl LocationReader {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
         let (again, new) = self.look_up((tid, state), at, history);
-        let (mut syscall, mut waits_on) = self.waits.of(self.search.inner_tid(tid), activity);
+        let (mut syscall, mut waits_on) = self.waits.of(|| self.search.inner_tid(tid), activity);
         let context = contexts.read(tid);
         let snapshot = self.tables.snapshot();
         let runtimes = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.runtimes());
@@ -221,7 +221,8 @@ impl LocationReader {
             stats.known += 1;
             if syscall == Some(libc::SYS_restart_syscall as u32) {
                 // The kernel restarts some interrupted calls this way.
-                (syscall, waits_on) = (location.syscall, location.waits_on.clone());
+                syscall = location.syscall;
+                waits_on = waits_on.or_else(|| location.waits_on.clone());
             }
             let (frames, flags) = (Arc::clone(&location.frames), location.flags);
             return LocationRead::Known(Arc::new(ThreadLocation {
@@ -320,8 +321,8 @@ impl LocationReader {
         if capture.outcome == Err(NotCaptured::Gone) {
             return None;
         }
-        let inner_tid = self.search.inner_tid(unknown.tid);
-        let called = activity.map_or((None, None), |activity| self.waits.of(inner_tid, activity));
+        // The thread runs again, so its memory does not say what it waited for in Java.
+        let called = activity.map_or((None, None), |activity| self.waits.of(|| None, activity));
         let Ok(portrait) = &capture.outcome else {
             stats.missed += 1;
             let location = ThreadLocation::without_stack(state, called, context);
