@@ -1,6 +1,7 @@
 //! Java machines of all supported versions: names of threads and methods without a flag, against
 //! what the programs do.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -215,4 +216,96 @@ fn callers_in_21_are_right() {
 #[test]
 fn callers_in_25_are_right() {
     callers_are_right(25);
+}
+
+/// Returns the last digits of the numbers in the names of methods that `Churn.java` has loaded.
+fn churned(frame: &str) -> Vec<&str> {
+    let digit = |part: &'static str| {
+        let (_, rest) = frame.split_once(part)?;
+        rest.get(3..4)
+    };
+    ["Churned", "called", "shared"].into_iter().filter_map(digit).collect()
+}
+
+/// Counts of the samples of classes that `Churn.java` has loaded.
+#[derive(Debug, Default)]
+struct Churned {
+    /// The samples in each class, as far as they have a name.
+    named: BTreeMap<String, u64>,
+    unnamed: u64,
+    /// Stacks with the name of another class than the one that runs.
+    wrong: Vec<String>,
+}
+
+impl Churned {
+    fn of(outcome: &Outcome) -> Self {
+        let (folded, mut counts) = (outcome.trace.folded(), Self::default());
+        for (stack, count) in folded.stacks() {
+            let Some(at) = stack.iter().position(|frame| frame.starts_with("Churn.stub_")) else {
+                continue;
+            };
+            let running = stack[at].strip_prefix("Churn.stub_").unwrap();
+            let callees = &stack[at + 1..];
+            let class = callees.iter().find_map(|frame| frame.strip_suffix(".run"));
+            if callees.iter().any(|frame| churned(frame).iter().any(|digit| *digit != running)) {
+                counts.wrong.push(stack.join(";"));
+            }
+            match class {
+                Some(class) => *counts.named.entry(class.to_owned()).or_default() += count,
+                None => counts.unnamed += count,
+            }
+        }
+        counts
+    }
+}
+
+/// The time that each class of `Churn.java` runs, and a half more: its machine may be slow.
+const CLASS_MS_MAX: u64 = 120;
+
+/// Records a program that loads and unloads classes, of which each takes the memory of the last.
+fn no_class_has_the_name_of_another(version: u32) {
+    needs_recording!();
+    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+        skip!("java {version}: not installed");
+    };
+    let _machine = together();
+    for options in [&[][..], &["-Xint"]] {
+        let target = Target::spawn(java.runs("Churn", options));
+        let options_of_record = ["--freq", "1000", "--no-kernel"];
+        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options_of_record);
+        let counts = Churned::of(&outcome);
+        let named: u64 = counts.named.values().sum();
+        eprintln!("Java {version} {options:?}: {named} named in {counts:?}");
+        assert!(counts.wrong.is_empty(), "Java {version} {options:?}: {:#?}", counts.wrong);
+        let most = counts.named.values().max().copied().unwrap_or_default();
+        assert!(most <= CLASS_MS_MAX, "Java {version} {options:?}: {counts:#?}");
+        // What was unloaded before it was read has no name.
+        let is_enough = counts.named.len() >= 8 && named * 5 >= named + counts.unnamed;
+        assert!(is_enough, "Java {version} {options:?}: {counts:#?}\n{}", outcome.text());
+    }
+}
+
+#[test]
+fn no_class_of_8_has_the_name_of_another() {
+    no_class_has_the_name_of_another(8);
+}
+
+#[test]
+fn no_class_of_11_has_the_name_of_another() {
+    no_class_has_the_name_of_another(11);
+}
+
+#[test]
+fn no_class_of_17_has_the_name_of_another() {
+    no_class_has_the_name_of_another(17);
+}
+
+#[test]
+fn no_class_of_21_has_the_name_of_another() {
+    no_class_has_the_name_of_another(21);
+}
+
+#[test]
+fn no_class_of_25_has_the_name_of_another() {
+    no_class_has_the_name_of_another(25);
 }

@@ -6,9 +6,7 @@
 //! while it runs on them. Another thread may unmap other pages between the probe and the load. Only
 //! three kinds of loads reach such pages. A wrong unwinding reads single words, within the mapping
 //! that contains the stack pointer. The unwinder reads the operand of a call in code that is being
-//! unloaded. And it reads two words that describe a method that a frame of an interpreter names,
-//! which is loaded as long as it runs; a wrong frame may name anything. Many words are read from
-//! the first thread's stack, which is a mapping of its own as long as the process lives. From other
+//! unloaded. Many words are read from the first thread's stack, which is a mapping of its own as long as the process lives. From other
 //! stacks, many words are read only in pages that the unwinding has read before and that a new
 //! probe finds readable ([`StackMemory::known`]). The kernel merges mappings, so memory further up
 //! need not be stack, and a smaller stack may be where the thread had a larger one.
@@ -28,8 +26,6 @@ use crate::sys;
 const RED_ZONE: u64 = 128;
 /// Upper bound of the stack, in bytes above the stack pointer, where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
-/// Number of pages of objects that a sample remembers as readable. A power of two.
-const OBJECT_PAGES: usize = 8;
 
 /// The stack on which a thread runs.
 #[derive(Debug)]
@@ -43,8 +39,6 @@ pub struct StackMemory<'a> {
     window: (u64, u64),
     /// Another readable page, outside the window.
     spot: u64,
-    /// Readable pages of objects, each at its number modulo [`OBJECT_PAGES`].
-    objects: [u64; OBJECT_PAGES],
 }
 
 impl<'a> StackMemory<'a> {
@@ -61,9 +55,7 @@ impl<'a> StackMemory<'a> {
         let same_epoch = load(&slot.window_epoch) == epoch;
         let window =
             if same_epoch { (load(&slot.window_lo), load(&slot.window_hi)) } else { (0, 0) };
-        let objects = [u64::MAX; OBJECT_PAGES];
-        let mut memory =
-            Self { snapshot, probe_failed, lo: 0, hi: 0, window, spot: u64::MAX, objects };
+        let mut memory = Self { snapshot, probe_failed, lo: 0, hi: 0, window, spot: u64::MAX };
         memory.bound(sp);
         if !(window.0 <= sp && sp <= window.1) {
             memory.window = (0, 0);
@@ -184,24 +176,6 @@ impl Memory for StackMemory<'_> {
         // SAFETY: these eight bytes were just found readable, and any value is valid.
         Some(unsafe { word.read_unaligned() })
     }
-
-    fn load_object(&mut self, avma: u64) -> Option<u64> {
-        if avma & 7 != 0 {
-            return None;
-        }
-        let page = avma & !(PAGE - 1);
-        let known = self.objects.get_mut((page / PAGE) as usize & (OBJECT_PAGES - 1))?;
-        if *known != page {
-            if !sys::readable(avma) {
-                return None;
-            }
-            *known = page;
-        }
-        let word = avma as *const u64;
-        // SAFETY: aligned, so all eight bytes are in the page, which this handler found readable.
-        // Any value is valid.
-        Some(unsafe { word.read_volatile() })
-    }
 }
 
 #[cfg(test)]
@@ -217,23 +191,6 @@ mod tests {
     struct Stack([u64; 512 * 4]);
 
     const MOST: u64 = 16 << 10;
-
-    #[test]
-    fn objects_are_read_where_they_are_readable() {
-        static TABLES: Aligned = Aligned(NO_MODULES);
-        let data = segment();
-        let failed = AtomicU64::new(0);
-        // SAFETY: aligned, as long as said, never written.
-        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
-        let snapshot = tables.snapshot().unwrap();
-        let mut memory = StackMemory::new(&snapshot, &data.threads().slots[2], 1, 0x18, &failed);
-        let edge = crate::probe::tests::edge();
-        assert_eq!(memory.load_object(edge - 8), Some(0));
-        assert_eq!(memory.load_object(edge - 4), None, "not aligned");
-        for wild in [edge, 0, 8, u64::MAX - 7, 1 << 47] {
-            assert_eq!(memory.load_object(wild), None, "{wild:x}");
-        }
-    }
 
     /// All four pages are readable. Only the unwinding knows which of them are the thread's.
     #[test]

@@ -12,7 +12,7 @@
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
 //! with any value: the position in the code << 32, and the cookie. A frame in place is among the
 //! program counters and stands for one of them: the frame of an interpreter that keeps its frames
-//! on the thread's stack.
+//! on the thread's stack. Its other word is what the frame and a register say about the position.
 
 /// The value of bits 60 to 62.
 const MARK: u64 = 0b010 << 60;
@@ -154,30 +154,47 @@ pub enum FrameWord {
     InPlace {
         /// Number of the runtime's block.
         runtime: u8,
-        /// The frame, without flags.
-        frame: ManagedFrame,
+        /// The frame.
+        frame: FrameInPlace,
     },
 }
 
-/// The position of a frame in place whose position in the code is not known.
-pub const NO_POSITION: u32 = u32::MAX;
+/// A frame of an interpreter that keeps its frames on the thread's stack, as the stack and the
+/// registers have it: nothing was read of the objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FrameInPlace {
+    /// Address of the code object (AVMA).
+    pub object: u64,
+    /// Address of the position in the code, as the frame has saved it; 0 before the first
+    /// instruction, and in functions without code. It may be anything.
+    pub saved: u64,
+    /// The distance from there to what the register of the position holds, if that is near. The
+    /// register is newer, but may belong to a frame that has just ended. 0 if it is not known.
+    pub ahead: i16,
+}
 
-impl ManagedFrame {
-    /// Returns the frame's words in place.
-    pub fn words_in_place(&self, runtime: u8) -> [u64; FRAME_WORDS] {
-        let [_, second] = self.words();
-        let runtime = u64::from(runtime) << DETAIL_SHIFT;
-        [MARK | IN_PLACE | runtime | self.object & ADDRESS_MASK, second]
+impl FrameInPlace {
+    /// Returns the addresses at which the position may be, the likelier one first.
+    pub fn positions(&self) -> [u64; 2] {
+        [self.saved.wrapping_add_signed(i64::from(self.ahead)), self.saved]
     }
 
-    fn of_words_in_place([first, second]: [u64; FRAME_WORDS]) -> FrameWord {
+    /// Returns the frame's words.
+    pub fn words(&self, runtime: u8) -> [u64; FRAME_WORDS] {
+        let runtime = u64::from(runtime) << DETAIL_SHIFT;
+        let ahead = u64::from(self.ahead as u16) << DETAIL_SHIFT;
+        // Addresses of user code have 47 bits, so the word is none that was never written.
+        let saved = self.saved & ADDRESS_MASK >> 1;
+        [MARK | IN_PLACE | runtime | self.object & ADDRESS_MASK, ahead | saved]
+    }
+
+    fn of_words([first, second]: [u64; FRAME_WORDS]) -> FrameWord {
         FrameWord::InPlace {
             runtime: (first >> DETAIL_SHIFT) as u8,
             frame: Self {
                 object: first & ADDRESS_MASK,
-                flags: 0,
-                position: (second >> 32) as u32,
-                cookie: second as u32,
+                saved: second & ADDRESS_MASK,
+                ahead: (second >> DETAIL_SHIFT) as i16,
             },
         }
     }
@@ -209,7 +226,7 @@ pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
             && is_in_place(pair[0])
         {
             rest = after;
-            return Some(ManagedFrame::of_words_in_place(*pair));
+            return Some(FrameInPlace::of_words(*pair));
         }
         let (word, after) = rest.split_first()?;
         rest = after;
@@ -301,10 +318,10 @@ mod tests {
     #[test]
     fn frames_in_place_are_among_the_program_counters() {
         // Its second word looks like a header.
-        let position = (header(0, SectionEnd::Root, 0) >> 32) as u32;
-        let managed = ManagedFrame { object: 0x7f00_0000_0040, flags: 0, position, cookie: 9 };
+        let ahead = (header(0, SectionEnd::Root, 0) >> 48) as i16;
+        let managed = FrameInPlace { object: 0x7f00_0000_0040, saved: 0x7f00_0000_1008, ahead };
         let mut words = std::vec![0x5000, 0x6000 | RETURN_ADDRESS];
-        words.extend(managed.words_in_place(3));
+        words.extend(managed.words(3));
         words.push(0x7000 | RETURN_ADDRESS);
         let stack = words.len();
         words.push(header(0, SectionEnd::Root, 1));

@@ -29,41 +29,23 @@ const TABLE_WORDS: usize = 2;
 /// Most binary digits of a segment's size.
 const SHIFT_MAX: u32 = 16;
 
-/// Mask of a cookie. With all bits and no position, a word would look like one that was never
-/// written.
-const COOKIE_MASK: u64 = 0x7fff_ffff;
-
-/// Returns the cookie of a method of HotSpot, given by the address of its constant part: another
-/// method at the same address has another one.
-pub fn method_cookie(constant: u64) -> u32 {
-    (constant >> 3 & COOKIE_MASK) as u32
-}
-
-/// Where HotSpot's interpreter keeps what a handler reads of a frame. The offsets are in bytes.
+/// Where HotSpot's interpreter keeps what a handler reads of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InterpreterLayout {
     /// Number of the runtime's block.
     pub runtime: u8,
-    /// Offset of `_constMethod` in a Method.
-    pub const_method: u8,
-    /// Size of a ConstMethod: the bytecodes follow it.
-    pub bytecodes: u8,
-    /// Offset of `_code_size`, two bytes, in a ConstMethod.
-    pub code_size: u8,
     /// Offset of the saved position from the frame pointer, in words.
     pub position_slot: i8,
 }
 
 impl InterpreterLayout {
     fn to_bits(self) -> u64 {
-        let Self { runtime, const_method, bytecodes, code_size, position_slot } = self;
-        let slot = position_slot as u8;
-        u64::from_le_bytes([runtime, const_method, bytecodes, code_size, slot, 0, 0, 0])
+        u64::from_le_bytes([self.runtime, self.position_slot as u8, 0, 0, 0, 0, 0, 0])
     }
 
     fn from_bits(bits: u64) -> Self {
-        let [runtime, const_method, bytecodes, code_size, slot, ..] = bits.to_le_bytes();
-        Self { runtime, const_method, bytecodes, code_size, position_slot: slot as i8 }
+        let [runtime, slot, ..] = bits.to_le_bytes();
+        Self { runtime, position_slot: slot as i8 }
     }
 }
 
@@ -320,13 +302,7 @@ mod tests {
     use super::*;
 
     const SPAN: HeapSpan = HeapSpan { low: 0x7000_0000, high: 0x7020_0000, shift: 7 };
-    const LAYOUT: InterpreterLayout = InterpreterLayout {
-        runtime: 2,
-        const_method: 8,
-        bytecodes: 56,
-        code_size: 38,
-        position_slot: -8,
-    };
+    const LAYOUT: InterpreterLayout = InterpreterLayout { runtime: 2, position_slot: -8 };
 
     fn rule(cfa_off: i32) -> Rule {
         Rule { cfa_off, ..Rule::plain(op::SP) }

@@ -232,13 +232,7 @@ fn heap_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
     words[7] = [0, HEAP << 32];
     words[8] = [BOUNDS.0, BOUNDS.1];
     let shared: Vec<AtomicU64> = words.as_flattened().iter().copied().map(AtomicU64::new).collect();
-    let interpreter = InterpreterLayout {
-        runtime: 1,
-        const_method: (random.next() % 64) as u8,
-        bytecodes: 56,
-        code_size: (random.next() % 64) as u8,
-        position_slot: -8,
-    };
+    let interpreter = InterpreterLayout { runtime: 1, position_slot: random.next() as i8 };
     let span = HeapSpan { low: CODE.0, high: CODE.1, shift: SHIFT };
     let heap = CodeHeap::create(&shared, HEAP, span, interpreter).expect("a possible heap");
     heap.publish_page(0, PAGE);

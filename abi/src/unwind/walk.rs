@@ -12,7 +12,7 @@ use super::code_heap::{CodeHeap, CodeTable, InterpreterLayout};
 use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
-use crate::runtime::word::{ManagedFrame, as_pc};
+use crate::runtime::word::{FrameInPlace, as_pc};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The registers of an architecture from which the unwinding starts.
@@ -42,7 +42,7 @@ pub(super) enum Identity {
     /// The return address that was in the frame before another one replaced it.
     Original(u64),
     /// A method that an interpreter runs, and the number of the runtime's block.
-    Managed(u8, ManagedFrame),
+    Managed(u8, FrameInPlace),
 }
 
 /// The stack that is walked.
@@ -62,12 +62,6 @@ pub trait Memory {
     /// such a frame its caller and nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
-    }
-
-    /// Loads the eight bytes at a multiple of 8 anywhere, and never faults: an object that a
-    /// runtime describes its code with. `None` costs a frame its name and nothing else.
-    fn load_object(&mut self, avma: u64) -> Option<u64> {
-        self.load_code(avma)
     }
 }
 
@@ -105,7 +99,7 @@ pub fn unwind(
             }
             Some(Identity::Managed(runtime, managed)) => {
                 let Some(next) = frames.get(depth) else { break };
-                let [first, second] = managed.words_in_place(runtime);
+                let [first, second] = managed.words(runtime);
                 word.store(first, Ordering::Relaxed);
                 next.store(second, Ordering::Relaxed);
                 depth = depth.wrapping_add(1);

@@ -63,7 +63,8 @@ impl<'a> FrameNaming<'a> {
                     let is_late = places.next().is_some_and(|index| index >= late);
                     named.extend(self.functions(word, is_late, role).into_iter().rev());
                 }
-                MixedFrame::Managed(JAVA, frame) => named.push(self.java.interpreted(&frame)),
+                MixedFrame::InPlace(JAVA, frame) => named.push(self.java.interpreted(&frame)),
+                MixedFrame::InPlace(..) => {}
                 MixedFrame::Managed(number, frame) => {
                     named.extend(names.frame(self.addresses, number, &frame));
                 }

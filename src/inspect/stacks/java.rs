@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use traceprof_abi::runtime::word::{FrameWord, JAVA, ManagedFrame, NO_POSITION, frames};
+use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames};
 use traceprof_abi::unwind::lookup_avma;
 
 use super::{NamedFrame, SleepingCall, ThreadStack};
 use crate::proc::{ProcessMemory, may_wait_on_address};
-use crate::record::batch::java::{JavaCode, MethodKey, resolved_method};
+use crate::record::batch::java::{JavaCode, resolved_method};
 use crate::record::target::modules::AddressMap;
 use crate::runtime::java::{JavaMethod, JavaThread};
 use crate::symbol::Resolved;
@@ -20,8 +20,8 @@ pub(super) struct JavaView {
     threads: HashMap<u32, JavaThread>,
     /// By addresses outside all modules.
     code: HashMap<u64, JavaCode>,
-    /// The methods that are interpreted.
-    methods: HashMap<MethodKey, JavaMethod>,
+    /// The methods that are interpreted, by the addresses of their structures.
+    methods: HashMap<u64, JavaMethod>,
 }
 
 impl JavaView {
@@ -48,10 +48,10 @@ impl JavaView {
             let avma = match frame {
                 FrameWord::Pc(pc) => lookup_avma(pc),
                 FrameWord::InPlace { runtime, frame } => {
-                    let key = MethodKey::of(&frame);
-                    if runtime == JAVA && !self.methods.contains_key(&key) {
-                        let read = reader.interpreted(key.object, key.cookie);
-                        self.methods.extend(read.ok().map(|method| (key, method)));
+                    if runtime == JAVA && !self.methods.contains_key(&frame.object) {
+                        let read = reader.interpreted(frame.object);
+                        let read = read.ok().map(|found| (frame.object, found.method));
+                        self.methods.extend(read);
                     }
                     continue;
                 }
@@ -73,9 +73,8 @@ impl JavaView {
     }
 
     /// Returns the method of a frame of the interpreter.
-    pub(super) fn interpreted(&self, frame: &ManagedFrame) -> NamedFrame {
-        let position = Some(frame.position).filter(|it| *it != NO_POSITION);
-        let resolved = resolved_method(self.methods.get(&MethodKey::of(frame)), position);
+    pub(super) fn interpreted(&self, frame: &FrameInPlace) -> NamedFrame {
+        let resolved = resolved_method(self.methods.get(&frame.object), frame);
         NamedFrame {
             avma: None,
             function: resolved.function.map(|it| it.name).unwrap_or_default(),

@@ -99,7 +99,8 @@ impl WatchedMachine {
         for word in &words {
             if let FrameWord::InPlace { frame, .. } = word {
                 self.counts.interpreted += 1;
-                let is_unknown = frame.position == traceprof_abi::runtime::word::NO_POSITION;
+                let read = self.machine.now(&self.memory).interpreted(frame.object);
+                let is_unknown = read.is_ok_and(|found| found.method.bci_of(frame).is_none());
                 self.counts.without_position += usize::from(is_unknown);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use traceprof_abi::runtime::word::ManagedFrame;
+use traceprof_abi::runtime::word::FrameInPlace;
 
 use crate::runtime::Gone;
 use crate::runtime::java::{BlobKind, CodeBlob, CompiledCode, JavaMethod, JavaReader};
@@ -14,30 +14,25 @@ use crate::trace::FrameKind;
 pub(crate) struct FoundJava {
     /// The address (AVMA).
     pub(crate) avma: u64,
-    /// When other code was last seen at the address, in CLOCK_MONOTONIC nanoseconds; 0 if none was.
+    /// Since when it is there, in CLOCK_MONOTONIC nanoseconds.
     pub(crate) since_ns: u64,
-    /// The code.
-    pub(crate) code: Arc<JavaCode>,
-}
-
-/// A method in the machine's memory: the address of its structure, and the cookie at the capture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct MethodKey {
-    /// The address (AVMA).
-    pub(crate) object: u64,
-    /// The cookie.
-    pub(crate) cookie: u32,
-}
-
-impl MethodKey {
-    /// Returns the key of the method of a frame.
-    pub(crate) fn of(frame: &ManagedFrame) -> Self {
-        Self { object: frame.object, cookie: frame.cookie }
-    }
+    /// The code. `None` if it is not known what is there since then.
+    pub(crate) code: Option<Arc<JavaCode>>,
 }
 
 /// A method, or why it could not be read.
 pub(crate) type ReadMethod = Result<Arc<JavaMethod>, Gone>;
+
+/// The method that was found at an address.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundMethod {
+    /// The address of its structure (AVMA).
+    pub(crate) object: u64,
+    /// Since when it is there, in CLOCK_MONOTONIC nanoseconds.
+    pub(crate) since_ns: u64,
+    /// The method.
+    pub(crate) read: ReadMethod,
+}
 
 /// The code at addresses that a batch is the first to use, or that have other code than before.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +40,7 @@ pub(crate) struct NewJava {
     /// The code.
     pub(crate) found: Vec<FoundJava>,
     /// The methods that are interpreted.
-    pub(crate) methods: Vec<(MethodKey, ReadMethod)>,
+    pub(crate) methods: Vec<FoundMethod>,
     /// Whether all code of earlier batches is dropped first.
     pub(crate) is_fresh: bool,
 }
@@ -64,8 +59,9 @@ const FIRST_COMPILER: u8 = 3;
 /// What stands for the name of a method that could not be read.
 const GONE: &str = "[Java: method gone]";
 
-/// Returns the names of a method that is interpreted, with the line of a position in it.
-pub(crate) fn resolved_method(method: Option<&JavaMethod>, bci: Option<u32>) -> Resolved {
+/// Returns the names of the method of a frame of the interpreter, with the line.
+pub(crate) fn resolved_method(method: Option<&JavaMethod>, frame: &FrameInPlace) -> Resolved {
+    let bci = method.and_then(|method| method.bci_of(frame));
     let name = method.map_or_else(|| GONE.to_owned(), JavaMethod::full_name);
     Resolved {
         function: Some(ResolvedFunction { name, start_svma: 0 }),

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::code_heap::InterpreterLayout;
 
-use super::layout::MethodLayout;
 use super::pages::TargetPages;
 use super::tables::{Field, Missing, Tables};
 
@@ -56,14 +55,10 @@ pub(super) struct InterpreterPart {
 
 impl CodeLayout {
     /// Looks up all fields of a machine of this version.
-    pub(super) fn of(tables: &Tables, method: &MethodLayout, version: u8) -> Result<Self, Missing> {
-        let small = |value: u64| u8::try_from(value).map_err(|_| Missing("a small offset".into()));
+    pub(super) fn of(tables: &Tables, version: u8) -> Result<Self, Missing> {
         Ok(Self {
             interpreter: InterpreterLayout {
                 runtime: 0,
-                const_method: small(method.constant.at)?,
-                bytecodes: small(method.header_len)?,
-                code_size: small(method.code_len.at)?,
                 position_slot: if version == 8 { POSITION_SLOT_8 } else { POSITION_SLOT },
             },
             verified_entry: tables

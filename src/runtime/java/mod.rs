@@ -3,7 +3,8 @@
 //! `exports` reads the file that contains the machine: libjvm. A machine describes itself to its
 //! debugger in tables; `tables` reads them, and `layout` takes all offsets from there.
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
-//! address, `compiled` the methods in it, and `method` their names and lines. `threads` has
+//! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
+//! names were read from, and `unloads` counts what may change it. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
 //! compile. `code_scan` finds new code, and `follow` makes its unwind rules.
 
@@ -30,14 +31,18 @@ pub(crate) mod tests;
 mod thread_fields;
 mod thread_finder;
 mod threads;
+mod unloads;
 mod waits;
+mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
 pub use code_scan::{CodeChanges, CodeScan, ScanDepth, ScannedCode};
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::JavaExports;
 pub use machine::{JavaMachine, JavaReader};
-pub use method::JavaMethod;
+pub use method::{InterpretedMethod, JavaMethod};
 pub use thread_finder::JavaWaits;
 pub use threads::JavaThread;
+pub use unloads::UnloadCount;
 pub use waits::{JavaActivity, JavaState, RunningCode};
+pub use witness::{Witness, which_hold};

@@ -1,6 +1,6 @@
 //! Heaps of code: their tables, and stacks of HotSpot's interpreter and compiled code.
 
-use traceprof_abi::runtime::word::{FrameWord, ManagedFrame, NO_POSITION, frames};
+use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, frames};
 use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, method, op};
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
@@ -11,13 +11,7 @@ use crate::unwind::{CodeHeapRef, ExecRange, RemoteUnwinder, StackCopy, TableWrit
 const LOW: u64 = 0x1000_0000;
 const SPAN: HeapSpan = HeapSpan { low: LOW, high: LOW + (1 << 20), shift: 7 };
 const STACK: u64 = 0x7000_0000_0000;
-const LAYOUT: InterpreterLayout = InterpreterLayout {
-    runtime: 2,
-    const_method: 8,
-    bytecodes: 56,
-    code_size: 38,
-    position_slot: -8,
-};
+const LAYOUT: InterpreterLayout = InterpreterLayout { runtime: 2, position_slot: -8 };
 const BLOCK: u64 = 0x1000;
 
 /// The blocks of the test: what is in each, with all rules.
@@ -28,10 +22,9 @@ const ENTERED: u64 = LOW + 3 * BLOCK;
 /// Where frames of the compiled code continue that were deoptimized, and the barrier.
 const HANDLER: u64 = COMPILED + 0x80;
 const BARRIER: u64 = STUB + 0x40;
-/// A method, and its constant part with 100 bytes of code.
+/// A method, and where its code begins.
 const METHOD: u64 = 0x5000_0000;
-const CONSTANT: u64 = 0x5000_1000;
-const CODE_SIZE: u64 = 100;
+const CODE: u64 = 0x5000_1038;
 
 const fn interpreted(location: u8) -> Rule {
     Rule { cfa_off: i32::from_le_bytes([0, 0, 0, location]), ..Rule::plain(op::INTERPRETED) }
@@ -76,21 +69,26 @@ impl Machine {
         Self { segment }
     }
 
-    /// Unwinds a stack of these words.
+    /// Unwinds a stack of these words. Nothing else is read.
     fn unwind(&self, pc: u64, fp: u64, words: &[u64]) -> (Vec<FrameWord>, EndReason) {
+        self.unwind_at(pc, (fp, STACK + 64), words)
+    }
+
+    /// Unwinds with these values of the frame pointer and of r13.
+    fn unwind_at(
+        &self,
+        pc: u64,
+        (fp, r13): (u64, u64),
+        words: &[u64],
+    ) -> (Vec<FrameWord>, EndReason) {
         let mut registers = Registers { pc, sp: STACK, fp, gpr: [0; 16] };
         (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, fp);
-        (registers.gpr[3], registers.gpr[13]) = (METHOD, STACK + 64);
+        (registers.gpr[3], registers.gpr[13]) = (METHOD, r13);
         registers.gpr[0] = COMPILED + 0x30;
         let copy: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut read = |avma: u64, into: &mut [u8]| {
-            let word = match avma {
-                _ if avma == METHOD + 8 => CONSTANT,
-                _ if avma == CONSTANT + 32 => CODE_SIZE << 48,
-                _ => return 0,
-            };
-            into.copy_from_slice(&word.to_le_bytes()[..into.len()]);
-            into.len()
+        let mut read = |avma: u64, _: &mut [u8]| {
+            assert!((STACK..STACK + 4096).contains(&avma), "{avma:x} is no stack");
+            0
         };
         let (tables, mut unwinder) = (self.segment.tables(), RemoteUnwinder::default());
         let copy = StackCopy { avma: STACK, bytes: &copy };
@@ -112,16 +110,15 @@ fn ret(avma: u64) -> FrameWord {
     FrameWord::Pc(avma | RETURN_ADDRESS)
 }
 
-fn running(position: u32) -> FrameWord {
-    let cookie = (CONSTANT >> 3) as u32;
-    let frame = ManagedFrame { object: METHOD, flags: 0, position, cookie };
+fn running(saved: u64, ahead: i16) -> FrameWord {
+    let frame = FrameInPlace { object: METHOD, saved, ahead };
     FrameWord::InPlace { runtime: LAYOUT.runtime, frame }
 }
 
 /// A frame of the interpreter at these words: its position, eight words below the frame pointer,
 /// then the method, and the caller's stack pointer, frame pointer and pc.
 fn frame(position: u64, sender: u64, fp: u64, pc: u64) -> [u64; 10] {
-    [CONSTANT + 56 + position, 0, 0, 0, 0, METHOD, 0, sender, fp, pc]
+    [position, 0, 0, 0, 0, METHOD, 0, sender, fp, pc]
 }
 
 const NO_CODE: u64 = 0x9000;
@@ -131,15 +128,25 @@ fn frames_of_the_interpreter_are_methods_with_positions() {
     let machine = Machine::new();
     // The caller's frame begins two words above the return address.
     let sender = STACK + 12 * 8;
-    let inner = frame(7, sender, sender + 64, INTERPRETER + 8);
-    let outer = frame(99, sender + 80, 0, NO_CODE);
+    let inner = frame(CODE + 7, sender, sender + 64, INTERPRETER + 8);
+    let outer = frame(CODE + 99, sender + 80, 0, NO_CODE);
     let words = [&inner[..], &[0, 0], &outer].concat();
-    let expected = vec![running(7), running(99), ret(NO_CODE)];
-    assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), (expected, EndReason::NoModule));
-    // Behind the code of the method.
-    let words = frame(CODE_SIZE, STACK + 80, 0, NO_CODE);
-    let expected = vec![running(NO_POSITION), ret(NO_CODE)];
-    assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), (expected, EndReason::NoModule));
+    let check = |r13: u64, ahead: i16| {
+        let expected = vec![running(CODE + 7, ahead), running(CODE + 99, 0), ret(NO_CODE)];
+        let found = machine.unwind_at(INTERPRETER, (STACK + 64, r13), &words);
+        assert_eq!(found, (expected, EndReason::NoModule), "{r13:x}");
+    };
+    // The register is newer, but may be used for something else.
+    check(CODE + 9, 2);
+    check(CODE, -7);
+    check(CODE + 7 + 0x7fff, 0x7fff);
+    check(CODE + 7 + 0x8000, 0);
+    check(0, 0);
+    check(u64::MAX, 0);
+    // A native method has no position.
+    let words = frame(0, STACK + 80, 0, NO_CODE);
+    let found = machine.unwind_at(INTERPRETER, (STACK + 64, 8), &words);
+    assert_eq!(found, (vec![running(0, 0), ret(NO_CODE)], EndReason::NoModule));
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn frames_of_the_interpreter_that_lead_nowhere_end_the_walk() {
     check(STACK + 80, 0);
     // A method that is none leaves the pc.
     let mut words = frame(0, STACK + 80, 0, NO_CODE);
-    for object in [0, METHOD + 4, 0x6000_0000, u64::MAX - 7] {
+    for object in [0, METHOD + 4, 1 << 47, u64::MAX - 7] {
         words[5] = object;
         let expected = (vec![pc(INTERPRETER), ret(NO_CODE)], EndReason::NoModule);
         assert_eq!(machine.unwind(INTERPRETER, STACK + 64, &words), expected);
@@ -173,7 +180,7 @@ fn methods_that_begin_are_known_by_registers() {
     let caller = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, NO_CODE];
     let mut words = caller;
     words[1] = COMPILED + 0x30;
-    let expected = vec![running(0), ret(COMPILED + 0x30), ret(NO_CODE)];
+    let expected = vec![running(0, 0), ret(COMPILED + 0x30), ret(NO_CODE)];
     let found = machine.unwind(INTERPRETER + 0x44, STACK + 256, &words);
     assert_eq!(found, (expected.clone(), EndReason::NoModule));
     let found = machine.unwind(INTERPRETER + 0x54, STACK + 256, &caller);

@@ -1,16 +1,17 @@
 //! A step out of code that HotSpot generated, where that differs from other code.
 //!
 //! # Invariants
-//! - Only the thread's stack tells the caller. What is read elsewhere gives a frame its name.
+//! - Nothing is read but the thread's stack. What a frame says of its method is stored as it is:
+//!   objects may be freed while another thread's handler reads them.
 //! - The caller's sp is above the frame, so walks end.
 
 use super::super::EndReason;
-use super::super::code_heap::{InterpreterLayout, method_cookie};
+use super::super::code_heap::InterpreterLayout;
 use super::super::rule::{Rule, fp_op, method, op};
 use super::super::tables::RBX_LOST;
 use super::super::walk::{Climb, Identity, Lookup, Memory, word};
-use super::{CODE_MIN, Frame, RBX, USER_END};
-use crate::runtime::word::{ManagedFrame, NO_POSITION};
+use super::{CODE_MIN, Frame, RBX};
+use crate::runtime::word::FrameInPlace;
 
 /// DWARF number of the register that holds the position in the topmost method.
 const R13: u8 = 13;
@@ -18,9 +19,12 @@ const R13: u8 = 13;
 const SENDER_SLOT: u64 = 8;
 /// Distance from the frame pointer to the method in a frame of the interpreter.
 const METHOD_SLOT: u64 = 24;
+/// One past the highest address of a method that a frame's words have room for.
+const OBJECT_END: u64 = 1 << 47;
 /// Maximum number of words between the frozen frames and the frame that entered the virtual
 /// thread: arguments on the stack, and alignment.
 const FROZEN_WORDS: u64 = 32;
+
 /// Moves to the caller.
 #[cold]
 pub(super) fn leave(
@@ -127,55 +131,37 @@ fn leave_thawed(
     Err(EndReason::Range)
 }
 
-/// Names a frame of the interpreter by the method that it runs, if that is one.
+/// Names a frame of the interpreter by the method that it runs, if it has one.
 pub(super) fn identify(frame: &Frame, location: u8, lookup: &mut Lookup, memory: &mut impl Memory) {
     let Some(layout) = lookup.interpreter() else { return };
-    if let Some(managed) = managed_frame(frame, location, layout, memory) {
-        lookup.identify(Identity::Managed(layout.runtime, managed));
+    if let Some(method) = running_method(frame, location, layout, memory) {
+        lookup.identify(Identity::Managed(layout.runtime, method));
     }
 }
 
-fn managed_frame(
+fn running_method(
     frame: &Frame,
     location: u8,
     layout: InterpreterLayout,
     memory: &mut impl Memory,
-) -> Option<ManagedFrame> {
-    let fp = frame.registers.fp;
-    let is_running = location == method::IN_FRAME;
-    let object = match location {
-        method::IN_RBX if frame.exact => frame.register(RBX as u8).ok()?,
-        method::IN_FRAME => word(memory, frame.registers.sp, fp.wrapping_sub(METHOD_SLOT)).ok()?,
+) -> Option<FrameInPlace> {
+    let (fp, sp) = (frame.registers.fp, frame.registers.sp);
+    let (object, saved) = match location {
+        // It has not begun, so the register of the position has something else.
+        method::IN_RBX if frame.exact => (frame.register(RBX as u8).ok()?, 0),
+        method::IN_FRAME => {
+            let slot = fp.wrapping_add_signed(i64::from(layout.position_slot).wrapping_mul(8));
+            let object = word(memory, sp, fp.wrapping_sub(METHOD_SLOT)).ok()?;
+            (object, word(memory, sp, slot).unwrap_or_default())
+        }
         _ => return None,
     };
-    if !(CODE_MIN..USER_END).contains(&object) || object & 7 != 0 {
+    if !(CODE_MIN..OBJECT_END).contains(&object) || object & 7 != 0 {
         return None;
     }
-    let constant = memory.load_object(object.wrapping_add(u64::from(layout.const_method)))?;
-    if !(CODE_MIN..USER_END).contains(&constant) || constant & 7 != 0 {
-        return None;
-    }
-    let size = constant.wrapping_add(u64::from(layout.code_size));
-    let shift = (size & 7).wrapping_shl(3) as u32;
-    let size = u64::from(memory.load_object(size & !7)?.wrapping_shr(shift) as u16);
-    let bytecodes = constant.wrapping_add(u64::from(layout.bytecodes));
-    let index = |position: u64| {
-        let index = position.wrapping_sub(bytecodes);
-        (index < size).then_some(index as u32)
-    };
-    let slot = fp.wrapping_add_signed(i64::from(layout.position_slot).wrapping_mul(8));
-    let position = match is_running {
-        // A method that has not begun, or has no code of its own.
-        false => Some(0),
-        true if size == 0 => Some(0),
-        // The register is newer than the slot, but code between methods has other values in it.
-        true => frame
-            .exact
-            .then(|| frame.register(R13).ok())
-            .flatten()
-            .and_then(index)
-            .or_else(|| word(memory, frame.registers.sp, slot).ok().and_then(index)),
-    };
-    let cookie = method_cookie(constant);
-    Some(ManagedFrame { object, flags: 0, position: position.unwrap_or(NO_POSITION), cookie })
+    let saved = Some(saved).filter(|it| *it < OBJECT_END).unwrap_or_default();
+    let register = frame.exact.then(|| frame.register(R13).ok()).flatten();
+    let ahead = register.filter(|_| saved != 0).map(|it| it.wrapping_sub(saved) as i64);
+    let ahead = ahead.and_then(|it| i16::try_from(it).ok()).unwrap_or_default();
+    Some(FrameInPlace { object, saved, ahead })
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use traceprof_abi::runtime::word::{ManagedFrame, NO_POSITION};
+use traceprof_abi::runtime::word::FrameInPlace;
 
 use super::{FrameNames, NamedStack};
 use crate::record::batch::java::resolved_method;
@@ -30,6 +30,13 @@ pub(super) struct GeneratedLocations {
     java: Option<Result<(), Gone>>,
 }
 
+/// The location of a frame of an interpreter, and the times at which it is valid.
+pub(super) struct InterpretedLocation {
+    version: u64,
+    times_ns: Range<u64>,
+    location: ManagedLocation,
+}
+
 impl FrameNames {
     /// Adds the locations of an address outside all modules, with the runtime's names if there are
     /// any. `is_java` says whether it is in the heaps of code of a Java machine.
@@ -51,9 +58,7 @@ impl FrameNames {
         if let Some(generated) = self.generated.get(&avma) {
             named.is_from_runtime_root |= named.locations.is_empty() && generated.is_outermost;
             named.locations.extend(&generated.locations);
-            let (start, end) = (named.times_ns.start, named.times_ns.end);
-            named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);
-            named.has_own_code = true;
+            named.limit(&generated.times_ns);
             if let Some(java) = generated.java {
                 let (language, gone) = (ManagedLanguage::Java, java.err());
                 for id in &generated.locations {
@@ -93,6 +98,20 @@ impl FrameNames {
         Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
     }
 
+    /// Returns the location of an address in the heaps of a Java machine that had other code before
+    /// or after.
+    fn unproven_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        avma: u64,
+        times_ns: Range<u64>,
+    ) -> Result<GeneratedLocations, TraceError> {
+        let module = self.module(writer, None)?;
+        let locations = write_locations(writer, module, None, avma, None)?.into();
+        let (is_outermost, java) = (false, Some(Err(Gone::Unproven)));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
+    }
+
     /// Returns the locations of an address in the code of a Java machine.
     fn java_locations(
         &mut self,
@@ -101,6 +120,9 @@ impl FrameNames {
         time_ns: u64,
     ) -> Result<Option<GeneratedLocations>, TraceError> {
         let Some((code, times_ns)) = self.java.find(avma, time_ns) else { return Ok(None) };
+        let Some(code) = code else {
+            return self.unproven_location(writer, avma, times_ns).map(Some);
+        };
         let (resolved, kind) = (code.resolved(avma), code.kind_at(avma));
         let java = code.is_method().then_some(Ok(()));
         let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
@@ -117,19 +139,40 @@ impl FrameNames {
         Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java }))
     }
 
-    /// Returns the location of a frame of a Java machine's interpreter.
-    pub(super) fn interpreted_location(
+    /// Adds the location of a frame of a Java machine's interpreter at a time.
+    pub(super) fn push_interpreted(
         &mut self,
         writer: &mut TraceSeries,
-        frame: &ManagedFrame,
-    ) -> Result<ManagedLocation, TraceError> {
-        if let Some(known) = self.interpreted.get(frame) {
-            return Ok(*known);
+        (frame, time_ns): (&FrameInPlace, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let version = self.version();
+        let holds = |known: &&InterpretedLocation| {
+            known.version == version && known.times_ns.contains(&time_ns)
+        };
+        if self.interpreted.get(frame).filter(holds).is_none() {
+            let (location, times_ns) = self.interpreted_location(writer, frame, time_ns)?;
+            let known = InterpretedLocation { version, times_ns, location };
+            self.interpreted.insert(*frame, known);
         }
-        let method = self.java.method(frame);
-        let gone = method.err();
-        let position = Some(frame.position).filter(|it| *it != NO_POSITION);
-        let resolved = resolved_method(method.ok(), position);
+        if let Some(known) = self.interpreted.get(frame) {
+            named.limit(&known.times_ns);
+            named.locations.extend(known.location.id);
+            named.count(known.location);
+        }
+        Ok(())
+    }
+
+    fn interpreted_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        frame: &FrameInPlace,
+        time_ns: u64,
+    ) -> Result<(ManagedLocation, Range<u64>), TraceError> {
+        let (method, times_ns) = self.java.method(frame.object, time_ns);
+        let method = method.unwrap_or(Err(Gone::Unproven));
+        let gone = method.as_ref().err().copied();
+        let resolved = resolved_method(method.as_deref().ok(), frame);
         let module = Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() };
         let id = writer.module(&module)?;
         self.write_source(writer, id, JAVA_SOURCE)?;
@@ -141,11 +184,6 @@ impl FrameNames {
             }
             None => None,
         };
-        let location = ManagedLocation { language: ManagedLanguage::Java, id, gone };
-        // A later read may find the method.
-        if !gone.is_some_and(Gone::is_transient) {
-            self.interpreted.insert(*frame, location);
-        }
-        Ok(location)
+        Ok((ManagedLocation { language: ManagedLanguage::Java, id, gone }, times_ns))
     }
 }

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::runtime::word::{FrameWord, JAVA, ManagedFrame, frames, pcs, split};
+use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames, pcs, split};
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
-use self::generated::GeneratedLocations;
+use self::generated::{GeneratedLocations, InterpretedLocation};
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
 use crate::record::batch::traces::Collection;
@@ -77,6 +77,13 @@ impl NamedStack {
         self.innermost = location.id.map(|_| location).or(self.innermost);
     }
 
+    /// Notes that a location in code of the target is valid at these times only.
+    fn limit(&mut self, times_ns: &Range<u64>) {
+        let (start, end) = (self.times_ns.start, self.times_ns.end);
+        self.times_ns = start.max(times_ns.start)..end.min(times_ns.end);
+        self.has_own_code = true;
+    }
+
     /// Counts the sample itself, once all frames are there.
     fn counted(mut self) -> Self {
         if let (Some(count), Some(innermost)) = (&mut self.managed, self.innermost) {
@@ -99,7 +106,7 @@ pub(crate) struct FrameNames {
     /// The locations of addresses outside all modules, which the target itself names.
     generated: HashMap<u64, GeneratedLocations>,
     /// The locations of methods that a Java machine interprets, by their positions.
-    interpreted: HashMap<ManagedFrame, ManagedLocation>,
+    interpreted: HashMap<FrameInPlace, InterpretedLocation>,
     /// Addresses without a name that the runtime was asked for.
     requested: HashSet<u64>,
     /// Open requests to the runtime, oldest first.
@@ -358,11 +365,10 @@ impl FrameNames {
                     self.push_native(writer, addresses, at, named)?;
                     self.mark_carriers(writer, &mut named.locations[before..], role)?;
                 }
-                MixedFrame::Managed(JAVA, frame) => {
-                    let location = self.interpreted_location(writer, &frame)?;
-                    named.locations.extend(location.id);
-                    named.count(location);
+                MixedFrame::InPlace(JAVA, frame) => {
+                    self.push_interpreted(writer, (&frame, time_ns), named)?;
                 }
+                MixedFrame::InPlace(..) => {}
                 MixedFrame::Managed(number, frame) => {
                     let Some(runtime) = addresses.runtimes.get(usize::from(number)) else {
                         continue;

@@ -1,6 +1,8 @@
 //! A stack of native and managed frames.
 
-use traceprof_abi::runtime::word::{FrameWord, ManagedFrame, frames, sections, split};
+use traceprof_abi::runtime::word::{
+    FrameInPlace, FrameWord, ManagedFrame, frames, sections, split,
+};
 use traceprof_abi::unwind::lookup_avma;
 
 use crate::record::name::managed::order::{PlacedFrame, interleave};
@@ -54,6 +56,8 @@ pub(crate) enum MixedFrame {
     Native(u64, CarrierRole),
     /// A frame of the runtime with this number.
     Managed(u8, ManagedFrame),
+    /// A frame in place of the runtime with this number.
+    InPlace(u8, FrameInPlace),
 }
 
 /// Returns all frames of a stack, root first. `words` are its frame words, and `is_complete` tells
@@ -86,7 +90,7 @@ pub(crate) fn mixed_frames(
         PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
         PlacedFrame::Native(at) => match natives[at] {
             FrameWord::Pc(pc) => MixedFrame::Native(pc, role(at, index)),
-            FrameWord::InPlace { runtime, frame } => MixedFrame::Managed(runtime, frame),
+            FrameWord::InPlace { runtime, frame } => MixedFrame::InPlace(runtime, frame),
         },
     });
     mixed.collect()
