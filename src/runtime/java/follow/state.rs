@@ -19,6 +19,11 @@ const SLOTS_MAX: usize = 12;
 /// Largest distance from the CFA that is followed.
 const DISTANCE_MAX: i32 = 1 << 24;
 
+/// Returns a distance that is not too far.
+fn near(at: i32) -> Option<i32> {
+    (at.unsigned_abs() <= DISTANCE_MAX as u32).then_some(at)
+}
+
 /// What a register or a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrackedValue {
@@ -33,6 +38,16 @@ pub(super) enum TrackedValue {
     Sender,
     /// The method that the interpreter runs.
     Method,
+}
+
+impl TrackedValue {
+    /// Returns the value, if it is not too far from its base.
+    fn bounded(self) -> Self {
+        match self {
+            Self::Cfa(at) | Self::Second(at) if near(at).is_none() => Self::Unknown,
+            _ => self,
+        }
+    }
 }
 
 /// From where a slot is counted.
@@ -149,17 +164,14 @@ impl State {
     pub(super) fn set(&mut self, number: usize, value: TrackedValue) {
         match number {
             RSP => self.set_sp(value),
-            _ => self.registers[number] = value,
+            _ => self.registers[number] = value.bounded(),
         }
     }
 
     /// Sets the stack pointer. What is below it is no longer known. A value that is not known
     /// begins a second base, unless a register still has an address of the present one.
     pub(super) fn set_sp(&mut self, value: TrackedValue) {
-        let value = match value {
-            TrackedValue::Cfa(at) | TrackedValue::Second(at) if at.abs() > DISTANCE_MAX => {
-                TrackedValue::Unknown
-            }
+        let value = match value.bounded() {
             TrackedValue::Cfa(_) | TrackedValue::Second(_) | TrackedValue::Sender => value,
             _ => TrackedValue::Unknown,
         };
@@ -191,8 +203,8 @@ impl State {
     /// Returns the slot at a distance from a register, if that register points to the stack.
     pub(super) fn slot_at(&self, register: usize, distance: i32) -> Option<Slot> {
         match self.registers[register] {
-            TrackedValue::Cfa(at) => Some((Base::Cfa, at.checked_add(distance)?)),
-            TrackedValue::Second(at) => Some((Base::Second, at.checked_add(distance)?)),
+            TrackedValue::Cfa(at) => Some((Base::Cfa, near(at.checked_add(distance)?)?)),
+            TrackedValue::Second(at) => Some((Base::Second, near(at.checked_add(distance)?)?)),
             _ => None,
         }
     }
@@ -282,20 +294,20 @@ impl State {
         };
         let sp = second(&self.registers[RSP]);
         let Some(by) = sp.or_else(|| self.registers.iter().find_map(second)) else { return self };
-        for value in &mut self.registers {
-            if let TrackedValue::Second(at) = value {
-                *at -= by;
-            }
-        }
+        // All distances are near before, so none overflows.
+        let moved = |value: TrackedValue| match value {
+            TrackedValue::Second(at) => TrackedValue::Second(at - by).bounded(),
+            _ => value,
+        };
+        self.registers = self.registers.map(moved);
         let used = self.used;
         for ((base, offset), value) in &mut self.slots[..used] {
             if *base == Base::Second {
                 *offset -= by;
             }
-            if let TrackedValue::Second(at) = value {
-                *at -= by;
-            }
+            *value = moved(*value);
         }
+        self.retain(|(_, offset), value| near(offset).is_some() && value != TrackedValue::Unknown);
         self
     }
 
@@ -304,15 +316,15 @@ impl State {
     fn relative_to_second(&self) -> Self {
         let TrackedValue::Cfa(sp) = self.registers[RSP] else { return self.normal() };
         let convert = |value: TrackedValue| match value {
-            TrackedValue::Cfa(at) => TrackedValue::Second(at - sp),
+            TrackedValue::Cfa(at) => TrackedValue::Second(at - sp).bounded(),
             _ => value,
         };
         let mut state = *self;
         state.registers = state.registers.map(convert);
         state.retain(|_, _| false);
         for ((base, offset), value) in self.slots() {
-            if *base == Base::Cfa {
-                state.store((Base::Second, offset - sp), *value);
+            if let (Base::Cfa, Some(offset)) = (*base, near(offset - sp)) {
+                state.store((Base::Second, offset), *value);
             }
         }
         state

@@ -51,11 +51,46 @@ impl Random {
     }
 }
 
-fn code(random: &mut Random, len: usize) -> Vec<u8> {
+/// Instructions with a displacement of four bytes, which is chosen at random. They move addresses of
+/// the stack among registers and slots: `lea`, `mov` to and from memory, `add`, `sub`, `push`, `je`.
+const FAR_PIECES: [&[u8]; 17] = [
+    &[0x48, 0x8d, 0xa4, 0x24],
+    &[0x48, 0x8d, 0xac, 0x24],
+    &[0x48, 0x8d, 0xad],
+    &[0x48, 0x8d, 0xa5],
+    &[0x48, 0x8d, 0x84, 0x24],
+    &[0x48, 0x8d, 0x80],
+    &[0x48, 0x8d, 0xa0],
+    &[0x48, 0x8d, 0xa8],
+    &[0x48, 0x89, 0x85],
+    &[0x48, 0x89, 0xac, 0x24],
+    &[0x48, 0x8b, 0xa0],
+    &[0x48, 0x8b, 0xa4, 0x24],
+    &[0x48, 0x81, 0xc4],
+    &[0x48, 0x81, 0xec],
+    &[0x48, 0x05],
+    &[0xff, 0xb4, 0x24],
+    &[0x0f, 0x84],
+];
+
+/// Displacements at the ends of what is followed, and of what there is.
+const DISTANCES: [i32; 8] =
+    [i32::MIN, i32::MAX, 1 << 24, -(1 << 24), (1 << 24) - 8, 1 << 30, -(1 << 30), -8];
+
+fn code(random: &mut Random, len: usize, is_far: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
-        bytes.extend(PIECES[random.next() as usize % PIECES.len()]);
-        bytes.push(random.next() as u8);
+        if is_far && !random.next().is_multiple_of(4) {
+            let piece = FAR_PIECES[random.next() as usize % FAR_PIECES.len()];
+            bytes.extend(piece);
+            let far = DISTANCES[random.next() as usize % DISTANCES.len()];
+            // A branch of this code stays in it.
+            let near = random.next() as i32 % 200;
+            bytes.extend(if piece == [0x0f, 0x84] { near } else { far }.to_le_bytes());
+        } else {
+            bytes.extend(PIECES[random.next() as usize % PIECES.len()]);
+            bytes.push(random.next() as u8);
+        }
     }
     bytes
 }
@@ -64,11 +99,11 @@ fn code(random: &mut Random, len: usize) -> Vec<u8> {
 fn any_bytes_have_rules_in_ascending_order() {
     let mut random = Random(0x5EED);
     let (mut rules, mut cut) = (0, 0);
-    for number in 0..4_000 {
+    for number in 0..8_000 {
         let len = random.next() as usize % 400;
         let bytes = match number % 3 {
             0 => (0..len).map(|_| random.next() as u8).collect(),
-            _ => code(&mut random, len),
+            rest => code(&mut random, len, rest == 2),
         };
         let offsets = [random.next() as u32 % 500, random.next() as u32, u32::MAX, 0];
         let followed = follow(&GeneratedCode {
