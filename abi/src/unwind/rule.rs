@@ -74,8 +74,10 @@ pub mod op {
     pub const DEOPTIMIZED: u8 = 23;
     /// The code to which the lowest frame of a virtual thread returns where frames below it are
     /// frozen. The caller is the frame that entered the virtual thread: of [`Rule::fp_off`]
-    /// words, a few words above sp. Its pc is this code's address plus o.
+    /// words, a few words above sp. Its pc is this code's address plus o. With [`AT_FP`], the
+    /// frame pointer is that frame's: code that thaws frames has any number of them below.
     ///
+    /// [`AT_FP`]: super::fp_op::AT_FP
     /// [`Rule::fp_off`]: super::Rule::fp_off
     pub const RETURN_BARRIER: u8 = 24;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also

@@ -187,10 +187,9 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// Whether the address is in generated code of any heap that has a table.
+    /// Whether the address is in any heap of generated code.
     pub(super) fn is_in_heap(&self, avma: u64) -> bool {
-        let heap = self.snapshot.range(avma).and_then(|range| self.snapshot.heap(range));
-        heap.is_some_and(|heap| heap.table(avma).is_some())
+        self.snapshot.range(avma).is_some_and(|range| self.snapshot.heap(range).is_some())
     }
 
     /// Returns where the interpreter of the cached range keeps what is read of its frames.

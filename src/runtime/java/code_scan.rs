@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
-use traceprof_abi::unwind::rule::op;
+use traceprof_abi::unwind::rule::{fp_op, op};
 
 use super::blob::{BlobKind, CodeBlob};
 use super::code_layout::offset_in;
@@ -21,6 +21,7 @@ use super::heaps::{CodeHeap, code_heaps};
 use super::machine::JavaMachine;
 use super::pages::TargetPages;
 use super::segment_map::SegmentMap;
+use super::thaw::add_thaw_rules;
 use crate::runtime::memory::TargetMemory;
 
 /// Longest code of a blob in bytes.
@@ -189,9 +190,12 @@ impl CodeScan {
             self.follow((machine, &pages), block, blob, &mut changes);
         }
         if self.entered.len() != entered {
-            // The functions to which thawed frames return are followed again by the next scan.
-            let stubs = self.known.values_mut().filter(|it| it.has_barriers());
-            stubs.for_each(|known| known.same = 0);
+            // The functions to which thawed frames return are followed again.
+            let stubs = self.known.iter().filter(|(_, known)| known.has_barriers());
+            let stubs: Vec<_> = stubs.map(|(at, it)| (*at..it.end, it.blob.clone())).collect();
+            for (block, blob) in stubs {
+                self.follow((machine, &pages), block, blob, &mut changes);
+            }
         }
         changes.has_news |= !changes.removed.is_empty() || !changes.added.is_empty();
         changes
@@ -398,10 +402,16 @@ impl BlobCode<'_> {
             let Some(EnteredThread { pc, words }) = entered.get(&offset) else { continue };
             let distance = i32::try_from(pc.wrapping_sub(barrier) as i64);
             if let (Ok(distance), Some(before)) = (distance, (at as u32).checked_sub(1)) {
-                let rule = Rule::plain(op::RETURN_BARRIER);
+                let rule = Rule { fp_op: fp_op::AT_FP, ..Rule::plain(op::RETURN_BARRIER) };
                 // Frames are found by the byte before the address to which they return.
                 followed.insert_byte(before, Rule { fp_off: *words, cfa_off: distance, ..rule });
             }
+        }
+        let offsets = moves(self.bytes, BARRIER).map(|(_, offset)| offset);
+        if let Some(EnteredThread { pc, words }) = offsets.filter_map(|it| entered.get(&it)).next()
+        {
+            let entered = pc.wrapping_sub(self.blob.code.start) as i64;
+            add_thaw_rules(followed, self.bytes, entered, *words);
         }
     }
 }

@@ -28,6 +28,7 @@ mod segment_map;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
+mod thaw;
 mod thread_fields;
 mod thread_finder;
 mod threads;

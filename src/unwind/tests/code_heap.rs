@@ -43,7 +43,8 @@ impl Machine {
         let mut writer = TableWriter::new(segment.words());
         let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
         let barrier = Rule {
-            fp_off: 4,
+            fp_op: fp_op::AT_FP,
+            fp_off: 8,
             cfa_off: (ENTERED + 0x20 - BARRIER) as i32,
             ..Rule::plain(op::RETURN_BARRIER)
         };
@@ -60,7 +61,7 @@ impl Machine {
             ),
             (COMPILED, &[(0, BODY), (0x7f, deoptimized), (0x80, BODY)]),
             (STUB, &[(0, BODY), (0x3f, barrier), (0x40, Rule::BAD)]),
-            (ENTERED, &[(0, BODY)]),
+            (ENTERED, &[(0, Rule { cfa_off: 64, ..BODY })]),
         ];
         for (start, rows) in blocks {
             set(&mut writer, heap, start, rows);
@@ -204,18 +205,30 @@ fn deoptimized_frames_have_their_original_address() {
 #[test]
 fn thawed_frames_return_to_the_frame_that_entered_the_virtual_thread() {
     let machine = Machine::new();
-    let check = |between: usize| {
-        let mut words = vec![0, 0, 0, BARRIER];
-        words.extend(vec![0; between]);
-        let fp = STACK + 4096 - 16;
-        words.extend([0, 0, fp, COMPILED + 8, 0, 0, 0, NO_CODE]);
-        let (entered, caller) = (ret(ENTERED + 0x20), ret(COMPILED + 8));
-        let expected = vec![pc(COMPILED), ret(BARRIER), entered, caller, ret(NO_CODE)];
-        assert_eq!(machine.unwind(COMPILED, 0, &words), (expected, EndReason::NoModule));
+    // Around what, which virtual thread, its frozen frames, flags and arguments, another frame.
+    const ENTRY: [u64; 6] = [9, 0, 0x6000_0000, 0x6000_1000, 1 | 2 << 32, STACK + 4000];
+    let found = |fp: u64, between: &[u64], entry: &[u64; 6]| {
+        let mut words = vec![0, 0, fp, BARRIER];
+        words.extend(between);
+        words.extend(entry);
+        words.extend([STACK + 4096 - 16, COMPILED + 8, 0, 0, 0, NO_CODE]);
+        machine.unwind(COMPILED, 0, &words)
     };
-    check(0);
-    check(3);
-    check(20);
+    let (entered, caller) = (ret(ENTERED + 0x20), ret(COMPILED + 8));
+    let expected = vec![pc(COMPILED), ret(BARRIER), entered, caller, ret(NO_CODE)];
+    for between in [0, 3, 20, 200] {
+        let fp = STACK + (4 + between as u64 + 6) * 8;
+        for fp in [fp, 0, STACK, STACK + 8, fp + 8] {
+            let found = found(fp, &vec![0; between], &ENTRY);
+            assert_eq!(found, (expected.clone(), EndReason::NoModule), "{between} {fp:x}");
+        }
+    }
+    // The return address of a call that has ended, with other words than those of an entry.
+    for stale in [[7; 6], [0, 0, 0, 8, 0, 0], [0, 8, 8, 8, 0, 0], [0, 0, 8, 8, 2, 0]] {
+        let between = [&stale[..], &[0, COMPILED + 8]].concat();
+        let found = found(0, &between, &ENTRY);
+        assert_eq!(found, (expected.clone(), EndReason::NoModule), "{stale:?}");
+    }
     let (found, end) = machine.unwind(COMPILED, 0, &[[0, 0, 0, BARRIER], [8; 4]].concat());
     assert_eq!((found.len(), end), (2, EndReason::Unreadable));
 }

@@ -24,6 +24,10 @@ const OBJECT_END: u64 = 1 << 47;
 /// Maximum number of words between the frozen frames and the frame that entered the virtual
 /// thread: arguments on the stack, and alignment.
 const FROZEN_WORDS: u64 = 32;
+/// The same where frames are being thawed, which then are between them too.
+const THAWED_WORDS: u64 = 256;
+/// Maximum number of arguments on the stack.
+const ARGUMENTS_MAX: u64 = 4096;
 
 /// Moves to the caller.
 #[cold]
@@ -116,19 +120,52 @@ fn leave_thawed(
     lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
-    let sp = frame.registers.sp;
     // The search takes many loads, successful or not, so it counts as a switch.
     frame.count_switch()?;
+    let (sp, fp) = (frame.registers.sp, frame.registers.fp);
     let entered = frame.pc().wrapping_add_signed(i64::from(rule.cfa_off));
     let bytes = u64::from(rule.fp_off.unsigned_abs()).wrapping_shl(3);
-    for number in 0..FROZEN_WORDS {
+    let mut words = FROZEN_WORDS;
+    if rule.fp_op == fp_op::AT_FP {
+        words = THAWED_WORDS;
+        // The frame's return address is above the word to which its frame pointer points. Not all
+        // thawed frames have saved that.
+        let at = fp.wrapping_add(16).wrapping_sub(bytes);
+        if at >= sp && is_entry((at, bytes), sp, lookup, memory) == Ok(true) {
+            return frame.enter_caller(at, fp, entered);
+        }
+    }
+    for number in 0..words {
         let at = sp.wrapping_add(number.wrapping_shl(3));
-        let pc = word(memory, sp, at.wrapping_add(bytes).wrapping_sub(8))?;
-        if lookup.is_in_heap(pc.wrapping_sub(1)) {
-            return frame.enter_caller(at, frame.registers.fp, entered);
+        if is_entry((at, bytes), sp, lookup, memory)? {
+            return frame.enter_caller(at, fp, entered);
         }
     }
     Err(EndReason::Range)
+}
+
+/// Whether a frame of this size may have entered a virtual thread. It was called by generated code,
+/// and begins with what the machine knows of it: a word for tests of the machine, the frame that
+/// entered another virtual thread around it, the virtual thread, its frozen frames, then whether it
+/// is one and how many arguments its lowest frame has, and an address of a stack. The machine does
+/// not describe this. If it were otherwise, the stack would end here.
+fn is_entry(
+    (at, bytes): (u64, u64),
+    sp: u64,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Result<bool, EndReason> {
+    let pc = word(memory, sp, at.wrapping_add(bytes).wrapping_sub(8))?;
+    if !lookup.is_in_heap(pc.wrapping_sub(1)) {
+        return Ok(false);
+    }
+    let mut field = |number: u64| word(memory, sp, at.wrapping_add(number.wrapping_shl(3)));
+    let [parent, thread, frozen, flags, fast] =
+        [field(1)?, field(2)?, field(3)?, field(4)?, field(5)?];
+    let is_outer = parent == 0 || parent > at && parent & 7 == 0;
+    let are_addresses = [thread, frozen, fast].iter().all(|it| it & 7 == 0 && *it < OBJECT_END);
+    let are_small = flags as u32 <= 1 && flags >> 32 < ARGUMENTS_MAX;
+    Ok(is_outer && thread != 0 && are_addresses && are_small)
 }
 
 /// Names a frame of the interpreter by the method that it runs, if it has one.
