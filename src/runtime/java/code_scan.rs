@@ -427,6 +427,8 @@ fn kind_of(blob: &CodeBlob) -> GeneratedKind {
         _ if name.starts_with("methodhandlesadapters") => GeneratedKind::MethodHandles,
         // Called by the interpreter for the arguments of native methods. They have no frame.
         _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
+        // Jumps to methods with what they check first, until 22.
+        _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
         _ if name.contains("exceptionblob") => GeneratedKind::Exception,
         _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
             GeneratedKind::Deoptimization

@@ -44,6 +44,6 @@ pub use machine::{JavaMachine, JavaReader};
 pub use method::{InterpretedMethod, JavaMethod};
 pub use thread_finder::JavaWaits;
 pub use threads::JavaThread;
-pub use unloads::UnloadCount;
+pub use unloads::{UnloadCount, may_redefine};
 pub use waits::{JavaActivity, JavaState, RunningCode};
 pub use witness::{Witness, which_hold};

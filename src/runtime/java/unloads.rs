@@ -35,17 +35,10 @@ pub struct UnloadCount {
 }
 
 impl UnloadCount {
-    /// Returns the number of classes. `None` if it is not readable.
-    pub fn read(self, memory: &dyn TargetMemory) -> Option<u64> {
-        word(memory, self.avma)
-    }
-}
-
-impl JavaMachine {
     /// Finds the counter. `None` if the machine has none, as with `-XX:-UsePerfData`, or not yet.
-    pub fn unload_count(&self, memory: &dyn TargetMemory) -> Option<UnloadCount> {
+    pub fn of(machine: &JavaMachine, memory: &dyn TargetMemory) -> Option<Self> {
         let pages = TargetPages::of(memory);
-        let start = pages.pointer(self.counters?)?;
+        let start = pages.pointer(machine.counters?)?;
         if pages.half(start)? != MAGIC {
             return None;
         }
@@ -58,17 +51,57 @@ impl JavaMachine {
             if pages.text(name, UNLOADED.len() + 1).is_some_and(|name| name == UNLOADED) {
                 let avma = at.checked_add(u64::from(half(VALUE)?))?;
                 let is_long = pages.byte(at.checked_add(KIND)?)? == LONG;
-                return (is_long && avma.is_multiple_of(8)).then_some(UnloadCount { avma });
+                return (is_long && avma.is_multiple_of(8)).then_some(Self { avma });
             }
             at = at.checked_add(u64::from(len))?;
         }
         None
     }
 
-    /// Returns whether methods may be replaced while their classes stay: an agent in the machine
-    /// may do that.
-    pub fn may_redefine(&self, memory: &dyn TargetMemory) -> bool {
-        let mut byte = [0];
-        self.redefines.is_some_and(|at| memory.read(at, &mut byte) == 1 && byte != [0])
+    /// Returns the number of classes. `None` if it is not readable.
+    pub fn read(self, memory: &dyn TargetMemory) -> Option<u64> {
+        word(memory, self.avma)
+    }
+}
+
+/// Returns whether methods may be replaced while their classes stay: an agent in the machine may do
+/// that.
+pub fn may_redefine(machine: &JavaMachine, memory: &dyn TargetMemory) -> bool {
+    let mut byte = [0];
+    machine.redefines.is_some_and(|at| memory.read(at, &mut byte) == 1 && byte != [0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::java::tests::machines::{JavaProgram, machines};
+
+    #[test]
+    fn the_number_is_that_of_the_machines_own_tool() {
+        for (version, launcher) in machines() {
+            let program = JavaProgram::run(&launcher, &["-Xmx64m"], &["Churn"]);
+            let (machine, ..) = program.machine();
+            let memory = program.memory();
+            let count = UnloadCount::of(&machine, &memory).unwrap();
+            let ours = || count.read(&memory).unwrap();
+            // 25 says that methods may be replaced, without an agent.
+            assert_eq!(may_redefine(&machine, &memory), version > 21, "Java {version}");
+            let before = loop {
+                match ours() {
+                    0 => std::thread::sleep(std::time::Duration::from_millis(10)),
+                    count => break count,
+                }
+            };
+            let counters = program.asked("jcmd", &["PerfCounter.print"]);
+            let after = ours();
+            let named =
+                counters.lines().find_map(|it| it.strip_prefix(UNLOADED)?.strip_prefix('='));
+            let theirs: u64 = named.unwrap().trim().parse().unwrap();
+            eprintln!("Java {version}: {before}, {theirs}, {after}");
+            assert!((before..=after).contains(&theirs), "Java {version}");
+            let none = JavaProgram::run(&launcher, &["-XX:-UsePerfData"], &["Churn"]);
+            let (machine, ..) = none.machine();
+            assert_eq!(UnloadCount::of(&machine, &none.memory()), None, "Java {version}");
+        }
     }
 }

@@ -38,7 +38,7 @@ use crate::record::batch::java::{FoundJava, FoundMethod, JavaCode, NewJava};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::name::addresses::locate;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::{JavaMachine, JavaReader, Witness, which_hold};
+use crate::runtime::java::{JavaMachine, JavaReader, Witness, may_redefine, which_hold};
 use crate::runtime::{Gone, TargetMemory};
 
 /// The largest number of addresses that are known at once.
@@ -139,7 +139,8 @@ impl JavaCodeReader {
         self.examine(&used, (machine, &ProcessMemory::of(pid)), &mut batch.java);
     }
 
-    /// Notes whether the machine has unloaded classes: called often, the time of that is known well.
+    /// Notes whether the machine has unloaded classes. With frequent calls, the time of that is known
+    /// well.
     pub(crate) fn glance(&mut self, pid: i32) {
         self.watch.glance(&ProcessMemory::of(pid));
     }
@@ -198,7 +199,7 @@ impl JavaCodeReader {
     /// Compares what is known with what it was read from.
     fn check_known(&mut self, used: &Used, reading: &Reading<'_>, news: &mut NewJava) {
         let generation = self.watch.generation;
-        let is_suspect = reading.machine.may_redefine(reading.memory);
+        let is_suspect = may_redefine(reading.machine, reading.memory);
         let starts: BTreeSet<u64> =
             used.avmas.keys().filter_map(|avma| self.seen.get(avma).copied()).collect();
         let blobs: Vec<u64> =

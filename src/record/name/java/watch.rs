@@ -33,7 +33,7 @@ impl UnloadWatch {
     /// Looks at the number before something is read.
     pub(super) fn look(&mut self, machine: &JavaMachine, memory: &dyn TargetMemory) {
         if self.count.is_none() {
-            self.count = machine.unload_count(memory);
+            self.count = UnloadCount::of(machine, memory);
         }
         let before_ns = monotonic_now_ns();
         let value = self.count.and_then(|count| count.read(memory));

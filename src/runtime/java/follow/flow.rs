@@ -352,7 +352,7 @@ impl<'a> Flow<'a> {
         match code.kind {
             GeneratedKind::Interpreter => Some(State::interpreted()),
             GeneratedKind::MethodHandles => Some(State::method_entry()),
-            GeneratedKind::Adapter | GeneratedKind::VirtualCall => Some(State::called()),
+            GeneratedKind::Adapter => Some(State::called()),
             GeneratedKind::Stubs => self.cursor.is_after_return.then(State::called),
             // A stub that calls of this method go through: `mov rbx, method; jmp`.
             GeneratedKind::Method

@@ -37,7 +37,7 @@ pub(crate) enum GeneratedKind {
     MethodHandles,
     /// The adapter between the interpreter's calls and those of compiled code.
     Adapter,
-    /// Virtual calls, which have no frame.
+    /// Virtual calls, and what comes before a call, which have no frame.
     VirtualCall,
     /// Many functions, of which some entries are known.
     Stubs,
@@ -108,6 +108,12 @@ const CODE_MAX: usize = 4 << 20;
 
 /// Returns the rules of a piece of code.
 pub(crate) fn follow(code: &GeneratedCode<'_>) -> Followed {
+    if code.kind == GeneratedKind::VirtualCall {
+        // Functions without frames, which the machine adds to the code while it runs: what is free
+        // now has the same rule later.
+        let rule = rules::rule(&state::State::called());
+        return Followed { rows: vec![(0, rule)], ..Followed::default() };
+    }
     if code.bytes.len() > CODE_MAX {
         return Followed { rows: vec![(0, Rule::BAD)], is_cut: true, ..Followed::default() };
     }

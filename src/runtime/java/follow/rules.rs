@@ -50,7 +50,6 @@ fn default(code: &GeneratedCode<'_>, offset: u32) -> Rule {
     let state = match code.kind {
         GeneratedKind::Method if code.frame_complete.is_some_and(|it| offset >= it) => code.body(),
         GeneratedKind::Interpreter => Some(State::interpreted()),
-        GeneratedKind::VirtualCall => Some(State::called()),
         _ => None,
     };
     state.map_or(Rule::BAD, |state| rule(&state))

@@ -45,7 +45,7 @@ fn classes() -> &'static Path {
         let source = |name| format!("{}/tests/targets/{name}.java", env!("CARGO_MANIFEST_DIR"));
         let mut javac = Command::new("javac");
         javac.args(["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn", "-d"]);
-        javac.arg(folder.path()).args(["Machine", "JavaMix"].map(source));
+        javac.arg(folder.path()).args(["Machine", "JavaMix", "Churn"].map(source));
         let output = javac.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         folder
@@ -94,7 +94,7 @@ impl JavaProgram {
     }
 
     /// Returns what the machine's own tool says about it.
-    pub(super) fn asked(&self, tool: &str, arguments: &[&str]) -> String {
+    pub(crate) fn asked(&self, tool: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(tool);
         let output = command.arg(self.pid().to_string()).args(arguments).output().unwrap();
         assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));

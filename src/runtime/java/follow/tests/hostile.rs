@@ -135,7 +135,8 @@ fn code_that_meets_everywhere_is_followed_in_bounded_time() {
     }
     for kind in KINDS {
         let followed = follow(&GeneratedCode { bytes: &bytes, frame_words: 6, ..plain(kind) });
-        assert!(followed.is_cut || followed.instructions == 12_000, "{kind:?}");
+        let most = if kind == GeneratedKind::VirtualCall { 0 } else { 12_000 };
+        assert!(followed.is_cut || followed.instructions == most, "{kind:?}");
     }
 }
 
