@@ -10,13 +10,15 @@ use loom::thread;
 use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use traceprof_abi::unwind::Rule;
-use traceprof_abi::unwind::code_heap::{CodeHeap, CodeRows, HeapSpan, InterpreterLayout};
+use traceprof_abi::unwind::code_heap::{
+    CodeHeap, CodeIdentity, CodeRows, HeapSpan, InterpreterLayout,
+};
 use traceprof_abi::unwind::rule::op;
 
 const SPAN: HeapSpan = HeapSpan { low: 0x1000, high: 0x1000 + 2 * 16, shift: 4 };
 const PAGE: u64 = 5 * 8;
-const TABLES: [u64; 2] = [7 * 8, 11 * 8];
-const WORDS: usize = 15;
+const TABLES: [u64; 2] = [7 * 8, 13 * 8];
+const WORDS: usize = 19;
 const AVMA: u64 = SPAN.low + 4;
 
 /// The words of a heap without code, and the count of handlers that read it.
@@ -39,7 +41,9 @@ impl Room {
     /// Publishes code whose number is its length and in its rule.
     fn publish(&self, table: u64, number: i32) {
         let rule = Rule { cfa_off: number, ..Rule::plain(op::SP) };
-        let code = CodeRows { start: SPAN.low, length: number as u32, rows: &[(0, rule)] };
+        let identity = CodeIdentity { at: SPAN.low, value: number as u32 };
+        let (start, length) = (SPAN.low, number as u32);
+        let code = CodeRows { start, length, identity, rows: &[(0, rule)] };
         code.store(&self.words, table).unwrap();
         self.heap().publish(0..1, table);
     }
@@ -50,6 +54,7 @@ impl Room {
         let number = table.rule(AVMA).cfa_off;
         let is_within = |offset: i32| table.contains(SPAN.low + offset as u64);
         assert!(is_within(number - 1) && !is_within(number), "a table of two pieces of code");
+        assert_eq!(table.identity().value, number as u32);
         Some(number)
     }
 }

@@ -1,7 +1,8 @@
 //! The heaps of code in a tables segment, and the memory of their tables.
 //!
 //! # Invariants
-//! - No segment has the table of code that is no longer there.
+//! - No segment has the table of code that is known to be no longer there.
+//! - The memory of a heap is reused only after a snapshot without it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +32,8 @@ pub(super) struct PlacedCode {
 /// A heap of code.
 #[derive(Debug)]
 pub(super) struct PlacedHeap<'a> {
-    pub(super) offset: u64,
+    /// The memory of the heap itself, and that of its pages.
+    pub(super) areas: Vec<TableArea>,
     pub(super) heap: CodeHeap<'a>,
     /// The tables by their first segments.
     pub(super) code: BTreeMap<usize, PlacedCode>,
@@ -41,6 +43,8 @@ pub(super) struct PlacedHeap<'a> {
 #[derive(Debug, Default)]
 pub(super) struct CodeMemory<'a> {
     pub(super) heaps: Vec<PlacedHeap<'a>>,
+    /// The memory of removed heaps that the last snapshot may name.
+    pub(super) leaving: Vec<TableArea>,
     /// Replaced tables that a handler may still read.
     pub(super) retired: Vec<TableArea>,
     /// Of these, the ones that were replaced before the grace began.
@@ -69,6 +73,27 @@ impl CodeMemory<'_> {
         }
     }
 
+    /// Removes all heaps.
+    pub(super) fn remove_all(&mut self) {
+        for PlacedHeap { areas, code, .. } in self.heaps.drain(..) {
+            self.leaving.extend(areas);
+            self.leaving.extend(code.into_values().map(|code| code.area));
+        }
+    }
+
+    /// Takes freed memory of a length in these bounds.
+    pub(super) fn take_free(&mut self, least: u64, most: u64) -> Option<TableArea> {
+        let mut fitting = self.free.range_mut(least..=most);
+        let (bytes, offset) =
+            fitting.find_map(|(bytes, offsets)| Some((*bytes, offsets.pop()?)))?;
+        Some(TableArea { offset, bytes })
+    }
+
+    /// Notes that a snapshot was published that has the heaps of now.
+    pub(super) fn note_snapshot(&mut self) {
+        self.retired.append(&mut self.leaving);
+    }
+
     pub(super) fn recycle(&mut self) {
         for TableArea { offset, bytes } in self.waiting.drain(..) {
             self.free.entry(bytes).or_default().push(offset);
@@ -77,7 +102,7 @@ impl CodeMemory<'_> {
 
     /// Puts the heaps in the place of the ranges there.
     pub(super) fn replace(&self, ranges: &mut Vec<SnapshotRange>) {
-        for PlacedHeap { offset, heap, .. } in &self.heaps {
+        for PlacedHeap { areas, heap, .. } in &self.heaps {
             let HeapSpan { low, high, .. } = heap.span();
             let mut above = Vec::new();
             for range in ranges.iter_mut().filter(|range| range.start < high && low < range.end) {
@@ -86,7 +111,7 @@ impl CodeMemory<'_> {
             }
             ranges.extend(above);
             // The segment is shorter than 4 GiB (asserted in `abi`), so its offsets fit.
-            let heap = *offset as u32;
+            let heap = areas.first().map_or(0, |area| area.offset as u32);
             ranges.push(SnapshotRange { start: low, end: high, bias: 0, module: 0, heap });
         }
     }

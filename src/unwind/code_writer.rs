@@ -17,7 +17,7 @@ use super::writer::{TableWriter, TablesFull};
 
 /// Tables are allocated in multiples of this many bytes, so that freed ones fit again.
 const TABLE_STEP: u64 = 64;
-/// A freed table is reused for one of at least half its size.
+/// A freed table is reused for one of at least half its size, as long as there is other room.
 const WASTE_MAX: u64 = 2;
 
 impl TableWriter<'_> {
@@ -28,16 +28,19 @@ impl TableWriter<'_> {
         interpreter: InterpreterLayout,
     ) -> Result<CodeHeapRef, TablesFull> {
         let wanted = span.bytes().unwrap_or(u64::MAX);
-        let offset = self.allocate(wanted)?;
+        let area = self.zeroed_area(wanted)?;
         let full = TablesFull { wanted, left: 0 };
-        self.clear(offset, wanted);
-        let heap = CodeHeap::create(self.words, offset, span, interpreter).ok_or(full)?;
-        self.code.heaps.push(PlacedHeap { offset, heap, code: BTreeMap::new() });
+        let heap = CodeHeap::create(self.words, area.offset, span, interpreter).ok_or(full)?;
+        let (areas, code) = (vec![area], BTreeMap::new());
+        self.code.heaps.push(PlacedHeap { areas, heap, code });
         Ok(CodeHeapRef(self.code.heaps.len() - 1))
     }
 
     /// Sets the table of the code in a block (AVMAs). It replaces what was known of the block's
     /// segments. A block outside the heap has no table.
+    ///
+    /// # Errors
+    /// [`TablesFull`] if there is no room. The block has no table then.
     pub fn set_code(
         &mut self,
         heap: CodeHeapRef,
@@ -46,19 +49,32 @@ impl TableWriter<'_> {
     ) -> Result<(), TablesFull> {
         let placed = self.code.heaps[heap.0].heap;
         let Some(segments) = placed.span().segments(block) else { return Ok(()) };
-        for page in placed.missing_pages(segments.clone()).collect::<Vec<_>>() {
-            let offset = self.allocate(PAGE_SEGMENTS as u64 * 8)?;
-            self.clear(offset, PAGE_SEGMENTS as u64 * 8);
-            placed.publish_page(page, offset);
-        }
-        let area = self.table_area(code.bytes())?;
-        let full = TablesFull { wanted: area.bytes, left: 0 };
-        code.store(self.words, area.offset).ok_or(full)?;
-        self.code.clear(heap, &segments, true);
+        let stored = self.store_code(heap, &segments, code);
+        self.code.clear(heap, &segments, stored.is_ok());
+        let area = stored?;
         placed.publish(segments.clone(), area.offset);
         let code = PlacedCode { end: segments.end, area };
         self.code.heaps[heap.0].code.insert(segments.start, code);
         Ok(())
+    }
+
+    /// Writes a table that no segment has yet, and the pages of these segments.
+    fn store_code(
+        &mut self,
+        heap: CodeHeapRef,
+        segments: &Range<usize>,
+        code: &CodeRows<'_>,
+    ) -> Result<TableArea, TablesFull> {
+        let placed = self.code.heaps[heap.0].heap;
+        for page in placed.missing_pages(segments.clone()).collect::<Vec<_>>() {
+            let area = self.zeroed_area(PAGE_SEGMENTS as u64 * 8)?;
+            placed.publish_page(page, area.offset);
+            self.code.heaps[heap.0].areas.push(area);
+        }
+        let area = self.table_area(code.bytes())?;
+        let full = TablesFull { wanted: area.bytes, left: 0 };
+        code.store(self.words, area.offset).ok_or(full)?;
+        Ok(area)
     }
 
     /// Removes the tables of the code in a block (AVMAs).
@@ -70,8 +86,7 @@ impl TableWriter<'_> {
 
     /// Removes all heaps of code. Handlers see it with the next snapshot.
     pub fn remove_code_heaps(&mut self) {
-        let areas = self.code.heaps.drain(..).flat_map(|heap| heap.code.into_values());
-        self.code.retired.extend(areas.map(|code| code.area));
+        self.code.remove_all();
     }
 
     /// Begins the grace after which [`Self::recycle`] frees the tables of code that are replaced by
@@ -80,23 +95,28 @@ impl TableWriter<'_> {
         self.code.waiting.append(&mut self.code.retired);
     }
 
-    /// Writes zeros where zeros are: a handler's first read of memory that is not present yet would
-    /// allocate it.
-    fn clear(&self, offset: u64, bytes: u64) {
-        let words = self.words.iter().skip((offset / 8) as usize);
-        for word in words.take((bytes / 8) as usize) {
+    /// Returns memory that has zeros. They are written even where zeros are: a handler's first read
+    /// of memory that is not present yet would allocate it.
+    fn zeroed_area(&mut self, bytes: u64) -> Result<TableArea, TablesFull> {
+        let area = self.table_area(bytes)?;
+        let words = self.words.iter().skip((area.offset / 8) as usize);
+        for word in words.take((area.bytes / 8) as usize) {
             // Relaxed: published with the heap, or with the page.
             word.store(0, Ordering::Relaxed);
         }
+        Ok(area)
     }
 
     fn table_area(&mut self, bytes: u64) -> Result<TableArea, TablesFull> {
-        let bytes = bytes.next_multiple_of(TABLE_STEP);
-        let mut fitting = self.code.free.range_mut(bytes..=bytes.saturating_mul(WASTE_MAX));
-        let found = fitting.find_map(|(bytes, offsets)| Some((*bytes, offsets.pop()?)));
-        match found {
-            Some((bytes, offset)) => Ok(TableArea { offset, bytes }),
-            None => Ok(TableArea { offset: self.allocate(bytes)?, bytes }),
+        let full = TablesFull { wanted: bytes, left: 0 };
+        let bytes = bytes.checked_next_multiple_of(TABLE_STEP).ok_or(full)?;
+        if let Some(area) = self.code.take_free(bytes, bytes.saturating_mul(WASTE_MAX)) {
+            return Ok(area);
+        }
+        match self.allocate(bytes) {
+            Ok(offset) => Ok(TableArea { offset, bytes }),
+            // Waste is better than code without a table.
+            Err(full) => self.code.take_free(bytes, u64::MAX).ok_or(full),
         }
     }
 }

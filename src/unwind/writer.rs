@@ -204,6 +204,7 @@ impl<'a> TableWriter<'a> {
         self.words[2].store(area.offset, Ordering::Release);
         self.generation += 1;
         self.retired.extend(self.current.replace(area));
+        self.code.note_snapshot();
         Ok(())
     }
 

@@ -4,11 +4,16 @@
 //! heap   first and last address, log2 of a segment's size, number of pages, interpreter layout
 //!        one word for each page: its offset, or 0 while no code of its segments is known
 //! page   one word for each of 512 segments: the offset of the table of its code, or 0
-//! table  start and length of the code, number of rows, offsets of the rows, rules of the rows
+//! table  start and length of the code, number of rows, what tells the code from later code there,
+//!        offsets of the rows, rules of the rows
 //! ```
 //! A segment is the unit in which the runtime allocates code, so no segment has two pieces of code.
 //! The recorder replaces the table of a segment with one store. It reuses the memory of a replaced
 //! table only when no handler runs that began before the store.
+//!
+//! The runtime frees code, and uses its block for other code of the same size, before the recorder
+//! sees that. So a table also says which number the runtime has in its description of the code. A
+//! reader compares the number for each frame, and a table of earlier code is no table.
 //!
 //! # Invariants
 //! - Every offset and count is checked before it is followed. Wrong contents give wrong frames,
@@ -25,7 +30,7 @@ pub const PAGE_SEGMENTS: usize = if cfg!(loom) { 2 } else { 512 };
 /// Number of words of a heap before those of its pages.
 const HEAP_WORDS: usize = 4;
 /// Number of words of a table before its rows.
-const TABLE_WORDS: usize = 2;
+const TABLE_WORDS: usize = 4;
 /// Most binary digits of a segment's size.
 const SHIFT_MAX: u32 = 16;
 
@@ -89,6 +94,30 @@ impl HeapSpan {
     }
 }
 
+/// What tells a piece of code from one that the runtime puts in its place: four bytes that the
+/// runtime stores with the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CodeIdentity {
+    /// The address (AVMA) of the bytes, a multiple of 4. 0 if nothing tells.
+    pub at: u64,
+    /// The bytes.
+    pub value: u32,
+}
+
+impl CodeIdentity {
+    /// Returns the address (AVMA) of the word that has the bytes.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        self.at & !7
+    }
+
+    /// Whether the word has the bytes.
+    #[inline]
+    pub fn is_in(&self, word: u64) -> bool {
+        word.wrapping_shr((self.at as u32 & 4).wrapping_mul(8)) as u32 == self.value
+    }
+}
+
 /// The rows of a piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodeRows<'a> {
@@ -96,6 +125,8 @@ pub struct CodeRows<'a> {
     pub start: u64,
     /// Length of the code in bytes.
     pub length: u32,
+    /// What tells it from later code.
+    pub identity: CodeIdentity,
     /// Rules and the offsets from which on they apply, in ascending order.
     pub rows: &'a [(u32, Rule)],
 }
@@ -113,7 +144,8 @@ impl CodeRows<'_> {
         let len = usize::try_from(self.bytes() / 8).ok()?;
         let words = words.get(at..at.checked_add(len)?)?;
         let count = u64::from(self.length) | (self.rows.len() as u64) << 32;
-        let head = [self.start, count];
+        let CodeIdentity { at, value } = self.identity;
+        let head = [self.start, count, at, u64::from(value)];
         let offsets = self.rows.chunks(2).map(|pair| {
             let offset = |at: usize| pair.get(at).map_or(0, |(offset, _)| u64::from(*offset));
             offset(0) | offset(1) << 32
@@ -243,6 +275,7 @@ impl<'a> CodeHeap<'a> {
 pub struct CodeTable<'a> {
     start: u64,
     length: u32,
+    identity: CodeIdentity,
     offsets: &'a [AtomicU64],
     rules: &'a [AtomicU64],
 }
@@ -253,17 +286,24 @@ impl<'a> CodeTable<'a> {
             return None;
         }
         let (head, rest) = words.get(index(offset)?..)?.split_first_chunk::<TABLE_WORDS>()?;
-        let [start, counts] = head;
-        // Relaxed: visible since the Acquire in `CodeHeap::table`.
-        let (start, counts) = (start.load(Ordering::Relaxed), counts.load(Ordering::Relaxed));
+        // Relaxed, all: visible since the Acquire in `CodeHeap::table`.
+        let [start, counts, at, value] = head.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let identity = CodeIdentity { at, value: value as u32 };
         let rows = (counts >> 32) as usize;
         let (offsets, rest) = rest.split_at_checked(rows.div_ceil(2))?;
-        Some(Self { start, length: counts as u32, offsets, rules: rest.get(..rows)? })
+        let rules = rest.get(..rows)?;
+        Some(Self { start, length: counts as u32, identity, offsets, rules })
     }
 
     /// Whether the code contains an address.
     pub fn contains(&self, avma: u64) -> bool {
         avma.wrapping_sub(self.start) < u64::from(self.length)
+    }
+
+    /// Returns what tells the code from later code.
+    #[inline]
+    pub fn identity(&self) -> CodeIdentity {
+        self.identity
     }
 
     /// Returns the rule at an address of the code.
@@ -321,12 +361,13 @@ mod tests {
         // The code is in segments 511 to 513, of two pages.
         let start = SPAN.low + 511 * 128 + 40;
         let rows = [(0, rule(8)), (4, rule(16)), (0x60, rule(32))];
-        let code = CodeRows { start, length: 0x100, rows: &rows };
+        let identity = CodeIdentity { at: start - 4, value: 7 };
+        let code = CodeRows { start, length: 0x100, identity, rows: &rows };
         assert_eq!(heap.missing_pages(511..514).collect::<Vec<_>>(), [0, 1]);
         heap.publish_page(0, 8192);
         heap.publish_page(1, 8192 + 4096);
         assert_eq!(heap.missing_pages(0..1024).count(), 0);
-        assert_eq!(code.bytes(), (2 + 2 + 3) * 8);
+        assert_eq!(code.bytes(), (4 + 2 + 3) * 8);
         code.store(&words, 1024).unwrap();
         heap.publish(511..514, 1024);
         let found = |offset: u64| {
@@ -335,6 +376,7 @@ mod tests {
             heap.table(avma).map(|table| table.rule(avma).cfa_off)
         };
         assert_eq!([0, 3, 4, 0x5f, 0x60, 0xff].map(found), [8, 8, 16, 16, 32, 32].map(Some));
+        assert_eq!(heap.table(start).unwrap().identity(), identity);
         assert_eq!(found(0x100), None, "behind the code");
         assert_eq!(found(0u64.wrapping_sub(1)), None, "before it, in its segment");
         assert_eq!(found(0x1_0000), None, "no code is known there");
@@ -358,7 +400,9 @@ mod tests {
             let words = words(700);
             let heap = CodeHeap::create(&words, 0, SPAN, LAYOUT).unwrap();
             heap.publish_page(0, 640);
-            CodeRows { start: SPAN.low, length: 0x200, rows: &rows }.store(&words, 5000).unwrap();
+            let identity = CodeIdentity::default();
+            let code = CodeRows { start: SPAN.low, length: 0x200, identity, rows: &rows };
+            code.store(&words, 5000).unwrap();
             heap.publish(0..4, 5000);
             for _ in 0..next() % 8 {
                 let at = [next() % 700, next() % 8, 80 + next() % 4, 625 + next() % 8];
@@ -376,6 +420,17 @@ mod tests {
             }
         }
         assert!(found > 1000 && missed > 1000, "{found} found, {missed} missed");
+    }
+
+    #[test]
+    fn identities_are_one_half_of_a_word() {
+        let word = 0x1111_2222_3333_4444;
+        for (at, value) in [(0x1000, 0x3333_4444), (0x1004, 0x1111_2222)] {
+            let identity = CodeIdentity { at, value };
+            assert_eq!(identity.word(), 0x1000);
+            assert!(identity.is_in(word) && !identity.is_in(!word));
+            assert!(!CodeIdentity { value: value + 1, ..identity }.is_in(word));
+        }
     }
 
     #[test]

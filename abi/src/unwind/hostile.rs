@@ -5,7 +5,7 @@
 
 use std::vec::Vec;
 
-use super::code_heap::{CodeHeap, CodeRows, HeapSpan, InterpreterLayout};
+use super::code_heap::{CodeHeap, CodeIdentity, CodeRows, HeapSpan, InterpreterLayout};
 use super::rule::{Rule, op};
 use super::tables::{Header, MAGIC, Snapshot, Tables};
 use super::walk::Machine;
@@ -261,7 +261,11 @@ fn heap_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
             .collect();
         let start = CODE.0 + ((first as u64) << SHIFT);
         let offset = TABLES + number as u64 * TABLE_BYTES;
-        CodeRows { start, length: 2 << SHIFT, rows: &rows }.store(&shared, offset).expect("room");
+        // Some are of other code, and some say nothing.
+        let at = [0, 0, start + 4, u64::MAX - 3][number % 4];
+        let identity = CodeIdentity { at, value: CODE.0 as u32 + number as u32 };
+        let code = CodeRows { start, length: 2 << SHIFT, identity, rows: &rows };
+        code.store(&shared, offset).expect("room");
         heap.publish(first..first + 2, offset);
     }
     for (word, shared) in words.as_flattened_mut().iter_mut().zip(&shared) {

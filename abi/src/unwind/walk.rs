@@ -63,6 +63,13 @@ pub trait Memory {
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
     }
+
+    /// Loads the eight bytes at a multiple of 8 in the runtime's description of generated code that
+    /// has a table, and never faults. It is within a heap of code. `None` costs such a frame its
+    /// caller.
+    fn load_description(&mut self, avma: u64) -> Option<u64> {
+        self.load_code(avma)
+    }
 }
 
 /// The result of an unwinding.
@@ -153,6 +160,16 @@ impl<'s> Code<'s> {
     }
 }
 
+/// Whether a table is of the code that is there, and not of code that was there before.
+#[inline]
+fn is_of_this_code(heap: &CodeHeap<'_>, table: &CodeTable<'_>, memory: &mut impl Memory) -> bool {
+    let identity = table.identity();
+    let is_within = heap.span().segment(identity.at).is_some();
+    let mut is_in =
+        || memory.load_description(identity.word()).is_some_and(|it| identity.is_in(it));
+    identity.at == 0 || is_within && is_in()
+}
+
 impl<'s> Lookup<'s> {
     pub(super) fn new(snapshot: &'s Snapshot<'s>) -> Self {
         Self { snapshot, range: None, code: Code::Anonymous, identity: None }
@@ -165,7 +182,11 @@ impl<'s> Lookup<'s> {
 
     /// Returns the rule at an address and where the caller's rbx is.
     #[inline]
-    pub(super) fn rule(&mut self, avma: u64) -> Result<(Rule, i16), EndReason> {
+    pub(super) fn rule(
+        &mut self,
+        avma: u64,
+        memory: &mut impl Memory,
+    ) -> Result<(Rule, i16), EndReason> {
         let range = match self.range {
             Some(range) if range.start <= avma && avma < range.end => range,
             _ => self.enter(avma)?,
@@ -173,8 +194,11 @@ impl<'s> Lookup<'s> {
         Ok(match &self.code {
             Code::Module(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
             Code::Anonymous => (Rule::GAP_FP, RBX_LOST),
-            // Code that is newer than the tables.
-            Code::Heap(heap) => (heap.table(avma).ok_or(EndReason::NoModule)?.rule(avma), RBX_LOST),
+            Code::Heap(heap) => {
+                let table = heap.table(avma).filter(|table| is_of_this_code(heap, table, memory));
+                // Code that is newer than the tables.
+                (table.ok_or(EndReason::NoModule)?.rule(avma), RBX_LOST)
+            }
         })
     }
 

@@ -178,7 +178,7 @@ impl InspectedProcess {
         {
             self.modules.notices.push(error.to_string());
         }
-        self.modules.follow_code(true);
+        self.modules.follow_all_code();
     }
 
     fn threads(

@@ -4,20 +4,26 @@
 //! # Invariants
 //! - Code is followed again until two scans have found the same bytes: the machine may have been
 //!   writing it.
-//! - What one machine can make a scan do is bounded by the size of its heaps.
+//! - A block that was not read yet is not one without code: a scan that ends early leaves it to the
+//!   next one.
+//! - What one machine can make a scan do is bounded by its budget, and by the maps of its heaps.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::time::Instant;
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, op};
 
 use super::blob::{BlobKind, CodeBlob};
+use super::code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode};
 use super::code_layout::offset_in;
 use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
+use super::heap_watch::WatchedHeap;
 use super::heaps::{CodeHeap, code_heaps};
+use super::known_blocks::{BlockSeal, KnownBlock, KnownBlocks};
 use super::machine::JavaMachine;
 use super::pages::TargetPages;
 use super::segment_map::SegmentMap;
@@ -25,9 +31,15 @@ use super::thaw::add_thaw_rules;
 use crate::runtime::memory::TargetMemory;
 
 /// Longest code of a blob in bytes.
-const CODE_MAX: u64 = 4 << 20;
-/// Number of scans with the same bytes after which code is taken to be complete.
-const SAME_SCANS: u8 = 2;
+const CODE_MAX: u64 = 2 << 20;
+/// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
+const BATCH_MAX: usize = 128;
+const BATCH_BYTES_MAX: u64 = 512 << 10;
+const PIECE_MAX: u64 = 64 << 10;
+/// Maximum number of blocks whose seals a scan compares: two milliseconds.
+const SEALS_MAX: usize = 4096;
+/// Maximum number of steps to where a change of a map begins.
+const STEPS_MAX: usize = 16;
 /// `mov rsp, [r15 + offset]`: how the functions begin to which thawed frames return. The offset is
 /// where a thread has the frame that entered its virtual thread.
 const BARRIER: [u8; 3] = [0x49, 0x8b, 0xa7];
@@ -38,55 +50,37 @@ const ENTERED_MAX: usize = 64;
 /// Length of either instruction: an offset of four bytes follows.
 const MOVE_LEN: usize = 7;
 
-/// Code with its unwind rules. Addresses are AVMAs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScannedCode {
-    /// The block of a heap that has the code.
-    pub block: Range<u64>,
-    /// The first instruction.
-    pub start: u64,
-    /// Length in bytes.
-    pub length: u32,
-    /// Rules and the offsets from which on they apply.
-    pub rows: Vec<(u32, Rule)>,
-}
-
-/// What changed since the last scan.
-#[derive(Debug, Default)]
-pub struct CodeChanges {
-    /// Blocks that are not there any more, or have no code.
-    pub removed: Vec<Range<u64>>,
-    /// New code.
-    pub added: Vec<ScannedCode>,
-    /// Whether anything is new, or was not settled yet.
-    pub has_news: bool,
-    /// Number of followed instructions, and of those without a rule.
-    pub instructions: usize,
-    /// Number of these without a rule.
-    pub unknown: usize,
-    /// Number of pieces of code that took too much work.
-    pub cut: usize,
-}
-
-/// How much a scan reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScanDepth {
-    /// The maps of segments: new blocks are found, and blocks that were freed.
-    Maps,
-    /// Also the description of each block: other code in a block of the same size is found.
-    Blocks,
-}
-
 /// The code of a machine that was scanned.
 #[derive(Debug, Default)]
 pub struct CodeScan {
-    /// The blocks by their starts.
-    known: BTreeMap<u64, KnownBlock>,
-    /// The maps of the last scan.
-    maps: Vec<SegmentMap>,
+    blocks: KnownBlocks,
+    /// The heaps of the last scan.
+    heaps: Vec<WatchedHeap>,
+    /// How the machine described its heaps when seals were compared. Blocks that are allocated or
+    /// freed change that.
+    states: Vec<u8>,
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
     entered: BTreeMap<[u8; 4], EnteredThread>,
+}
+
+/// What a scan reads from.
+struct ScannedMachine<'a> {
+    machine: &'a JavaMachine,
+    memory: &'a dyn TargetMemory,
+    heaps: &'a [CodeHeap],
+}
+
+/// What is left of a budget.
+struct BudgetLeft {
+    budget: ScanBudget,
+    began: Instant,
+}
+
+impl BudgetLeft {
+    fn is_used_up(&self, changes: &CodeChanges) -> bool {
+        changes.instructions > self.budget.instructions || self.began.elapsed() > self.budget.time
+    }
 }
 
 /// A native method that may enter virtual threads.
@@ -114,35 +108,26 @@ fn moves(bytes: &[u8], opcode: [u8; 3]) -> impl Iterator<Item = (usize, [u8; 4])
     })
 }
 
-impl KnownBlock {
-    /// Whether thawed frames of virtual threads return to functions of this blob.
-    fn has_barriers(&self) -> bool {
-        self.blob.as_ref().is_some_and(has_barriers)
-    }
-}
-
+/// Whether thawed frames of virtual threads return to functions of this blob.
 fn has_barriers(blob: &CodeBlob) -> bool {
     blob.kind == BlobKind::Stub && blob.name.contains("ontinuation")
 }
 
-#[derive(Debug)]
-struct KnownBlock {
-    end: u64,
-    blob: Option<CodeBlob>,
-    hash: u64,
-    same: u8,
+/// Returns the addresses of heaps.
+fn spans(heaps: &[CodeHeap]) -> Vec<HeapSpan> {
+    let span = |heap: &CodeHeap| HeapSpan {
+        low: heap.reserved.start,
+        high: heap.reserved.end,
+        shift: heap.shift,
+    };
+    heaps.iter().map(span).collect()
 }
 
 impl JavaMachine {
     /// Returns the addresses of the heaps of code, in the order of [`Self::code`].
     pub fn heap_spans(&self, memory: &dyn TargetMemory) -> Vec<HeapSpan> {
         let heaps = code_heaps(&self.layout.heaps, &TargetPages::of(memory)).unwrap_or_default();
-        let span = |heap: &CodeHeap| HeapSpan {
-            low: heap.reserved.start,
-            high: heap.reserved.end,
-            shift: heap.shift,
-        };
-        heaps.iter().map(span).collect()
+        spans(&heaps)
     }
 
     /// Returns where the interpreter keeps what a handler reads of its frames.
@@ -158,81 +143,156 @@ impl CodeScan {
         machine: &JavaMachine,
         memory: &dyn TargetMemory,
         depth: ScanDepth,
+        budget: ScanBudget,
     ) -> CodeChanges {
+        let left = BudgetLeft { budget, began: Instant::now() };
         let pages = TargetPages::of(memory);
         let mut changes = CodeChanges::default();
         let layout = &machine.layout.heaps;
         let Some(heaps) = code_heaps(layout, &pages) else { return changes };
-        let maps = heaps.iter().map(|heap| SegmentMap::read(heap, &pages));
+        changes.spans = spans(&heaps);
+        let maps = heaps.iter().map(|heap| SegmentMap::read(heap, memory));
         // A process that ends has no maps any more. What was known stays.
         let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
-        let mut wanted = self.update(&maps, &mut changes);
-        self.maps = maps;
-        let is_open = |known: &KnownBlock| known.blob.is_some() && known.same < SAME_SCANS;
-        // A machine may use a free block again without a change of the map.
-        let is_wanted = |known: &KnownBlock| match depth {
-            ScanDepth::Maps => is_open(known) || known.blob.is_none(),
-            ScanDepth::Blocks => true,
-        };
-        changes.has_news = !wanted.is_empty() || self.known.values().any(is_open);
-        let known = self.known.iter().filter(|(_, known)| is_wanted(known));
-        wanted.extend(known.map(|(start, known)| (*start, known.end)));
-        let entered = self.entered.len();
-        for (start, end) in wanted {
-            let block = start..end;
-            let known = self.known.get(&start);
-            let is_settled = known.is_some_and(|it| it.same >= SAME_SCANS || it.blob.is_none());
-            let blob = heap_contents(&heaps, &block, machine, &pages);
-            let is_same = known.is_some_and(|it| it.blob == blob);
-            if is_settled && is_same {
-                continue;
-            }
-            self.follow((machine, &pages), block, blob, &mut changes);
+        let scanned = ScannedMachine { machine, memory, heaps: &heaps };
+        self.watch(maps, &mut changes);
+        self.sift(budget.blocks, &mut changes);
+        let states = layout.heap_len.map(|len| {
+            let states = heaps.iter().filter_map(|heap| pages.bytes(heap.at, len));
+            states.flatten().collect::<Vec<_>>()
+        });
+        changes.has_moved = states.as_ref().is_none_or(|states| *states != self.states);
+        if depth != ScanDepth::Maps {
+            self.blocks.begin_seals();
+            self.states = states.unwrap_or_default();
         }
-        if self.entered.len() != entered {
-            // The functions to which thawed frames return are followed again.
-            let stubs = self.known.iter().filter(|(_, known)| known.has_barriers());
-            let stubs: Vec<_> = stubs.map(|(at, it)| (*at..it.end, it.blob.clone())).collect();
-            for (block, blob) in stubs {
-                self.follow((machine, &pages), block, blob, &mut changes);
-            }
+        if depth == ScanDepth::Blocks {
+            self.blocks.recheck_stubs();
         }
-        changes.has_news |= !changes.removed.is_empty() || !changes.added.is_empty();
+        if changes.has_moved || depth != ScanDepth::Maps {
+            self.compare_seals(&scanned);
+        }
+        self.read_wanted(&scanned, &left, &mut changes);
+        changes.is_behind =
+            self.blocks.has_wanted() || self.heaps.iter().any(WatchedHeap::is_changed);
+        changes.has_news = changes.is_behind
+            || self.blocks.is_unsettled()
+            || !changes.removed.is_empty()
+            || !changes.added.is_empty();
+        changes.left_out = self.blocks.left_out;
         changes
     }
 
-    /// Forgets blocks that are not in the maps any more, and returns new ones.
-    fn update(&mut self, maps: &[SegmentMap], changes: &mut CodeChanges) -> BTreeMap<u64, u64> {
-        let mut new = BTreeMap::new();
-        for (number, map) in maps.iter().enumerate() {
-            let span = match self.maps.get(number) {
-                Some(before) => map.changed_since(before),
-                None => Some(map.span()),
-            };
-            let Some(span) = span else { continue };
-            let found: BTreeMap<u64, u64> = map.blocks(&span).into_iter().collect();
-            let known: Vec<(u64, u64)> =
-                self.known.range(span).map(|(start, known)| (*start, known.end)).collect();
-            for (start, end) in known {
-                if found.get(&start) != Some(&end) {
-                    self.known.remove(&start);
-                    changes.removed.push(start..end);
+    /// Makes the next scan follow the code of a block, even if it is as before.
+    pub fn read_again(&mut self, start: u64) {
+        self.blocks.read_again(start);
+    }
+
+    /// Takes over the maps of the heaps.
+    fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
+        for (number, map) in maps.into_iter().enumerate() {
+            match self.heaps.get_mut(number) {
+                Some(heap) if heap.map.is_of_same_heap(&map) => heap.update(map),
+                Some(heap) => {
+                    let span = heap.map.avma(0)..heap.map.avma(heap.map.len());
+                    self.blocks.replace(&span, &[], &mut changes.removed);
+                    *heap = WatchedHeap::of(map);
                 }
+                None => self.heaps.push(WatchedHeap::of(map)),
             }
-            new.extend(found.into_iter().filter(|(start, _)| !self.known.contains_key(start)));
         }
-        new
+    }
+
+    /// Compares the blocks of changed segments with those that are known.
+    fn sift(&mut self, most: usize, changes: &mut CodeChanges) {
+        let mut left = most;
+        for heap in &mut self.heaps {
+            while let Some(part) = heap.first().filter(|_| left > 0) {
+                let mut start = part.start;
+                for step in 0.. {
+                    // Too many steps are no machine's.
+                    start = if step < STEPS_MAX { heap.map.boundary_before(start) } else { 0 };
+                    let across =
+                        self.blocks.forget_across(heap.map.avma(start), &mut changes.removed);
+                    match across.map(|it| heap.map.segment(it)).filter(|it| *it < start) {
+                        Some(before) => start = before,
+                        None => break,
+                    }
+                }
+                let (found, end) = heap.map.blocks(&(start..part.end), left);
+                left = left.saturating_sub(found.len().max(1));
+                let span = heap.map.avma(start)..heap.map.avma(end);
+                self.blocks.replace(&span, &found, &mut changes.removed);
+                heap.note_known(end);
+            }
+        }
+    }
+
+    /// Finds other code in blocks that are as before.
+    fn compare_seals(&mut self, scanned: &ScannedMachine<'_>) {
+        let layout = &scanned.machine.layout;
+        let bytes = BlockSeal::bytes(layout);
+        let blocks = self.blocks.next_seals(SEALS_MAX);
+        for some in blocks.chunks(BATCH_MAX * 8) {
+            let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(bytes) as usize);
+            let wanted: Vec<(u64, usize)> = some.iter().map(piece).collect();
+            let pages = TargetPages::of_pieces(scanned.memory, &wanted);
+            for (start, _) in some {
+                self.blocks.compare(*start, &BlockSeal::read(layout, *start, &pages));
+            }
+        }
+    }
+
+    /// Reads the blocks that are new, or may have changed, as far as the budget goes.
+    fn read_wanted(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        left: &BudgetLeft,
+        changes: &mut CodeChanges,
+    ) {
+        let entered = self.entered.len();
+        let mut wanted = self.blocks.take_wanted();
+        while !wanted.is_empty() && !left.is_used_up(changes) {
+            let (mut some, mut bytes) = (Vec::new(), 0);
+            while some.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
+                let Some((start, end)) = wanted.pop_first() else { break };
+                bytes += (end - start).min(PIECE_MAX);
+                some.push((start, end));
+            }
+            let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(PIECE_MAX) as usize);
+            let pieces: Vec<(u64, usize)> = some.iter().map(piece).collect();
+            let pages = TargetPages::of_pieces(scanned.memory, &pieces);
+            for (start, end) in some {
+                if left.is_used_up(changes) {
+                    wanted.insert(start, end);
+                    continue;
+                }
+                changes.blocks += 1;
+                self.read_block(scanned, start..end, &pages, changes);
+            }
+        }
+        self.blocks.want(wanted);
+        if self.entered.len() != entered {
+            // The functions to which thawed frames return are followed again by the next scan.
+            self.blocks.reopen(has_barriers);
+        }
     }
 
     /// Follows the code of a block, unless it is what was followed before.
-    fn follow(
+    fn read_block(
         &mut self,
-        (machine, pages): (&JavaMachine, &TargetPages<'_>),
+        scanned: &ScannedMachine<'_>,
         block: Range<u64>,
-        blob: Option<CodeBlob>,
+        pages: &TargetPages<'_>,
         changes: &mut CodeChanges,
     ) {
-        let bytes = blob.as_ref().and_then(|blob| code_of(blob, pages));
+        let (machine, layout) = (scanned.machine, &scanned.machine.layout);
+        let heap = scanned.heaps.iter().find(|heap| heap.reserved.contains(&block.start));
+        let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
+        let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
+        let seal = BlockSeal::read(layout, block.start, pages);
+        let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
+        let bytes = code.and_then(|blob| code_of(blob, pages));
         if let (Some(blob), Some(bytes)) = (&blob, &bytes) {
             self.find_entered(blob, bytes);
         }
@@ -240,26 +300,28 @@ impl CodeScan {
         let mut hasher = DefaultHasher::new();
         (&bytes, entered).hash(&mut hasher);
         let hash = hasher.finish();
-        if let Some(known) = self.known.get_mut(&block.start)
-            && known.hash == hash
-            && known.blob == blob
-        {
-            known.same = known.same.saturating_add(1);
+        let known = self.blocks.get(block.start);
+        if known.is_some_and(|known| known.hash == hash && known.blob == blob) {
+            self.blocks.note_same(block.start, seal);
             return;
         }
-        let known = KnownBlock { end: block.end, blob: blob.clone(), hash, same: 0 };
-        let is_replaced = self.known.insert(block.start, known).is_some();
+        let changed = known
+            .filter(|known| known.blob == blob)
+            .map_or(0, |known| known.changed.saturating_add(1));
+        let known = KnownBlock { end: block.end, blob: blob.clone(), seal, hash, same: 0, changed };
+        let is_replaced = self.blocks.insert(block.start, known).is_some();
         let (Some(blob), Some(bytes)) = (blob, bytes) else {
             changes.removed.extend(is_replaced.then_some(block));
             return;
         };
         let code = BlobCode { machine, pages, blob: &blob, bytes: &bytes };
         let followed = code.follow(&self.entered);
-        changes.instructions += followed.instructions;
+        changes.instructions += if followed.is_cut { bytes.len() } else { followed.instructions };
         changes.unknown += followed.unknown;
         changes.cut += usize::from(followed.is_cut);
         let (start, length) = (blob.code.start, bytes.len() as u32);
-        changes.added.push(ScannedCode { block, start, length, rows: followed.rows });
+        let identity = seal.identity(layout, &blob);
+        changes.added.push(ScannedCode { block, start, length, identity, rows: followed.rows });
     }
 }
 
@@ -278,19 +340,6 @@ impl CodeScan {
             }
         }
     }
-}
-
-/// Returns the blob in a block, if the block is used and has a possible one.
-fn heap_contents(
-    heaps: &[CodeHeap],
-    block: &Range<u64>,
-    machine: &JavaMachine,
-    pages: &TargetPages<'_>,
-) -> Option<CodeBlob> {
-    let layout = &machine.layout;
-    let heap = heaps.iter().find(|heap| heap.reserved.contains(&block.start))?;
-    let contents = heap.block_at(block.start, &layout.heaps, pages)?;
-    CodeBlob::read(layout, &contents, pages)
 }
 
 fn code_of(blob: &CodeBlob, pages: &TargetPages<'_>) -> Option<Vec<u8>> {

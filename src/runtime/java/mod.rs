@@ -10,13 +10,16 @@
 
 mod blob;
 mod class_name;
+mod code_changes;
 mod code_layout;
 mod code_scan;
 mod compiled;
 mod compiling;
 mod exports;
 mod follow;
+mod heap_watch;
 mod heaps;
+mod known_blocks;
 mod layout;
 mod lines;
 mod machine;
@@ -37,7 +40,8 @@ mod waits;
 mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
-pub use code_scan::{CodeChanges, CodeScan, ScanDepth, ScannedCode};
+pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode};
+pub use code_scan::CodeScan;
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::JavaExports;
 pub use machine::{JavaMachine, JavaReader};

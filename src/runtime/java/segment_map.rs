@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use super::heaps::{CodeHeap, FREE};
-use super::pages::TargetPages;
+use crate::runtime::memory::TargetMemory;
+
+/// Number of bytes of maps that are compared at once.
+const PART: usize = 4096;
 
 /// The segment map of a heap at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,19 +21,34 @@ pub(super) struct SegmentMap {
 
 impl SegmentMap {
     /// Reads the map. `None` if it is unreadable.
-    pub(super) fn read(heap: &CodeHeap, pages: &TargetPages<'_>) -> Option<Self> {
+    pub(super) fn read(heap: &CodeHeap, memory: &dyn TargetMemory) -> Option<Self> {
         let segments = (heap.committed.end - heap.committed.start) >> heap.shift;
-        let bytes = pages.bytes(heap.segment_map, usize::try_from(segments).ok()?)?;
-        Some(Self { start: heap.committed.start, shift: heap.shift, bytes })
+        let mut bytes = vec![0; usize::try_from(segments).ok()?];
+        let got = memory.read(heap.segment_map, &mut bytes);
+        (got == bytes.len()).then_some(Self {
+            start: heap.committed.start,
+            shift: heap.shift,
+            bytes,
+        })
     }
 
-    fn avma(&self, segment: usize) -> u64 {
+    /// Whether both are maps of one heap.
+    pub(super) fn is_of_same_heap(&self, other: &Self) -> bool {
+        (self.start, self.shift) == (other.start, other.shift)
+    }
+
+    pub(super) fn avma(&self, segment: usize) -> u64 {
         self.start.saturating_add((segment as u64) << self.shift)
     }
 
-    /// Returns the addresses of all segments.
-    pub(super) fn span(&self) -> Range<u64> {
-        self.start..self.avma(self.bytes.len())
+    /// Returns the number of the segment that contains an address.
+    pub(super) fn segment(&self, avma: u64) -> usize {
+        (avma.saturating_sub(self.start) >> self.shift) as usize
+    }
+
+    /// Returns the number of segments.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Whether no block goes on at this segment that began before it.
@@ -38,38 +56,48 @@ impl SegmentMap {
         self.bytes.get(segment).is_none_or(|back| matches!(*back, FREE | 0))
     }
 
-    /// Returns the addresses of the blocks that are not as they were in an earlier map. `None` if
-    /// there are none.
-    pub(super) fn changed_since(&self, before: &Self) -> Option<Range<u64>> {
-        if (self.start, self.shift) != (before.start, before.shift) {
-            return Some(self.span());
-        }
-        let (old, new) = (&before.bytes, &self.bytes);
-        let common = old.len().min(new.len());
-        let differs = |at: &usize| old.get(*at) != new.get(*at);
-        let is_longer = old.len() != new.len();
-        let first = (0..common).find(differs).or_else(|| is_longer.then_some(common))?;
-        let last = if is_longer { old.len().max(new.len()) } else { (0..common).rfind(differs)? };
-        let is_boundary = |at: &usize| self.is_boundary(*at) && before.is_boundary(*at);
-        let start = (0..=first).rfind(is_boundary).unwrap_or(0);
-        let all = old.len().max(new.len());
-        let end = (last + 1..all).find(is_boundary).unwrap_or(all);
-        Some(self.avma(start)..self.avma(end))
+    /// Returns the start of the block that contains a segment.
+    pub(super) fn boundary_before(&self, segment: usize) -> usize {
+        (0..=segment).rfind(|at| self.is_boundary(*at)).unwrap_or(0)
     }
 
-    /// Returns the start and the end of each block in these addresses, used or not.
-    pub(super) fn blocks(&self, span: &Range<u64>) -> Vec<(u64, u64)> {
-        let segment = |avma: u64| (avma.saturating_sub(self.start) >> self.shift) as usize;
-        let end = segment(span.end).min(self.bytes.len());
-        let (mut blocks, mut start) = (Vec::new(), None);
-        for at in segment(span.start).min(end)..end {
-            if self.is_boundary(at) {
-                blocks.extend(start.take().map(|start| (self.avma(start), self.avma(at))));
-                start = self.bytes.get(at).filter(|back| **back == 0).map(|_| at);
+    /// Returns the segments whose bytes are not those of an earlier map of the heap, in order.
+    pub(super) fn changed_since(&self, before: &Self) -> Vec<Range<usize>> {
+        let (old, new) = (&before.bytes, &self.bytes);
+        let common = old.len().min(new.len());
+        let parts = old[..common].chunks(PART).zip(new[..common].chunks(PART));
+        let mut changed = Vec::new();
+        for (number, (old, new)) in parts.enumerate().filter(|(_, (old, new))| old != new) {
+            let differs = |at: &usize| old[*at] != new[*at];
+            let (first, last) = ((0..old.len()).find(differs), (0..old.len()).rfind(differs));
+            if let (Some(first), Some(last)) = (first, last) {
+                changed.push(number * PART + first..number * PART + last + 1);
             }
         }
+        let all = old.len().max(new.len());
+        changed.extend((common < all).then_some(common..all));
+        changed
+    }
+
+    /// Returns the start and the end of each block, used or not, from a segment on at which a block
+    /// may start: all that contain a part of the span, or only as many as said. The segment is
+    /// returned up to which that is.
+    pub(super) fn blocks(&self, span: &Range<usize>, most: usize) -> (Vec<(u64, u64)>, usize) {
+        let end = self.bytes.len();
+        let (mut blocks, mut start) = (Vec::new(), None);
+        let mut at = span.start.min(end);
+        while at < end {
+            if self.is_boundary(at) {
+                blocks.extend(start.take().map(|start| (self.avma(start), self.avma(at))));
+                if at >= span.end || blocks.len() >= most {
+                    return (blocks, at);
+                }
+                start = self.bytes.get(at).filter(|back| **back == 0).map(|_| at);
+            }
+            at += 1;
+        }
         blocks.extend(start.map(|start| (self.avma(start), self.avma(end))));
-        blocks
+        (blocks, span.end.max(end))
     }
 }
 
@@ -81,35 +109,35 @@ mod tests {
         SegmentMap { start: 0x1000, shift: 7, bytes: bytes.to_vec() }
     }
 
-    fn blocks(map: &SegmentMap, span: &Range<u64>) -> Vec<(u64, u64)> {
-        let segment = |avma: u64| (avma - 0x1000) >> 7;
-        let found = map.blocks(span).into_iter();
-        found.map(|(start, end)| (segment(start), segment(end))).collect()
-    }
-
     #[test]
     fn a_map_has_blocks() {
         let map = map(&[0, 1, 2, 0, FREE, FREE, 0, 1]);
-        assert_eq!(blocks(&map, &map.span()), [(0, 3), (3, 4), (6, 8)]);
-        assert_eq!(blocks(&map, &(0..0x1000)), []);
-        assert_eq!(blocks(&map, &(0x1180..0x1300)), [(3, 4)]);
+        let blocks = |span: Range<usize>, most| {
+            let (found, end) = map.blocks(&span, most);
+            let segments = |(start, end)| (map.segment(start), map.segment(end));
+            (found.into_iter().map(segments).collect::<Vec<_>>(), end)
+        };
+        assert_eq!(blocks(0..8, 9), (vec![(0, 3), (3, 4), (6, 8)], 8));
+        assert_eq!(blocks(0..1, 9), (vec![(0, 3)], 3));
+        assert_eq!(blocks(3..5, 9), (vec![(3, 4)], 5));
+        assert_eq!(blocks(0..8, 1), (vec![(0, 3)], 3));
+        assert_eq!(blocks(3..8, 1), (vec![(3, 4)], 4));
+        assert_eq!(blocks(4..8, 1), (vec![(6, 8)], 8));
+        assert_eq!(blocks(8..12, 9), (vec![], 12), "the heap was longer before");
+        assert_eq!([0, 2, 3, 5, 7].map(|at| map.boundary_before(at)), [0, 0, 3, 5, 6]);
     }
 
     #[test]
-    fn changes_are_found_with_their_blocks() {
+    fn changes_of_a_map_are_found() {
         let before = map(&[0, 1, 2, 0, FREE, FREE, 0, 1]);
-        let change = |bytes: &[u8]| {
-            let range = map(bytes).changed_since(&before)?;
-            Some(((range.start - 0x1000) >> 7, (range.end - 0x1000) >> 7))
-        };
-        assert_eq!(change(&before.bytes), None);
-        assert_eq!(change(&[0, 1, 2, 0, 0, 1, 0, 1]), Some((4, 6)), "two were free");
-        assert_eq!(change(&[0, 1, 0, 0, FREE, FREE, 0, 1]), Some((0, 3)), "one was cut");
-        assert_eq!(change(&[0, 1, 2, 3, FREE, FREE, 0, 1]), Some((0, 4)), "two became one");
-        assert_eq!(change(&[0, 1, 2, 0, FREE, FREE, 0, 1, 0, 1]), Some((8, 10)), "the heap grew");
-        assert_eq!(change(&[0, 1, 2, 0, FREE, FREE, 0, 1, 2]), Some((6, 9)), "the last one grew");
-        assert_eq!(change(&[0, 1, 2, 0, FREE]), Some((5, 8)), "the heap shrank");
-        let elsewhere = SegmentMap { start: 0x2000, ..before.clone() };
-        assert_eq!(elsewhere.changed_since(&before), Some(elsewhere.span()));
+        let change = |bytes: &[u8]| map(bytes).changed_since(&before);
+        assert_eq!(change(&before.bytes), []);
+        assert_eq!(change(&[0, 1, 2, 0, 0, 1, 0, 1]), [4..6]);
+        assert_eq!(change(&[0, 1, 0, 0, FREE, FREE, 0, 1]), [2..3]);
+        assert_eq!(change(&[0, 1, 2, 0, FREE, FREE, 0, 1, 0, 1]), [8..10], "the heap grew");
+        assert_eq!(change(&[0, 1, 2, 0, FREE]), [5..8], "the heap shrank");
+        let (mut one, mut other) = (vec![0; 3 * PART], vec![0; 3 * PART]);
+        (one[7], one[9], other[2 * PART]) = (1, 2, 1);
+        assert_eq!(map(&one).changed_since(&map(&other)), [7..10, 2 * PART..2 * PART + 1]);
     }
 }

@@ -1,7 +1,7 @@
 //! Heaps of code: their tables, and stacks of HotSpot's interpreter and compiled code.
 
 use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, frames};
-use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan, InterpreterLayout};
+use traceprof_abi::unwind::code_heap::{CodeIdentity, CodeRows, HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, method, op};
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
 
@@ -99,7 +99,7 @@ impl Machine {
 }
 
 fn set(writer: &mut TableWriter<'_>, heap: CodeHeapRef, start: u64, rows: &[(u32, Rule)]) {
-    let code = CodeRows { start, length: 0x100, rows };
+    let code = CodeRows { start, length: 0x100, identity: CodeIdentity::default(), rows };
     writer.set_code(heap, &(start..start + BLOCK), &code).unwrap();
 }
 
@@ -293,6 +293,99 @@ fn tables_of_code_are_reused_only_after_a_grace() {
 }
 
 #[test]
+fn a_table_of_earlier_code_is_no_table() {
+    let segment = SegmentMemory::new(1 << 18);
+    let mut writer = TableWriter::new(segment.words());
+    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+    let identity = CodeIdentity { at: COMPILED + 0x14, value: 77 };
+    let code = CodeRows { start: COMPILED + 0x20, length: 0x100, identity, rows: &[(0, BODY)] };
+    writer.set_code(heap, &(COMPILED..COMPILED + BLOCK), &code).unwrap();
+    writer.publish(&[], &[(STACK, STACK + 4096)]).unwrap();
+    let check = |number: u64| {
+        let registers = Registers { pc: COMPILED + 0x30, sp: STACK, fp: 0, gpr: [0; 16] };
+        let words = [0, 0, 0, NO_CODE];
+        let copy: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        // The number is in the upper half of the word.
+        let word = (number << 32 | 0xffff_ffff).to_le_bytes();
+        let mut read = |avma: u64, into: &mut [u8]| {
+            let at = (COMPILED + 0x10).checked_sub(avma).filter(|at| at + 8 <= into.len() as u64);
+            let Some(at) = at else { return 0 };
+            into[at as usize..][..8].copy_from_slice(&word);
+            into.len()
+        };
+        let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
+        let copy = StackCopy { avma: STACK, bytes: &copy };
+        let stack = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
+        (frames(&stack.frames).collect::<Vec<_>>(), stack.end)
+    };
+    let top = pc(COMPILED + 0x30);
+    assert_eq!(check(77), (vec![top, ret(NO_CODE)], EndReason::NoModule));
+    assert_eq!(check(78), (vec![top], EndReason::NoModule), "another compilation");
+    assert_eq!(check(0), (vec![top], EndReason::NoModule));
+}
+
+#[test]
+fn code_that_has_no_room_has_no_table_until_others_leave() {
+    let segment = SegmentMemory::new(1 << 14);
+    let mut writer = TableWriter::new(segment.words());
+    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+    writer.publish(&[], &[]).unwrap();
+    let tables = segment.tables();
+    let snapshot = tables.snapshot().unwrap();
+    let reader = snapshot.heap(snapshot.range(LOW).unwrap()).unwrap();
+    let rows: Vec<(u32, Rule)> = (0..40).map(|row| (row, BODY)).collect();
+    let block = |number: u64| LOW + number * 128..LOW + (number + 1) * 128;
+    let identity = CodeIdentity::default();
+    let place = |writer: &mut TableWriter<'_>, number: u64, rows: &[(u32, Rule)]| {
+        let code = CodeRows { start: block(number).start, length: 128, identity, rows };
+        writer.set_code(heap, &block(number), &code)
+    };
+    let fitting = (0..64).take_while(|number| place(&mut writer, *number, &rows).is_ok()).count();
+    assert!((2..64).contains(&fitting), "{fitting}");
+    let has_table = |number: u64| reader.table(block(number).start).is_some();
+    assert!(has_table(0) && !has_table(fitting as u64));
+    // Other code in the place of a block whose new table has no room.
+    assert!(place(&mut writer, 0, &rows).is_err());
+    assert!(!has_table(0), "a table of earlier code");
+    assert!(place(&mut writer, fitting as u64, &rows).is_err(), "a handler may still read it");
+    writer.begin_grace();
+    writer.recycle();
+    // Smaller ones fit as well.
+    assert!(place(&mut writer, fitting as u64, &rows[..3]).is_ok());
+    assert!(has_table(fitting as u64) && has_table(1));
+}
+
+#[test]
+fn heaps_that_leave_give_their_memory_back() {
+    let segment = SegmentMemory::new(1 << 18);
+    let mut writer = TableWriter::new(segment.words());
+    let mut used = Vec::new();
+    for round in 0..200 {
+        let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+        for block in 0..20 {
+            set(&mut writer, heap, LOW + block * 0x1_0000, &[(0, BODY)]);
+        }
+        writer.publish(&[], &[]).unwrap();
+        let tables = segment.tables();
+        let snapshot = tables.snapshot().unwrap();
+        let reader = snapshot.heap(snapshot.range(LOW).unwrap()).unwrap();
+        writer.remove_code_heaps();
+        writer.begin_grace();
+        writer.recycle();
+        // The snapshot still names the heap, so its memory is no other's.
+        let other = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+        set(&mut writer, other, LOW, &[(0, Rule { cfa_off: 8, ..BODY })]);
+        assert_eq!(reader.table(LOW).map(|table| table.rule(LOW)), Some(BODY), "round {round}");
+        writer.remove_code_heaps();
+        writer.publish(&[], &[]).unwrap();
+        writer.begin_grace();
+        writer.recycle();
+        used.push(writer.used());
+    }
+    assert_eq!(used[10], used[199], "{used:?}");
+}
+
+#[test]
 fn heaps_that_do_not_fit_are_refused() {
     let segment = SegmentMemory::new(1 << 12);
     let mut writer = TableWriter::new(segment.words());
@@ -300,6 +393,7 @@ fn heaps_that_do_not_fit_are_refused() {
     assert!(writer.add_code_heap(large, LAYOUT).is_err());
     assert!(writer.add_code_heap(HeapSpan { high: LOW, ..SPAN }, LAYOUT).is_err());
     let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
-    let code = CodeRows { start: LOW, length: 1, rows: &[] };
+    let identity = CodeIdentity::default();
+    let code = CodeRows { start: LOW, length: 1, identity, rows: &[] };
     assert!(writer.set_code(heap, &(LOW..LOW + 1), &code).is_err(), "no room for a page");
 }

@@ -13,9 +13,10 @@ use super::state::{RSP, State, TrackedValue};
 use super::step::StateStepper;
 use super::{GeneratedCode, GeneratedKind};
 
-/// Number of instructions that are applied for each byte of code, and at least.
+/// Number of instructions that are applied for each byte of code, and at least and at most.
 const WORK_PER_BYTE: usize = 64;
 const WORK_MIN: usize = 4096;
+const WORK_MAX: usize = 1 << 21;
 /// The frame pointer's usual prologue in both encodings: `push rbp; mov rbp, rsp`.
 const PROLOGUES: [[u8; 4]; 2] = [[0x55, 0x48, 0x8b, 0xec], [0x55, 0x48, 0x89, 0xe5]];
 
@@ -61,7 +62,7 @@ impl<'a> Flow<'a> {
             code,
             marks: vec![FlowMark::default(); code.bytes.len()],
             states: BTreeMap::new(),
-            work: code.bytes.len() * WORK_PER_BYTE + WORK_MIN,
+            work: (code.bytes.len() * WORK_PER_BYTE + WORK_MIN).min(WORK_MAX),
             pass: 1,
             cursor: FlowCursor::default(),
         };
@@ -319,9 +320,12 @@ impl<'a> Flow<'a> {
     /// code begins where a path ends, maybe behind padding.
     fn next_hole(&mut self) -> Option<(u32, State)> {
         let mut instruction = Instruction::default();
+        // Making a decoder takes longer than decoding.
+        let mut decoder = self.decoder(0);
         while (self.cursor.at as usize) < self.code.bytes.len() {
             let at = self.cursor.at;
-            let mut decoder = self.decoder(at);
+            decoder.set_position(at as usize).ok()?;
+            decoder.set_ip(self.code.start.wrapping_add(u64::from(at)));
             decoder.decode_out(&mut instruction);
             let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
             let len = if instruction.is_invalid() { 1 } else { instruction.len() as u32 };

@@ -103,8 +103,8 @@ impl Followed {
     }
 }
 
-/// Longest code that is followed.
-const CODE_MAX: usize = 4 << 20;
+/// Longest code that is followed. The longest that is known has 400 KiB.
+const CODE_MAX: usize = 2 << 20;
 
 /// Returns the rules of a piece of code.
 pub(crate) fn follow(code: &GeneratedCode<'_>) -> Followed {
