@@ -297,19 +297,29 @@ public class Reuse {
         }
     }
 
-    static void generation(String name, long ms) throws Exception {
-        Object work = new Throwaway().define(name).getDeclaredConstructor().newInstance();
-        work((IntUnaryOperator) work, ms);
+    static IntUnaryOperator load(int number) throws Exception {
+        String name = new String[] {"Reuse$A", "Reuse$B", "Reuse$C"}[number % 3];
+        Class<?> loaded = new Throwaway().define(name);
+        return (IntUnaryOperator) loaded.getDeclaredConstructor().newInstance();
     }
 
+    /** With an argument, so many classes are kept, and their code alone is freed and made again. */
     public static void main(String[] arguments) throws Exception {
-        String[] names = {"Reuse$A", "Reuse$B", "Reuse$C"};
+        int kept = arguments.length == 0 ? 0 : Integer.parseInt(arguments[0]);
+        IntUnaryOperator[] works = new IntUnaryOperator[kept];
+        for (int number = 0; number < kept; number++) {
+            works[number] = load(number);
+        }
         for (int number = 0;; number++) {
             if (number == 6) {
                 System.out.println("ready");
             }
-            generation(names[number % 3], 40 + number * 7 % 30);
-            System.gc();
+            IntUnaryOperator work = kept == 0 ? load(number) : works[number * 7 % kept];
+            work(work, 20 + number * 7 % 30);
+            if (kept == 0 || number % 8 == 0) {
+                work = null;
+                System.gc();
+            }
         }
     }
 }

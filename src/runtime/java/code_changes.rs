@@ -66,6 +66,6 @@ pub struct ScanBudget {
     pub blocks: usize,
     /// Number of instructions, exceeded by one piece of code at most.
     pub instructions: usize,
-    /// Time, exceeded by one piece of code at most.
+    /// CPU time of the thread, exceeded by one piece of code at most.
     pub time: Duration,
 }

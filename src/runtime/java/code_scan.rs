@@ -11,8 +11,9 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, op};
@@ -74,13 +75,21 @@ struct ScannedMachine<'a> {
 /// What is left of a budget.
 struct BudgetLeft {
     budget: ScanBudget,
-    began: Instant,
+    began: Duration,
 }
 
 impl BudgetLeft {
     fn is_used_up(&self, changes: &CodeChanges) -> bool {
-        changes.instructions > self.budget.instructions || self.began.elapsed() > self.budget.time
+        let took = thread_time().saturating_sub(self.began);
+        changes.instructions > self.budget.instructions || took > self.budget.time
     }
+}
+
+/// Returns the CPU time of this thread. On a busy computer, a scan does as much as elsewhere.
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    // The clock exists in each thread.
+    time.map_or(Duration::ZERO, Duration::from)
 }
 
 /// A native method that may enter virtual threads.
@@ -145,13 +154,16 @@ impl CodeScan {
         depth: ScanDepth,
         budget: ScanBudget,
     ) -> CodeChanges {
-        let left = BudgetLeft { budget, began: Instant::now() };
+        let left = BudgetLeft { budget, began: thread_time() };
         let pages = TargetPages::of(memory);
         let mut changes = CodeChanges::default();
         let layout = &machine.layout.heaps;
         let Some(heaps) = code_heaps(layout, &pages) else { return changes };
         changes.spans = spans(&heaps);
-        let maps = heaps.iter().map(|heap| SegmentMap::read(heap, memory));
+        let maps = heaps.iter().enumerate().map(|(number, heap)| {
+            let buffer = self.heaps.get_mut(number).map(WatchedHeap::take_spare);
+            SegmentMap::read(heap, memory, buffer.unwrap_or_default())
+        });
         // A process that ends has no maps any more. What was known stays.
         let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
         let scanned = ScannedMachine { machine, memory, heaps: &heaps };

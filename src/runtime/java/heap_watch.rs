@@ -12,6 +12,8 @@ const PARTS_MAX: usize = 256;
 pub(super) struct WatchedHeap {
     /// The last map.
     pub(super) map: SegmentMap,
+    /// The buffer of the map before.
+    spare: Vec<u8>,
     /// Segments whose blocks may be others than those that are known: in order, and apart from each
     /// other.
     changed: Vec<Range<usize>>,
@@ -20,14 +22,14 @@ pub(super) struct WatchedHeap {
 impl WatchedHeap {
     /// Starts to watch a heap of which no block is known.
     pub(super) fn of(map: SegmentMap) -> Self {
-        let changed = vec![0..map.len()];
-        Self { map, changed }
+        let changed = std::iter::once(0..map.len()).collect();
+        Self { map, spare: Vec::new(), changed }
     }
 
     /// Takes over a later map of the heap.
     pub(super) fn update(&mut self, map: SegmentMap) {
         let news = map.changed_since(&self.map);
-        self.map = map;
+        self.spare = std::mem::replace(&mut self.map, map).into_buffer();
         if news.is_empty() {
             return;
         }
@@ -44,6 +46,11 @@ impl WatchedHeap {
                 None => self.changed.push(part),
             }
         }
+    }
+
+    /// Takes the buffer for the next map.
+    pub(super) fn take_spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
     }
 
     /// Whether segments wait for their comparison.

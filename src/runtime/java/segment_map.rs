@@ -20,16 +20,25 @@ pub(super) struct SegmentMap {
 }
 
 impl SegmentMap {
-    /// Reads the map. `None` if it is unreadable.
-    pub(super) fn read(heap: &CodeHeap, memory: &dyn TargetMemory) -> Option<Self> {
+    /// Reads the map into a buffer. `None` if it is unreadable.
+    pub(super) fn read(
+        heap: &CodeHeap,
+        memory: &dyn TargetMemory,
+        mut bytes: Vec<u8>,
+    ) -> Option<Self> {
         let segments = (heap.committed.end - heap.committed.start) >> heap.shift;
-        let mut bytes = vec![0; usize::try_from(segments).ok()?];
+        bytes.resize(usize::try_from(segments).ok()?, 0);
         let got = memory.read(heap.segment_map, &mut bytes);
         (got == bytes.len()).then_some(Self {
             start: heap.committed.start,
             shift: heap.shift,
             bytes,
         })
+    }
+
+    /// Returns the buffer of a map that is no longer needed.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Whether both are maps of one heap.
@@ -130,14 +139,18 @@ mod tests {
     #[test]
     fn changes_of_a_map_are_found() {
         let before = map(&[0, 1, 2, 0, FREE, FREE, 0, 1]);
-        let change = |bytes: &[u8]| map(bytes).changed_since(&before);
+        let changed = |new: &SegmentMap, before: &SegmentMap| {
+            let parts = new.changed_since(before).into_iter();
+            parts.map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        let change = |bytes: &[u8]| changed(&map(bytes), &before);
         assert_eq!(change(&before.bytes), []);
-        assert_eq!(change(&[0, 1, 2, 0, 0, 1, 0, 1]), [4..6]);
-        assert_eq!(change(&[0, 1, 0, 0, FREE, FREE, 0, 1]), [2..3]);
-        assert_eq!(change(&[0, 1, 2, 0, FREE, FREE, 0, 1, 0, 1]), [8..10], "the heap grew");
-        assert_eq!(change(&[0, 1, 2, 0, FREE]), [5..8], "the heap shrank");
+        assert_eq!(change(&[0, 1, 2, 0, 0, 1, 0, 1]), [(4, 6)]);
+        assert_eq!(change(&[0, 1, 0, 0, FREE, FREE, 0, 1]), [(2, 3)]);
+        assert_eq!(change(&[0, 1, 2, 0, FREE, FREE, 0, 1, 0, 1]), [(8, 10)], "the heap grew");
+        assert_eq!(change(&[0, 1, 2, 0, FREE]), [(5, 8)], "the heap shrank");
         let (mut one, mut other) = (vec![0; 3 * PART], vec![0; 3 * PART]);
         (one[7], one[9], other[2 * PART]) = (1, 2, 1);
-        assert_eq!(map(&one).changed_since(&map(&other)), [7..10, 2 * PART..2 * PART + 1]);
+        assert_eq!(changed(&map(&one), &map(&other)), [(7, 10), (2 * PART, 2 * PART + 1)]);
     }
 }

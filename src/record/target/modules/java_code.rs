@@ -10,7 +10,8 @@
 //! table. Reading them all takes milliseconds, so it does not do that all the time.
 //!
 //! # Invariants
-//! - The readings take at most a tenth of the time, and a hundredth while nothing changes.
+//! - The readings take at most a tenth of the time, a hundredth while nothing changes, and a fifth
+//!   while handlers meet code without a table.
 
 mod left_out;
 #[cfg(test)]
@@ -25,9 +26,10 @@ use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan};
 
 use self::left_out::LeftOut;
 use crate::proc::ProcessMemory;
+use crate::record::target::modules::Modules;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::{
-    CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode,
+    CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode, thread_time,
 };
 use crate::unwind::{CodeHeapRef, TableWriter, TablesFull};
 
@@ -39,15 +41,23 @@ const PAUSE_MOST: Duration = Duration::from_millis(80);
 /// the same size. The longer one is for a machine that has not allocated or freed any.
 const SEALS_PAUSE: Duration = Duration::from_millis(20);
 const DEEP_PAUSE: Duration = Duration::from_secs(4);
-/// A reading may take one part in this many of the time, one that finds nothing, and one of all
-/// seals.
+/// A reading may take one part in this many of the time, one for which handlers wait, one that finds
+/// nothing, and one of all seals.
 const SHARE: u32 = 10;
+const URGENT_SHARE: u32 = 4;
 const IDLE_SHARE: u32 = 100;
 const SEALS_SHARE: u32 = 40;
 
+/// How many times as long the work takes without optimisation. A build for tests is to find as much
+/// code as the other one.
+const SLOWNESS: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
+
 /// How much one reading does while the program is sampled.
-const BUDGET: ScanBudget =
-    ScanBudget { blocks: 1 << 15, instructions: 1 << 19, time: Duration::from_millis(20) };
+const BUDGET: ScanBudget = ScanBudget {
+    blocks: 1 << 15,
+    instructions: 1 << 19,
+    time: Duration::from_millis(100 * SLOWNESS as u64),
+};
 /// How much the first reading does. It is before the first sample.
 const FIRST_BUDGET: ScanBudget =
     ScanBudget { blocks: 1 << 18, instructions: 1 << 24, time: Duration::from_secs(3) };
@@ -162,6 +172,13 @@ impl FollowedJavaCode {
     }
 }
 
+impl Modules<'_> {
+    /// Publishes tables of all code that a Java machine has generated, and does not search one.
+    pub(crate) fn follow_all_code(&mut self) {
+        self.java_code.follow_all(self.pid, &mut self.tables);
+    }
+}
+
 /// The code of a machine, as far as it has tables.
 #[derive(Debug)]
 struct JavaCodeTables {
@@ -260,7 +277,7 @@ impl JavaCodeTables {
         memory: &dyn TargetMemory,
         tables: &mut TableWriter<'_>,
     ) -> CodeFollowed {
-        let began = Instant::now();
+        let (began, began_time) = (Instant::now(), thread_time());
         let depth = self.depth(is_urgent, began);
         self.left_out.retry(began, &mut self.scan);
         let changes = self.scan.scan(&self.machine, memory, depth, budget);
@@ -268,10 +285,10 @@ impl JavaCodeTables {
         self.has_more = changes.left_out > 0;
         self.has_moved = changes.has_moved && depth == ScanDepth::Maps;
         self.pause = if changes.has_news { PAUSE_LEAST } else { (self.pause * 2).min(PAUSE_MOST) };
-        let (now, took) = (Instant::now(), began.elapsed());
+        let (now, took) = (Instant::now(), thread_time().saturating_sub(began_time) / SLOWNESS);
         let share = if changes.has_news { SHARE } else { IDLE_SHARE };
         self.due = now + self.pause.max(took * share);
-        self.urgent_due = now + took * SHARE;
+        self.urgent_due = now + took * URGENT_SHARE;
         if depth != ScanDepth::Maps {
             self.seals_due = now + SEALS_PAUSE.max(took * SEALS_SHARE);
         }

@@ -214,11 +214,6 @@ impl<'a> Modules<'a> {
         self.runtimes.search_again(self.pid, &self.current.ranges, &mut self.notices)
     }
 
-    /// Publishes tables of all code that a Java machine has generated, and does not search one.
-    pub(crate) fn follow_all_code(&mut self) {
-        self.java_code.follow_all(self.pid, &mut self.tables);
-    }
-
     /// Makes the next reading of generated code one that finds other code at the same addresses.
     pub(crate) fn distrust_code(&mut self) {
         self.java_code.hasten_deep();

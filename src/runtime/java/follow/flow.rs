@@ -39,6 +39,12 @@ pub(super) struct Flow<'a> {
     work: usize,
     pass: u32,
     cursor: FlowCursor,
+    /// One for all instructions: making a decoder takes longer than decoding.
+    decoder: Decoder<'a>,
+}
+
+fn decoder_of<'a>(code: &GeneratedCode<'a>) -> Decoder<'a> {
+    Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE)
 }
 
 /// How an instruction goes on.
@@ -65,6 +71,7 @@ impl<'a> Flow<'a> {
             work: (code.bytes.len() * WORK_PER_BYTE + WORK_MIN).min(WORK_MAX),
             pass: 1,
             cursor: FlowCursor::default(),
+            decoder: decoder_of(code),
         };
         let entries = flow.entries();
         flow.follow(entries)?;
@@ -82,10 +89,11 @@ impl<'a> Flow<'a> {
         Some(flow)
     }
 
-    /// Returns the decoder at an offset.
-    fn decoder(&self, offset: u32) -> Decoder<'a> {
-        let ip = self.code.start.wrapping_add(u64::from(offset));
-        Decoder::with_ip(64, &self.code.bytes[offset as usize..], ip, DecoderOptions::NONE)
+    /// Makes an offset, within the code, the place of the next instruction.
+    fn seek(decoder: &mut Decoder<'a>, code: &GeneratedCode<'_>, offset: u32) {
+        // The code has the offset, so its position is one.
+        let _ = decoder.set_position(offset as usize);
+        decoder.set_ip(code.start.wrapping_add(u64::from(offset)));
     }
 
     fn offset(&self, avma: u64) -> Option<u32> {
@@ -165,11 +173,11 @@ impl<'a> Flow<'a> {
 
     /// Marks the instructions from an offset to the end of the path.
     fn find(&mut self, start: u32, found: &mut Vec<u32>, called: &mut Vec<u32>) {
-        let mut decoder = self.decoder(start);
+        Self::seek(&mut self.decoder, self.code, start);
         let mut instruction = Instruction::default();
         let mut at = start;
-        while decoder.can_decode() && !self.marks[at as usize].is_start {
-            decoder.decode_out(&mut instruction);
+        while self.decoder.can_decode() && !self.marks[at as usize].is_start {
+            self.decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 return;
             }
@@ -272,7 +280,7 @@ impl<'a> Flow<'a> {
         weak: &mut VecDeque<(u32, State)>,
     ) -> Option<()> {
         let Some(mut state) = self.states.get(&start).copied() else { return Some(()) };
-        let mut decoder = self.decoder(start);
+        Self::seek(&mut self.decoder, self.code, start);
         let mut instruction = Instruction::default();
         let mut at = start;
         let mut is_after_call = false;
@@ -289,7 +297,7 @@ impl<'a> Flow<'a> {
                 return Some(());
             }
             self.work = self.work.checked_sub(1)?;
-            decoder.decode_out(&mut instruction);
+            self.decoder.decode_out(&mut instruction);
             let next = self.next(&instruction);
             if let (Next::Call(Some(target)), true) = (&next, self.is_interpreter()) {
                 let mut within = state;
@@ -320,13 +328,10 @@ impl<'a> Flow<'a> {
     /// code begins where a path ends, maybe behind padding.
     fn next_hole(&mut self) -> Option<(u32, State)> {
         let mut instruction = Instruction::default();
-        // Making a decoder takes longer than decoding.
-        let mut decoder = self.decoder(0);
         while (self.cursor.at as usize) < self.code.bytes.len() {
             let at = self.cursor.at;
-            decoder.set_position(at as usize).ok()?;
-            decoder.set_ip(self.code.start.wrapping_add(u64::from(at)));
-            decoder.decode_out(&mut instruction);
+            Self::seek(&mut self.decoder, self.code, at);
+            self.decoder.decode_out(&mut instruction);
             let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
             let len = if instruction.is_invalid() { 1 } else { instruction.len() as u32 };
             if self.marks[at as usize].is_start {
@@ -372,8 +377,9 @@ impl<'a> Flow<'a> {
 
     /// Returns the instructions that were found, in the order of their addresses, each with the
     /// state before it. `None` stands for bytes that no path reaches.
-    pub(super) fn instructions(&self) -> Instructions<'_> {
-        Instructions { flow: self, stepper: self.stepper(), at: 0, state: None }
+    pub(super) fn instructions(&self) -> Instructions<'_, 'a> {
+        let decoder = decoder_of(self.code);
+        Instructions { flow: self, decoder, stepper: self.stepper(), at: 0, state: None }
     }
 }
 
@@ -395,15 +401,16 @@ pub(super) struct ReachedInstruction {
 }
 
 /// Iterates over the instructions of a piece of code.
-pub(super) struct Instructions<'f> {
-    flow: &'f Flow<'f>,
+pub(super) struct Instructions<'f, 'a> {
+    flow: &'f Flow<'a>,
+    decoder: Decoder<'a>,
     stepper: StateStepper,
     at: u32,
     /// The state after the last instruction, if that goes on to the next one.
     state: Option<State>,
 }
 
-impl Iterator for Instructions<'_> {
+impl Iterator for Instructions<'_, '_> {
     type Item = ReachedInstruction;
 
     fn next(&mut self) -> Option<ReachedInstruction> {
@@ -421,7 +428,8 @@ impl Iterator for Instructions<'_> {
             None => self.state,
         };
         let mut instruction = Instruction::default();
-        self.flow.decoder(offset).decode_out(&mut instruction);
+        Flow::seek(&mut self.decoder, self.flow.code, offset);
+        self.decoder.decode_out(&mut instruction);
         let next = self.flow.next(&instruction);
         let goes_on = matches!(next, Next::On | Next::Branch(_) | Next::Call(_));
         self.state = state.filter(|_| goes_on).map(|mut state| {

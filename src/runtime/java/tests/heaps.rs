@@ -126,7 +126,12 @@ impl FakeMemory {
     }
 
     /// Makes a method of a number in the block of so many segments.
-    fn make_method(&self, block: u64, segments: u64, number: u32, code: &[u8], frame_words: u64) {
+    fn make_method(
+        &self,
+        (block, segments): (u64, u64),
+        number: u32,
+        (code, frame_words): (&[u8], u64),
+    ) {
         let layout = self.machine.layout;
         self.set(block, layout.heaps.block_len, segments);
         self.set(block, layout.heaps.is_used, 1);
@@ -195,20 +200,25 @@ fn two_blocks() -> Vec<u8> {
     [&block[..], &[0xff; 8], &block].concat()
 }
 
+fn segments(blocks: &[Range<u64>]) -> Vec<(u64, u64)> {
+    let segment = |avma: u64| (avma - LOW) >> SHIFT;
+    blocks.iter().map(|block| (segment(block.start), segment(block.end))).collect()
+}
+
 const SECOND: u64 = LOW + (24 << SHIFT);
 
 #[test]
 fn other_code_in_a_block_of_the_same_size_is_found() {
     for memory in memories() {
         memory.make_heaps(&[&two_blocks()], SHIFT);
-        memory.make_method(LOW, 16, 7, FOUR, 4);
-        memory.make_method(SECOND, 16, 8, SIX, 6);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
         let mut scan = CodeScan::default();
         let found = memory.settle(&mut scan);
         assert_eq!(found, [(LOW + CODE, 7), (SECOND + CODE, 8)].into());
         memory.scan(&mut scan, ScanDepth::Seals);
         // Other code of the same size. The maps and the description of the heap are as before.
-        memory.make_method(LOW, 16, 9, SIX, 6);
+        memory.make_method((LOW, 16), 9, (SIX, 6));
         let changes = memory.scan(&mut scan, ScanDepth::Maps);
         assert!(changes.added.is_empty() && !changes.has_moved, "no map tells");
         let changes = memory.scan(&mut scan, ScanDepth::Seals);
@@ -231,15 +241,15 @@ fn other_code_in_a_block_of_the_same_size_is_found() {
 fn blocks_that_were_free_are_found_when_they_are_used() {
     for memory in memories() {
         memory.make_heaps(&[&two_blocks()], SHIFT);
-        memory.make_method(LOW, 16, 7, FOUR, 4);
-        memory.make_method(SECOND, 16, 8, SIX, 6);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
         let mut scan = CodeScan::default();
         memory.settle(&mut scan);
         memory.use_block(LOW, false, 1);
         let changes = memory.scan(&mut scan, ScanDepth::Seals);
-        assert_eq!(changes.removed, [LOW..LOW + (16 << SHIFT)]);
+        assert_eq!(segments(&changes.removed), [(0, 16)]);
         assert!(memory.settle(&mut scan).is_empty());
-        memory.make_method(LOW, 16, 10, SIX, 6);
+        memory.make_method((LOW, 16), 10, (SIX, 6));
         memory.note_change(2);
         let changes = memory.scan(&mut scan, ScanDepth::Maps);
         let added: Vec<_> = changes.added.iter().map(|code| code.identity.value).collect();
@@ -252,21 +262,21 @@ fn blocks_that_are_cut_or_joined_are_found() {
     for memory in memories() {
         let block: Vec<u8> = (0..16).collect();
         memory.make_heaps(&[&[&block[..], &block].concat()], SHIFT);
-        memory.make_method(LOW, 16, 1, FOUR, 4);
-        memory.make_method(LOW + (16 << SHIFT), 16, 2, FOUR, 4);
+        memory.make_method((LOW, 16), 1, (FOUR, 4));
+        memory.make_method((LOW + (16 << SHIFT), 16), 2, (FOUR, 4));
         let mut scan = CodeScan::default();
         assert_eq!(memory.settle(&mut scan).len(), 2);
         let long: Vec<u8> = (0..32).collect();
         memory.make_heaps(&[&long], SHIFT);
-        memory.make_method(LOW, 32, 3, SIX, 6);
+        memory.make_method((LOW, 32), 3, (SIX, 6));
         let changes = memory.scan(&mut scan, ScanDepth::Maps);
         assert_eq!(changes.removed.len(), 2, "{changes:?}");
         assert_eq!(changes.added.len(), 1);
         memory.settle(&mut scan);
         memory.make_heaps(&[&[&block[..], &block].concat()], SHIFT);
-        memory.make_method(LOW, 16, 4, FOUR, 4);
+        memory.make_method((LOW, 16), 4, (FOUR, 4));
         let changes = memory.scan(&mut scan, ScanDepth::Maps);
-        assert_eq!(changes.removed, [LOW..LOW + (32 << SHIFT)]);
+        assert_eq!(segments(&changes.removed), [(0, 32)]);
         let added: Vec<_> = changes.added.iter().map(|code| code.identity.value).collect();
         assert_eq!(added, [4, 2]);
     }
@@ -278,7 +288,7 @@ const MANY: u64 = 17_000;
 #[test]
 fn all_code_of_a_large_heap_is_found_in_several_scans() {
     let Some(mut memory) = memories().pop() else { return };
-    memory.make_method(LOW, 32, 0, FOUR, 4);
+    memory.make_method((LOW, 32), 0, (FOUR, 4));
     let page = memory.pages.borrow_mut().remove(&(LOW / PAGE)).unwrap();
     let layout = memory.machine.layout;
     let number = layout.heaps.header_len + layout.compiled.compile_id.at;
@@ -345,7 +355,7 @@ fn code_without_end_takes_bounded_work() {
         memory.make_heaps(&[&map], SHIFT);
         // Each path changes the depth and goes on in two ways.
         let code: Vec<u8> = [0x50, 0x75, 0xfb, 0x75, 0x7f].into_iter().cycle().take(len).collect();
-        memory.make_method(LOW, segments, len as u32, &code, 4);
+        memory.make_method((LOW, segments), len as u32, (&code, 4));
         let began = Instant::now();
         let changes = memory.scan(&mut CodeScan::default(), ScanDepth::Maps);
         eprintln!("{len} bytes: {:?}, {} instructions", began.elapsed(), changes.instructions);

@@ -27,6 +27,11 @@ impl LeftOut {
         !self.blocks.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub(super) fn add(&mut self, start: u64) {
         if self.blocks.len() < PIECES_MAX {
             self.blocks.insert(start);
