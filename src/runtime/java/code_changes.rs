@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{CodeIdentity, HeapSpan};
 
@@ -68,4 +69,28 @@ pub struct ScanBudget {
     pub instructions: usize,
     /// CPU time of the thread, exceeded by one piece of code at most.
     pub time: Duration,
+}
+
+/// What is left of a budget.
+pub(super) struct BudgetLeft {
+    budget: ScanBudget,
+    began: Duration,
+}
+
+impl BudgetLeft {
+    pub(super) fn of(budget: ScanBudget) -> Self {
+        Self { budget, began: thread_time() }
+    }
+
+    pub(super) fn is_used_up(&self, changes: &CodeChanges) -> bool {
+        let took = thread_time().saturating_sub(self.began);
+        changes.instructions > self.budget.instructions || took > self.budget.time
+    }
+}
+
+/// Returns the CPU time of this thread. On a busy computer, a scan does as much as elsewhere.
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    // The clock exists in each thread.
+    time.map_or(Duration::ZERO, Duration::from)
 }

@@ -11,15 +11,13 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, op};
 
 use super::blob::{BlobKind, CodeBlob};
-use super::code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode};
+use super::code_changes::{BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode};
 use super::code_layout::offset_in;
 use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
 use super::heap_watch::WatchedHeap;
@@ -70,26 +68,6 @@ struct ScannedMachine<'a> {
     machine: &'a JavaMachine,
     memory: &'a dyn TargetMemory,
     heaps: &'a [CodeHeap],
-}
-
-/// What is left of a budget.
-struct BudgetLeft {
-    budget: ScanBudget,
-    began: Duration,
-}
-
-impl BudgetLeft {
-    fn is_used_up(&self, changes: &CodeChanges) -> bool {
-        let took = thread_time().saturating_sub(self.began);
-        changes.instructions > self.budget.instructions || took > self.budget.time
-    }
-}
-
-/// Returns the CPU time of this thread. On a busy computer, a scan does as much as elsewhere.
-pub fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    // The clock exists in each thread.
-    time.map_or(Duration::ZERO, Duration::from)
 }
 
 /// A native method that may enter virtual threads.
@@ -154,7 +132,7 @@ impl CodeScan {
         depth: ScanDepth,
         budget: ScanBudget,
     ) -> CodeChanges {
-        let left = BudgetLeft { budget, began: thread_time() };
+        let left = BudgetLeft::of(budget);
         let pages = TargetPages::of(memory);
         let mut changes = CodeChanges::default();
         let layout = &machine.layout.heaps;
@@ -264,6 +242,23 @@ impl CodeScan {
     ) {
         let entered = self.entered.len();
         let mut wanted = self.blocks.take_wanted();
+        self.read_blocks(scanned, &mut wanted, left, changes);
+        self.blocks.want(wanted);
+        if self.entered.len() != entered {
+            // The functions to which thawed frames return are followed again.
+            let mut stubs = self.blocks.reopen(has_barriers);
+            self.read_blocks(scanned, &mut stubs, left, changes);
+        }
+    }
+
+    /// Reads blocks, as far as the budget goes.
+    fn read_blocks(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        wanted: &mut BTreeMap<u64, u64>,
+        left: &BudgetLeft,
+        changes: &mut CodeChanges,
+    ) {
         while !wanted.is_empty() && !left.is_used_up(changes) {
             let (mut some, mut bytes) = (Vec::new(), 0);
             while some.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
@@ -282,11 +277,6 @@ impl CodeScan {
                 changes.blocks += 1;
                 self.read_block(scanned, start..end, &pages, changes);
             }
-        }
-        self.blocks.want(wanted);
-        if self.entered.len() != entered {
-            // The functions to which thawed frames return are followed again by the next scan.
-            self.blocks.reopen(has_barriers);
         }
     }
 

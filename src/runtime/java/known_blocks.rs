@@ -152,14 +152,17 @@ impl KnownBlocks {
         }
     }
 
-    /// Makes the next scan read the code of these blobs again.
-    pub(super) fn reopen(&mut self, is_meant: impl Fn(&CodeBlob) -> bool) {
+    /// Takes the code of these blobs for incomplete. Returns the blocks.
+    pub(super) fn reopen(&mut self, is_meant: impl Fn(&CodeBlob) -> bool) -> BTreeMap<u64, u64> {
+        let mut found = BTreeMap::new();
         for (start, block) in &mut self.known {
             if block.blob.as_ref().is_some_and(&is_meant) {
                 block.same = 0;
                 self.open.insert(*start);
+                found.insert(*start, block.end);
             }
         }
+        found
     }
 
     /// Makes the next scan look whether code that is no method has changed. Some grows.
