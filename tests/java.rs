@@ -373,3 +373,71 @@ fn no_class_of_21_has_the_name_of_another() {
 fn no_class_of_25_has_the_name_of_another() {
     no_class_has_the_name_of_another(25);
 }
+
+/// Returns the only method that calls this one in `Reuse.java`.
+fn only_caller_in_reuse(method: &str) -> Option<String> {
+    let (class, rest) = method.strip_prefix("Reuse$")?.split_once('.')?;
+    let (letter, number) = rest.split_once('_')?;
+    Some(match number.parse::<u32>().ok()?.checked_sub(1) {
+        Some(before) => format!("Reuse${class}.{letter}_{before}"),
+        None => format!("Reuse${class}.applyAsInt"),
+    })
+}
+
+/// Records a program whose code is freed, and whose blocks of code are used again, all the time.
+fn callers_in_used_blocks_are_right(version: u32) {
+    needs_recording!();
+    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+        skip!("java {version}: not installed");
+    };
+    let _machine = together();
+    let quiet = "-XX:CompileCommand=quiet";
+    let apart = "-XX:CompileCommand=dontinline,Reuse*.*";
+    let mut command = java.runs("Reuse", &["-XX:ReservedCodeCacheSize=4m", quiet, apart]);
+    command.arg("200");
+    let target = Target::spawn(command);
+    let options = ["--freq", "1000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
+    let folded = outcome.trace.folded();
+    let (mut calls, mut ended, mut wrong) = (0, 0, Vec::new());
+    for (stack, count) in folded.stacks() {
+        for pair in stack.windows(2) {
+            let Some(caller) = only_caller_in_reuse(&pair[1]) else { continue };
+            match pair[0].as_str() {
+                right if right == caller => calls += count,
+                // The stack stops early, or the code was freed before its name was read.
+                other if other.starts_with('[') => ended += count,
+                _ => wrong.push(stack.join(";")),
+            }
+        }
+    }
+    eprintln!("Java {version}: {calls} calls, {ended} without a caller\n{}", outcome.text());
+    assert!(wrong.is_empty(), "Java {version}: {} of {calls}: {wrong:#?}", wrong.len());
+    assert!(calls > 4000, "Java {version}: {calls}");
+    assert!(ended * 5 < calls, "Java {version}: {ended} of {calls}");
+}
+
+#[test]
+fn callers_in_used_blocks_of_8_are_right() {
+    callers_in_used_blocks_are_right(8);
+}
+
+#[test]
+fn callers_in_used_blocks_of_11_are_right() {
+    callers_in_used_blocks_are_right(11);
+}
+
+#[test]
+fn callers_in_used_blocks_of_17_are_right() {
+    callers_in_used_blocks_are_right(17);
+}
+
+#[test]
+fn callers_in_used_blocks_of_21_are_right() {
+    callers_in_used_blocks_are_right(21);
+}
+
+#[test]
+fn callers_in_used_blocks_of_25_are_right() {
+    callers_in_used_blocks_are_right(25);
+}

@@ -11,8 +11,8 @@
 //! call in code that is being unloaded. Many words are read from the first thread's stack, which is
 //! a mapping of its own as long as the process lives. From other stacks, many words are read only
 //! in pages that the unwinding has read before and that a new probe finds readable
-//! ([`StackMemory::known`]). The kernel merges mappings, so memory further up need not be stack, and
-//! a smaller stack may be where the thread had a larger one.
+//! ([`StackMemory::known`]). The kernel merges mappings, so memory further up need not be stack,
+//! and a smaller stack may be where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.

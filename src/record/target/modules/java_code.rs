@@ -41,8 +41,8 @@ const PAUSE_MOST: Duration = Duration::from_millis(80);
 /// the same size. The longer one is for a machine that has not allocated or freed any.
 const SEALS_PAUSE: Duration = Duration::from_millis(20);
 const DEEP_PAUSE: Duration = Duration::from_secs(4);
-/// A reading may take one part in this many of the time, one for which handlers wait, one that finds
-/// nothing, and one of all seals.
+/// A reading may take one part in this many of the time, one after handlers met unknown code, one
+/// that finds nothing, and one of all seals.
 const SHARE: u32 = 10;
 const URGENT_SHARE: u32 = 4;
 const IDLE_SHARE: u32 = 100;
