@@ -223,23 +223,22 @@ fn java_names_are_asked_for_and_nothing_is_left() {
 }
 
 #[test]
-fn java_without_frame_pointers_is_reported() {
+fn java_needs_no_frame_pointers() {
     needs_recording!();
     if !has_java() {
         skip!("java: not installed");
     }
     let _machine = together();
     let target = java_chain(&[]);
-    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &[]);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &[]);
     assert!(!perf_map_of(&target).0.exists(), "no map was requested");
     let text = outcome.text();
-    assert!(text.contains("-XX:+PreserveFramePointer"), "{text}");
+    assert!(!text.contains("-XX:+PreserveFramePointer"), "{text}");
     assert!(!text.contains("--jvm-names"), "names are read from its memory: {text}");
     // A machine starts all of its threads with the system's own function.
     let folded = outcome.trace.folded();
     assert!(folded.roots().iter().all(|root| root.starts_with("clone")), "{:?}", folded.roots());
-    // Compiled code without frame pointers hides its callers, and the report says so.
-    assert!(rooted_per_mille(&outcome) < 500, "{text}");
+    assert!(rooted_per_mille(&outcome) > 990, "{text}");
 }
 
 /// SIGQUIT would kill this process, and the recorder does not send it.

@@ -2,15 +2,17 @@
 //!
 //! # Safety
 //! A load happens only inside pages that a probe found readable while the thread was in its
-//! handler. Pages of the thread's own stack, between its stack pointer and its root, stay mapped
-//! while it runs on them. Another thread may unmap other pages between the probe and the load. Only
-//! two kinds of loads reach such pages. A wrong unwinding reads single words, within the mapping
-//! that contains the stack pointer. And the unwinder reads the operand of a call in code that is
-//! being unloaded. Many words are read from the first thread's stack, which is a mapping of its own
-//! as long as the process lives. From other stacks, many words are read only in pages that the
-//! unwinding has read before and that a new probe finds readable ([`StackMemory::known`]). The
-//! kernel merges mappings, so memory further up need not be stack, and a smaller stack may be where
-//! the thread had a larger one.
+//! handler, or in the description of generated code that has a table. HotSpot never unmaps or
+//! protects the committed part of a heap of code, and the recorder has read the description there
+//! before it published the table. Pages of the thread's own stack, between its stack pointer and
+//! its root, stay mapped while it runs on them. Another thread may unmap other pages between the
+//! probe and the load. Only two kinds of loads reach such pages. A wrong unwinding reads single
+//! words, within the mapping that contains the stack pointer. The unwinder reads the operand of a
+//! call in code that is being unloaded. Many words are read from the first thread's stack, which is
+//! a mapping of its own as long as the process lives. From other stacks, many words are read only
+//! in pages that the unwinding has read before and that a new probe finds readable
+//! ([`StackMemory::known`]). The kernel merges mappings, so memory further up need not be stack,
+//! and a smaller stack may be where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -176,6 +178,18 @@ impl Memory for StackMemory<'_> {
         let word = avma as *const u64;
         // SAFETY: these eight bytes were just found readable, and any value is valid.
         Some(unsafe { word.read_unaligned() })
+    }
+
+    #[inline]
+    fn load_description(&mut self, avma: u64) -> Option<u64> {
+        if avma & 7 != 0 {
+            return None;
+        }
+        let word = avma as *const u64;
+        // SAFETY: aligned, and in the committed part of a heap of code, which stays mapped and
+        // readable as long as the process lives. A probe for each of the many pages of a stack's
+        // code would take longer than the rest of a step. Any value is valid.
+        Some(unsafe { word.read_volatile() })
     }
 }
 

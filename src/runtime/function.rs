@@ -48,6 +48,8 @@ pub enum Gone {
     LineTable,
     /// The object changed while it was read.
     Changing,
+    /// Another object may have been at the address when the frame was captured.
+    Unproven,
 }
 
 impl Gone {
@@ -57,7 +59,7 @@ impl Gone {
     }
 
     /// All reasons.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Unreadable,
         Self::OtherType,
         Self::OtherCode,
@@ -66,6 +68,7 @@ impl Gone {
         Self::File,
         Self::LineTable,
         Self::Changing,
+        Self::Unproven,
     ];
 
     /// Returns the reason as a report names it.
@@ -79,6 +82,7 @@ impl Gone {
             Self::File => "no readable file name",
             Self::LineTable => "no readable line table",
             Self::Changing => "changed while it was read",
+            Self::Unproven => "may have been replaced since",
         }
     }
 }

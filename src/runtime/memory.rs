@@ -8,11 +8,29 @@ use crate::proc::ProcessMemory;
 pub trait TargetMemory {
     /// Reads from an address on up to the first unreadable byte, and returns the number of bytes.
     fn read(&self, avma: u64, into: &mut [u8]) -> usize;
+
+    /// Reads pieces, given by their addresses and lengths, one behind the other. Returns whether
+    /// all of them are readable and fill the buffer.
+    fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> bool {
+        let mut rest = into;
+        for (avma, len) in pieces {
+            let Some((now, later)) = rest.split_at_mut_checked(*len) else { return false };
+            if self.read(*avma, now) != *len {
+                return false;
+            }
+            rest = later;
+        }
+        rest.is_empty()
+    }
 }
 
 impl TargetMemory for ProcessMemory {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
         Self::read(self, avma, into)
+    }
+
+    fn read_pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> bool {
+        Self::read_pieces(self, pieces, into)
     }
 }
 

@@ -52,23 +52,27 @@ pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
 pub enum ManagedLanguage {
     /// Python.
     Python,
+    /// Java.
+    Java,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 1] = [Self::Python];
+    pub const ALL: [Self; 2] = [Self::Python, Self::Java];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "Python",
+            Self::Java => "Java",
         }
     }
 
-    /// Returns the name of the lock that a thread must hold to run functions.
-    pub fn lock_name(self) -> &'static str {
+    /// Returns the name of the lock that a thread must hold to run functions, if there is one.
+    pub fn lock_name(self) -> Option<&'static str> {
         match self {
-            Self::Python => "the GIL",
+            Self::Python => Some("the GIL"),
+            Self::Java => None,
         }
     }
 }
@@ -162,7 +166,7 @@ pub struct Runtime {
 impl Runtime {
     /// Returns the name of the lock that contains this address.
     pub fn lock_at(&self, avma: u64) -> Option<&'static str> {
-        self.locks.iter().any(|lock| lock.contains(&avma)).then(|| self.language.lock_name())
+        self.language.lock_name().filter(|_| self.locks.iter().any(|lock| lock.contains(&avma)))
     }
 
     /// Returns whether the handlers can tell which thread holds the lock that it needs to run

@@ -3,7 +3,7 @@
 //! A module's `.eh_frame` and `.debug_frame`, and a Go program's `.gopclntab`, become rows of
 //! compact rules ([`compile()`]). A debug file adds the code that the module does not describe
 //! ([`CallFrames`]). The [`TableWriter`] lays modules out in the tables segment and publishes
-//! snapshots of the target's mappings.
+//! snapshots of the target's mappings. It also keeps the tables of code that a runtime generates.
 //!
 //! # Invariants
 //! - Modules come from the target's file system. Arbitrary bytes are expected input.
@@ -18,6 +18,8 @@
 mod architecture;
 mod cfi;
 mod code;
+mod code_memory;
+mod code_writer;
 mod compile;
 mod corrections;
 mod debug_file;
@@ -38,6 +40,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use code_memory::CodeHeapRef;
 pub use compile::{ModuleTable, Statistics, compile, compile_image, compile_with};
 pub use debug_file::CallFrames;
 pub use error::CompileError;

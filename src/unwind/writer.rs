@@ -3,6 +3,7 @@
 //! # Invariants
 //! - The bytes of a module never change after [`TableWriter::add_module`] has returned.
 //! - The bytes of a snapshot are reused only after [`TableWriter::recycle`].
+//! - A heap of code has its addresses alone, whatever is mapped there.
 //!
 //! # Does not
 //! - map or populate memory: it only says how much of the segment is used.
@@ -14,6 +15,7 @@ use traceprof_abi::ABI_VERSION;
 use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::unwind::tables::{ALIGN, Header, MAGIC, ModuleHead, Range};
 
+use super::code_memory::CodeMemory;
 use super::compile::ModuleTable;
 
 /// Snapshot memory is allocated in multiples of this many bytes, so that a slightly larger one fits
@@ -65,7 +67,7 @@ struct Area {
 /// Writes the tables segment.
 #[derive(Debug)]
 pub struct TableWriter<'a> {
-    words: &'a [AtomicU64],
+    pub(super) words: &'a [AtomicU64],
     used: u64,
     generation: u64,
     epoch: u32,
@@ -75,6 +77,7 @@ pub struct TableWriter<'a> {
     /// Replaced snapshots that a handler may still read.
     retired: Vec<Area>,
     free: Vec<Area>,
+    pub(super) code: CodeMemory<'a>,
 }
 
 impl<'a> TableWriter<'a> {
@@ -96,6 +99,7 @@ impl<'a> TableWriter<'a> {
             current: None,
             retired: Vec::new(),
             free: Vec::new(),
+            code: CodeMemory::default(),
         };
         // Relaxed: the target does not see the segment yet.
         writer.words[0].store(MAGIC, Ordering::Relaxed);
@@ -167,15 +171,16 @@ impl<'a> TableWriter<'a> {
     ) -> Result<(), TablesFull> {
         let mut ranges: Vec<Range> = ranges
             .iter()
-            .filter(|range| range.start < range.end)
             .map(|range| Range {
                 start: range.start,
                 end: range.end,
                 bias: range.bias,
                 module: range.module.map_or(0, |module| module.0),
-                reserved: 0,
+                heap: 0,
             })
             .collect();
+        self.code.replace(&mut ranges);
+        ranges.retain(|range| range.start < range.end);
         ranges.sort_by_key(|range| range.start);
         let mut writable: Vec<(u64, u64)> =
             writable.iter().copied().filter(|(lo, hi)| lo < hi).collect();
@@ -187,7 +192,8 @@ impl<'a> TableWriter<'a> {
         let epoch = u64::from(self.epoch) | stack << 32;
         let mut words = vec![head, self.generation + 1, epoch, self.runtimes.len() as u64];
         for range in &ranges {
-            words.extend([range.start, range.end, range.bias, u64::from(range.module)]);
+            let table = u64::from(range.module) | u64::from(range.heap) << 32;
+            words.extend([range.start, range.end, range.bias, table]);
         }
         words.extend(writable.iter().flat_map(|&(lo, hi)| [lo, hi]));
         words.extend(self.runtimes.iter().flat_map(RuntimeBlock::words));
@@ -198,13 +204,16 @@ impl<'a> TableWriter<'a> {
         self.words[2].store(area.offset, Ordering::Release);
         self.generation += 1;
         self.retired.extend(self.current.replace(area));
+        self.code.note_snapshot();
         Ok(())
     }
 
-    /// Makes the memory of replaced snapshots available for reuse. The caller ensures that no
-    /// handler still runs that started before the last [`Self::publish`].
+    /// Makes the memory of replaced snapshots available for reuse, and that of the tables of code
+    /// that were replaced before [`Self::begin_grace`]. The caller ensures that no handler still
+    /// runs that started before the last [`Self::publish`], or before [`Self::begin_grace`].
     pub fn recycle(&mut self) {
         self.free.append(&mut self.retired);
+        self.code.recycle();
     }
 
     fn snapshot_area(&mut self, bytes: u64) -> Result<Area, TablesFull> {
@@ -216,7 +225,7 @@ impl<'a> TableWriter<'a> {
         Ok(Area { offset, len })
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<u64, TablesFull> {
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<u64, TablesFull> {
         let at = self.used.next_multiple_of(ALIGN);
         let left = (self.words.len() as u64 * 8).saturating_sub(at);
         if bytes > left {

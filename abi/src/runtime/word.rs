@@ -7,9 +7,12 @@
 //! |---|---|---|
 //! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
 //! | frame | [`ENTRY`], [`FOREIGN`], [`EMPTY`], [`UNPROVEN`] | address of the code object |
+//! | frame in place | number of the runtime's block, or [`JAVA`] | address of the code object |
 //!
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
-//! with any value: the position in the code << 32, and the cookie.
+//! with any value: the position in the code << 32, and the cookie. A frame in place is among the
+//! program counters and stands for one of them: the frame of an interpreter that keeps its frames
+//! on the thread's stack. Its other word is what the frame and a register say about the position.
 
 /// The value of bits 60 to 62.
 const MARK: u64 = 0b010 << 60;
@@ -18,6 +21,7 @@ const KIND_SHIFT: u32 = 56;
 const KIND_MASK: u64 = 0xf << KIND_SHIFT;
 const SECTION: u64 = 1 << KIND_SHIFT;
 const FRAME: u64 = 2 << KIND_SHIFT;
+const IN_PLACE: u64 = 3 << KIND_SHIFT;
 const DETAIL_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << DETAIL_SHIFT) - 1;
 const END_SHIFT: u32 = 32;
@@ -31,6 +35,10 @@ pub const FOREIGN: u8 = 2;
 pub const EMPTY: u8 = 4;
 /// The flag of a frame that may be another thread's.
 pub const UNPROVEN: u8 = 8;
+
+/// What frames in place have for the number of a runtime's block if they are those of the Java
+/// machine, of which a process has one at most. It has no block.
+pub const JAVA: u8 = u8::MAX;
 
 /// Number of words of a frame.
 pub const FRAME_WORDS: usize = 2;
@@ -137,10 +145,125 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Splits the words of a stack into its program counters and its sections.
+/// A frame of a stack before its sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameWord {
+    /// A program counter.
+    Pc(u64),
+    /// A managed frame in place.
+    InPlace {
+        /// Number of the runtime's block.
+        runtime: u8,
+        /// The frame.
+        frame: FrameInPlace,
+    },
+}
+
+/// A frame of an interpreter that keeps its frames on the thread's stack, as the stack and the
+/// registers have it: nothing was read of the objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FrameInPlace {
+    /// Address of the code object (AVMA).
+    pub object: u64,
+    /// Address of the position in the code, as the frame has saved it; 0 before the first
+    /// instruction, and in functions without code. It may be anything.
+    pub saved: u64,
+    /// The distance from there to what the register of the position holds, if that is near. The
+    /// register is newer, but may belong to a frame that has just ended. 0 if it is not known.
+    pub ahead: i16,
+}
+
+impl FrameInPlace {
+    /// Returns the addresses at which the position may be, the likelier one first.
+    pub fn positions(&self) -> [u64; 2] {
+        [self.saved.wrapping_add_signed(i64::from(self.ahead)), self.saved]
+    }
+
+    /// Returns the frame's words.
+    pub fn words(&self, runtime: u8) -> [u64; FRAME_WORDS] {
+        let runtime = u64::from(runtime) << DETAIL_SHIFT;
+        let ahead = u64::from(self.ahead as u16) << DETAIL_SHIFT;
+        // Addresses of user code have 47 bits, so the word is none that was never written.
+        let saved = self.saved & ADDRESS_MASK >> 1;
+        [MARK | IN_PLACE | runtime | self.object & ADDRESS_MASK, ahead | saved]
+    }
+
+    fn of_words([first, second]: [u64; FRAME_WORDS]) -> FrameWord {
+        FrameWord::InPlace {
+            runtime: (first >> DETAIL_SHIFT) as u8,
+            frame: Self {
+                object: first & ADDRESS_MASK,
+                saved: second & ADDRESS_MASK,
+                ahead: (second >> DETAIL_SHIFT) as i16,
+            },
+        }
+    }
+}
+
+fn is_in_place(word: u64) -> bool {
+    is_managed(word) && word & KIND_MASK == IN_PLACE
+}
+
+/// Splits the words of a stack into its program counters, with the frames in place, and its
+/// sections.
 pub fn split(words: &[u64]) -> (&[u64], &[u64]) {
-    let first = words.iter().position(|word| is_managed(*word)).unwrap_or(words.len());
-    words.split_at(first)
+    let mut at = 0usize;
+    while let Some(word) = words.get(at) {
+        let is_section = is_managed(*word) && !is_in_place(*word);
+        if is_section {
+            break;
+        }
+        at = at.wrapping_add(if is_in_place(*word) { FRAME_WORDS } else { 1 });
+    }
+    words.split_at(at.min(words.len()))
+}
+
+/// Returns the frames before the sections, leaf first, up to the first word that is not of one.
+pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
+    let mut rest = words;
+    core::iter::from_fn(move || {
+        if let Some((pair, after)) = rest.split_first_chunk::<FRAME_WORDS>()
+            && is_in_place(pair[0])
+        {
+            rest = after;
+            return Some(FrameInPlace::of_words(*pair));
+        }
+        let (word, after) = rest.split_first()?;
+        rest = after;
+        (!is_managed(*word)).then_some(FrameWord::Pc(*word))
+    })
+}
+
+/// Returns the program counters before the sections, leaf first, each with its index among the
+/// words.
+pub fn pcs(words: &[u64]) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = 0usize;
+    frames(words).filter_map(move |frame| {
+        let here = at;
+        match frame {
+            FrameWord::Pc(pc) => {
+                at = at.wrapping_add(1);
+                Some((here, pc))
+            }
+            FrameWord::InPlace { .. } => {
+                at = at.wrapping_add(FRAME_WORDS);
+                None
+            }
+        }
+    })
+}
+
+/// Returns the words without the first half of a frame in place whose other half was cut off.
+pub fn whole_frames(words: &[u64]) -> &[u64] {
+    let mut rest = words;
+    let mut whole = 0usize;
+    while let Some(word) = rest.first() {
+        let len = if is_in_place(*word) { FRAME_WORDS } else { 1 };
+        let Some(after) = rest.get(len..) else { break };
+        rest = after;
+        whole = whole.wrapping_add(len);
+    }
+    words.get(..whole).unwrap_or(words)
 }
 
 /// Returns the sections of the words of a stack, up to the first word that begins no section.
@@ -190,6 +313,35 @@ mod tests {
             [(0, SectionEnd::Depth, one.to_vec()), (3, SectionEnd::Root, other.to_vec())];
         assert_eq!(shape.collect::<Vec<_>>(), expected);
         assert_eq!(sections(&pcs).count(), 0);
+    }
+
+    #[test]
+    fn frames_in_place_are_among_the_program_counters() {
+        // Its second word looks like a header.
+        let ahead = (header(0, SectionEnd::Root, 0) >> 48) as i16;
+        let managed = FrameInPlace { object: 0x7f00_0000_0040, saved: 0x7f00_0000_1008, ahead };
+        let mut words = std::vec![0x5000, 0x6000 | RETURN_ADDRESS];
+        words.extend(managed.words(3));
+        words.push(0x7000 | RETURN_ADDRESS);
+        let stack = words.len();
+        words.push(header(0, SectionEnd::Root, 1));
+        words.extend(frame(8, 0).words());
+        assert_eq!(split(&words).0, &words[..stack]);
+        assert_eq!(sections(&words).count(), 1);
+        let expected = [
+            FrameWord::Pc(0x5000),
+            FrameWord::Pc(0x6000 | RETURN_ADDRESS),
+            FrameWord::InPlace { runtime: 3, frame: managed },
+            FrameWord::Pc(0x7000 | RETURN_ADDRESS),
+        ];
+        assert_eq!(frames(split(&words).0).collect::<Vec<_>>(), expected);
+        // A pair that was cut off is no frame.
+        assert_eq!(frames(&words[..3]).collect::<Vec<_>>(), expected[..2]);
+        assert_eq!(split(&words[..3]).0, &words[..3]);
+        let ends = [1, 2, 3, 4, 5].map(|end| whole_frames(&words[..end]).len());
+        assert_eq!(ends, [1, 2, 2, 4, 5]);
+        let expected = [(0, 0x5000), (1, 0x6000 | RETURN_ADDRESS), (4, 0x7000 | RETURN_ADDRESS)];
+        assert_eq!(pcs(&words).collect::<Vec<_>>(), expected);
     }
 
     #[test]

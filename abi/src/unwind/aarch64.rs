@@ -85,7 +85,7 @@ impl Climb for Frame {
 
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
         let lookup_pc = self.registers.pc.wrapping_sub(u64::from(!self.exact));
-        let (rule, _) = lookup.rule(lookup_pc)?;
+        let (rule, _) = lookup.rule(lookup_pc, memory)?;
         let (lo, hi) = memory.bounds();
         let Registers { sp, fp, .. } = self.registers;
         if self.stack_unknown || sp < lo || sp > hi {

@@ -5,6 +5,7 @@
 
 use std::vec::Vec;
 
+use super::code_heap::{CodeHeap, CodeIdentity, CodeRows, HeapSpan, InterpreterLayout};
 use super::rule::{Rule, op};
 use super::tables::{Header, MAGIC, Snapshot, Tables};
 use super::walk::Machine;
@@ -178,7 +179,7 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
         let op = match number % 4 {
             0 => number as u8,
             1 | 2 => op::SP,
-            _ => (number >> 8) as u8 % 24,
+            _ => (number >> 8) as u8 % 26,
         };
         // The largest frame that the unwinder searches.
         let large = if op == op::FP_CALLER { 4096 } else { 0x40 };
@@ -214,6 +215,86 @@ fn random_rules_and_stacks_end_every_walk() {
         let is_other = matches!(reason, EndReason::Depth | EndReason::Copied);
         assert!(reached(reason) || is_other, "no walk ended with {reason:?}");
     }
+}
+
+/// Returns a segment whose code is a heap with one table of random rules for each two segments.
+fn heap_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
+    const HEAP: u64 = 256;
+    const PAGE: u64 = 1024;
+    const TABLES: u64 = PAGE + 8 * 512;
+    const TABLE_BYTES: u64 = 512;
+    const SHIFT: u32 = 8;
+    const ROWS: usize = 16;
+    let mut words = std::vec![[0u64; 2]; (TABLES + 32 * TABLE_BYTES) as usize / 16];
+    head(&mut words, 64);
+    words[4] = [1 | 1 << 32, 1];
+    words[6] = [CODE.0, CODE.1];
+    words[7] = [0, HEAP << 32];
+    words[8] = [BOUNDS.0, BOUNDS.1];
+    let shared: Vec<AtomicU64> = words.as_flattened().iter().copied().map(AtomicU64::new).collect();
+    let interpreter = InterpreterLayout { runtime: 1, position_slot: random.next() as i8 };
+    let span = HeapSpan { low: CODE.0, high: CODE.1, shift: SHIFT };
+    let heap = CodeHeap::create(&shared, HEAP, span, interpreter).expect("a possible heap");
+    heap.publish_page(0, PAGE);
+    let segments = ((CODE.1 - CODE.0) >> SHIFT) as usize;
+    for (number, first) in (0..segments).step_by(2).enumerate() {
+        let rows: Vec<(u32, Rule)> = (0..ROWS as u32)
+            .map(|row| {
+                let bits = random.next();
+                let op = match bits >> 8 & 15 {
+                    0 => op::SENDER_LEAF + (bits >> 16 & 15) as u8,
+                    1 | 2 => op::INTERPRETED,
+                    3 | 4 => op::DEOPTIMIZED,
+                    5 => op::RETURN_BARRIER,
+                    6 => bits as u8,
+                    _ => op::SP,
+                };
+                let location = if bits >> 20 & 1 == 0 { bits as u8 } else { bits as u8 & 3 };
+                let cfa_off = match op {
+                    op::INTERPRETED | op::SENDER_LEAF.. => i32::from_le_bytes([8, 0, 0, location]),
+                    _ => (bits >> 32) as i32 % 256 / 8 * 8 + 64,
+                };
+                let fp_off = (bits >> 24) as i16 % 32;
+                let fp_op = if bits >> 52 & 3 == 0 { (bits >> 54) as u8 % 6 } else { 0 };
+                (row * 32, Rule { op, fp_op, fp_off, cfa_off })
+            })
+            .collect();
+        let start = CODE.0 + ((first as u64) << SHIFT);
+        let offset = TABLES + number as u64 * TABLE_BYTES;
+        // Some are of other code, and some say nothing.
+        let at = [0, 0, start + 4, u64::MAX - 3][number % 4];
+        let identity = CodeIdentity { at, value: CODE.0 as u32 + number as u32 };
+        let code = CodeRows { start, length: 2 << SHIFT, identity, rows: &rows };
+        code.store(&shared, offset).expect("room");
+        heap.publish(first..first + 2, offset);
+    }
+    for (word, shared) in words.as_flattened_mut().iter_mut().zip(&shared) {
+        *word = shared.load(Ordering::Relaxed);
+    }
+    words
+}
+
+#[test]
+fn random_rules_of_generated_code_end_every_walk() {
+    let mut random = Random(0xC0DE);
+    let mut ends = [0usize; EndReason::ALL.len()];
+    let mut deepest = 0;
+    for round in 0..2_000 {
+        let mut words = heap_with_random_rules(&mut random);
+        for _ in 0..round % 4 * 8 {
+            let at = 16 + (random.next() % (words.len() as u64 - 16)) as usize;
+            words[at] = [random.plausible(), random.next() % 8192];
+        }
+        for _ in 0..20 {
+            let Some((depth, end)) = walk(&words, &mut random) else { continue };
+            ends[end as usize] += 1;
+            deepest = deepest.max(depth);
+        }
+    }
+    std::eprintln!("{ends:?}, deepest {deepest}");
+    assert!(deepest > 8, "no walk went deep");
+    let reached = [EndReason::NoModule, EndReason::BadRule, EndReason::Range];
+    assert!(reached.iter().all(|reason| ends[*reason as usize] > 0));
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! address, for which the lookup uses the byte before it. The leaf, and the frame that a signal
 //! interrupted, are exact.
 //!
-//! `tables` reads the tables that the recorder compiled, `walk` goes up the stack, and `x86_64` and
+//! `tables` reads the tables that the recorder compiled, `code_heap` those of code that changes,
+//! `walk` goes up the stack, and `x86_64` and
 //! `aarch64` apply a rule to a frame of their architecture. They compute with numbers only, so
 //! every host compiles all of them.
 //!
@@ -15,6 +16,7 @@
 
 #[cfg(not(loom))]
 pub mod aarch64;
+pub mod code_heap;
 #[cfg(all(test, not(loom)))]
 mod hostile;
 pub mod rule;

@@ -66,6 +66,20 @@ pub mod op {
     /// Like [`STOP`], for code that removed its return address before it called. Until that call,
     /// a register may still hold the address, so only a frame that is not exact is outermost.
     pub const STOP_CALLED: u8 = 21;
+    /// A frame of HotSpot's interpreter: pc = `[fp + 8]`, sp = `[fp - 8]`, fp = `[fp]`. The last
+    /// byte of o says where the method is: see [`method`](super::method).
+    pub const INTERPRETED: u8 = 22;
+    /// Like [`SP`] with fp = `[cfa - 16]`, for a frame of HotSpot whose return address was replaced
+    /// by the address of a handler. The original one is at `[sp + f]`.
+    pub const DEOPTIMIZED: u8 = 23;
+    /// The code to which the lowest frame of a virtual thread returns where frames below it are
+    /// frozen. The caller is the frame that entered the virtual thread: of [`Rule::fp_off`]
+    /// words, a few words above sp. Its pc is this code's address plus o. With [`AT_FP`], the
+    /// frame pointer is that frame's: code that thaws frames has any number of them below.
+    ///
+    /// [`AT_FP`]: super::fp_op::AT_FP
+    /// [`Rule::fp_off`]: super::Rule::fp_off
+    pub const RETURN_BARRIER: u8 = 24;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also
     /// allowed in other frames, where the unwinder followed it through the frames below (see
     /// [`crate::unwind::tables::RBX_LOST`]).
@@ -76,7 +90,12 @@ pub mod op {
     /// only. Multiplications of long numbers keep the caller's sp behind an array on the stack,
     /// whose length is in a register.
     pub const INDEXED_LEAF: u8 = 0x60;
-    /// Number of registers that [`REG_LEAF`], [`RA_REG_LEAF`] and [`INDEXED_LEAF`] can name.
+    /// pc = `[sp + the lower 16 bits of o]`, sp = r for register `op - SENDER_LEAF` in DWARF order;
+    /// exact frames only. HotSpot's interpreter and its adapters keep the caller's sp in a
+    /// register. The last byte of o says where the method is: see [`method`](super::method).
+    pub const SENDER_LEAF: u8 = 0x80;
+    /// Number of registers that [`REG_LEAF`], [`RA_REG_LEAF`], [`INDEXED_LEAF`] and [`SENDER_LEAF`]
+    /// can name.
     pub const REGISTERS: u8 = 16;
 }
 
@@ -93,6 +112,17 @@ pub mod fp_op {
     pub const CLEAR: u8 = 3;
     /// fp = `[sp + f]`
     pub const AT_SP: u8 = 4;
+}
+
+/// Where the method of a frame of HotSpot's interpreter is. [`op::INTERPRETED`] and
+/// [`op::SENDER_LEAF`] have such a number, and [`op::FROM_REGISTERS`] as its base.
+pub mod method {
+    /// Nowhere: the frame is of code and not of a method.
+    pub const NONE: u8 = 0;
+    /// In rbx; exact frames only. The method has not begun to run.
+    pub const IN_RBX: u8 = 1;
+    /// In the frame, with the position in its code.
+    pub const IN_FRAME: u8 = 2;
 }
 
 /// Values of [`Rule::fp_op`] on aarch64: where the return address and the caller's frame pointer

@@ -13,12 +13,14 @@
 //!
 //! # Invariants
 //! - Nothing that a published snapshot reaches is written while a reader may still use the
-//!   snapshot. Modules are only ever added, and snapshots share them.
+//!   snapshot. Modules are only ever added, and snapshots share them. Only a heap of code changes:
+//!   see [`super::code_heap`].
 //! - Every offset and count is checked against the segment before it is followed. Wrong contents
 //!   give wrong frames, never a read outside the segment.
 
 use core::marker::PhantomData;
 
+use super::code_heap::CodeHeap;
 use super::rule::Rule;
 use crate::runtime::RuntimeBlock;
 use crate::sync::{AtomicU64, Ordering};
@@ -82,8 +84,8 @@ pub struct Range {
     pub bias: u64,
     /// Offset of the module's header, or 0 for anonymous code.
     pub module: u32,
-    /// For growth.
-    pub reserved: u32,
+    /// Offset of the [`CodeHeap`], or 0 if this is no heap of code.
+    pub heap: u32,
 }
 
 /// A readable and writable memory range, which may contain stacks.
@@ -130,7 +132,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Header>() == 64 && offset_of!(Header, snapshot) == 16);
     assert!(size_of::<SnapshotHead>() == 32 && offset_of!(SnapshotHead, runtimes) == 24);
-    assert!(size_of::<Range>() == 32 && offset_of!(Range, module) == 24);
+    assert!(size_of::<Range>() == 32 && offset_of!(Range, heap) == 28);
     assert!(size_of::<Writable>() == 16);
     assert!(size_of::<ModuleHead>() == 56 && offset_of!(ModuleHead, default_rule) == 36);
     assert!(crate::layout::TABLES_LEN <= u32::MAX as u64);
@@ -181,7 +183,8 @@ impl Tables {
     /// # Safety
     /// `base` is aligned to 16 bytes, and `len` bytes from it stay mapped readable for as long as
     /// any copy of the value, or a snapshot from it, is in use. The writer of the segment publishes
-    /// through [`Header::snapshot`] and does not write what a snapshot in use reaches.
+    /// through [`Header::snapshot`]. It does not write what a snapshot in use reaches, except that
+    /// it writes the words of a [`CodeHeap`] and of its tables atomically.
     pub const unsafe fn new(base: *const u8, len: usize) -> Self {
         Self { base, len }
     }
@@ -245,6 +248,14 @@ impl<'a> Segment<'a> {
         // Any bytes are a valid `T`, and published bytes are not written while the snapshot is in
         // use.
         Some(unsafe { core::slice::from_raw_parts(start, count as usize) })
+    }
+
+    /// Returns all words of the segment.
+    #[inline]
+    fn words(self) -> &'a [AtomicU64] {
+        // SAFETY: the caller of `Tables::new` promised that they are mapped and aligned. Any value
+        // is valid, and the other process may write atomics.
+        unsafe { core::slice::from_raw_parts(self.base.cast::<AtomicU64>(), self.len >> 3) }
     }
 }
 
@@ -323,6 +334,15 @@ impl<'a> Snapshot<'a> {
     pub fn stack_end(&self, avma: u64) -> Option<u64> {
         let range = self.writable.get((self.stack as usize).wrapping_sub(1))?;
         (range.start <= avma && avma < range.end).then_some(range.end)
+    }
+
+    /// Returns the heap of code that a range is.
+    #[inline]
+    pub fn heap(&self, range: &Range) -> Option<CodeHeap<'a>> {
+        if range.heap == 0 {
+            return None;
+        }
+        CodeHeap::at(self.segment.words(), u64::from(range.heap))
     }
 
     /// Returns the table of a range's module, or `None` for anonymous code.

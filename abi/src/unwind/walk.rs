@@ -8,10 +8,11 @@
 //! # Does not
 //! - know registers or instructions: those are in the architecture's file.
 
+use super::code_heap::{CodeHeap, CodeTable, InterpreterLayout};
 use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
-use crate::runtime::word::as_pc;
+use crate::runtime::word::{FrameInPlace, as_pc};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The registers of an architecture from which the unwinding starts.
@@ -31,8 +32,17 @@ pub trait Climb {
     /// Whether the pc is the instruction at which the frame runs, and not a return address.
     fn is_exact(&self) -> bool;
 
-    /// Moves to the caller.
+    /// Moves to the caller. A frame that its pc does not name tells `lookup` what does.
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason>;
+}
+
+/// What names a frame in place of its pc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// The return address that was in the frame before another one replaced it.
+    Original(u64),
+    /// A method that an interpreter runs, and the number of the runtime's block.
+    Managed(u8, FrameInPlace),
 }
 
 /// The stack that is walked.
@@ -52,6 +62,13 @@ pub trait Memory {
     /// such a frame its caller and nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
+    }
+
+    /// Loads the eight bytes at a multiple of 8 in the runtime's description of generated code that
+    /// has a table, and never faults. It is within a heap of code. `None` costs such a frame its
+    /// caller.
+    fn load_description(&mut self, avma: u64) -> Option<u64> {
+        self.load_code(avma)
     }
 }
 
@@ -75,12 +92,27 @@ pub fn unwind(
     let mut frame = registers.leaf();
     let mut lookup = Lookup::new(snapshot);
     let mut depth = 0usize;
-    for word in frames {
+    while let Some(word) = frames.get(depth) {
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
         // Relaxed: the words are the caller's own until it publishes them.
         word.store(as_pc(frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
         depth = depth.wrapping_add(1);
-        if let Err(end) = frame.step(&mut lookup, memory) {
+        let stepped = frame.step(&mut lookup, memory);
+        match lookup.identity.take() {
+            None => {}
+            // Relaxed, all: as above.
+            Some(Identity::Original(pc)) => {
+                word.store(as_pc(pc & !RETURN_ADDRESS) | RETURN_ADDRESS, Ordering::Relaxed);
+            }
+            Some(Identity::Managed(runtime, managed)) => {
+                let Some(next) = frames.get(depth) else { break };
+                let [first, second] = managed.words(runtime);
+                word.store(first, Ordering::Relaxed);
+                next.store(second, Ordering::Relaxed);
+                depth = depth.wrapping_add(1);
+            }
+        }
+        if let Err(end) = stepped {
             return Unwound { depth, end };
         }
     }
@@ -103,45 +135,112 @@ pub(super) fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u6
 pub struct Lookup<'s> {
     snapshot: &'s Snapshot<'s>,
     range: Option<&'s Range>,
-    /// The table of `range`, or `None` for anonymous code.
-    module: Option<Module<'s>>,
+    code: Code<'s>,
+    identity: Option<Identity>,
+}
+
+/// What describes the code of a range.
+#[derive(Debug, Clone, Copy)]
+enum Code<'s> {
+    /// Anonymous code, of which nothing is known.
+    Anonymous,
+    /// A module's table.
+    Module(Module<'s>),
+    /// A heap of code.
+    Heap(CodeHeap<'s>),
+}
+
+impl<'s> Code<'s> {
+    fn of(snapshot: &Snapshot<'s>, range: &Range) -> Option<Self> {
+        Some(match (range.heap, range.module) {
+            (0, 0) => Self::Anonymous,
+            (0, _) => Self::Module(snapshot.module(range)?),
+            _ => Self::Heap(snapshot.heap(range)?),
+        })
+    }
+}
+
+/// Whether a table is of the code that is there, and not of code that was there before.
+#[inline]
+fn is_of_this_code(heap: &CodeHeap<'_>, table: &CodeTable<'_>, memory: &mut impl Memory) -> bool {
+    let identity = table.identity();
+    let is_within = heap.span().segment(identity.at).is_some();
+    let mut is_in =
+        || memory.load_description(identity.word()).is_some_and(|it| identity.is_in(it));
+    identity.at == 0 || is_within && is_in()
 }
 
 impl<'s> Lookup<'s> {
     pub(super) fn new(snapshot: &'s Snapshot<'s>) -> Self {
-        Self { snapshot, range: None, module: None }
+        Self { snapshot, range: None, code: Code::Anonymous, identity: None }
+    }
+
+    /// Names the frame that is about to be left.
+    pub(super) fn identify(&mut self, identity: Identity) {
+        self.identity = Some(identity);
     }
 
     /// Returns the rule at an address and where the caller's rbx is.
     #[inline]
-    pub(super) fn rule(&mut self, avma: u64) -> Result<(Rule, i16), EndReason> {
+    pub(super) fn rule(
+        &mut self,
+        avma: u64,
+        memory: &mut impl Memory,
+    ) -> Result<(Rule, i16), EndReason> {
         let range = match self.range {
             Some(range) if range.start <= avma && avma < range.end => range,
             _ => self.enter(avma)?,
         };
-        Ok(match &self.module {
-            Some(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
-            None => (Rule::GAP_FP, RBX_LOST),
+        Ok(match &self.code {
+            Code::Module(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
+            Code::Anonymous => (Rule::GAP_FP, RBX_LOST),
+            Code::Heap(heap) => {
+                let table = heap.table(avma).filter(|table| is_of_this_code(heap, table, memory));
+                // Code that is newer than the tables.
+                (table.ok_or(EndReason::NoModule)?.rule(avma), RBX_LOST)
+            }
         })
+    }
+
+    /// Returns the table of the generated code at an address, if the cached range contains it.
+    #[inline]
+    pub(super) fn generated(&self, avma: u64) -> Option<CodeTable<'s>> {
+        match &self.code {
+            Code::Heap(heap) => heap.table(avma),
+            _ => None,
+        }
+    }
+
+    /// Whether the address is in any heap of generated code.
+    pub(super) fn is_in_heap(&self, avma: u64) -> bool {
+        self.snapshot.range(avma).is_some_and(|range| self.snapshot.heap(range).is_some())
+    }
+
+    /// Returns where the interpreter of the cached range keeps what is read of its frames.
+    pub(super) fn interpreter(&self) -> Option<InterpreterLayout> {
+        match &self.code {
+            Code::Heap(heap) => Some(heap.interpreter()),
+            _ => None,
+        }
     }
 
     /// Returns the rule at an address, if the cached range contains it.
     #[inline]
     pub(super) fn rule_in_range(&self, avma: u64) -> Option<Rule> {
         let range = self.range.filter(|range| range.start <= avma && avma < range.end)?;
-        self.module.as_ref().map(|module| module.rule(avma.wrapping_sub(range.bias)))
+        match &self.code {
+            Code::Module(module) => Some(module.rule(avma.wrapping_sub(range.bias))),
+            _ => None,
+        }
     }
 
     /// Caches the range that contains an address.
     #[inline]
     fn enter(&mut self, avma: u64) -> Result<&'s Range, EndReason> {
         let range = self.snapshot.range(avma).ok_or(EndReason::NoModule)?;
-        self.module = self.snapshot.module(range);
-        if self.module.is_none() && range.module != 0 {
-            return Err(EndReason::NoModule);
-        }
-        self.range = Some(range);
-        Ok(range)
+        let code = Code::of(self.snapshot, range);
+        (self.range, self.code) = (code.and(Some(range)), code.unwrap_or(Code::Anonymous));
+        self.range.ok_or(EndReason::NoModule)
     }
 
     /// Whether the address is in a signal trampoline.
@@ -158,10 +257,11 @@ impl<'s> Lookup<'s> {
     /// Returns the op at an address that is most likely not in the cached range.
     fn op(&self, avma: u64) -> Option<u8> {
         let range = self.snapshot.range(avma)?;
-        match self.snapshot.module(range) {
-            Some(module) => Some(module.rule(avma.wrapping_sub(range.bias)).op),
-            None => (range.module == 0).then_some(op::GAP_FP),
-        }
+        Some(match Code::of(self.snapshot, range)? {
+            Code::Module(module) => module.rule(avma.wrapping_sub(range.bias)).op,
+            Code::Anonymous => op::GAP_FP,
+            Code::Heap(heap) => heap.table(avma)?.rule(avma).op,
+        })
     }
 
     /// Whether both addresses are in the same row of a module's table.

@@ -183,9 +183,10 @@ pub struct RecordArguments {
     /// Exit with code 5 if the quality of the recording is below this
     ///
     /// PERCENT is the least share of samples whose stack reaches the root. python=PERCENT is the
-    /// least share of samples with a named Python function, of those with Python functions; without
-    /// any of these, the quality is too low. The option may be repeated.
-    #[arg(long, value_name = "[python=]PERCENT", help_heading = ADVANCED, hide_short_help = true)]
+    /// least share of samples with a named Python function, of those with Python functions, and
+    /// java=PERCENT that of Java methods; without any of these, the quality is too low. The option
+    /// may be repeated.
+    #[arg(long, value_name = "[LANGUAGE=]PERCENT", help_heading = ADVANCED, hide_short_help = true)]
     pub fail_under: Vec<LeastQuality>,
 
     /// Ask the servers in DEBUGINFOD_URLS for missing debug information
@@ -197,10 +198,11 @@ pub struct RecordArguments {
 
     /// Ask a Java VM (JDK 17 or later) for the names of compiled methods
     ///
-    /// The recorder uses the VM's own attach protocol, about every second. This sends a SIGQUIT,
+    /// Only versions other than 8, 11, 17, 21 and 25 need it: the recorder reads these from the
+    /// VM's memory. It uses the VM's own attach protocol, about every second. This sends a SIGQUIT,
     /// which the VM handles, and leaves a socket in the VM's /tmp until it exits. Complete stacks
-    /// need a VM that was started with -XX:+PreserveFramePointer. The recorder removes the files
-    /// perf-N.map and .attach_pidN in the VM's /tmp. A SIGKILL to the recorder leaves them there.
+    /// of such a VM need -XX:+PreserveFramePointer. The recorder removes the files perf-N.map and
+    /// .attach_pidN in the VM's /tmp. A SIGKILL to the recorder leaves them there.
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub jvm_names: bool,
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
+use traceprof_abi::runtime::word::{JAVA, pcs};
 use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS};
 
 use super::java::JavaView;
@@ -24,14 +25,14 @@ pub(super) struct FrameNaming<'a> {
 }
 
 impl<'a> FrameNaming<'a> {
-    /// Looks up all these frame words.
-    pub(super) fn of<'f>(
-        words: impl Iterator<Item = &'f u64>,
+    /// Looks up all these program counters.
+    pub(super) fn of(
+        pcs: impl Iterator<Item = u64>,
         addresses: &'a AddressMap,
         java: &'a JavaView,
     ) -> io::Result<Self> {
         let mut resolved = HashMap::new();
-        let words = words.map(|word| (*word, addresses.epoch()));
+        let words = pcs.map(|pc| (pc, addresses.epoch()));
         for answer in symbolizers::resolve(by_module(words, addresses, |_| true))? {
             let number = answer.module.as_ref().map(|module| module.index);
             let places = answer.svmas.into_iter().map(|svma| (number, svma));
@@ -52,15 +53,18 @@ impl<'a> FrameNaming<'a> {
         let is_complete = stack.end == EndReason::Root;
         let late = stack.late.unwrap_or(usize::MAX);
         // Root first.
-        let mut depth = stack.frames.len();
-        let frames: Vec<MixedFrame> = mixed_frames(&words, is_complete, self.addresses).collect();
+        let places: Vec<usize> = pcs(&stack.frames).map(|(index, _)| index).collect();
+        let mut places = places.into_iter().rev();
+        let frames = mixed_frames(&words, is_complete, self.addresses);
         let mut named: Vec<NamedFrame> = Vec::with_capacity(words.len());
         for frame in frames {
             match frame {
                 MixedFrame::Native(word, role) => {
-                    depth -= 1;
-                    named.extend(self.functions(word, depth >= late, role).into_iter().rev());
+                    let is_late = places.next().is_some_and(|index| index >= late);
+                    named.extend(self.functions(word, is_late, role).into_iter().rev());
                 }
+                MixedFrame::InPlace(JAVA, frame) => named.push(self.java.interpreted(&frame)),
+                MixedFrame::InPlace(..) => {}
                 MixedFrame::Managed(number, frame) => {
                     named.extend(names.frame(self.addresses, number, &frame));
                 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames};
 use traceprof_abi::unwind::lookup_avma;
 
-use super::{SleepingCall, ThreadStack};
+use super::{NamedFrame, SleepingCall, ThreadStack};
 use crate::proc::{ProcessMemory, may_wait_on_address};
-use crate::record::batch::java::JavaCode;
+use crate::record::batch::java::{JavaCode, resolved_method};
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::JavaThread;
+use crate::runtime::java::{JavaMethod, JavaThread};
 use crate::symbol::Resolved;
 use crate::trace::FrameKind;
 
@@ -19,6 +20,8 @@ pub(super) struct JavaView {
     threads: HashMap<u32, JavaThread>,
     /// By addresses outside all modules.
     code: HashMap<u64, JavaCode>,
+    /// The methods that are interpreted, by the addresses of their structures.
+    methods: HashMap<u64, JavaMethod>,
 }
 
 impl JavaView {
@@ -28,21 +31,32 @@ impl JavaView {
         let memory = ProcessMemory::of(pid);
         let threads = machine.now(&memory).threads().unwrap_or_default();
         let threads = threads.into_iter().map(|thread| (thread.inner_tid, thread)).collect();
-        Self { threads, code: HashMap::new() }
+        Self { threads, ..Self::default() }
     }
 
-    /// Reads the code of frame words.
+    /// Reads the code of the native frames of stacks.
     pub(super) fn read_code<'w>(
         &mut self,
-        words: impl Iterator<Item = &'w u64>,
+        stacks: impl Iterator<Item = &'w [u64]>,
         addresses: &AddressMap,
         pid: i32,
     ) {
         let Some(machine) = &addresses.java else { return };
         let memory = ProcessMemory::of(pid);
         let reader = machine.now(&memory);
-        for avma in words.map(|word| lookup_avma(*word)).filter(|avma| machine.may_have(*avma)) {
-            if self.code.contains_key(&avma) {
+        for frame in stacks.flat_map(frames) {
+            let avma = match frame {
+                FrameWord::Pc(pc) => lookup_avma(pc),
+                FrameWord::InPlace { runtime, frame } => {
+                    if runtime == JAVA && !self.methods.contains_key(&frame.object) {
+                        let read = reader.interpreted(frame.object);
+                        let read = read.ok().map(|found| (frame.object, found.method));
+                        self.methods.extend(read);
+                    }
+                    continue;
+                }
+            };
+            if !machine.may_have(avma) || self.code.contains_key(&avma) {
                 continue;
             }
             let Some(blob) = reader.blob_at(avma) else { continue };
@@ -55,7 +69,21 @@ impl JavaView {
     /// Returns the methods at an address, and the kind of their frames.
     pub(super) fn at(&self, avma: u64) -> Option<(Resolved, FrameKind)> {
         let code = self.code.get(&avma)?;
-        Some((code.resolved(avma), code.kind()))
+        Some((code.resolved(avma), code.kind_at(avma)))
+    }
+
+    /// Returns the method of a frame of the interpreter.
+    pub(super) fn interpreted(&self, frame: &FrameInPlace) -> NamedFrame {
+        let resolved = resolved_method(self.methods.get(&frame.object), frame);
+        NamedFrame {
+            avma: None,
+            function: resolved.function.map(|it| it.name).unwrap_or_default(),
+            module: None,
+            source: resolved.file.map(|file| (file, resolved.line)),
+            kind: FrameKind::JavaInterpreted,
+            inlined: false,
+            late: false,
+        }
     }
 
     /// Adds to a thread the virtual thread that it runs, what it waits for and what it compiles.

@@ -8,6 +8,8 @@
 mod activity;
 mod frame_names;
 mod java;
+#[cfg(test)]
+mod java_tests;
 mod managed;
 mod named_frame;
 
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use traceprof_abi::layout;
+use traceprof_abi::runtime::word::pcs;
 use traceprof_abi::unwind::EndReason;
 
 use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
@@ -175,6 +178,7 @@ impl InspectedProcess {
         {
             self.modules.notices.push(error.to_string());
         }
+        self.modules.follow_all_code();
     }
 
     fn threads(
@@ -194,7 +198,7 @@ impl InspectedProcess {
             };
             let work = contexts.describe(seen.context);
             let lock = addresses.runtimes.first().filter(|_| seen.holds_lock);
-            let lock = lock.map(|runtime| runtime.language.lock_name());
+            let lock = lock.and_then(|runtime| runtime.language.lock_name());
             let runtime_name = seen.inner_tid.and_then(|tid| names.get(&tid).cloned());
             let mut thread = ThreadStack {
                 work,
@@ -207,7 +211,7 @@ impl InspectedProcess {
             unwound.push((thread, stack));
         }
         let words = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
-        java.read_code(words.flat_map(|(stack, _)| &stack.frames), &addresses, self.pid);
+        java.read_code(words.map(|(stack, _)| &*stack.frames), &addresses, self.pid);
         name(unwound, (functions, &java), &addresses)
     }
 
@@ -265,7 +269,7 @@ fn name(
     addresses: &Arc<AddressMap>,
 ) -> io::Result<Vec<ThreadStack>> {
     let frames = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
-    let words = frames.flat_map(|(stack, _)| &stack.frames);
+    let words = frames.flat_map(|(stack, _)| pcs(&stack.frames)).map(|(_, pc)| pc);
     let names = frame_names::FrameNaming::of(words, addresses, java)?;
     let named = unwound.into_iter().map(|(thread, stack)| match stack {
         Some((stack, managed)) => {

@@ -17,7 +17,7 @@
 use crate::record::batch::mapped::Mapped;
 use std::ops::Range;
 
-use traceprof_abi::runtime::word::split;
+use traceprof_abi::runtime::word::{pcs, split};
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::{EndReason, lookup_avma, trace_epoch, trace_flags};
 
@@ -174,7 +174,7 @@ impl MappingChanges {
         self.traces.clear();
     }
 
-    /// Returns how many frames of a stack are right, and the right epoch.
+    /// Returns how many frame words of a stack are right, and the right epoch.
     ///
     /// It returns `None` unless another epoch was valid at the time of the stack, and another file
     /// was mapped then.
@@ -192,12 +192,13 @@ impl MappingChanges {
                 // The handler used the tables of the sample's time.
                 continue;
             }
-            let is_other = |frame: &u64| {
-                let avma = lookup_avma(*frame);
+            let is_other = |frame: u64| {
+                let avma = lookup_avma(frame);
                 remap.range.contains(&avma)
                     && addresses.module_at(avma, before) != addresses.module_at(avma, after)
             };
-            let Some(first) = frames.iter().position(is_other) else { continue };
+            let other = pcs(frames).find(|(_, frame)| is_other(*frame));
+            let Some((first, _)) = other else { continue };
             // The epoch before the first remap after the sample, or after the last remap before it.
             let right = match (is_after, found) {
                 (false, Some((_, epoch))) => epoch,

@@ -57,6 +57,8 @@ pub(crate) struct Namer<'a> {
     settling_until: Instant,
     /// Whether the target has left the program, so that its mappings say nothing about samples.
     has_left: bool,
+    /// Whether it has only left the recording, and its memory is still that of the program.
+    is_program_there: bool,
 }
 
 /// Totals of the names of one program, or of several.
@@ -106,17 +108,21 @@ impl<'a> Namer<'a> {
             let (addresses, data) = (attached.modules().current(), attached.data());
             contexts.refresh(&mappings, &addresses, data.context_sources());
         }
+        let addresses = attached.modules().current();
+        let mut java = JavaCodeReader::default();
+        java.start(&addresses, attached.pid());
         Self {
             jvm,
             contexts,
             functions: FunctionReader::default(),
             thread_names: ThreadNameReader::default(),
-            java: JavaCodeReader::default(),
-            addresses: attached.modules().current(),
+            java,
+            addresses,
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
             settling_until: Instant::now() + SETTLING,
             has_left: false,
+            is_program_there: true,
         }
     }
 
@@ -194,9 +200,9 @@ impl<'a> Namer<'a> {
     }
 
     /// Notes that the target leaves the program: from now on its mappings say nothing about
-    /// samples.
-    pub(crate) fn leave(&mut self) {
-        self.has_left = true;
+    /// samples. `is_executed` says whether it runs another one now.
+    pub(crate) fn leave(&mut self, is_executed: bool) {
+        (self.has_left, self.is_program_there) = (true, !is_executed);
     }
 
     /// Reports new messages about modules, contexts and Java virtual machines.
@@ -215,11 +221,23 @@ impl<'a> Namer<'a> {
         self.contexts.recycle();
     }
 
-    /// Reads the functions and the generated code that the new traces of a batch are the first to
-    /// use.
+    /// Reads the functions that the new traces of a batch are the first to use.
     pub(crate) fn read_functions(&mut self, batch: &mut Batch, pid: i32) {
         if !self.has_left {
             self.functions.read(batch, &self.addresses.runtimes, pid);
+        }
+    }
+
+    /// Notes whether the target has freed generated code.
+    pub(crate) fn watch_code(&mut self, pid: i32) {
+        if !self.has_left {
+            self.java.glance(pid);
+        }
+    }
+
+    /// Reads and checks the generated code that the samples of a batch are in.
+    pub(crate) fn read_code(&mut self, batch: &mut Batch, pid: i32) {
+        if !self.has_left || self.is_program_there {
             self.java.read(batch, &self.addresses, pid);
         }
     }
@@ -235,6 +253,11 @@ impl<'a> Namer<'a> {
     /// Returns whether functions were gone before they were read, since the last call.
     pub(crate) fn takes_lost_functions(&mut self) -> bool {
         self.functions.takes_lost()
+    }
+
+    /// Returns whether the target has replaced code that was known, since the last call.
+    pub(crate) fn takes_replaced_code(&mut self) -> bool {
+        self.java.takes_replaced()
     }
 
     /// Corrects samples that were taken between a mapping and its discovery.

@@ -214,6 +214,7 @@ impl<'a> Session<'a> {
             if let Some(end) = self.check_signals() {
                 return end;
             }
+            self.namer.watch_code(self.attached.pid());
             if !self.writer.is_busy()
                 && (self.times.rotation.is_due() || self.store.collector.is_wanted())
             {
@@ -225,8 +226,9 @@ impl<'a> Session<'a> {
                     self.times.hasten_rotation();
                 }
             }
+            let is_found = self.attached.modules().follow_code(false);
             self.namer.add_reports(self.store.threads.mapped());
-            if self.namer.is_reading_due() && !self.read_mappings() {
+            if (is_found || self.namer.is_reading_due()) && !self.read_mappings() {
                 return SessionEnd::Executed;
             }
             self.check_saves(stop);
@@ -420,7 +422,7 @@ impl<'a> Session<'a> {
             self.namer.add_reports(self.store.threads.mapped());
             self.read_mappings();
         }
-        self.namer.leave();
+        self.namer.leave(is_executed);
         let had_events = self.source.close();
         fault::at(FaultPoint::RecordEventsClosed);
         let timerless = self.source.end_timerless();

@@ -51,6 +51,9 @@ impl Session<'_> {
         let Some(drained) = self.drain() else { return };
         let named = self.process(drained);
         self.write(named);
+        if self.namer.takes_replaced_code() {
+            self.attached.modules().distrust_code();
+        }
     }
 
     /// Moves the last samples at the end, when no handler runs any more. `has_events` says whether
@@ -125,7 +128,11 @@ impl Session<'_> {
             // Some code has no unwind table yet: the target loaded a library.
             self.namer.hasten();
         }
-        if !batch.slices.has_unknown_code(&batch.samples) || self.has_current_mappings() {
+        let has_unknown = batch.slices.has_unknown_code(&batch.samples);
+        if has_unknown {
+            self.attached.modules().follow_code(true);
+        }
+        if !has_unknown || self.has_current_mappings() {
             self.store.unwind_outside(batch, &self.attached);
         }
         self.store.attribute(batch);
@@ -183,6 +190,7 @@ impl Session<'_> {
         let batch = rotation.batch();
         // Those of stacks that the stages before have added, such as those of sleeping threads.
         self.namer.read_functions(batch, self.attached.pid());
+        self.namer.read_code(batch, self.attached.pid());
         self.namer.read_thread_names(batch, self.attached.pid(), &self.store);
         self.store.threads.retire(is_complete, &mut batch.threads);
         self.namer.contexts.name(batch);

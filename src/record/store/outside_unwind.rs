@@ -9,9 +9,9 @@
 //! - No stack memory beyond the slice is used: the thread has run on since.
 
 use traceprof_abi::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use traceprof_abi::runtime::word::split;
+use traceprof_abi::runtime::word::{pcs, split, whole_frames};
 use traceprof_abi::storage::slice::Slice;
-use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, trace_flags};
+use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, lookup_avma, trace_flags};
 
 use crate::inject;
 use crate::record::batch::Batch;
@@ -44,11 +44,11 @@ impl OutsideUnwinder {
         let mut better: Vec<(usize, u32, u16)> = Vec::new();
         for (index, slice, bytes) in batch.slices.of_samples() {
             let Some(sample) = batch.samples.get(index) else { continue };
-            if slice.generation == snapshot.generation() {
-                continue;
-            }
             let known = batch.traces.get(sample.trace_id);
             let (known, sections) = split(known.map_or(&[], |it| batch.traces.frames_of(it)));
+            if slice.generation == snapshot.generation() && !has_table_now(known, snapshot) {
+                continue;
+            }
             let mut stack = self.unwind(slice, bytes, pid, snapshot);
             let is_better = stack.end == EndReason::Root || stack.frames.len() > known.len();
             if is_better && stack.frames.len() + sections.len() <= FRAME_WORDS_MAX {
@@ -99,11 +99,22 @@ impl OutsideUnwinder {
         }
         if stack.frames.len() > DEPTH_MAX {
             // As deep as a handler's stacks: the tables have no room for more.
-            stack.frames.truncate(DEPTH_MAX);
+            let whole = whole_frames(&stack.frames[..DEPTH_MAX]).len();
+            stack.frames.truncate(whole);
             stack.end = EndReason::Depth;
         }
         stack
     }
+}
+
+/// Returns whether a stack ends in generated code that has a table now. Its tables change while the
+/// mappings stay.
+fn has_table_now(words: &[u64], snapshot: &Snapshot<'_>) -> bool {
+    let has_table = |(_, pc)| {
+        let avma = lookup_avma(pc);
+        snapshot.heap(snapshot.range(avma)?)?.table(avma)
+    };
+    pcs(words).last().and_then(has_table).is_some()
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use crate::text::printable;
 
 /// Maximum length of the name of a blob.
 const NAME_MAX: usize = 256;
+/// Parts of the names of buffers in which compilers put code together.
+const WORKSPACES: [&str; 2] = ["temporary CodeBuffer", "cratch_buffer"];
 /// Maximum number of words of a frame.
 const FRAME_WORDS_MAX: u64 = 1 << 20;
 
@@ -44,6 +46,8 @@ pub enum BlobKind {
     Adapter,
     /// Calls by tables of classes and interfaces.
     TableStub,
+    /// Where a compiler puts code together. Nothing runs there.
+    Workspace,
     /// Everything else: calls of the machine, copies, ways back to the interpreter.
     Stub,
 }
@@ -119,6 +123,7 @@ impl BlobKind {
             "Interpreter" => Self::Interpreter,
             "I2C/C2I adapters" => Self::Adapter,
             "vtable chunks" => Self::TableStub,
+            _ if WORKSPACES.iter().any(|part| name.contains(part)) => Self::Workspace,
             _ => Self::Stub,
         }
     }

@@ -10,24 +10,28 @@ use super::pages::TargetPages;
 
 /// Maximum number of heaps. Machines have three at most.
 const HEAPS_MAX: u64 = 16;
-/// Maximum length in bytes of a heap. The option that sets it ends at 2 GiB.
-const HEAP_MAX: u64 = 4 << 30;
+/// Maximum length in bytes of all heaps together. The options that set them end at 2 GiB.
+const HEAPS_LEN_MAX: u64 = 4 << 30;
+/// Maximum number of segments of all heaps together.
+const SEGMENTS_MAX: u64 = 1 << 26;
 /// The exponents of possible lengths of segments.
 const SHIFTS: Range<u64> = 4..17;
 /// The byte of a free segment.
-const FREE: u8 = 0xff;
+pub(super) const FREE: u8 = 0xff;
 /// Maximum number of steps back to the start of a block. The largest blobs take ten.
 const STEPS_MAX: usize = 256;
 
 /// A heap of code. Addresses are AVMAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CodeHeap {
+    /// Where the machine describes it.
+    pub(super) at: u64,
     /// The part that may hold code now.
-    committed: Range<u64>,
+    pub(super) committed: Range<u64>,
     /// The part that may ever hold code.
     pub(super) reserved: Range<u64>,
-    segment_map: u64,
-    shift: u32,
+    pub(super) segment_map: u64,
+    pub(super) shift: u32,
 }
 
 /// Reads the heaps. `None` if the machine has none yet.
@@ -38,9 +42,14 @@ pub(super) fn code_heaps(layout: &HeapLayout, pages: &TargetPages<'_>) -> Option
     };
     let len = len.count(pages, known).filter(|len| (1..=HEAPS_MAX).contains(len))?;
     let elements = elements.pointer(pages, known)?;
-    (0..len)
+    let heaps: Option<Vec<CodeHeap>> = (0..len)
         .map(|index| heap(layout, pages.pointer(elements.checked_add(index * 8)?)?, pages))
-        .collect()
+        .collect();
+    heaps.filter(|heaps| {
+        let bytes: u64 = heaps.iter().map(CodeHeap::bytes).sum();
+        let segments: u64 = heaps.iter().map(|heap| heap.bytes() >> heap.shift).sum();
+        bytes <= HEAPS_LEN_MAX && segments <= SEGMENTS_MAX
+    })
 }
 
 fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHeap> {
@@ -49,10 +58,11 @@ fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHea
     let reserved_end = word(layout.reserved_end)?;
     let shift = word(layout.segment_shift).filter(|shift| SHIFTS.contains(shift))?;
     let is_possible = low != 0 && low <= high && high <= reserved_end;
-    if !is_possible || reserved_end - low > HEAP_MAX {
+    if !is_possible || reserved_end - low > HEAPS_LEN_MAX {
         return None;
     }
     Some(CodeHeap {
+        at,
         committed: low..high,
         reserved: low..reserved_end,
         segment_map: layout.segment_map.pointer(pages, at)?,
@@ -61,6 +71,25 @@ fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHea
 }
 
 impl CodeHeap {
+    fn bytes(&self) -> u64 {
+        self.reserved.end - self.reserved.start
+    }
+
+    /// Returns the contents of a block, which starts here, if it is used.
+    pub(super) fn contents(
+        &self,
+        start: u64,
+        layout: &HeapLayout,
+        pages: &TargetPages<'_>,
+    ) -> Option<Range<u64>> {
+        let len = layout.block_len.count(pages, start)?;
+        let end = len.checked_mul(1 << self.shift)?.checked_add(start)?;
+        let is_used = layout.is_used.read(pages, start)? != 0;
+        let contents = start.checked_add(layout.header_len)?;
+        let is_inside = contents < end && end <= self.committed.end;
+        (is_used && is_inside).then_some(contents..end)
+    }
+
     /// Returns the used block that contains an address: where its contents start, and where it
     /// ends.
     pub(super) fn block_at(
@@ -78,12 +107,7 @@ impl CodeHeap {
                 FREE => return None,
                 0 => {
                     let start = self.committed.start + (segment << self.shift);
-                    let len = layout.block_len.count(pages, start)?;
-                    let end = len.checked_mul(1 << self.shift)?.checked_add(start)?;
-                    let is_used = layout.is_used.read(pages, start)? != 0;
-                    let is_inside = avma < end && end <= self.committed.end;
-                    let contents = start.checked_add(layout.header_len)?;
-                    return (is_used && is_inside && contents < end).then_some(contents..end);
+                    return self.contents(start, layout, pages).filter(|it| avma < it.end);
                 }
                 back => segment = segment.checked_sub(u64::from(back))?,
             }

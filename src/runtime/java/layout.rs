@@ -5,6 +5,9 @@
 
 use super::tables::{Field, Missing, Tables};
 
+/// Maximum size of the structure of a heap of code. Machines have 300 bytes.
+const HEAP_LEN_MAX: u64 = 4096;
+
 /// The structures of a machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MachineLayout {
@@ -24,6 +27,8 @@ pub(super) struct HeapLayout {
     pub(super) heaps: u64,
     /// Length and elements of the array of heaps. `None` for a machine with one heap.
     pub(super) array: Option<(Field, Field)>,
+    /// The size of the structure of a heap, if it is a possible one.
+    pub(super) heap_len: Option<usize>,
     /// The start of the committed part, its end, and the end of the reserved part.
     pub(super) low: Field,
     pub(super) high: Field,
@@ -231,6 +236,11 @@ impl HeapLayout {
         Ok(Self {
             heaps: tables.address(&["CodeCache::_heap", "CodeCache::_heaps"])?,
             array,
+            heap_len: tables
+                .size("CodeHeap")
+                .ok()
+                .filter(|len| *len <= HEAP_LEN_MAX)
+                .map(|len| len as usize),
             low: within(memory, low),
             high: within(memory, tables.field(&["VirtualSpace::_high"])?),
             reserved_end: within(memory, tables.field(&["VirtualSpace::_high_boundary"])?),

@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use super::blob::CodeBlob;
+use super::code_layout::CodeLayout;
 use super::compiled::CompiledCode;
 use super::exports::JavaExports;
 use super::heaps::code_heaps;
 use super::layout::MachineLayout;
-use super::method::MethodReader;
+use super::method::{InterpretedMethod, MethodReader};
 use super::numbers::NumberFormat;
 use super::objects::{JavaObjectReader, ObjectOptions, ObjectShape};
 use super::pages::TargetPages;
 use super::tables::{Missing, Tables};
 use super::thread_fields::KnownThreadFields;
 use super::threads::{JavaThread, ThreadReader};
+use super::witness::{Witness, which_hold};
 use crate::runtime::memory::TargetMemory;
 use crate::runtime::{Gone, Unsupported};
 
@@ -30,10 +32,14 @@ pub struct JavaMachine {
     pub label: String,
     /// The addresses (AVMAs) that its code may have: one range for each heap.
     pub code: Vec<Range<u64>>,
-    layout: MachineLayout,
+    pub(super) layout: MachineLayout,
+    pub(super) entries: CodeLayout,
     format: NumberFormat,
     objects: ObjectShape,
     thread_fields: KnownThreadFields,
+    /// Where the pointer to the counters is, and whether methods may be replaced.
+    pub(super) counters: Option<u64>,
+    pub(super) redefines: Option<u64>,
 }
 
 /// The version of a machine.
@@ -63,6 +69,7 @@ impl JavaExports {
         let missing =
             |Missing(what): Missing| self.refused(&version, &format!("does not describe {what}"));
         let layout = MachineLayout::of(&tables, version.major).map_err(missing)?;
+        let entries = CodeLayout::of(&tables, version.major).map_err(missing)?;
         let Some(options) = options(&tables, &pages) else {
             return Err(self.refused(&version, "does not describe its options"));
         };
@@ -71,9 +78,12 @@ impl JavaExports {
         Ok(Some(JavaMachine {
             code: heaps.into_iter().map(|heap| heap.reserved).collect(),
             layout,
+            entries,
             format: if version.major > 17 { NumberFormat::NotZero } else { NumberFormat::Any },
             objects,
             thread_fields: KnownThreadFields::new(),
+            counters: tables.address(&["PerfMemory::_start"]).ok(),
+            redefines: tables.address(&["JvmtiExport::_can_hotswap_or_post_breakpoint"]).ok(),
             label: version.label,
         }))
     }
@@ -183,6 +193,38 @@ impl JavaReader<'_> {
         // The machine may have freed the code meanwhile, and with it what was read.
         let after = self.machine.now(self.memory).blob_at(blob.code.start);
         if after.as_ref() == Some(blob) { Ok(found) } else { Err(Gone::Changing) }
+    }
+
+    /// Returns the address (AVMA) to which methods return that native code has called.
+    pub fn call_return(&self) -> Option<u64> {
+        self.pages.word(self.machine.entries.call_return)
+    }
+
+    /// Reads a method that the interpreter runs, given by the address of its structure.
+    pub fn interpreted(&self, method: u64) -> Result<InterpretedMethod, Gone> {
+        let witness = self.methods().witness(method).ok_or(Gone::Unreadable)?;
+        let found = self.methods().method(method)?;
+        // The machine may have unloaded the class meanwhile, and with it what was read.
+        match which_hold(&[&witness], self.memory)[..] {
+            [true] => Ok(InterpretedMethod { method: found, witness }),
+            _ => Err(Gone::Changing),
+        }
+    }
+
+    /// Reads what says that a block has this blob. `None` if that is not readable.
+    pub fn blob_witness(&self, blob: &CodeBlob) -> Option<Witness> {
+        let MachineLayout { heaps, blob: layout, compiled, .. } = &self.machine.layout;
+        let (pages, mut witness) = (&self.pages, Witness::default());
+        let block = blob.start.checked_sub(heaps.header_len)?;
+        witness.add(pages, block, heaps.block_len)?;
+        witness.add(pages, block, heaps.is_used)?;
+        witness.add(pages, blob.start, layout.name)?;
+        if blob.compiled.is_some() {
+            // No other compilation has the number. Code of an unloaded class has no method.
+            witness.add(pages, blob.start, compiled.compile_id)?;
+            witness.add(pages, blob.start, compiled.method)?;
+        }
+        Some(witness)
     }
 
     /// Reads the threads. `None` if there is no list of them yet.

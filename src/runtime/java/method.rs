@@ -1,10 +1,15 @@
 //! Java methods: names, signatures, source files and lines.
 
+use std::ops::Range;
+
+use traceprof_abi::runtime::word::FrameInPlace;
+
 use super::class_name::{class_name, is_method_name, is_signature};
 use super::layout::{MachineLayout, MethodLayout, SourceSlot};
 use super::lines::JavaLines;
 use super::numbers::{NumberFormat, NumberReader};
 use super::pages::TargetPages;
+use super::witness::Witness;
 use crate::runtime::Gone;
 use crate::text::printable;
 
@@ -29,13 +34,33 @@ pub struct JavaMethod {
     pub signature: String,
     /// The source file, with the directories of the package.
     pub file: Option<String>,
+    /// The addresses (AVMAs) of its bytecodes.
+    code: Range<u64>,
     lines: JavaLines,
+}
+
+/// A method, and what says that it is still the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterpretedMethod {
+    /// The method.
+    pub method: JavaMethod,
+    /// What it was read from.
+    pub witness: Witness,
 }
 
 impl JavaMethod {
     /// Returns the class and the name.
     pub fn full_name(&self) -> String {
         printable(&format!("{}.{}", self.class, self.name))
+    }
+
+    /// Returns the bytecode of a frame. `None` if the frame does not tell it.
+    pub fn bci_of(&self, frame: &FrameInPlace) -> Option<u32> {
+        if frame.saved == 0 {
+            return Some(0);
+        }
+        let found = frame.positions().into_iter().find(|it| self.code.contains(it))?;
+        u32::try_from(found - self.code.start).ok()
     }
 
     /// Returns the line of a bytecode, 0 if it is unknown.
@@ -62,13 +87,16 @@ pub(super) struct MethodReader<'a> {
 impl MethodReader<'_> {
     /// Reads a method, given by the address of its structure.
     pub(super) fn method(&self, method: u64) -> Result<JavaMethod, Gone> {
-        let MethodLayout { constant, pool, code_len, name, signature, .. } = self.layout.method;
+        let layout = &self.layout.method;
+        let MethodLayout { constant, pool, code_len, name, signature, .. } = *layout;
         let pages = self.pages;
         let constant = constant.pointer(pages, method).ok_or(Gone::Unreadable)?;
         let pool = pool.pointer(pages, constant).ok_or(Gone::OtherType)?;
         let code_len = code_len.count(pages, constant).ok_or(Gone::Unreadable)?;
         let slot = |index: Option<u64>| self.symbol_in(pool, index?);
-        let class = self.layout.method.pool_class.pointer(pages, pool).ok_or(Gone::OtherType)?;
+        let code = constant.checked_add(layout.header_len).ok_or(Gone::OtherType)?;
+        let code = code..code.checked_add(code_len).ok_or(Gone::OtherType)?;
+        let class = layout.pool_class.pointer(pages, pool).ok_or(Gone::OtherType)?;
         let internal = self.internal_name(class).ok_or(Gone::Name)?;
         let name = slot(name.read(pages, constant)).filter(|it| is_method_name(it));
         let signature = slot(signature.read(pages, constant)).filter(|it| is_signature(it));
@@ -77,8 +105,45 @@ impl MethodReader<'_> {
             name: name.ok_or(Gone::Name)?,
             signature: signature.ok_or(Gone::Name)?,
             file: self.file(class, pool, &internal),
+            code,
             lines: self.lines(constant, code_len).ok_or(Gone::LineTable)?,
         })
+    }
+
+    /// Reads what a method with a name was read from. `None` if that is not readable.
+    pub(super) fn witness(&self, method: u64) -> Option<Witness> {
+        let (layout, pages) = (&self.layout.method, self.pages);
+        let constant = layout.constant.pointer(pages, method)?;
+        let pool = layout.pool.pointer(pages, constant)?;
+        let class = layout.pool_class.pointer(pages, pool)?;
+        let mut witness = Witness::default();
+        witness.add(pages, method, layout.constant)?;
+        for field in [layout.pool, layout.code_len, layout.name, layout.signature] {
+            witness.add(pages, constant, field)?;
+        }
+        witness.add(pages, pool, layout.pool_class)?;
+        witness.add(pages, class, self.layout.class.name)?;
+        self.add_symbol(self.layout.class.name.pointer(pages, class)?, &mut witness)?;
+        for index in [layout.name, layout.signature] {
+            let at = self.slot_at(pool, index.read(pages, constant)?)?;
+            witness.add_bytes(pages, at, 8)?;
+            self.add_symbol(pages.word(at)? & !1, &mut witness)?;
+        }
+        Some(witness)
+    }
+
+    fn add_symbol(&self, symbol: u64, witness: &mut Witness) -> Option<()> {
+        let (layout, pages) = (&self.layout.method, self.pages);
+        // The number of its uses changes, and is beside the length.
+        witness.add(pages, symbol, layout.symbol_len)?;
+        let len = layout.symbol_len.read(pages, symbol)?.min(SYMBOL_MAX);
+        witness.add_bytes(pages, symbol.checked_add(layout.symbol_text)?, len as usize)
+    }
+
+    /// Returns the address of a slot of a pool of constants.
+    fn slot_at(&self, pool: u64, index: u64) -> Option<u64> {
+        let header = self.layout.method.pool_header_len;
+        pool.checked_add(header)?.checked_add(index.checked_mul(8)?)
     }
 
     /// Returns the name of a class as the machine has it.
@@ -94,9 +159,8 @@ impl MethodReader<'_> {
         if index == 0 || index >= len {
             return None;
         }
-        let at = pool.checked_add(layout.pool_header_len)?.checked_add(index.checked_mul(8)?)?;
         // The lowest bit has a meaning of its own in some slots.
-        self.symbol(self.pages.word(at)? & !1)
+        self.symbol(self.pages.word(self.slot_at(pool, index)?)? & !1)
     }
 
     fn symbol(&self, symbol: u64) -> Option<String> {

@@ -3,16 +3,23 @@
 //! `exports` reads the file that contains the machine: libjvm. A machine describes itself to its
 //! debugger in tables; `tables` reads them, and `layout` takes all offsets from there.
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
-//! address, `compiled` the methods in it, and `method` their names and lines. `threads` has
+//! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
+//! names were read from, and `unloads` counts what may change it. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile.
+//! compile. `code_scan` finds new code, and `follow` makes its unwind rules.
 
 mod blob;
 mod class_name;
+mod code_changes;
+mod code_layout;
+mod code_scan;
 mod compiled;
 mod compiling;
 mod exports;
+mod follow;
+mod heap_watch;
 mod heaps;
+mod known_blocks;
 mod layout;
 mod lines;
 mod machine;
@@ -20,19 +27,27 @@ mod method;
 mod numbers;
 mod objects;
 mod pages;
+mod segment_map;
 mod tables;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+mod thaw;
 mod thread_fields;
 mod thread_finder;
 mod threads;
+mod unloads;
 mod waits;
+mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
+pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode, thread_time};
+pub use code_scan::CodeScan;
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::JavaExports;
 pub use machine::{JavaMachine, JavaReader};
-pub use method::JavaMethod;
+pub use method::{InterpretedMethod, JavaMethod};
 pub use thread_finder::JavaWaits;
 pub use threads::JavaThread;
+pub use unloads::{UnloadCount, may_redefine};
 pub use waits::{JavaActivity, JavaState, RunningCode};
+pub use witness::{Witness, which_hold};

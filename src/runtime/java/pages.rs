@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::runtime::memory::TargetMemory;
 
@@ -20,6 +21,9 @@ const TEXT_PART: usize = 64;
 /// The memory of the target, each page of which is read once.
 pub(super) struct TargetPages<'m> {
     memory: &'m dyn TargetMemory,
+    /// What was read in pieces before, in the order of their addresses: the address and the bytes.
+    pieces: Vec<(u64, Range<usize>)>,
+    piece_bytes: Vec<u8>,
     /// The readable bytes of each page that was asked for.
     pages: RefCell<HashMap<u64, Vec<u8>>>,
 }
@@ -27,11 +31,38 @@ pub(super) struct TargetPages<'m> {
 impl<'m> TargetPages<'m> {
     /// Starts an operation that knows nothing of the memory yet.
     pub(super) fn of(memory: &'m dyn TargetMemory) -> Self {
-        Self { memory, pages: RefCell::default() }
+        Self { memory, pieces: Vec::new(), piece_bytes: Vec::new(), pages: RefCell::default() }
+    }
+
+    /// Reads pieces, given by their addresses and lengths, in the order of the addresses. What is
+    /// unreadable of them is left out.
+    pub(super) fn of_pieces(memory: &'m dyn TargetMemory, wanted: &[(u64, usize)]) -> Self {
+        let mut bytes = vec![0; wanted.iter().map(|(_, len)| len).sum()];
+        let is_whole = memory.read_pieces(wanted, &mut bytes);
+        let (mut pieces, mut at) = (Vec::with_capacity(wanted.len()), 0);
+        for (avma, len) in wanted {
+            // One unreadable piece hides all of them.
+            let got = if is_whole { *len } else { memory.read(*avma, &mut bytes[at..at + len]) };
+            pieces.push((*avma, at..at + got));
+            at += len;
+        }
+        Self { pieces, piece_bytes: bytes, ..Self::of(memory) }
+    }
+
+    /// Returns bytes that were read in a piece.
+    fn in_piece(&self, avma: u64, len: usize) -> Option<&[u8]> {
+        let after = self.pieces.partition_point(|(start, _)| *start <= avma);
+        let (start, bytes) = self.pieces.get(after.checked_sub(1)?)?;
+        let at = usize::try_from(avma - start).ok()?;
+        self.piece_bytes.get(bytes.clone())?.get(at..at.checked_add(len)?)
     }
 
     /// Fills the buffer from this address on.
     fn fill(&self, avma: u64, into: &mut [u8]) -> Option<()> {
+        if let Some(bytes) = self.in_piece(avma, into.len()) {
+            into.copy_from_slice(bytes);
+            return Some(());
+        }
         let mut pages = self.pages.borrow_mut();
         let mut done = 0;
         while done < into.len() {

@@ -158,6 +158,12 @@ impl Tables {
         found.copied().filter(|it| *it != 0).ok_or_else(|| Missing(joined(names)))
     }
 
+    /// Returns the names and addresses of the static fields whose names begin so.
+    pub(super) fn addresses(&self, prefix: &str) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.statics.iter().map(|(name, address)| (name.as_str(), *address));
+        all.filter(move |(name, address)| name.starts_with(prefix) && *address != 0)
+    }
+
     /// Returns the size of a type.
     pub(super) fn size(&self, name: &str) -> Result<u64, Missing> {
         let size = self.sizes.get(name).copied().filter(|size| *size > 0);

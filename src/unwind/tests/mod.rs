@@ -7,6 +7,7 @@
 mod aarch64;
 mod against_gimli;
 mod child;
+mod code_heap;
 mod debug_file;
 mod gap;
 mod generated;

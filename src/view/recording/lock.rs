@@ -13,7 +13,7 @@ pub(in crate::view) fn holds_lock(sample: &Sample) -> bool {
 
 /// Returns the name of the lock. Only one language has one.
 pub(in crate::view) fn lock_name() -> &'static str {
-    ManagedLanguage::Python.lock_name()
+    ManagedLanguage::Python.lock_name().unwrap_or_default()
 }
 
 impl RecordingInfo {
@@ -24,7 +24,10 @@ impl RecordingInfo {
             let key = format!("{LOCK_HOLDERS}{}", language.name().to_lowercase());
             self.metadata.contains_key(&key) || self.flags_left & HOLDS_LOCK != 0
         };
-        ManagedLanguage::ALL.into_iter().find(|it| is_told(*it)).map(ManagedLanguage::lock_name)
+        ManagedLanguage::ALL
+            .into_iter()
+            .find(|it| is_told(*it))
+            .and_then(ManagedLanguage::lock_name)
     }
 
     /// Returns whether samples in the kernel tell who held the lock, too. Those of perf events do

@@ -8,10 +8,11 @@
 //!   interrupted. Only rbx is followed further, through modules that say where it is saved.
 
 mod gap;
+mod hotspot;
 mod switch;
 
 use super::EndReason;
-use super::rule::{Rule, fp_op, op};
+use super::rule::{Rule, fp_op, method, op};
 use super::tables::RBX_LOST;
 use super::walk::{Climb, Lookup, Machine, Memory, word};
 use gap::cross_gap;
@@ -166,7 +167,7 @@ fn red_zone(sp: u64) -> u64 {
 #[inline]
 fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
     let lookup_pc = frame.pc().wrapping_sub(u64::from(!frame.exact));
-    let (rule, rbx) = lookup.rule(lookup_pc)?;
+    let (rule, rbx) = lookup.rule(lookup_pc, memory)?;
     let (lo, hi) = memory.bounds();
     let Registers { sp, fp, .. } = frame.registers;
     if frame.stack_unknown || sp < lo || sp > hi {
@@ -194,7 +195,10 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op::FP_CALLER => return leave_to_caller(frame, rule, lookup, memory),
         op::SIGNAL => return return_from_signal(frame, memory),
         op::FROM_REGISTERS | op::FROM_CONTEXT if frame.exact => {
-            return resume(frame, rule, memory);
+            return resume(frame, rule, lookup, memory);
+        }
+        op::INTERPRETED | op::DEOPTIMIZED | op::RETURN_BARRIER => {
+            return hotspot::leave(frame, rule, lookup, memory);
         }
         op::STOP => return Err(EndReason::Root),
         op::STOP_CALLED if !frame.exact => return Err(EndReason::Root),
@@ -210,6 +214,10 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op if op.wrapping_sub(op::RA_REG_LEAF) < op::REGISTERS && frame.exact => {
             let pc = frame.register(op.wrapping_sub(op::RA_REG_LEAF))?;
             return leave_through_register(frame, rule, add(sp), pc, memory);
+        }
+        op if op.wrapping_sub(op::SENDER_LEAF) < op::REGISTERS && frame.exact => {
+            let sender = frame.register(op.wrapping_sub(op::SENDER_LEAF))?;
+            return hotspot::leave_to_sender(frame, rule, sender, lookup, memory);
         }
         _ => return Err(EndReason::BadRule),
     };
@@ -343,9 +351,17 @@ fn leave_through_register(
 
 /// Moves to the code to which the frame is about to jump, on whichever stack that runs.
 #[cold]
-fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(), EndReason> {
+fn resume(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &mut Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
     let [base, locations @ ..] = rule.cfa_off.to_le_bytes();
     let [sp, fp, pc] = if rule.op == op::FROM_REGISTERS {
+        if base != method::NONE {
+            hotspot::identify(frame, base, lookup, memory);
+        }
         let [sp, fp, pc] = locations;
         [frame.register(sp)?, frame.register(fp)?, frame.register(pc)?]
     } else {

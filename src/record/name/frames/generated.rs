@@ -2,9 +2,14 @@
 
 use std::ops::Range;
 
+use traceprof_abi::runtime::word::FrameInPlace;
+
 use super::{FrameNames, NamedStack};
+use crate::record::batch::java::resolved_method;
 use crate::record::name::addresses::write_locations;
+use crate::record::name::managed::locations::ManagedLocation;
 use crate::record::name::outermost;
+use crate::runtime::{Gone, ManagedLanguage};
 use crate::symbol::FoundCode;
 use crate::trace::{FrameKind, LocationId, Module, TraceError, TraceSeries};
 
@@ -21,15 +26,25 @@ pub(super) struct GeneratedLocations {
     locations: Box<[LocationId]>,
     /// Whether the code is the outermost of its runtime's stacks.
     is_outermost: bool,
+    /// Whether each has a name, if they count as frames of Java.
+    java: Option<Result<(), Gone>>,
+}
+
+/// The location of a frame of an interpreter, and the times at which it is valid.
+pub(super) struct InterpretedLocation {
+    version: u64,
+    times_ns: Range<u64>,
+    location: ManagedLocation,
 }
 
 impl FrameNames {
     /// Adds the locations of an address outside all modules, with the runtime's names if there are
-    /// any.
+    /// any. `is_java` says whether it is in the heaps of code of a Java machine.
     pub(super) fn push_generated(
         &mut self,
         writer: &mut TraceSeries,
         (avma, time_ns): (u64, u64),
+        is_java: bool,
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
         let version = self.version();
@@ -37,15 +52,19 @@ impl FrameNames {
             generated.version == version && generated.times_ns.contains(&time_ns)
         };
         if self.generated.get(&avma).filter(holds).is_none() {
-            let generated = self.generated_locations(writer, avma, time_ns)?;
+            let generated = self.generated_locations(writer, (avma, time_ns), is_java)?;
             self.generated.insert(avma, GeneratedLocations { version, ..generated });
         }
         if let Some(generated) = self.generated.get(&avma) {
             named.is_from_runtime_root |= named.locations.is_empty() && generated.is_outermost;
             named.locations.extend(&generated.locations);
-            let (start, end) = (named.times_ns.start, named.times_ns.end);
-            named.times_ns = start.max(generated.times_ns.start)..end.min(generated.times_ns.end);
-            named.has_own_code = true;
+            named.limit(&generated.times_ns);
+            if let Some(java) = generated.java {
+                let (language, gone) = (ManagedLanguage::Java, java.err());
+                for id in &generated.locations {
+                    named.count(ManagedLocation { language, id: Some(*id), gone });
+                }
+            }
         }
         Ok(())
     }
@@ -53,8 +72,8 @@ impl FrameNames {
     fn generated_locations(
         &mut self,
         writer: &mut TraceSeries,
-        avma: u64,
-        time_ns: u64,
+        (avma, time_ns): (u64, u64),
+        is_java: bool,
     ) -> Result<GeneratedLocations, TraceError> {
         let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
         let module = match &resolved {
@@ -74,7 +93,23 @@ impl FrameNames {
         let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
         let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
         let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
-        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost })
+        // Code that was freed before it was read is most likely a method.
+        let java = (is_java && resolved.is_none()).then_some(Err(Gone::Freed));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
+    }
+
+    /// Returns the location of an address in the heaps of a Java machine that had other code before
+    /// or after.
+    fn unproven_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        avma: u64,
+        times_ns: Range<u64>,
+    ) -> Result<GeneratedLocations, TraceError> {
+        let module = self.module(writer, None)?;
+        let locations = write_locations(writer, module, None, avma, None)?.into();
+        let (is_outermost, java) = (false, Some(Err(Gone::Unproven)));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
     }
 
     /// Returns the locations of an address in the code of a Java machine.
@@ -85,7 +120,11 @@ impl FrameNames {
         time_ns: u64,
     ) -> Result<Option<GeneratedLocations>, TraceError> {
         let Some((code, times_ns)) = self.java.find(avma, time_ns) else { return Ok(None) };
-        let (resolved, kind) = (code.resolved(avma), code.kind());
+        let Some(code) = code else {
+            return self.unproven_location(writer, avma, times_ns).map(Some);
+        };
+        let (resolved, kind) = (code.resolved(avma), code.kind_at(avma));
+        let java = code.is_method().then_some(Ok(()));
         let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
         self.write_source(writer, id, JAVA_SOURCE)?;
         let mut locations = write_locations(writer, id, None, avma, Some(&resolved))?;
@@ -97,6 +136,54 @@ impl FrameNames {
             }
         }
         let (locations, is_outermost) = (locations.into(), false);
-        Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost }))
+        Ok(Some(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java }))
+    }
+
+    /// Adds the location of a frame of a Java machine's interpreter at a time.
+    pub(super) fn push_interpreted(
+        &mut self,
+        writer: &mut TraceSeries,
+        (frame, time_ns): (&FrameInPlace, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let version = self.version();
+        let holds = |known: &&InterpretedLocation| {
+            known.version == version && known.times_ns.contains(&time_ns)
+        };
+        if self.interpreted.get(frame).filter(holds).is_none() {
+            let (location, times_ns) = self.interpreted_location(writer, frame, time_ns)?;
+            let known = InterpretedLocation { version, times_ns, location };
+            self.interpreted.insert(*frame, known);
+        }
+        if let Some(known) = self.interpreted.get(frame) {
+            named.limit(&known.times_ns);
+            named.locations.extend(known.location.id);
+            named.count(known.location);
+        }
+        Ok(())
+    }
+
+    fn interpreted_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        frame: &FrameInPlace,
+        time_ns: u64,
+    ) -> Result<(ManagedLocation, Range<u64>), TraceError> {
+        let (method, times_ns) = self.java.method(frame.object, time_ns);
+        let method = method.unwrap_or(Err(Gone::Unproven));
+        let gone = method.as_ref().err().copied();
+        let resolved = resolved_method(method.as_deref().ok(), frame);
+        let module = Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() };
+        let id = writer.module(&module)?;
+        self.write_source(writer, id, JAVA_SOURCE)?;
+        // All positions of one line are one location.
+        let locations = write_locations(writer, id, None, 0, Some(&resolved))?;
+        let id = match locations.first() {
+            Some(location) => {
+                Some(writer.location_as(*location, FrameKind::JavaInterpreted, None)?)
+            }
+            None => None,
+        };
+        Ok((ManagedLocation { language: ManagedLanguage::Java, id, gone }, times_ns))
     }
 }

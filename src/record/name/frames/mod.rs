@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::runtime::word::split;
+use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames, pcs, split};
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
-use self::generated::GeneratedLocations;
+use self::generated::{GeneratedLocations, InterpretedLocation};
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
 use crate::record::batch::traces::Collection;
@@ -24,7 +24,7 @@ use crate::record::name::java::names::JavaNames;
 use crate::record::name::jit::JitNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
-use crate::record::name::managed::locations::ManagedLocations;
+use crate::record::name::managed::locations::{ManagedLocation, ManagedLocations};
 use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
@@ -66,6 +66,31 @@ pub(crate) struct NamedStack {
     pub(crate) is_from_runtime_root: bool,
     /// The managed frames, if there are any.
     pub(crate) managed: Option<Box<ManagedCount>>,
+    /// The innermost of them.
+    innermost: Option<ManagedLocation>,
+}
+
+impl NamedStack {
+    /// Adds a managed frame.
+    fn count(&mut self, location: ManagedLocation) {
+        self.managed.get_or_insert_default().count(location);
+        self.innermost = location.id.map(|_| location).or(self.innermost);
+    }
+
+    /// Notes that a location in code of the target is valid at these times only.
+    fn limit(&mut self, times_ns: &Range<u64>) {
+        let (start, end) = (self.times_ns.start, self.times_ns.end);
+        self.times_ns = start.max(times_ns.start)..end.min(times_ns.end);
+        self.has_own_code = true;
+    }
+
+    /// Counts the sample itself, once all frames are there.
+    fn counted(mut self) -> Self {
+        if let (Some(count), Some(innermost)) = (&mut self.managed, self.innermost) {
+            count.count_sample(innermost);
+        }
+        self
+    }
 }
 
 /// Locations by address, over one recording.
@@ -80,6 +105,8 @@ pub(crate) struct FrameNames {
     locations_by_address: HashMap<ModuleAddress, Option<Box<[LocationId]>>>,
     /// The locations of addresses outside all modules, which the target itself names.
     generated: HashMap<u64, GeneratedLocations>,
+    /// The locations of methods that a Java machine interprets, by their positions.
+    interpreted: HashMap<FrameInPlace, InterpretedLocation>,
     /// Addresses without a name that the runtime was asked for.
     requested: HashSet<u64>,
     /// Open requests to the runtime, oldest first.
@@ -128,6 +155,7 @@ impl FrameNames {
             modules: HashMap::new(),
             locations_by_address: HashMap::new(),
             generated: HashMap::new(),
+            interpreted: HashMap::new(),
             requested: HashSet::new(),
             awaited: VecDeque::new(),
             open: BTreeSet::new(),
@@ -147,7 +175,7 @@ impl FrameNames {
         let new = traces.entries().iter().filter(|entry| !entry.preserved);
         let words = new.flat_map(|entry| {
             let epoch = trace_epoch(entry.flags);
-            split(traces.frames_of(entry)).0.iter().map(move |word| (*word, epoch))
+            pcs(traces.frames_of(entry)).map(move |(_, word)| (word, epoch))
         });
         // No file has names for addresses outside all modules.
         let is_wanted = |address: &ModuleAddress| {
@@ -176,8 +204,8 @@ impl FrameNames {
         }
         let mut addresses = 0;
         for entry in traces.entries().iter().filter(|entry| !entry.preserved) {
-            for word in split(traces.frames_of(entry)).0 {
-                let (module, (_, avma)) = locate(map, *word, trace_epoch(entry.flags));
+            for (_, word) in pcs(traces.frames_of(entry)) {
+                let (module, (_, avma)) = locate(map, word, trace_epoch(entry.flags));
                 let is_wanted = module.is_none()
                     && self.jit.find(avma, u64::MAX - 1).resolved.is_none()
                     && self.requested.insert(avma);
@@ -267,27 +295,29 @@ impl FrameNames {
         &mut self,
         writer: &mut TraceSeries,
         addresses: &AddressMap,
-        (frames, flags): (&[u64], u32),
+        (words, flags): (&[u64], u32),
         time_ns: u64,
     ) -> Result<NamedStack, TraceError> {
-        let (natives, managed) = split(frames);
-        let locations = Vec::with_capacity(frames.len());
+        let (natives, managed) = split(words);
+        let locations = Vec::with_capacity(words.len());
         let mut named = NamedStack {
             locations,
             times_ns: 0..u64::MAX,
             has_own_code: false,
             is_from_runtime_root: false,
             managed: None,
+            innermost: None,
         };
-        if !managed.is_empty() {
-            self.push_mixed(writer, addresses, (frames, flags, time_ns), &mut named)?;
-            return Ok(named);
+        let is_in_place = |frame| matches!(frame, FrameWord::InPlace { .. });
+        if !managed.is_empty() || frames(natives).any(is_in_place) {
+            self.push_mixed(writer, addresses, (words, flags, time_ns), &mut named)?;
+            return Ok(named.counted());
         }
         for frame in natives.iter().rev() {
             let at = (*frame, trace_epoch(flags), time_ns);
             self.push_native(writer, addresses, at, &mut named)?;
         }
-        Ok(named)
+        Ok(named.counted())
     }
 
     /// Adds the locations of a native frame in an epoch at a time.
@@ -300,7 +330,8 @@ impl FrameNames {
     ) -> Result<(), TraceError> {
         let (module, address) = locate(addresses, frame, epoch);
         let Some(module) = module else {
-            return self.push_generated(writer, (address.1, time_ns), named);
+            let is_java = addresses.java.as_ref().is_some_and(|java| java.may_have(address.1));
+            return self.push_generated(writer, (address.1, time_ns), is_java, named);
         };
         if let Some(Some(known)) = self.locations_by_address.get(&address) {
             named.locations.extend(known);
@@ -326,7 +357,6 @@ impl FrameNames {
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
         let is_complete = trace_end(flags) == EndReason::Root as u16;
-        let (mut count, mut innermost) = (ManagedCount::default(), None);
         for frame in mixed_frames(frames, is_complete, addresses) {
             match frame {
                 MixedFrame::Native(word, role) => {
@@ -335,21 +365,20 @@ impl FrameNames {
                     self.push_native(writer, addresses, at, named)?;
                     self.mark_carriers(writer, &mut named.locations[before..], role)?;
                 }
+                MixedFrame::InPlace(JAVA, frame) => {
+                    self.push_interpreted(writer, (&frame, time_ns), named)?;
+                }
+                MixedFrame::InPlace(..) => {}
                 MixedFrame::Managed(number, frame) => {
                     let Some(runtime) = addresses.runtimes.get(usize::from(number)) else {
                         continue;
                     };
                     let location = self.managed.of(writer, runtime, (number, &frame))?;
                     named.locations.extend(location.id);
-                    count.count(location);
-                    innermost = location.id.map(|_| location).or(innermost);
+                    named.count(location);
                 }
             }
         }
-        if let Some(innermost) = innermost {
-            count.count_sample(innermost);
-        }
-        named.managed = Some(Box::new(count));
         Ok(())
     }
 
@@ -402,6 +431,9 @@ impl FrameNames {
 
     /// Takes over the code of a Java machine that a batch is the first to use.
     pub(crate) fn learn_java(&mut self, new: &NewJava) {
+        if new.is_fresh {
+            self.interpreted.clear();
+        }
         self.java.learn(new);
     }
 
@@ -434,6 +466,7 @@ impl FrameNames {
         self.java.start_program();
         self.managed.start_program();
         self.generated.clear();
+        self.interpreted.clear();
         self.requested.clear();
     }
 

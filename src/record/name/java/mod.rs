@@ -2,3 +2,4 @@
 
 pub(crate) mod names;
 pub(crate) mod reader;
+mod watch;

@@ -1,16 +1,40 @@
-//! The code of a Java machine at the addresses of samples.
+//! The code and the methods of a Java machine at the addresses of samples.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::record::batch::java::{JavaCode, NewJava};
+use crate::record::batch::java::{JavaCode, NewJava, ReadMethod};
 
-/// The code at addresses, over one program.
+/// What is at an address over time, each with its start, in the order of the starts.
+#[derive(Debug)]
+struct Timeline<T>(Vec<(u64, T)>);
+
+impl<T> Timeline<T> {
+    /// Adds what is there from a time on.
+    fn push(&mut self, since_ns: u64, value: T) {
+        let kept = self.0.partition_point(|(before_ns, _)| *before_ns < since_ns);
+        self.0.truncate(kept);
+        self.0.push((since_ns, value));
+    }
+
+    /// Returns what is there at a time, and the times at which it is. `None` before all.
+    fn at(&self, time_ns: u64) -> (Option<&T>, Range<u64>) {
+        let after = self.0.partition_point(|(since_ns, _)| *since_ns <= time_ns);
+        let end_ns = self.0.get(after).map_or(u64::MAX, |(next_ns, _)| *next_ns);
+        match after.checked_sub(1).and_then(|at| self.0.get(at)) {
+            Some((since_ns, value)) => (Some(value), *since_ns..end_ns),
+            None => (None, 0..end_ns),
+        }
+    }
+}
+
+/// The code and the methods at addresses, over one program.
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
-    /// By address: the code, and since when it may have been there. In the order of its times.
-    found: HashMap<u64, Vec<(u64, Arc<JavaCode>)>>,
+    found: HashMap<u64, Timeline<Option<Arc<JavaCode>>>>,
+    /// The methods that are interpreted.
+    methods: HashMap<u64, Timeline<ReadMethod>>,
     version: u64,
 }
 
@@ -20,16 +44,21 @@ impl JavaNames {
         if new.is_fresh {
             self.start_program();
         }
-        self.version += u64::from(!new.found.is_empty());
+        self.version += u64::from(!new.found.is_empty() || !new.methods.is_empty());
+        for found in &new.methods {
+            let methods = self.methods.entry(found.object).or_insert(Timeline(Vec::new()));
+            methods.push(found.since_ns, found.read.clone());
+        }
         for found in &new.found {
-            let code = (found.since_ns, Arc::clone(&found.code));
-            self.found.entry(found.avma).or_default().push(code);
+            let codes = self.found.entry(found.avma).or_insert(Timeline(Vec::new()));
+            codes.push(found.since_ns, found.code.clone());
         }
     }
 
     /// Forgets everything: the process runs another program.
     pub(crate) fn start_program(&mut self) {
         self.found.clear();
+        self.methods.clear();
         self.version += 1;
     }
 
@@ -38,27 +67,34 @@ impl JavaNames {
         self.version
     }
 
-    /// Returns the code at an address at a time, and the times at which it was there.
-    pub(crate) fn find(&self, avma: u64, time_ns: u64) -> Option<(&Arc<JavaCode>, Range<u64>)> {
-        let known = self.found.get(&avma)?;
-        let after = known.partition_point(|(since_ns, _)| *since_ns <= time_ns);
-        // A sample from before the first reading is of the first code.
-        let index = after.saturating_sub(1);
-        let (since_ns, code) = known.get(index)?;
-        let start_ns = if index == 0 { 0 } else { *since_ns };
-        let end_ns = known.get(index + 1).map_or(u64::MAX, |(next_ns, _)| *next_ns);
-        Some((code, start_ns..end_ns))
+    /// Returns the method at an address at a time, and the times at which it is there. It is `None`
+    /// if no method was read for that time.
+    pub(crate) fn method(&self, object: u64, time_ns: u64) -> (Option<ReadMethod>, Range<u64>) {
+        let Some(known) = self.methods.get(&object) else { return (None, 0..u64::MAX) };
+        let (read, times_ns) = known.at(time_ns);
+        (read.cloned(), times_ns)
+    }
+
+    /// Returns the code at an address at a time, and the times at which it is there. `None` if no
+    /// code was ever read there. The code is `None` if it is not known what was there.
+    pub(crate) fn find(
+        &self,
+        avma: u64,
+        time_ns: u64,
+    ) -> Option<(Option<&Arc<JavaCode>>, Range<u64>)> {
+        let (code, times_ns) = self.found.get(&avma)?.at(time_ns);
+        Some((code.and_then(Option::as_ref), times_ns))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::batch::java::FoundJava;
+    use crate::record::batch::java::{FoundJava, MachineCode};
     use crate::runtime::java::{BlobKind, CodeBlob};
 
     fn code(name: &str) -> Arc<JavaCode> {
-        Arc::new(JavaCode::Machine(CodeBlob {
+        let blob = CodeBlob {
             start: 0,
             code: 0..10,
             kind: BlobKind::Stub,
@@ -66,24 +102,29 @@ mod tests {
             frame_words: 0,
             frame_complete: None,
             compiled: None,
-        }))
+        };
+        Arc::new(JavaCode::Machine(MachineCode { blob, call_return: None }))
     }
 
     #[test]
     fn an_address_has_the_code_of_its_time() {
         let mut names = JavaNames::default();
         assert!(names.find(5, 1).is_none());
-        let found = |since_ns, name| FoundJava { avma: 5, since_ns, code: code(name) };
-        let found = vec![found(0, "a"), found(100, "b"), found(200, "c")];
-        names.learn(&NewJava { found, is_fresh: false });
+        let found = |since_ns, name| FoundJava { avma: 5, since_ns, code: Some(code(name)) };
+        let unknown = FoundJava { avma: 5, since_ns: 150, code: None };
+        let found = vec![found(10, "a"), found(100, "b"), unknown, found(200, "c")];
+        names.learn(&NewJava { found, ..NewJava::default() });
         let at = |names: &JavaNames, time_ns| {
             let (code, times_ns) = names.find(5, time_ns)?;
-            Some((code.blob().name.clone(), times_ns))
+            Some((code.map(|code| code.blob().name.clone()), times_ns))
         };
-        assert_eq!(at(&names, 0), Some(("a".to_owned(), 0..100)));
-        assert_eq!(at(&names, 99), Some(("a".to_owned(), 0..100)));
-        assert_eq!(at(&names, 100), Some(("b".to_owned(), 100..200)));
-        assert_eq!(at(&names, 1 << 40), Some(("c".to_owned(), 200..u64::MAX)));
+        let named = |name: &str, times_ns| Some((Some(name.to_owned()), times_ns));
+        assert_eq!(at(&names, 9), Some((None, 0..10)));
+        assert_eq!(at(&names, 10), named("a", 10..100));
+        assert_eq!(at(&names, 99), named("a", 10..100));
+        assert_eq!(at(&names, 100), named("b", 100..150));
+        assert_eq!(at(&names, 150), Some((None, 150..200)));
+        assert_eq!(at(&names, 1 << 40), named("c", 200..u64::MAX));
         let version = names.version();
         names.learn(&NewJava::default());
         assert_eq!(names.version(), version);

@@ -40,6 +40,8 @@ const MACHINE: &str = "a Java virtual machine";
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the attach waits for the first map.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
+/// How long after its file was seen a JVM may still start.
+const STARTING: Duration = Duration::from_secs(2);
 /// How long names are still requested after the last samples have arrived.
 const LAST_NAMES: Duration = Duration::from_secs(2);
 /// How long the end of a recording waits for an open request: longer than the request itself waits
@@ -53,6 +55,8 @@ pub(crate) struct JvmNames {
     is_wanted: bool,
     /// Whether the current JVM was reported to the user.
     is_reported: bool,
+    /// When the file of a JVM was first seen.
+    first_seen: Option<Instant>,
     poller_thread: Option<PollerThread>,
     map_requests: Arc<MapRequests>,
 }
@@ -64,6 +68,7 @@ impl JvmNames {
             pid,
             is_wanted,
             is_reported: false,
+            first_seen: None,
             poller_thread: None,
             map_requests: Arc::default(),
         }
@@ -85,7 +90,7 @@ impl JvmNames {
             // If the mappings cannot be read, the attach reports that.
             return None;
         }
-        let notice = self.start(None);
+        let notice = self.start(false);
         let deadline = Instant::now() + FIRST_WAIT;
         let is_waiting = || {
             self.poller_thread
@@ -104,8 +109,13 @@ impl JvmNames {
             range.module.as_ref().is_some_and(|module| is_library(OsStr::new(&module.path)))
         };
         let is_new = !self.is_reported && addresses.ranges.iter().any(is_jvm);
-        let known = addresses.java.as_ref().map(|machine| machine.label.as_str());
-        is_new.then(|| self.start(known)).flatten()
+        // A machine that starts is found a moment after its file is there.
+        let is_known = addresses.java.is_some();
+        let is_starting = is_new && {
+            let seen = self.first_seen.get_or_insert_with(Instant::now);
+            !is_known && !self.is_wanted && seen.elapsed() < STARTING
+        };
+        (is_new && !is_starting).then(|| self.start(is_known)).flatten()
     }
 
     /// Returns whether requests go to a JVM.
@@ -128,24 +138,24 @@ impl JvmNames {
     /// Ends the requests, and returns a message about them if there is one.
     pub(crate) fn end(&mut self) -> Option<String> {
         self.is_reported = false;
+        self.first_seen = None;
         let mut poller_thread = self.poller_thread.take()?;
         poller_thread.end();
         Some(without_names(&poller_thread.failures.try_recv().ok()?))
     }
 
-    /// Starts the requests if they are wanted. `known` is the version of a machine from whose
-    /// memory the names of methods are read.
-    fn start(&mut self, known: Option<&str>) -> Option<String> {
+    /// Starts the requests if they are wanted. `is_known` says that stacks and names of methods
+    /// come from the machine's memory.
+    fn start(&mut self, is_known: bool) -> Option<String> {
         self.is_reported = true;
-        let keeps = frame_pointers(self.pid);
+        let keeps = is_known || frame_pointers(self.pid);
         if !self.is_wanted {
             let missing = [
-                known.is_none().then_some("names of compiled methods need --jvm-names"),
+                (!is_known).then_some("names of compiled methods need --jvm-names"),
                 (!keeps).then_some("complete stacks need -XX:+PreserveFramePointer"),
             ];
             let missing: Vec<&str> = missing.into_iter().flatten().collect();
-            return (!missing.is_empty())
-                .then(|| format!("{}: {}", known.unwrap_or(MACHINE), missing.join("; ")));
+            return (!missing.is_empty()).then(|| format!("{MACHINE}: {}", missing.join("; ")));
         }
         match PollerThread::start(self.pid, Arc::clone(&self.map_requests)) {
             Ok(poller_thread) => self.poller_thread = Some(poller_thread),

@@ -75,6 +75,7 @@ impl ManagedLocations {
 pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
     match language {
         ManagedLanguage::Python => FrameKind::Python,
+        ManagedLanguage::Java => FrameKind::JavaInterpreted,
     }
 }
 

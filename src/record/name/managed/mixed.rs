@@ -1,6 +1,8 @@
 //! A stack of native and managed frames.
 
-use traceprof_abi::runtime::word::{ManagedFrame, sections, split};
+use traceprof_abi::runtime::word::{
+    FrameInPlace, FrameWord, ManagedFrame, frames, sections, split,
+};
 use traceprof_abi::unwind::lookup_avma;
 
 use crate::record::name::managed::order::{PlacedFrame, interleave};
@@ -54,6 +56,8 @@ pub(crate) enum MixedFrame {
     Native(u64, CarrierRole),
     /// A frame of the runtime with this number.
     Managed(u8, ManagedFrame),
+    /// A frame in place of the runtime with this number.
+    InPlace(u8, FrameInPlace),
 }
 
 /// Returns all frames of a stack, root first. `words` are its frame words, and `is_complete` tells
@@ -62,25 +66,32 @@ pub(crate) fn mixed_frames(
     words: &[u64],
     is_complete: bool,
     addresses: &AddressMap,
-) -> impl Iterator<Item = MixedFrame> {
-    let natives = split(words).0;
-    let loop_of = move |at: usize| addresses.loop_at(lookup_avma(natives[at]));
+) -> Vec<MixedFrame> {
+    let natives: Vec<FrameWord> = frames(split(words).0).collect();
+    let pc_of = |at: usize| match natives[at] {
+        FrameWord::Pc(pc) => Some(lookup_avma(pc)),
+        FrameWord::InPlace { .. } => None,
+    };
+    let loop_of = |at: usize| addresses.loop_at(pc_of(at)?);
     let placed = interleave((natives.len(), is_complete), loop_of, sections(words));
     let is_managed = |it: &PlacedFrame| matches!(it, PlacedFrame::Managed(..));
     let outermost = placed.iter().position(is_managed);
-    placed.into_iter().enumerate().map(move |(index, frame)| match frame {
-        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
-        PlacedFrame::Native(at) => {
-            let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
-            let is_carrier =
-                loop_of(at).is_some() || addresses.is_trampoline(lookup_avma(natives[at]));
-            let role = match outermost {
-                None => CarrierRole::None,
-                Some(_) if is_carrier => CarrierRole::Carrier,
-                Some(_) if is_start => CarrierRole::Start,
-                Some(_) => CarrierRole::ByName,
-            };
-            MixedFrame::Native(natives[at], role)
+    let role = |at: usize, index: usize| {
+        let is_start = outermost.is_some_and(|outermost| index < outermost) && is_complete;
+        let is_trampoline = pc_of(at).is_some_and(|avma| addresses.is_trampoline(avma));
+        match outermost {
+            None => CarrierRole::None,
+            Some(_) if loop_of(at).is_some() || is_trampoline => CarrierRole::Carrier,
+            Some(_) if is_start => CarrierRole::Start,
+            Some(_) => CarrierRole::ByName,
         }
-    })
+    };
+    let mixed = placed.into_iter().enumerate().map(|(index, frame)| match frame {
+        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
+        PlacedFrame::Native(at) => match natives[at] {
+            FrameWord::Pc(pc) => MixedFrame::Native(pc, role(at, index)),
+            FrameWord::InPlace { runtime, frame } => MixedFrame::InPlace(runtime, frame),
+        },
+    });
+    mixed.collect()
 }

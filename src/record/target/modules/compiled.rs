@@ -5,12 +5,13 @@
 //! file that was fetched for names is present in the next recording.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use traceprof_abi::context::{RECORD_SYMBOL, TABLE_SYMBOL};
 
 use crate::elf::{Elf, ThreadLocals, TlsAccess};
-use crate::proc::Mapping;
-use crate::symbol::ElfFile;
+use crate::proc::{self, Mapping};
+use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, CallFrames, CompileError, ModuleTable};
 
 /// The facts about a file that the recorder keeps besides its table.
@@ -108,6 +109,12 @@ impl LoadSegments {
         let shift = self.0.iter().rev().find(holds).map_or(0, |(_, shift)| *shift);
         mapping.start.wrapping_sub(mapping.file_offset.wrapping_add(shift))
     }
+}
+
+/// Returns the directories that may contain a process's debug files.
+pub(super) fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
+    let owner = proc::status(pid).map_or(0, |status| status.euid);
+    Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
 #[cfg(test)]

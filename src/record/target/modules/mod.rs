@@ -9,6 +9,7 @@
 
 pub(crate) mod address_map;
 mod compiled;
+mod java_code;
 mod runtimes;
 mod writable;
 
@@ -31,7 +32,8 @@ use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
-use self::compiled::{CompiledModule, ContextExports, LoadSegments};
+use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
+use self::java_code::FollowedJavaCode;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
@@ -112,6 +114,8 @@ pub(crate) struct Modules<'a> {
     /// The agent's addresses in the target.
     own: Range<u64>,
     runtimes: RuntimeSearch,
+    /// The tables of the code of a Java machine.
+    java_code: FollowedJavaCode,
     /// Messages for the user about files that could not be opened or compiled.
     pub(crate) notices: Vec<String>,
     /// Whether a file could not stay open.
@@ -135,6 +139,7 @@ impl<'a> Modules<'a> {
             writable: Vec::new(),
             own,
             runtimes: RuntimeSearch::default(),
+            java_code: FollowedJavaCode::default(),
             notices: Vec::new(),
             has_not_kept: false,
         }
@@ -162,6 +167,7 @@ impl<'a> Modules<'a> {
         self.own = own;
         self.runtimes = RuntimeSearch::default();
         self.tables.set_runtimes(Vec::new());
+        self.java_code.clear(&mut self.tables);
         // No handler of the last program runs any more.
         self.tables.recycle();
     }
@@ -193,9 +199,24 @@ impl<'a> Modules<'a> {
         Arc::clone(&self.current)
     }
 
-    /// Reuses tables, since no handler from before the last completed rotation is running any more.
+    /// Reuses tables, since no handler from before the last completed rotation is running any more,
+    /// and nothing was replaced since.
     pub(crate) fn recycle(&mut self) {
+        self.tables.begin_grace();
         self.tables.recycle();
+    }
+
+    /// Publishes tables of the code that a Java machine has generated since the last call, if that
+    /// is due, or `is_urgent`. Returns whether a machine was found: the next refresh adds it.
+    pub(crate) fn follow_code(&mut self, is_urgent: bool) -> bool {
+        let target = (self.pid, &mut self.runtimes.java);
+        self.java_code.follow(is_urgent, target, &mut self.tables, &mut self.notices);
+        self.runtimes.search_again(self.pid, &self.current.ranges, &mut self.notices)
+    }
+
+    /// Makes the next reading of generated code one that finds other code at the same addresses.
+    pub(crate) fn distrust_code(&mut self) {
+        self.java_code.hasten_deep();
     }
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
@@ -217,9 +238,13 @@ impl<'a> Modules<'a> {
             ranges.get(index).is_some_and(|range| is_there(range, key))
         });
         let writable = writable(mappings, &self.own);
-        let has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
+        let mut has_new_runtime = self.runtimes.search(self.pid, &ranges, &mut self.notices);
         if has_new_runtime {
             self.tables.set_runtimes(self.runtimes.blocks());
+        }
+        if let Some(machine) = self.runtimes.takes_new_java() {
+            has_new_runtime = true;
+            self.java_code.add(machine, self.pid, &mut self.tables, &mut self.notices);
         }
         let unchanged = !has_new_runtime
             && ranges.len() == self.current.ranges.len()
@@ -438,12 +463,6 @@ impl<'a> Modules<'a> {
         }
         Ok((compiled, reference.ok()))
     }
-}
-
-/// Returns the directories that may contain a process's debug files.
-fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
-    let owner = proc::status(pid).map_or(0, |status| status.euid);
-    Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::{RUNTIMES_MAX, RuntimeBlock};
@@ -15,6 +16,11 @@ use crate::runtime::java::JavaMachine;
 const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so the functions of \
                            language runtimes are not shown";
 
+/// The pause between two searches for a machine that starts.
+const SEARCH_PAUSE: Duration = Duration::from_millis(10);
+/// Such a search may take one part in this many of the time.
+const SEARCH_SHARE: u32 = 10;
+
 /// The runtimes that were found in a program so far.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeSearch {
@@ -22,6 +28,10 @@ pub(super) struct RuntimeSearch {
     pub(super) found: Vec<Arc<Runtime>>,
     /// The Java machine, of which a process has one at most.
     pub(super) java: Option<Arc<JavaMachine>>,
+    /// Whether the machine was found since the last [`Self::takes_new_java`].
+    is_java_new: bool,
+    /// When a machine that was not found is searched again: one that starts.
+    next_search: Option<Instant>,
     /// The modules of these runtimes, and whether each is mapped.
     modules: Vec<(ModulePlace, bool)>,
     /// Modules with a runtime that is not supported.
@@ -110,7 +120,30 @@ impl RuntimeSearch {
                 notices.push(refusal.to_string());
             }
         }
-        self.java.is_some()
+        self.is_java_new = self.java.is_some();
+        self.is_java_new
+    }
+
+    /// Searches a Java machine that has not been found, if that is due, and returns whether it was
+    /// found. A program that starts runs methods a moment after its machine is there.
+    pub(super) fn search_again(
+        &mut self,
+        pid: i32,
+        ranges: &[AddressRange],
+        notices: &mut Vec<String>,
+    ) -> bool {
+        let began = Instant::now();
+        if self.java.is_some() || self.next_search.is_some_and(|due| began < due) {
+            return false;
+        }
+        let is_found = self.search_java(pid, ranges, notices);
+        self.next_search = Some(began + SEARCH_PAUSE.max(began.elapsed() * SEARCH_SHARE));
+        is_found
+    }
+
+    /// Returns the Java machine if it was found since the last call.
+    pub(super) fn takes_new_java(&mut self) -> Option<Arc<JavaMachine>> {
+        std::mem::take(&mut self.is_java_new).then(|| self.java.clone()).flatten()
     }
 
     /// Adds a runtime, or replaces one that was initialised anew. Returns whether it differs from

@@ -329,13 +329,14 @@ impl WriterProcess {
             return Ok(());
         }
         let mut stack = self.stacks.get_mut(&logged.trace_id);
-        if let Some(Stack { locations, jit: Some(own), .. }) = stack.as_deref_mut()
+        if let Some(Stack { locations, managed, jit: Some(own), .. }) = stack.as_deref_mut()
             && !own.holds(logged.time, self.names.version())
         {
             let frames = (&*own.frames, own.flags);
             own.version = self.names.version();
             let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
             (*locations, own.times_ns) = (named.locations, named.times_ns);
+            *managed = named.managed;
             own.is_from_runtime_root = named.is_from_runtime_root;
         }
         if let Some(managed) = stack.as_ref().and_then(|stack| stack.managed.as_deref()) {

@@ -27,7 +27,7 @@ fn versions_of_run() -> Vec<u8> {
 
 /// Returns the machines of this run that are here, with their versions. Says loudly which ones are
 /// not, and fails where nothing may be skipped.
-pub(super) fn machines() -> Vec<(u8, PathBuf)> {
+pub(crate) fn machines() -> Vec<(u8, PathBuf)> {
     let launchers = |version: u8| {
         let unpacked = tools().join("java").join(version.to_string());
         let system = format!("/usr/lib/jvm/java-{version}-openjdk-amd64/bin/java");
@@ -51,15 +51,16 @@ pub(super) fn machines() -> Vec<(u8, PathBuf)> {
     found
 }
 
-/// Returns the directory with the classes of `Machine.java`, which are compiled once.
+/// Returns the directory with the classes of the programs, which are compiled once.
 fn classes() -> &'static Path {
     static CLASSES: OnceLock<TempDir> = OnceLock::new();
     let compiled = CLASSES.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/Machine.java");
+        let source = |name| format!("{}/tests/targets/{name}.java", env!("CARGO_MANIFEST_DIR"));
         let mut javac = Command::new("javac");
         javac.args(["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn", "-d"]);
-        let output = javac.arg(folder.path()).arg(source).output().unwrap();
+        javac.arg(folder.path()).args(["Machine", "JavaMix", "Churn"].map(source));
+        let output = javac.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         folder
     });
@@ -67,7 +68,7 @@ fn classes() -> &'static Path {
 }
 
 /// A program that runs until it is dropped.
-pub(super) struct JavaProgram {
+pub(crate) struct JavaProgram {
     child: Child,
     folder: TempDir,
 }
@@ -76,10 +77,16 @@ impl JavaProgram {
     /// Starts `Machine.java` with these options of the machine, and waits until it holds still. It
     /// works for some time before.
     pub(super) fn start(launcher: &Path, options: &[&str], work_ms: u32) -> Self {
+        let options = [&["-Xmx64m"], options].concat();
+        Self::run(launcher, &options, &["Machine", &work_ms.to_string()])
+    }
+
+    /// Starts a program, given by its class and its arguments, with these options of the machine,
+    /// and waits until it is ready.
+    pub(crate) fn run(launcher: &Path, options: &[&str], program: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(launcher);
-        command.arg("-cp").arg(classes()).arg("-Xmx64m").args(options).current_dir(folder.path());
-        command.args(["Machine", &work_ms.to_string()]);
+        command.arg("-cp").arg(classes()).args(options).args(program).current_dir(folder.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -87,11 +94,11 @@ impl JavaProgram {
         Self { child, folder }
     }
 
-    pub(super) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    pub(super) fn memory(&self) -> ProcessMemory {
+    pub(crate) fn memory(&self) -> ProcessMemory {
         ProcessMemory::of(self.pid())
     }
 
@@ -101,7 +108,7 @@ impl JavaProgram {
     }
 
     /// Returns what the machine's own tool says about it.
-    pub(super) fn asked(&self, tool: &str, arguments: &[&str]) -> String {
+    pub(crate) fn asked(&self, tool: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(tool);
         let output = command.arg(self.pid().to_string()).args(arguments).output().unwrap();
         assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
@@ -109,7 +116,7 @@ impl JavaProgram {
     }
 
     /// Returns the machine, and its file with the load bias.
-    pub(super) fn machine(&self) -> (JavaMachine, JavaExports, u64) {
+    pub(crate) fn machine(&self) -> (JavaMachine, JavaExports, u64) {
         let (exports, bias) = in_process(self.pid()).unwrap();
         let machine = exports.locate(bias, &self.memory()).unwrap().unwrap();
         (machine, exports, bias)

@@ -1,7 +1,8 @@
 //! Machines that run, and what their own tools say about them.
 
 mod code;
-mod machines;
+mod heaps;
+pub(crate) mod machines;
 mod stacks;
 mod threads;
 mod wild;

@@ -1,0 +1,490 @@
+//! Scans of the heaps of code: what a machine has generated since the last one, with its unwind
+//! rules.
+//!
+//! # Invariants
+//! - Code is followed again until two scans have found the same bytes: the machine may have been
+//!   writing it.
+//! - A block that was not read yet is not one without code: a scan that ends early leaves it to the
+//!   next one.
+//! - What one machine can make a scan do is bounded by its budget, and by the maps of its heaps.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
+use traceprof_abi::unwind::rule::{fp_op, op};
+
+use super::blob::{BlobKind, CodeBlob};
+use super::code_changes::{BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode};
+use super::code_layout::offset_in;
+use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
+use super::heap_watch::WatchedHeap;
+use super::heaps::{CodeHeap, code_heaps};
+use super::known_blocks::{BlockSeal, KnownBlock, KnownBlocks};
+use super::machine::JavaMachine;
+use super::pages::TargetPages;
+use super::segment_map::SegmentMap;
+use super::thaw::add_thaw_rules;
+use crate::runtime::memory::TargetMemory;
+
+/// Longest code of a blob in bytes.
+const CODE_MAX: u64 = 2 << 20;
+/// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
+const BATCH_MAX: usize = 128;
+const BATCH_BYTES_MAX: u64 = 512 << 10;
+const PIECE_MAX: u64 = 64 << 10;
+/// Maximum number of blocks whose seals a scan compares: two milliseconds.
+const SEALS_MAX: usize = 4096;
+/// Maximum number of steps to where a change of a map begins.
+const STEPS_MAX: usize = 16;
+/// `mov rsp, [r15 + offset]`: how the functions begin to which thawed frames return. The offset is
+/// where a thread has the frame that entered its virtual thread.
+const BARRIER: [u8; 3] = [0x49, 0x8b, 0xa7];
+/// `mov [r15 + offset], rsp`: how that frame is made.
+const ENTER: [u8; 3] = [0x49, 0x89, 0xa7];
+/// Maximum number of different offsets in [`ENTER`].
+const ENTERED_MAX: usize = 64;
+/// Length of either instruction: an offset of four bytes follows.
+const MOVE_LEN: usize = 7;
+
+/// The code of a machine that was scanned.
+#[derive(Debug, Default)]
+pub struct CodeScan {
+    blocks: KnownBlocks,
+    /// The heaps of the last scan.
+    heaps: Vec<WatchedHeap>,
+    /// How the machine described its heaps when seals were compared. Blocks that are allocated or
+    /// freed change that.
+    states: Vec<u8>,
+    /// Native methods that store the stack pointer in the thread, by the offset there. One of them
+    /// enters virtual threads.
+    entered: BTreeMap<[u8; 4], EnteredThread>,
+}
+
+/// What a scan reads from.
+struct ScannedMachine<'a> {
+    machine: &'a JavaMachine,
+    memory: &'a dyn TargetMemory,
+    heaps: &'a [CodeHeap],
+}
+
+/// A native method that may enter virtual threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct EnteredThread {
+    /// An address in its body.
+    pc: u64,
+    /// The size of its frame.
+    words: i16,
+}
+
+impl EnteredThread {
+    fn of(blob: &CodeBlob) -> Option<Self> {
+        // Frames are found by the byte before the address to which they return.
+        let pc = blob.frame_complete?.checked_add(1)?;
+        Some(Self { pc, words: i16::try_from(blob.frame_words).ok()? })
+    }
+}
+
+/// Returns the places of these instructions in code, and their offsets.
+fn moves(bytes: &[u8], opcode: [u8; 3]) -> impl Iterator<Item = (usize, [u8; 4])> {
+    bytes.windows(MOVE_LEN).enumerate().filter_map(move |(at, bytes)| {
+        let (begin, offset) = bytes.split_first_chunk::<3>()?;
+        Some((at, *offset.first_chunk()?)).filter(|_| *begin == opcode)
+    })
+}
+
+/// Whether thawed frames of virtual threads return to functions of this blob.
+fn has_barriers(blob: &CodeBlob) -> bool {
+    blob.kind == BlobKind::Stub && blob.name.contains("ontinuation")
+}
+
+/// Returns the addresses of heaps.
+fn spans(heaps: &[CodeHeap]) -> Vec<HeapSpan> {
+    let span = |heap: &CodeHeap| HeapSpan {
+        low: heap.reserved.start,
+        high: heap.reserved.end,
+        shift: heap.shift,
+    };
+    heaps.iter().map(span).collect()
+}
+
+impl JavaMachine {
+    /// Returns the addresses of the heaps of code, in the order of [`Self::code`].
+    pub fn heap_spans(&self, memory: &dyn TargetMemory) -> Vec<HeapSpan> {
+        let heaps = code_heaps(&self.layout.heaps, &TargetPages::of(memory)).unwrap_or_default();
+        spans(&heaps)
+    }
+
+    /// Returns where the interpreter keeps what a handler reads of its frames.
+    pub fn interpreter_layout(&self, runtime: u8) -> InterpreterLayout {
+        InterpreterLayout { runtime, ..self.entries.interpreter }
+    }
+}
+
+impl CodeScan {
+    /// Reads what the heaps have now, and follows what is new.
+    pub fn scan(
+        &mut self,
+        machine: &JavaMachine,
+        memory: &dyn TargetMemory,
+        depth: ScanDepth,
+        budget: ScanBudget,
+    ) -> CodeChanges {
+        let left = BudgetLeft::of(budget);
+        let pages = TargetPages::of(memory);
+        let mut changes = CodeChanges::default();
+        let layout = &machine.layout.heaps;
+        let Some(heaps) = code_heaps(layout, &pages) else { return changes };
+        changes.spans = spans(&heaps);
+        let maps = heaps.iter().enumerate().map(|(number, heap)| {
+            let buffer = self.heaps.get_mut(number).map(WatchedHeap::take_spare);
+            SegmentMap::read(heap, memory, buffer.unwrap_or_default())
+        });
+        // A process that ends has no maps any more. What was known stays.
+        let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
+        let scanned = ScannedMachine { machine, memory, heaps: &heaps };
+        self.watch(maps, &mut changes);
+        self.sift(budget.blocks, &mut changes);
+        let states = layout.heap_len.map(|len| {
+            let states = heaps.iter().filter_map(|heap| pages.bytes(heap.at, len));
+            states.flatten().collect::<Vec<_>>()
+        });
+        changes.has_moved = states.as_ref().is_none_or(|states| *states != self.states);
+        if depth != ScanDepth::Maps {
+            self.blocks.begin_seals();
+            self.states = states.unwrap_or_default();
+        }
+        if depth == ScanDepth::Blocks {
+            self.blocks.recheck_stubs();
+        }
+        if changes.has_moved || depth != ScanDepth::Maps {
+            self.compare_seals(&scanned);
+        }
+        self.read_wanted(&scanned, &left, &mut changes);
+        changes.is_behind =
+            self.blocks.has_wanted() || self.heaps.iter().any(WatchedHeap::is_changed);
+        changes.has_news = changes.is_behind
+            || self.blocks.is_unsettled()
+            || !changes.removed.is_empty()
+            || !changes.added.is_empty();
+        changes.left_out = self.blocks.left_out;
+        changes
+    }
+
+    /// Makes the next scan follow the code of a block, even if it is as before.
+    pub fn read_again(&mut self, start: u64) {
+        self.blocks.read_again(start);
+    }
+
+    /// Takes over the maps of the heaps.
+    fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
+        for (number, map) in maps.into_iter().enumerate() {
+            match self.heaps.get_mut(number) {
+                Some(heap) if heap.map.is_of_same_heap(&map) => heap.update(map),
+                Some(heap) => {
+                    let span = heap.map.avma(0)..heap.map.avma(heap.map.len());
+                    self.blocks.replace(&span, &[], &mut changes.removed);
+                    *heap = WatchedHeap::of(map);
+                }
+                None => self.heaps.push(WatchedHeap::of(map)),
+            }
+        }
+    }
+
+    /// Compares the blocks of changed segments with those that are known.
+    fn sift(&mut self, most: usize, changes: &mut CodeChanges) {
+        let mut left = most;
+        for heap in &mut self.heaps {
+            while let Some(part) = heap.first().filter(|_| left > 0) {
+                let mut start = part.start;
+                for step in 0.. {
+                    // Too many steps are no machine's.
+                    start = if step < STEPS_MAX { heap.map.boundary_before(start) } else { 0 };
+                    let across =
+                        self.blocks.forget_across(heap.map.avma(start), &mut changes.removed);
+                    match across.map(|it| heap.map.segment(it)).filter(|it| *it < start) {
+                        Some(before) => start = before,
+                        None => break,
+                    }
+                }
+                let (found, end) = heap.map.blocks(&(start..part.end), left);
+                left = left.saturating_sub(found.len().max(1));
+                let span = heap.map.avma(start)..heap.map.avma(end);
+                self.blocks.replace(&span, &found, &mut changes.removed);
+                heap.note_known(end);
+            }
+        }
+    }
+
+    /// Finds other code in blocks that are as before.
+    fn compare_seals(&mut self, scanned: &ScannedMachine<'_>) {
+        let layout = &scanned.machine.layout;
+        let bytes = BlockSeal::bytes(layout);
+        let blocks = self.blocks.next_seals(SEALS_MAX);
+        for some in blocks.chunks(BATCH_MAX * 8) {
+            let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(bytes) as usize);
+            let wanted: Vec<(u64, usize)> = some.iter().map(piece).collect();
+            let pages = TargetPages::of_pieces(scanned.memory, &wanted);
+            for (start, _) in some {
+                self.blocks.compare(*start, &BlockSeal::read(layout, *start, &pages));
+            }
+        }
+    }
+
+    /// Reads the blocks that are new, or may have changed, as far as the budget goes.
+    fn read_wanted(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        left: &BudgetLeft,
+        changes: &mut CodeChanges,
+    ) {
+        let entered = self.entered.len();
+        let mut wanted = self.blocks.take_wanted();
+        self.read_blocks(scanned, &mut wanted, left, changes);
+        self.blocks.want(wanted);
+        if self.entered.len() != entered {
+            // The functions to which thawed frames return are followed again.
+            let mut stubs = self.blocks.reopen(has_barriers);
+            self.read_blocks(scanned, &mut stubs, left, changes);
+        }
+    }
+
+    /// Reads blocks, as far as the budget goes.
+    fn read_blocks(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        wanted: &mut BTreeMap<u64, u64>,
+        left: &BudgetLeft,
+        changes: &mut CodeChanges,
+    ) {
+        while !wanted.is_empty() && !left.is_used_up(changes) {
+            let (mut some, mut bytes) = (Vec::new(), 0);
+            while some.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
+                let Some((start, end)) = wanted.pop_first() else { break };
+                bytes += (end - start).min(PIECE_MAX);
+                some.push((start, end));
+            }
+            let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(PIECE_MAX) as usize);
+            let pieces: Vec<(u64, usize)> = some.iter().map(piece).collect();
+            let pages = TargetPages::of_pieces(scanned.memory, &pieces);
+            for (start, end) in some {
+                if left.is_used_up(changes) {
+                    wanted.insert(start, end);
+                    continue;
+                }
+                changes.blocks += 1;
+                self.read_block(scanned, start..end, &pages, changes);
+            }
+        }
+    }
+
+    /// Follows the code of a block, unless it is what was followed before.
+    fn read_block(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        block: Range<u64>,
+        pages: &TargetPages<'_>,
+        changes: &mut CodeChanges,
+    ) {
+        let (machine, layout) = (scanned.machine, &scanned.machine.layout);
+        let heap = scanned.heaps.iter().find(|heap| heap.reserved.contains(&block.start));
+        let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
+        let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
+        let seal = BlockSeal::read(layout, block.start, pages);
+        let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
+        let bytes = code.and_then(|blob| code_of(blob, pages));
+        if let (Some(blob), Some(bytes)) = (&blob, &bytes) {
+            self.find_entered(blob, bytes);
+        }
+        let entered = blob.as_ref().filter(|blob| has_barriers(blob)).map(|_| &self.entered);
+        let mut hasher = DefaultHasher::new();
+        (&bytes, entered).hash(&mut hasher);
+        let hash = hasher.finish();
+        let known = self.blocks.get(block.start);
+        if known.is_some_and(|known| known.hash == hash && known.blob == blob) {
+            self.blocks.note_same(block.start, seal);
+            return;
+        }
+        let changed = known
+            .filter(|known| known.blob == blob)
+            .map_or(0, |known| known.changed.saturating_add(1));
+        let known = KnownBlock { end: block.end, blob: blob.clone(), seal, hash, same: 0, changed };
+        let is_replaced = self.blocks.insert(block.start, known).is_some();
+        let (Some(blob), Some(bytes)) = (blob, bytes) else {
+            changes.removed.extend(is_replaced.then_some(block));
+            return;
+        };
+        let code = BlobCode { machine, pages, blob: &blob, bytes: &bytes };
+        let followed = code.follow(&self.entered);
+        changes.instructions += if followed.is_cut { bytes.len() } else { followed.instructions };
+        changes.unknown += followed.unknown;
+        changes.cut += usize::from(followed.is_cut);
+        let (start, length) = (blob.code.start, bytes.len() as u32);
+        let identity = seal.identity(layout, &blob);
+        changes.added.push(ScannedCode { block, start, length, identity, rows: followed.rows });
+    }
+}
+
+impl CodeScan {
+    /// Keeps a native method that may be the one that enters virtual threads. There are two offsets
+    /// at most: the other one is that of the last frame of Java.
+    fn find_entered(&mut self, blob: &CodeBlob, bytes: &[u8]) {
+        if blob.kind != BlobKind::NativeWrapper {
+            return;
+        }
+        for (_, offset) in moves(bytes, ENTER) {
+            if let Some(entered) = EnteredThread::of(blob)
+                && self.entered.len() < ENTERED_MAX
+            {
+                self.entered.entry(offset).or_insert(entered);
+            }
+        }
+    }
+}
+
+fn code_of(blob: &CodeBlob, pages: &TargetPages<'_>) -> Option<Vec<u8>> {
+    let len = blob.code.end.checked_sub(blob.code.start).filter(|len| *len <= CODE_MAX)?;
+    pages.bytes(blob.code.start, len as usize)
+}
+
+/// The code of a blob that is to be followed.
+struct BlobCode<'a> {
+    machine: &'a JavaMachine,
+    pages: &'a TargetPages<'a>,
+    blob: &'a CodeBlob,
+    bytes: &'a [u8],
+}
+
+impl BlobCode<'_> {
+    fn follow(&self, entered: &BTreeMap<[u8; 4], EnteredThread>) -> Followed {
+        match self.blob.kind {
+            BlobKind::Interpreter => self.interpreter(),
+            BlobKind::Compiled | BlobKind::NativeWrapper => self.method(),
+            _ => {
+                let kind = kind_of(self.blob);
+                let entries = match kind {
+                    GeneratedKind::Stubs => {
+                        self.machine.entries.stub_entries(&self.blob.code, self.pages)
+                    }
+                    _ => Vec::new(),
+                };
+                let mut followed = follow(&GeneratedCode { entries: &entries, ..self.plain(kind) });
+                if has_barriers(self.blob) {
+                    self.add_barriers(&mut followed, entered);
+                }
+                followed
+            }
+        }
+    }
+
+    fn plain(&self, kind: GeneratedKind) -> GeneratedCode<'_> {
+        GeneratedCode {
+            kind,
+            start: self.blob.code.start,
+            bytes: self.bytes,
+            frame_words: self.blob.frame_words,
+            frame_complete: None,
+            entries: &[],
+            deoptimized: Deoptimized::default(),
+        }
+    }
+
+    fn method(&self) -> Followed {
+        let (blob, layout) = (self.blob, &self.machine.entries);
+        let entries = layout.method_entries(blob.start, &blob.code, self.pages);
+        let handlers = blob.compiled.iter().flat_map(|it| it.deopt_handlers).flatten();
+        let handlers: Vec<u32> = handlers.filter_map(|it| offset_in(&blob.code, it)).collect();
+        let original = layout.original_pc.count(self.pages, blob.start);
+        let words = original.and_then(|bytes| i16::try_from(bytes / 8).ok());
+        let has_frame = blob.frame_words > 0;
+        let complete = blob.frame_complete.filter(|_| has_frame);
+        follow(&GeneratedCode {
+            frame_complete: complete.and_then(|it| offset_in(&blob.code, it)),
+            entries: &entries,
+            deoptimized: Deoptimized {
+                handlers: &handlers,
+                original_words: words.unwrap_or_default(),
+            },
+            ..self.plain(GeneratedKind::Method)
+        })
+    }
+
+    fn interpreter(&self) -> Followed {
+        let mut all = Followed { rows: vec![(0, Rule::BAD)], ..Followed::default() };
+        let mut end = 0;
+        for part in self.machine.entries.interpreter_parts(self.pages) {
+            let code = &self.blob.code;
+            let (Some(first), Some(last)) =
+                (offset_in(code, part.code.start), offset_in(code, part.code.end - 1))
+            else {
+                continue;
+            };
+            let Some(bytes) = self.bytes.get(first as usize..=last as usize) else { continue };
+            if first < end {
+                continue;
+            }
+            let kind = match part.is_entry {
+                true => GeneratedKind::InterpreterEntry,
+                false => GeneratedKind::Interpreter,
+            };
+            let followed = follow(&GeneratedCode {
+                start: part.code.start,
+                bytes,
+                frame_words: 0,
+                ..self.plain(kind)
+            });
+            all.instructions += followed.instructions;
+            all.unknown += followed.unknown;
+            all.is_cut |= followed.is_cut;
+            all.rows.retain(|(offset, _)| *offset < first);
+            all.rows.extend(followed.rows.iter().map(|(offset, rule)| (offset + first, *rule)));
+            end = last + 1;
+            all.rows.push((end, Rule::BAD));
+        }
+        all
+    }
+
+    /// Adds the rules of the functions to which thawed frames of virtual threads return.
+    fn add_barriers(&self, followed: &mut Followed, entered: &BTreeMap<[u8; 4], EnteredThread>) {
+        for (at, offset) in moves(self.bytes, BARRIER) {
+            let barrier = self.blob.code.start + at as u64;
+            let Some(EnteredThread { pc, words }) = entered.get(&offset) else { continue };
+            let distance = i32::try_from(pc.wrapping_sub(barrier) as i64);
+            if let (Ok(distance), Some(before)) = (distance, (at as u32).checked_sub(1)) {
+                let rule = Rule { fp_op: fp_op::AT_FP, ..Rule::plain(op::RETURN_BARRIER) };
+                // Frames are found by the byte before the address to which they return.
+                followed.insert_byte(before, Rule { fp_off: *words, cfa_off: distance, ..rule });
+            }
+        }
+        let offsets = moves(self.bytes, BARRIER).map(|(_, offset)| offset);
+        if let Some(EnteredThread { pc, words }) = offsets.filter_map(|it| entered.get(&it)).next()
+        {
+            let entered = pc.wrapping_sub(self.blob.code.start) as i64;
+            add_thaw_rules(followed, self.bytes, entered, *words);
+        }
+    }
+}
+
+/// Returns the kind of a blob that is neither the interpreter nor a method.
+fn kind_of(blob: &CodeBlob) -> GeneratedKind {
+    // Names before 25 and since: `ExceptionBlob`, `C2 Runtime exception_blob`.
+    let name = blob.name.to_ascii_lowercase().replace(['_', ' '], "");
+    match blob.kind {
+        BlobKind::Adapter => GeneratedKind::Adapter,
+        BlobKind::TableStub => GeneratedKind::VirtualCall,
+        _ if name.starts_with("stubroutines") => GeneratedKind::Stubs,
+        _ if name.starts_with("methodhandlesadapters") => GeneratedKind::MethodHandles,
+        // Called by the interpreter for the arguments of native methods. They have no frame.
+        _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
+        // Jumps to methods with what they check first, until 22.
+        _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
+        _ if name.contains("exceptionblob") => GeneratedKind::Exception,
+        _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
+            GeneratedKind::Deoptimization
+        }
+        _ if name.contains("forwardexception") => GeneratedKind::FramedStub,
+        _ => GeneratedKind::RuntimeStub,
+    }
+}

@@ -1,0 +1,452 @@
+//! The paths through a piece of code.
+//!
+//! First the instructions are found that the entries reach, and among them those at which paths
+//! meet. Then states are carried along the paths until they no longer change. Last come the holes:
+//! code that no known entry reaches, such as handlers of exceptions. What is found there does not
+//! change what the entries reach.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+use super::state::{RSP, State, TrackedValue};
+use super::step::StateStepper;
+use super::{GeneratedCode, GeneratedKind};
+
+/// Number of instructions that are applied for each byte of code, and at least and at most.
+const WORK_PER_BYTE: usize = 64;
+const WORK_MIN: usize = 4096;
+const WORK_MAX: usize = 1 << 21;
+/// The frame pointer's usual prologue in both encodings: `push rbp; mov rbp, rsp`.
+const PROLOGUES: [[u8; 4]; 2] = [[0x55, 0x48, 0x8b, 0xec], [0x55, 0x48, 0x89, 0xe5]];
+
+/// What is known of a byte of code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct FlowMark {
+    /// An instruction starts here.
+    is_start: bool,
+    /// Paths meet here, or one begins.
+    is_join: bool,
+    /// Number of the pass that found the instruction.
+    pass: u32,
+}
+
+/// The states before the instructions of a piece of code.
+pub(super) struct Flow<'a> {
+    code: &'a GeneratedCode<'a>,
+    marks: Vec<FlowMark>,
+    states: BTreeMap<u32, State>,
+    work: usize,
+    pass: u32,
+    cursor: FlowCursor,
+    /// One for all instructions: making a decoder takes longer than decoding.
+    decoder: Decoder<'a>,
+}
+
+fn decoder_of<'a>(code: &GeneratedCode<'a>) -> Decoder<'a> {
+    Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE)
+}
+
+/// How an instruction goes on.
+enum Next {
+    /// To the next one only.
+    On,
+    /// To the next one and to a target, if that is in the code.
+    Branch(Option<u32>),
+    /// To a target only, if that is in the code.
+    Jump(Option<u32>),
+    /// To the next one, after a function that may never return. It may be in the code.
+    Call(Option<u32>),
+    /// Nowhere that is known.
+    End,
+}
+
+impl<'a> Flow<'a> {
+    /// Follows a piece of code. `None` if that takes too much work.
+    pub(super) fn of(code: &'a GeneratedCode<'a>) -> Option<Self> {
+        let mut flow = Self {
+            code,
+            marks: vec![FlowMark::default(); code.bytes.len()],
+            states: BTreeMap::new(),
+            work: (code.bytes.len() * WORK_PER_BYTE + WORK_MIN).min(WORK_MAX),
+            pass: 1,
+            cursor: FlowCursor::default(),
+            decoder: decoder_of(code),
+        };
+        let entries = flow.entries();
+        flow.follow(entries)?;
+        if let (Some(offset), Some(body)) = (code.frame_complete, code.body()) {
+            // The entry of a method that is no longer entered was overwritten with a jump.
+            if (offset as usize) < code.bytes.len() && !flow.states.contains_key(&offset) {
+                flow.follow(vec![(offset, body)])?;
+            }
+        }
+        // Each round finds at least one instruction that no round before has found.
+        while let Some(hole) = flow.next_hole() {
+            flow.pass += 1;
+            flow.follow(vec![hole])?;
+        }
+        Some(flow)
+    }
+
+    /// Makes an offset, within the code, the place of the next instruction.
+    fn seek(decoder: &mut Decoder<'a>, code: &GeneratedCode<'_>, offset: u32) {
+        // The code has the offset, so its position is one.
+        let _ = decoder.set_position(offset as usize);
+        decoder.set_ip(code.start.wrapping_add(u64::from(offset)));
+    }
+
+    fn offset(&self, avma: u64) -> Option<u32> {
+        let offset = u32::try_from(avma.wrapping_sub(self.code.start)).ok()?;
+        ((offset as usize) < self.code.bytes.len()).then_some(offset)
+    }
+
+    fn next(&self, instruction: &Instruction) -> Next {
+        let target = || self.offset(instruction.near_branch_target());
+        match instruction.flow_control() {
+            _ if instruction.is_invalid() || instruction.mnemonic() == Mnemonic::Hlt => Next::End,
+            FlowControl::Next | FlowControl::XbeginXabortXend => Next::On,
+            FlowControl::ConditionalBranch => Next::Branch(target()),
+            FlowControl::UnconditionalBranch => Next::Jump(target()),
+            FlowControl::Call if instruction.near_branch_target() == instruction.next_ip() => {
+                Next::On
+            }
+            FlowControl::Call => Next::Call(target()),
+            FlowControl::IndirectCall => Next::Call(None),
+            _ => Next::End,
+        }
+    }
+
+    /// Returns the entries and their states.
+    fn entries(&self) -> Vec<(u32, State)> {
+        let code = self.code;
+        let body = code.body();
+        let called = match code.kind {
+            GeneratedKind::InterpreterEntry | GeneratedKind::MethodHandles => State::method_entry(),
+            GeneratedKind::Interpreter => State::interpreted(),
+            GeneratedKind::FramedStub => State::framed(),
+            // rdx has the address at which the exception was thrown.
+            GeneratedKind::Exception => State::returned(1),
+            _ => State::called(),
+        };
+        let mut entries: Vec<(u32, State)> = vec![(0, called)];
+        entries.extend(code.entries.iter().map(|entry| (*entry, called)));
+        if code.kind == GeneratedKind::Stubs {
+            let starts = code.bytes.windows(4).enumerate();
+            let starts = starts.filter(|(_, bytes)| PROLOGUES.iter().any(|it| it == bytes));
+            entries.extend(starts.map(|(at, _)| (at as u32, called)));
+        }
+        if let Some(body) = body {
+            entries.extend(code.deoptimized.handlers.iter().map(|handler| (*handler, body)));
+        }
+        entries.retain(|(offset, _)| (*offset as usize) < code.bytes.len());
+        entries
+    }
+
+    /// Finds the instructions that the entries reach, and their states.
+    fn follow(&mut self, entries: Vec<(u32, State)>) -> Option<()> {
+        let mut found: Vec<u32> = entries.iter().map(|(offset, _)| *offset).collect();
+        if let Some(mark) = self.code.frame_complete.and_then(|it| self.marks.get_mut(it as usize))
+        {
+            mark.is_join = true;
+        }
+        let mut called = Vec::new();
+        while let Some(start) = found.pop() {
+            self.marks[start as usize].is_join |= self.is_own(start);
+            self.find(start, &mut found, &mut called);
+        }
+        let called = called.into_iter().map(|offset| (offset, State::called()));
+        self.settle(entries.into_iter().chain(called).collect())
+    }
+
+    /// Whether calls within the code are parts of the frame that makes them: the interpreter calls
+    /// so what calls the machine.
+    fn is_interpreter(&self) -> bool {
+        matches!(self.code.kind, GeneratedKind::Interpreter | GeneratedKind::InterpreterEntry)
+    }
+
+    /// Whether an instruction may be changed by this pass.
+    fn is_own(&self, offset: u32) -> bool {
+        let mark = self.marks[offset as usize];
+        !mark.is_start || mark.pass == self.pass
+    }
+
+    /// Marks the instructions from an offset to the end of the path.
+    fn find(&mut self, start: u32, found: &mut Vec<u32>, called: &mut Vec<u32>) {
+        Self::seek(&mut self.decoder, self.code, start);
+        let mut instruction = Instruction::default();
+        let mut at = start;
+        while self.decoder.can_decode() && !self.marks[at as usize].is_start {
+            self.decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                return;
+            }
+            let mark = &mut self.marks[at as usize];
+            (mark.is_start, mark.pass) = (true, self.pass);
+            match self.next(&instruction) {
+                Next::On => {}
+                Next::Branch(target) => found.extend(target),
+                Next::Call(target) => {
+                    if !self.is_interpreter() {
+                        called.extend(target);
+                    }
+                    found.extend(target);
+                }
+                Next::Jump(target) => return found.extend(target),
+                Next::End => return,
+            }
+            at += instruction.len() as u32;
+        }
+        // The path runs into another one.
+        if let Some(mark) = self.marks.get_mut(at as usize)
+            && mark.is_start
+            && mark.pass == self.pass
+        {
+            mark.is_join = true;
+        }
+    }
+
+    /// Carries states along the paths until they no longer change. What only a call leads to, which
+    /// may never return, comes last.
+    fn settle(&mut self, entries: Vec<(u32, State)>) -> Option<()> {
+        let mut stepper = self.stepper();
+        let mut strong: VecDeque<u32> = VecDeque::new();
+        let mut weak: VecDeque<(u32, State)> = VecDeque::new();
+        for (offset, state) in entries {
+            self.reach(offset, state, &mut strong);
+        }
+        loop {
+            if let Some(offset) = strong.pop_front() {
+                self.carry(offset, &mut stepper, &mut strong, &mut weak)?;
+            } else if let Some((offset, state)) = weak.pop_front() {
+                let is_other = self.states.get(&offset).is_some_and(|it| !it.is_at(&state));
+                if !is_other {
+                    self.reach(offset, state, &mut strong);
+                }
+            } else {
+                return Some(());
+            }
+        }
+    }
+
+    fn stepper(&self) -> StateStepper {
+        let body = self.code.body();
+        let sp = body.map_or(TrackedValue::Unknown, |body| body.register(RSP));
+        let kind = self.code.kind;
+        let body_sp = if kind == GeneratedKind::Method { sp } else { TrackedValue::Unknown };
+        StateStepper {
+            body_sp,
+            rebuilds_frames: kind == GeneratedKind::Deoptimization,
+            is_aligned: kind == GeneratedKind::Exception,
+            ..StateStepper::default()
+        }
+    }
+
+    /// Meets the state at a join with another one.
+    fn reach(&mut self, offset: u32, state: State, changed: &mut VecDeque<u32>) {
+        if !self.is_own(offset) || !self.marks[offset as usize].is_start {
+            return;
+        }
+        let state = self.at_body(offset, state.normal());
+        match self.states.get_mut(&offset) {
+            None => {
+                self.states.insert(offset, state);
+            }
+            Some(before) => {
+                let both = before.meet(&state);
+                if both == *before {
+                    return;
+                }
+                *before = both;
+            }
+        }
+        changed.push_back(offset);
+    }
+
+    /// Returns the state, or the body's where the frame is complete and the state says otherwise.
+    fn at_body(&self, offset: u32, state: State) -> State {
+        match self.code.body() {
+            Some(body) if self.code.frame_complete == Some(offset) && !state.is_at(&body) => body,
+            _ => state,
+        }
+    }
+
+    /// Carries the state of a join to the next ones.
+    fn carry(
+        &mut self,
+        start: u32,
+        stepper: &mut StateStepper,
+        strong: &mut VecDeque<u32>,
+        weak: &mut VecDeque<(u32, State)>,
+    ) -> Option<()> {
+        let Some(mut state) = self.states.get(&start).copied() else { return Some(()) };
+        Self::seek(&mut self.decoder, self.code, start);
+        let mut instruction = Instruction::default();
+        let mut at = start;
+        let mut is_after_call = false;
+        loop {
+            let mark = self.marks.get(at as usize).copied().unwrap_or_default();
+            if !mark.is_start || mark.pass != self.pass {
+                return Some(());
+            }
+            if mark.is_join && at != start {
+                match is_after_call {
+                    true => weak.push_back((at, state)),
+                    false => self.reach(at, state, strong),
+                }
+                return Some(());
+            }
+            self.work = self.work.checked_sub(1)?;
+            self.decoder.decode_out(&mut instruction);
+            let next = self.next(&instruction);
+            if let (Next::Call(Some(target)), true) = (&next, self.is_interpreter()) {
+                let mut within = state;
+                within.push(TrackedValue::Unknown);
+                self.reach(*target, within, strong);
+            }
+            stepper.apply(&instruction, &mut state);
+            is_after_call = match next {
+                Next::Call(_) => true,
+                _ => is_after_call && instruction.mnemonic() == Mnemonic::Nop,
+            };
+            match next {
+                Next::On | Next::Call(_) => {}
+                Next::Branch(target) => {
+                    target.into_iter().for_each(|target| self.reach(target, state, strong));
+                }
+                Next::Jump(target) => {
+                    target.into_iter().for_each(|target| self.reach(target, state, strong));
+                    return Some(());
+                }
+                Next::End => return Some(()),
+            }
+            at += instruction.len() as u32;
+        }
+    }
+
+    /// Returns the next code that no path has reached, with the state that its kind implies. Such
+    /// code begins where a path ends, maybe behind padding.
+    fn next_hole(&mut self) -> Option<(u32, State)> {
+        let mut instruction = Instruction::default();
+        while (self.cursor.at as usize) < self.code.bytes.len() {
+            let at = self.cursor.at;
+            Self::seek(&mut self.decoder, self.code, at);
+            self.decoder.decode_out(&mut instruction);
+            let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+            let len = if instruction.is_invalid() { 1 } else { instruction.len() as u32 };
+            if self.marks[at as usize].is_start {
+                let is_return = instruction.flow_control() == FlowControl::Return;
+                let is_end = matches!(self.next(&instruction), Next::Jump(_) | Next::End);
+                self.cursor =
+                    FlowCursor { at: at + len, is_after_end: is_end, is_after_return: is_return };
+            } else if is_padding && self.cursor.is_after_end {
+                // Padding has one or more instructions.
+                let to_start = self.marks[at as usize..].iter().take(len as usize);
+                let len = to_start.take_while(|mark| !mark.is_start).count();
+                self.cursor.at = at + len as u32;
+            } else {
+                let hole = self.cursor.is_after_end.then(|| self.hole_state(at)).flatten();
+                if let Some(state) = hole.filter(|_| !instruction.is_invalid()) {
+                    return Some((at, state));
+                }
+                self.cursor = FlowCursor { at: at + 1, ..FlowCursor::default() };
+            }
+        }
+        None
+    }
+
+    /// Returns the state of code that no path reaches.
+    fn hole_state(&self, at: u32) -> Option<State> {
+        let code = self.code;
+        match code.kind {
+            GeneratedKind::Interpreter => Some(State::interpreted()),
+            GeneratedKind::MethodHandles => Some(State::method_entry()),
+            GeneratedKind::Adapter => Some(State::called()),
+            GeneratedKind::Stubs => self.cursor.is_after_return.then(State::called),
+            // A stub that calls of this method go through: `mov rbx, method; jmp`.
+            GeneratedKind::Method
+                if code.bytes[at as usize..].starts_with(&[0x48, 0xbb])
+                    && code.bytes.get(at as usize + 10) == Some(&0xe9) =>
+            {
+                Some(State::called())
+            }
+            GeneratedKind::Method if code.frame_complete.is_some_and(|it| at > it) => code.body(),
+            _ => None,
+        }
+    }
+
+    /// Returns the instructions that were found, in the order of their addresses, each with the
+    /// state before it. `None` stands for bytes that no path reaches.
+    pub(super) fn instructions(&self) -> Instructions<'_, 'a> {
+        let decoder = decoder_of(self.code);
+        Instructions { flow: self, decoder, stepper: self.stepper(), at: 0, state: None }
+    }
+}
+
+/// The place from which the next hole is searched.
+#[derive(Debug, Clone, Copy, Default)]
+struct FlowCursor {
+    at: u32,
+    /// Whether a path ends before.
+    is_after_end: bool,
+    /// Whether that is by a return.
+    is_after_return: bool,
+}
+
+/// An instruction, or a byte that no path reaches.
+pub(super) struct ReachedInstruction {
+    pub(super) offset: u32,
+    pub(super) state: Option<State>,
+    pub(super) is_call: bool,
+}
+
+/// Iterates over the instructions of a piece of code.
+pub(super) struct Instructions<'f, 'a> {
+    flow: &'f Flow<'a>,
+    decoder: Decoder<'a>,
+    stepper: StateStepper,
+    at: u32,
+    /// The state after the last instruction, if that goes on to the next one.
+    state: Option<State>,
+}
+
+impl Iterator for Instructions<'_, '_> {
+    type Item = ReachedInstruction;
+
+    fn next(&mut self) -> Option<ReachedInstruction> {
+        let offset = self.at;
+        let mark = self.flow.marks.get(offset as usize)?;
+        if !mark.is_start {
+            self.at += 1;
+            self.state = None;
+            return Some(ReachedInstruction { offset, state: None, is_call: false });
+        }
+        let state = match self.flow.states.get(&offset) {
+            Some(state) => Some(*state),
+            // A join without a state is reached by calls only that never return.
+            None if mark.is_join => None,
+            None => self.state,
+        };
+        let mut instruction = Instruction::default();
+        Flow::seek(&mut self.decoder, self.flow.code, offset);
+        self.decoder.decode_out(&mut instruction);
+        let next = self.flow.next(&instruction);
+        let goes_on = matches!(next, Next::On | Next::Branch(_) | Next::Call(_));
+        self.state = state.filter(|_| goes_on).map(|mut state| {
+            self.stepper.apply(&instruction, &mut state);
+            state
+        });
+        let len = instruction.len().max(1) as u32;
+        // An instruction that overlaps this one is not seen.
+        self.at += len;
+        Some(ReachedInstruction { offset, state, is_call: matches!(next, Next::Call(_)) })
+    }
+}
+
+impl GeneratedCode<'_> {
+    /// Returns the state in the body of a function with a frame.
+    pub(super) fn body(&self) -> Option<State> {
+        let bytes = i32::try_from(self.frame_words).ok()?.checked_mul(8)?;
+        (bytes > 0).then(|| State::body(bytes))
+    }
+}

@@ -1,0 +1,269 @@
+//! The blocks of the heaps of code that are known, and what tells whether they have other contents.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use traceprof_abi::unwind::code_heap::CodeIdentity;
+
+use super::blob::{BlobKind, CodeBlob};
+use super::layout::MachineLayout;
+use super::pages::TargetPages;
+
+/// Maximum number of blocks. 240 MB of code have a quarter of it.
+const BLOCKS_MAX: usize = 1 << 18;
+/// Number of scans with the same bytes after which code is taken to be complete.
+const SAME_SCANS: u8 = 2;
+/// Number of changes of the code of one blob after which it is no longer read in each scan.
+const CHANGES_MAX: u8 = 8;
+
+/// What a block says of its contents. It costs little to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct BlockSeal {
+    is_used: bool,
+    /// The address of the blob's name.
+    name: u64,
+    /// The number of the compilation, in the blob of a method.
+    compile_id: u32,
+}
+
+impl BlockSeal {
+    /// Number of bytes of a block that have it.
+    pub(super) fn bytes(layout: &MachineLayout) -> u64 {
+        let fields = [layout.blob.name.end(), layout.compiled.compile_id.end()];
+        layout.heaps.header_len + fields[0].max(fields[1])
+    }
+
+    /// Reads the seal of a block. What is unreadable is zero.
+    pub(super) fn read(layout: &MachineLayout, start: u64, pages: &TargetPages<'_>) -> Self {
+        let contents = start.saturating_add(layout.heaps.header_len);
+        let compile_id = layout.compiled.compile_id.read(pages, contents).unwrap_or(0);
+        Self {
+            is_used: layout.heaps.is_used.read(pages, start).is_some_and(|it| it != 0),
+            name: layout.blob.name.read(pages, contents).unwrap_or(0),
+            compile_id: compile_id as u32,
+        }
+    }
+
+    /// Returns what tells the code of a blob with this seal from later code.
+    pub(super) fn identity(&self, layout: &MachineLayout, blob: &CodeBlob) -> CodeIdentity {
+        let (offset, value) = match blob.compiled {
+            Some(compiled) => (layout.compiled.compile_id.at, compiled.compile_id),
+            // Part of the address: no method has the name of a stub.
+            None => (layout.blob.name.at, self.name as u32),
+        };
+        let at = blob.start.wrapping_add(offset);
+        if at.is_multiple_of(4) { CodeIdentity { at, value } } else { CodeIdentity::default() }
+    }
+}
+
+/// A block that was read.
+#[derive(Debug)]
+pub(super) struct KnownBlock {
+    pub(super) end: u64,
+    /// `None` if the block is free, or has no possible blob.
+    pub(super) blob: Option<CodeBlob>,
+    pub(super) seal: BlockSeal,
+    /// A hash of all that the rules were made of.
+    pub(super) hash: u64,
+    /// Number of scans that have found the same since.
+    pub(super) same: u8,
+    /// How often the code of this blob has changed.
+    pub(super) changed: u8,
+}
+
+impl KnownBlock {
+    /// Whether the machine may still be writing the code.
+    fn is_open(&self) -> bool {
+        self.blob.is_some() && self.same < SAME_SCANS && self.changed < CHANGES_MAX
+    }
+
+    /// Whether the contents are others than those that were read.
+    fn is_other(&self, seal: &BlockSeal) -> bool {
+        match &self.blob {
+            Some(blob) if blob.compiled.is_some() => self.seal != *seal,
+            // What no method has there may be anything.
+            Some(_) => (self.seal.is_used, self.seal.name) != (seal.is_used, seal.name),
+            None => self.seal.is_used != seal.is_used || seal.is_used && self.seal != *seal,
+        }
+    }
+}
+
+/// All blocks, by their starts.
+#[derive(Debug, Default)]
+pub(super) struct KnownBlocks {
+    known: BTreeMap<u64, KnownBlock>,
+    /// The ends of blocks that are to be read, by their starts: new ones, and known ones.
+    wanted: BTreeMap<u64, u64>,
+    /// The known ones whose code may not be complete.
+    open: BTreeSet<u64>,
+    /// The known ones without a blob.
+    vacant: BTreeSet<u64>,
+    /// Where the comparison of seals goes on.
+    sealed: Option<u64>,
+    /// Number of blocks for which there was no room.
+    pub(super) left_out: usize,
+}
+
+impl KnownBlocks {
+    pub(super) fn get(&self, start: u64) -> Option<&KnownBlock> {
+        self.known.get(&start)
+    }
+
+    /// Whether blocks are to be read.
+    pub(super) fn has_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Whether a later scan has something to do, even if nothing changes.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.has_wanted() || !self.open.is_empty() || self.sealed.is_some()
+    }
+
+    /// Adds a block that was read, and returns the one that it replaces.
+    pub(super) fn insert(&mut self, start: u64, block: KnownBlock) -> Option<KnownBlock> {
+        self.sort(start, &block);
+        self.known.insert(start, block)
+    }
+
+    /// Notes that a block was found as before, and its seal.
+    pub(super) fn note_same(&mut self, start: u64, seal: BlockSeal) {
+        let Some(mut block) = self.known.remove(&start) else { return };
+        (block.same, block.seal) = (block.same.saturating_add(1), seal);
+        self.sort(start, &block);
+        self.known.insert(start, block);
+    }
+
+    fn sort(&mut self, start: u64, block: &KnownBlock) {
+        let sets = [(&mut self.open, block.is_open()), (&mut self.vacant, block.blob.is_none())];
+        for (set, is_in) in sets {
+            if is_in {
+                set.insert(start);
+            } else {
+                set.remove(&start);
+            }
+        }
+    }
+
+    /// Makes the next scan follow the code of a block, even if it is as before.
+    pub(super) fn read_again(&mut self, start: u64) {
+        if let Some(block) = self.known.get_mut(&start) {
+            (block.hash, block.same) = (!block.hash, 0);
+            self.wanted.insert(start, block.end);
+        }
+    }
+
+    /// Takes the code of these blobs for incomplete. Returns the blocks.
+    pub(super) fn reopen(&mut self, is_meant: impl Fn(&CodeBlob) -> bool) -> BTreeMap<u64, u64> {
+        let mut found = BTreeMap::new();
+        for (start, block) in &mut self.known {
+            if block.blob.as_ref().is_some_and(&is_meant) {
+                block.same = 0;
+                self.open.insert(*start);
+                found.insert(*start, block.end);
+            }
+        }
+        found
+    }
+
+    /// Makes the next scan look whether code that is no method has changed. Some grows.
+    pub(super) fn recheck_stubs(&mut self) {
+        for (start, block) in &self.known {
+            let is_stub =
+                |blob: &CodeBlob| blob.compiled.is_none() && blob.kind != BlobKind::Workspace;
+            if block.blob.as_ref().is_some_and(is_stub) {
+                self.wanted.insert(*start, block.end);
+            }
+        }
+    }
+
+    /// Forgets a known or wanted block that contains this address and begins before it. Returns its
+    /// start.
+    pub(super) fn forget_across(
+        &mut self,
+        avma: u64,
+        removed: &mut Vec<Range<u64>>,
+    ) -> Option<u64> {
+        let known = self.known.range(..avma).next_back().map(|(start, block)| (*start, block.end));
+        let wanted = self.wanted.range(..avma).next_back().map(|(start, end)| (*start, *end));
+        let across = [known, wanted].into_iter().flatten().filter(|(_, end)| *end > avma);
+        let (start, _) = across.min()?;
+        self.remove(start, removed);
+        Some(start)
+    }
+
+    fn remove(&mut self, start: u64, removed: &mut Vec<Range<u64>>) {
+        self.wanted.remove(&start);
+        self.open.remove(&start);
+        self.vacant.remove(&start);
+        removed.extend(self.known.remove(&start).map(|block| start..block.end));
+    }
+
+    /// Takes over the blocks that a span has now.
+    pub(super) fn replace(
+        &mut self,
+        span: &Range<u64>,
+        found: &[(u64, u64)],
+        removed: &mut Vec<Range<u64>>,
+    ) {
+        let is_there = |block: &(u64, u64)| found.binary_search(block).is_ok();
+        let known = self.known.range(span.clone()).map(|(start, block)| (*start, block.end));
+        let wanted = self.wanted.range(span.clone()).map(|(start, end)| (*start, *end));
+        let gone: Vec<(u64, u64)> = known.chain(wanted).filter(|block| !is_there(block)).collect();
+        for (start, _) in gone {
+            self.remove(start, removed);
+        }
+        for (start, end) in found {
+            if self.known.contains_key(start) {
+                continue;
+            }
+            if self.known.len() + self.wanted.len() < BLOCKS_MAX {
+                self.wanted.insert(*start, *end);
+            } else {
+                self.left_out += 1;
+            }
+        }
+    }
+
+    /// Takes the blocks that are to be read now: wanted ones, and those that may not be complete.
+    pub(super) fn take_wanted(&mut self) -> BTreeMap<u64, u64> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        let open = self.open.iter();
+        wanted.extend(open.filter_map(|start| Some((*start, self.known.get(start)?.end))));
+        wanted
+    }
+
+    /// Gives back the blocks that were not read.
+    pub(super) fn want(&mut self, blocks: BTreeMap<u64, u64>) {
+        self.wanted.extend(blocks);
+    }
+
+    /// Makes this scan and the next ones compare the seals of all blocks.
+    pub(super) fn begin_seals(&mut self) {
+        self.sealed.get_or_insert(0);
+    }
+
+    /// Returns blocks whose seals are to be compared now, at most so many: all, one part after the
+    /// other, or those without a blob.
+    pub(super) fn next_seals(&mut self, most: usize) -> Vec<(u64, u64)> {
+        let Some(from) = self.sealed else {
+            if self.vacant.len() > most {
+                self.begin_seals();
+            }
+            let vacant = self.vacant.iter().take(most);
+            return vacant.filter_map(|at| Some((*at, self.known.get(at)?.end))).collect();
+        };
+        let blocks = self.known.range(from..).take(most);
+        let blocks: Vec<_> = blocks.map(|(start, block)| (*start, block.end)).collect();
+        self.sealed = blocks.last().map(|(start, _)| start + 1).filter(|_| blocks.len() == most);
+        blocks
+    }
+
+    /// Wants a block to be read if this is not its seal.
+    pub(super) fn compare(&mut self, start: u64, seal: &BlockSeal) {
+        if let Some(block) = self.known.get(&start)
+            && block.is_other(seal)
+        {
+            self.wanted.insert(start, block.end);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Scans of heaps that a test has made, in the layout of a real machine.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::time::Duration;
+
+use super::machines::{JavaProgram, machines};
+use crate::runtime::TargetMemory;
+use crate::runtime::java::layout::Place;
+use crate::runtime::java::tables::Field;
+use crate::runtime::java::{
+    CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, thread_time,
+};
+
+const PAGE: u64 = 4096;
+const NAMES: u64 = 0x1_0000;
+const ARRAY: u64 = 0x2_0000;
+/// Where heaps are described, 4096 bytes each.
+const HEAPS: u64 = 0x10_0000;
+const MAPS: u64 = 0x10_0000_0000;
+const LOW: u64 = 0x20_0000_0000;
+const SHIFT: u32 = 7;
+/// Offset of the code in a block.
+const CODE: u64 = 1024;
+
+/// Code with a frame of four words, and with one of six.
+const FOUR: &[u8] = &[0x55, 0x48, 0x83, 0xec, 0x10, 0x90, 0x48, 0x83, 0xc4, 0x10, 0x5d, 0xc3];
+const SIX: &[u8] = &[0x55, 0x48, 0x83, 0xec, 0x20, 0x90, 0x48, 0x83, 0xc4, 0x20, 0x5d, 0xc3];
+/// Offset of the first instruction of a complete frame.
+const COMPLETE: u64 = 5;
+
+const BUDGET: ScanBudget =
+    ScanBudget { blocks: 1 << 15, instructions: 1 << 19, time: Duration::from_millis(20) };
+
+/// Memory that a test has made.
+struct FakeMemory {
+    machine: JavaMachine,
+    pages: RefCell<HashMap<u64, Vec<u8>>>,
+    /// Memory that has the same bytes in each page, and its own number at this offset.
+    repeated: Option<(Range<u64>, Vec<u8>, usize)>,
+}
+
+impl TargetMemory for FakeMemory {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        let (pages, mut done) = (self.pages.borrow(), 0);
+        while done < into.len() {
+            let at = avma + done as u64;
+            let mut own;
+            let page = match (pages.get(&(at / PAGE)), &self.repeated) {
+                (Some(page), _) => page,
+                (None, Some((span, page, number))) if span.contains(&at) => {
+                    own = page.clone();
+                    own[*number..number + 4].copy_from_slice(&(at as u32 / 4096).to_le_bytes());
+                    &own
+                }
+                _ => break,
+            };
+            let rest = &page[(at % PAGE) as usize..];
+            let len = rest.len().min(into.len() - done);
+            into[done..done + len].copy_from_slice(&rest[..len]);
+            done += len;
+        }
+        done
+    }
+}
+
+impl FakeMemory {
+    fn of(machine: JavaMachine) -> Self {
+        let memory = Self { machine, pages: RefCell::default(), repeated: None };
+        memory.put(NAMES, b"nmethod\0");
+        memory.put(NAMES + 64, b"a stub\0");
+        memory
+    }
+
+    fn put(&self, avma: u64, bytes: &[u8]) {
+        let mut pages = self.pages.borrow_mut();
+        for (at, byte) in (avma..).zip(bytes) {
+            let page = pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize]);
+            page[(at % PAGE) as usize] = *byte;
+        }
+    }
+
+    fn set(&self, start: u64, field: Field, value: u64) {
+        let len = (field.end() - field.at) as usize;
+        self.put(start + field.at, &value.to_le_bytes()[..len]);
+    }
+
+    fn set_place(&self, start: u64, place: Place, avma: u64) {
+        match place {
+            Place::Pointer(field) => self.set(start, field, avma),
+            Place::Offset(field) => self.set(start, field, avma - start),
+        }
+    }
+
+    /// Makes heaps of these maps: one behind the other, each with room for its map.
+    fn make_heaps(&self, maps: &[&[u8]], shift: u32) {
+        let layout = self.machine.layout.heaps;
+        let at = |number: usize| HEAPS + number as u64 * PAGE;
+        match layout.array {
+            Some((len, elements)) => {
+                self.put(layout.heaps, &ARRAY.to_le_bytes());
+                self.set(ARRAY, len, maps.len() as u64);
+                self.set(ARRAY, elements, ARRAY + 512);
+                for number in 0..maps.len() {
+                    self.put(ARRAY + 512 + number as u64 * 8, &at(number).to_le_bytes());
+                }
+            }
+            None => self.put(layout.heaps, &at(0).to_le_bytes()),
+        }
+        let mut low = LOW;
+        for (number, map) in maps.iter().enumerate() {
+            let (heap, high) = (at(number), low + ((map.len() as u64) << shift));
+            let place = MAPS + (low - LOW);
+            self.set(heap, layout.low, low);
+            self.set(heap, layout.high, high);
+            self.set(heap, layout.reserved_end, high);
+            self.set(heap, layout.segment_shift, u64::from(shift));
+            self.set(heap, layout.segment_map, place);
+            let mut pages = self.pages.borrow_mut();
+            for (page, bytes) in map.chunks(PAGE as usize).enumerate() {
+                let mut bytes = bytes.to_vec();
+                bytes.resize(PAGE as usize, 0);
+                pages.insert(place / PAGE + page as u64, bytes);
+            }
+            low = high;
+        }
+    }
+
+    /// Makes a method of a number in the block of so many segments.
+    fn make_method(
+        &self,
+        (block, segments): (u64, u64),
+        number: u32,
+        (code, frame_words): (&[u8], u64),
+    ) {
+        let layout = self.machine.layout;
+        self.set(block, layout.heaps.block_len, segments);
+        self.set(block, layout.heaps.is_used, 1);
+        let blob = block + layout.heaps.header_len;
+        let start = block + CODE;
+        self.set(blob, layout.blob.name, NAMES);
+        let len = (segments << SHIFT) - layout.heaps.header_len;
+        self.set(blob, layout.blob.len, len);
+        self.set_place(blob, layout.blob.code_start, start);
+        self.set_place(blob, layout.blob.code_end, start + code.len() as u64);
+        self.set(blob, layout.blob.frame_size, frame_words);
+        self.set(blob, layout.blob.frame_complete, COMPLETE);
+        self.set(blob, layout.compiled.method, 0x4000_0000);
+        self.set(blob, layout.compiled.compile_id, u64::from(number));
+        self.put(start, code);
+    }
+
+    /// Frees or uses a block. The machine notes that in the description of the heap.
+    fn use_block(&self, block: u64, is_used: bool, number: u64) {
+        self.set(block, self.machine.layout.heaps.is_used, u64::from(is_used));
+        self.note_change(number);
+    }
+
+    /// Changes what tells that a block was allocated or freed.
+    fn note_change(&self, number: u64) {
+        let len = self.machine.layout.heaps.heap_len.unwrap() as u64;
+        self.put(HEAPS + len - 8, &number.to_le_bytes());
+    }
+
+    fn scan(&self, scan: &mut CodeScan, depth: ScanDepth) -> CodeChanges {
+        scan.scan(&self.machine, self, depth, BUDGET)
+    }
+
+    /// Scans until nothing is new, and returns all code by its start.
+    fn settle(&self, scan: &mut CodeScan) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        for _ in 0..1000 {
+            let changes = self.scan(scan, ScanDepth::Maps);
+            for code in &changes.added {
+                let before = found.insert(code.start, code.identity.value);
+                assert_eq!(before, None, "followed twice without a change");
+            }
+            if !changes.has_news {
+                return found;
+            }
+        }
+        panic!("it never settles");
+    }
+}
+
+/// Returns the layouts of the first and the last known version.
+fn memories() -> Vec<FakeMemory> {
+    let mut all = machines();
+    let first = (all.len() > 1).then(|| all.remove(0));
+    let both = first.into_iter().chain(all.pop());
+    both.map(|(_, launcher)| {
+        let program = JavaProgram::start(&launcher, &[], 0);
+        FakeMemory::of(program.machine().0)
+    })
+    .collect()
+}
+
+/// The map of a heap with a free part between two blocks of sixteen segments.
+fn two_blocks() -> Vec<u8> {
+    let block: Vec<u8> = (0..16).collect();
+    [&block[..], &[0xff; 8], &block].concat()
+}
+
+fn segments(blocks: &[Range<u64>]) -> Vec<(u64, u64)> {
+    let segment = |avma: u64| (avma - LOW) >> SHIFT;
+    blocks.iter().map(|block| (segment(block.start), segment(block.end))).collect()
+}
+
+const SECOND: u64 = LOW + (24 << SHIFT);
+
+#[test]
+fn other_code_in_a_block_of_the_same_size_is_found() {
+    for memory in memories() {
+        memory.make_heaps(&[&two_blocks()], SHIFT);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
+        let mut scan = CodeScan::default();
+        let found = memory.settle(&mut scan);
+        assert_eq!(found, [(LOW + CODE, 7), (SECOND + CODE, 8)].into());
+        memory.scan(&mut scan, ScanDepth::Seals);
+        // Other code of the same size. The maps and the description of the heap are as before.
+        memory.make_method((LOW, 16), 9, (SIX, 6));
+        let changes = memory.scan(&mut scan, ScanDepth::Maps);
+        assert!(changes.added.is_empty() && !changes.has_moved, "no map tells");
+        let changes = memory.scan(&mut scan, ScanDepth::Seals);
+        let [code] = &changes.added[..] else { panic!("{changes:?}") };
+        assert_eq!((code.start, code.identity.value), (LOW + CODE, 9));
+        let offset = memory.machine.layout.compiled.compile_id.at;
+        assert_eq!(code.identity.at, LOW + memory.machine.layout.heaps.header_len + offset);
+        let [.., before, _] = &code.rows[..] else { panic!("{code:?}") };
+        assert!(code.rows.iter().any(|(_, rule)| rule.cfa_off == 48), "{before:?}");
+        assert!(memory.settle(&mut scan).is_empty());
+        // The description says that something has changed.
+        memory.note_change(1);
+        assert!(memory.scan(&mut scan, ScanDepth::Maps).has_moved);
+        memory.scan(&mut scan, ScanDepth::Seals);
+        assert!(!memory.scan(&mut scan, ScanDepth::Maps).has_moved);
+    }
+}
+
+#[test]
+fn blocks_that_were_free_are_found_when_they_are_used() {
+    for memory in memories() {
+        memory.make_heaps(&[&two_blocks()], SHIFT);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
+        let mut scan = CodeScan::default();
+        memory.settle(&mut scan);
+        memory.use_block(LOW, false, 1);
+        let changes = memory.scan(&mut scan, ScanDepth::Seals);
+        assert_eq!(segments(&changes.removed), [(0, 16)]);
+        assert!(memory.settle(&mut scan).is_empty());
+        memory.make_method((LOW, 16), 10, (SIX, 6));
+        memory.note_change(2);
+        let changes = memory.scan(&mut scan, ScanDepth::Maps);
+        let added: Vec<_> = changes.added.iter().map(|code| code.identity.value).collect();
+        assert_eq!(added, [10], "at once, without a reading of all seals");
+    }
+}
+
+#[test]
+fn blocks_that_are_cut_or_joined_are_found() {
+    for memory in memories() {
+        let block: Vec<u8> = (0..16).collect();
+        memory.make_heaps(&[&[&block[..], &block].concat()], SHIFT);
+        memory.make_method((LOW, 16), 1, (FOUR, 4));
+        memory.make_method((LOW + (16 << SHIFT), 16), 2, (FOUR, 4));
+        let mut scan = CodeScan::default();
+        assert_eq!(memory.settle(&mut scan).len(), 2);
+        let long: Vec<u8> = (0..32).collect();
+        memory.make_heaps(&[&long], SHIFT);
+        memory.make_method((LOW, 32), 3, (SIX, 6));
+        let changes = memory.scan(&mut scan, ScanDepth::Maps);
+        assert_eq!(changes.removed.len(), 2, "{changes:?}");
+        assert_eq!(changes.added.len(), 1);
+        memory.settle(&mut scan);
+        memory.make_heaps(&[&[&block[..], &block].concat()], SHIFT);
+        memory.make_method((LOW, 16), 4, (FOUR, 4));
+        let changes = memory.scan(&mut scan, ScanDepth::Maps);
+        assert_eq!(segments(&changes.removed), [(0, 32)]);
+        let added: Vec<_> = changes.added.iter().map(|code| code.identity.value).collect();
+        assert_eq!(added, [4, 2]);
+    }
+}
+
+/// Number of methods: more memory than one operation may read page by page.
+const MANY: u64 = 17_000;
+
+#[test]
+fn all_code_of_a_large_heap_is_found_in_several_scans() {
+    let Some(mut memory) = memories().pop() else { return };
+    memory.make_method((LOW, 32), 0, (FOUR, 4));
+    let page = memory.pages.borrow_mut().remove(&(LOW / PAGE)).unwrap();
+    let layout = memory.machine.layout;
+    let number = layout.heaps.header_len + layout.compiled.compile_id.at;
+    memory.repeated = Some((LOW..LOW + MANY * PAGE, page, number as usize));
+    // The places of the code are offsets here.
+    assert!(matches!(layout.blob.code_start, Place::Offset(_)));
+    let block: Vec<u8> = (0..32).collect();
+    memory.make_heaps(&[&block.repeat(MANY as usize)], SHIFT);
+    let (mut scan, mut scans) = (CodeScan::default(), 0);
+    let mut found = BTreeMap::new();
+    loop {
+        let changes = memory.scan(&mut scan, ScanDepth::Maps);
+        scans += 1;
+        assert!(changes.removed.is_empty());
+        found.extend(changes.added.iter().map(|code| (code.start, code.identity.value)));
+        if !changes.is_behind {
+            break;
+        }
+    }
+    assert_eq!((found.len() as u64, scans > 2), (MANY, true), "{scans} scans");
+    assert!(found.iter().all(|(start, number)| *start as u32 / 4096 == *number));
+}
+
+/// Most CPU time of one scan, without optimisation.
+const SCAN_MAX: Duration = Duration::from_secs(3);
+
+fn assert_bounded(memory: &FakeMemory, scan: &mut CodeScan, scans: usize) -> CodeChanges {
+    let mut last = CodeChanges::default();
+    for _ in 0..scans {
+        let began = thread_time();
+        last = memory.scan(scan, ScanDepth::Seals);
+        let took = thread_time() - began;
+        assert!(took < SCAN_MAX, "{took:?}");
+        assert!(last.blocks <= BUDGET.blocks, "{}", last.blocks);
+    }
+    last
+}
+
+#[test]
+fn maps_of_many_blocks_take_bounded_work() {
+    let Some(memory) = memories().pop() else { return };
+    let zeros = vec![0; 4 << 20];
+    memory.make_heaps(&[&zeros[..]; 16], 6);
+    let changes = assert_bounded(&memory, &mut CodeScan::default(), 10);
+    assert_eq!((changes.spans.len(), changes.is_behind), (16, true));
+    assert!(changes.left_out > 0, "more blocks than there is room for");
+    // Without an end, and with other contents in each scan.
+    let mut scan = CodeScan::default();
+    for byte in [1, 0xff, 3, 0, 7] {
+        memory.make_heaps(&[&vec![byte; 1 << 20][..]; 4], 6);
+        assert_bounded(&memory, &mut scan, 1);
+    }
+    // Larger heaps than any machine's.
+    memory.make_heaps(&[&zeros[..]; 16], 7);
+    assert!(memory.scan(&mut scan, ScanDepth::Maps).spans.is_empty());
+}
+
+#[test]
+fn code_without_end_takes_bounded_work() {
+    let Some(memory) = memories().pop() else { return };
+    let segments = (4 << 20) >> SHIFT;
+    let map = [vec![0], vec![1; segments as usize - 1]].concat();
+    for (len, is_cut) in [(1 << 16, false), ((4 << 20) - 4096, true)] {
+        memory.make_heaps(&[&map], SHIFT);
+        // Each path changes the depth and goes on in two ways.
+        let code: Vec<u8> = [0x50, 0x75, 0xfb, 0x75, 0x7f].into_iter().cycle().take(len).collect();
+        memory.make_method((LOW, segments), len as u32, (&code, 4));
+        let began = thread_time();
+        let changes = memory.scan(&mut CodeScan::default(), ScanDepth::Maps);
+        let took = thread_time() - began;
+        eprintln!("{len} bytes: {took:?}, {} instructions", changes.instructions);
+        assert!(took < SCAN_MAX * 5, "{took:?}");
+        assert_eq!(changes.added.is_empty(), is_cut);
+    }
+}
