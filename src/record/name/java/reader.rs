@@ -139,8 +139,7 @@ impl JavaCodeReader {
         self.examine(&used, (machine, &ProcessMemory::of(pid)), &mut batch.java);
     }
 
-    /// Notes whether the machine has unloaded classes. With frequent calls, the time of that is known
-    /// well.
+    /// Notes whether the machine has unloaded classes. With frequent calls, the time is known well.
     pub(crate) fn glance(&mut self, pid: i32) {
         self.watch.glance(&ProcessMemory::of(pid));
     }
