@@ -13,10 +13,10 @@ use crate::proc::ProcessMemory;
 use crate::runtime::java::tests::machines::{JavaProgram, machines};
 use crate::runtime::java::{BlobKind, CodeBlob, JavaMachine};
 
-/// How long each machine is watched.
+/// How long a machine is watched at least.
 const WATCH: Duration = Duration::from_secs(12);
-/// How many stacks are compared at least, on a computer with much other work.
-const STACKS_MIN: usize = 40;
+/// How many stacks are examined at least, on a computer with much other work.
+const STACKS_MIN: usize = 80;
 /// Most frames of a chain of frame pointers.
 const CHAIN_MAX: usize = 4096;
 
@@ -185,36 +185,79 @@ impl WatchedMachine {
     }
 }
 
-/// Watches a machine of each version. Returns the counts.
-fn watch_all(options: &[&str]) -> Vec<(u8, Counts)> {
-    let mut all = Vec::new();
-    for (version, launcher) in machines() {
-        let options = [&["-Xmx300m"], options].concat();
-        let program = JavaProgram::run(&launcher, &options, &["JavaMix"]);
-        let mut watched = WatchedMachine::open(&program);
-        watched.watch();
-        eprintln!("Java {version} {options:?}: {:#?}", watched.counts);
-        all.push((version, watched.counts));
-    }
-    all
+/// Watches the machine of a version. Returns the counts, if the machine is here.
+fn watch(version: u8, options: &[&str]) -> Option<Counts> {
+    let (_, launcher) = machines().into_iter().find(|(it, _)| *it == version)?;
+    let options = [&["-Xmx300m"], options].concat();
+    let program = JavaProgram::run(&launcher, &options, &["JavaMix"]);
+    let mut watched = WatchedMachine::open(&program);
+    watched.watch();
+    eprintln!("Java {version} {options:?}: {:#?}", watched.counts);
+    Some(watched.counts)
+}
+
+/// Compares the stacks of a machine that keeps frame pointers with those: none may be another one.
+fn stacks_are_those_of_the_frame_pointers(version: u8) {
+    let Some(counts) = watch(version, &["-XX:+PreserveFramePointer"]) else { return };
+    assert!(counts.compared >= 8, "Java {version}: too few were compared: {counts:#?}");
+    assert_eq!(counts.compared, counts.equal, "Java {version}: {counts:#?}");
+}
+
+/// Checks that all stacks of a machine reach their roots. One in a thousand may not, which is none
+/// of as few as these. But code may be freed in the second that a build without optimisation needs
+/// to follow it.
+fn stacks_reach_their_roots(version: u8) {
+    let Some(counts) = watch(version, &[]) else { return };
+    assert!(counts.stacks - counts.rooted <= 1, "Java {version}: {counts:#?}");
+    assert_eq!(counts.without_position, 0, "Java {version}");
 }
 
 #[test]
-fn stacks_of_java_are_those_of_the_frame_pointers() {
-    for (version, counts) in watch_all(&["-XX:+PreserveFramePointer"]) {
-        let Counts { compared, equal, differences, .. } = &counts;
-        assert!(*compared >= 5, "Java {version}: too few were compared: {counts:#?}");
-        // Where a method was just entered, the frame pointer may be its caller's.
-        assert!(compared - equal <= 1 + compared / 200, "Java {version}: {differences:#?}");
-    }
+fn stacks_of_8_are_those_of_the_frame_pointers() {
+    stacks_are_those_of_the_frame_pointers(8);
 }
 
 #[test]
-fn stacks_of_java_reach_their_roots() {
-    for (version, counts) in watch_all(&[]) {
-        let Counts { stacks, rooted, ends, .. } = &counts;
-        let missed = stacks - rooted;
-        assert!(missed * 50 <= *stacks, "Java {version}: {rooted} of {stacks}: {ends:#?}");
-        assert_eq!(counts.without_position, 0, "Java {version}");
-    }
+fn stacks_of_11_are_those_of_the_frame_pointers() {
+    stacks_are_those_of_the_frame_pointers(11);
+}
+
+#[test]
+fn stacks_of_17_are_those_of_the_frame_pointers() {
+    stacks_are_those_of_the_frame_pointers(17);
+}
+
+#[test]
+fn stacks_of_21_are_those_of_the_frame_pointers() {
+    stacks_are_those_of_the_frame_pointers(21);
+}
+
+#[test]
+fn stacks_of_25_are_those_of_the_frame_pointers() {
+    stacks_are_those_of_the_frame_pointers(25);
+}
+
+#[test]
+fn stacks_of_8_reach_their_roots() {
+    stacks_reach_their_roots(8);
+}
+
+#[test]
+fn stacks_of_11_reach_their_roots() {
+    stacks_reach_their_roots(11);
+}
+
+#[test]
+fn stacks_of_17_reach_their_roots() {
+    stacks_reach_their_roots(17);
+}
+
+#[test]
+fn stacks_of_21_reach_their_roots() {
+    stacks_reach_their_roots(21);
+}
+
+#[test]
+fn stacks_of_25_reach_their_roots() {
+    stacks_reach_their_roots(25);
 }

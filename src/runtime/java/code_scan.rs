@@ -439,6 +439,10 @@ impl BlobCode<'_> {
             all.unknown += followed.unknown;
             all.is_cut |= followed.is_cut;
             all.rows.retain(|(offset, _)| *offset < first);
+            // Frames are found by the byte before the address to which they return. That may be
+            // the first one of a part.
+            let lead = followed.rows.first().filter(|_| first > end && !part.is_entry);
+            all.rows.extend(lead.map(|(_, rule)| (first - 1, *rule)));
             all.rows.extend(followed.rows.iter().map(|(offset, rule)| (offset + first, *rule)));
             end = last + 1;
             all.rows.push((end, Rule::BAD));

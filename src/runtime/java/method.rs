@@ -56,7 +56,8 @@ impl JavaMethod {
 
     /// Returns the bytecode of a frame. `None` if the frame does not tell it.
     pub fn bci_of(&self, frame: &FrameInPlace) -> Option<u32> {
-        if frame.saved == 0 {
+        // Native methods have no bytecodes.
+        if frame.saved == 0 || self.code.is_empty() {
             return Some(0);
         }
         let found = frame.positions().into_iter().find(|it| self.code.contains(it))?;

@@ -224,7 +224,7 @@ fn thawed_frames_return_to_the_frame_that_entered_the_virtual_thread() {
         }
     }
     // The return address of a call that has ended, with other words than those of an entry.
-    for stale in [[7; 6], [0, 0, 0, 8, 0, 0], [0, 8, 8, 8, 0, 0], [0, 0, 8, 8, 2, 0]] {
+    for stale in [[7; 6], [0, 0, 0, 8, 1, 0], [0, 8, 8, 8, 1, 0], [0, 0, 8, 8, 0, 0]] {
         let between = [&stale[..], &[0, COMPILED + 8]].concat();
         let found = found(0, &between, &ENTRY);
         assert_eq!(found, (expected.clone(), EndReason::NoModule), "{stale:?}");

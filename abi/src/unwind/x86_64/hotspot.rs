@@ -125,19 +125,25 @@ fn leave_thawed(
     let (sp, fp) = (frame.registers.sp, frame.registers.fp);
     let entered = frame.pc().wrapping_add_signed(i64::from(rule.cfa_off));
     let bytes = u64::from(rule.fp_off.unsigned_abs()).wrapping_shl(3);
-    let mut words = FROZEN_WORDS;
+    let search = |words: core::ops::Range<u64>, memory: &mut _| {
+        for number in words {
+            let at = sp.wrapping_add(number.wrapping_shl(3));
+            if is_entry((at, bytes), sp, lookup, memory)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    };
+    if let Some(at) = search(0..FROZEN_WORDS, memory)? {
+        return frame.enter_caller(at, fp, entered);
+    }
     if rule.fp_op == fp_op::AT_FP {
-        words = THAWED_WORDS;
         // The frame's return address is above the word to which its frame pointer points. Not all
         // thawed frames have saved that.
         let at = fp.wrapping_add(16).wrapping_sub(bytes);
-        if at >= sp && is_entry((at, bytes), sp, lookup, memory) == Ok(true) {
-            return frame.enter_caller(at, fp, entered);
-        }
-    }
-    for number in 0..words {
-        let at = sp.wrapping_add(number.wrapping_shl(3));
-        if is_entry((at, bytes), sp, lookup, memory)? {
+        let is_it = at >= sp && is_entry((at, bytes), sp, lookup, memory) == Ok(true);
+        let found = if is_it { Some(at) } else { search(FROZEN_WORDS..THAWED_WORDS, memory)? };
+        if let Some(at) = found {
             return frame.enter_caller(at, fp, entered);
         }
     }
@@ -164,8 +170,8 @@ fn is_entry(
         [field(1)?, field(2)?, field(3)?, field(4)?, field(5)?];
     let is_outer = parent == 0 || parent > at && parent & 7 == 0;
     let are_addresses = [thread, frozen, fast].iter().all(|it| it & 7 == 0 && *it < OBJECT_END);
-    let are_small = flags as u32 <= 1 && flags >> 32 < ARGUMENTS_MAX;
-    Ok(is_outer && thread != 0 && are_addresses && are_small)
+    let is_virtual = flags as u32 == 1 && flags >> 32 < ARGUMENTS_MAX;
+    Ok(is_outer && thread != 0 && are_addresses && is_virtual)
 }
 
 /// Names a frame of the interpreter by the method that it runs, if it has one.

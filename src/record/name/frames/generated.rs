@@ -75,6 +75,12 @@ impl FrameNames {
         (avma, time_ns): (u64, u64),
         is_java: bool,
     ) -> Result<GeneratedLocations, TraceError> {
+        // The machine's memory says more than a map that it wrote.
+        if self.java.find(avma, time_ns).is_some_and(|(code, _)| code.is_some())
+            && let Some(generated) = self.java_locations(writer, avma, time_ns)?
+        {
+            return Ok(generated);
+        }
         let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
         let module = match &resolved {
             Some(_) => {

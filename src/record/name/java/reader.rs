@@ -24,7 +24,7 @@
 //! - The memory for known code is bounded. When it is used up, all is forgotten, and what is still
 //!   in use is read again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 
@@ -82,8 +82,8 @@ struct KnownMethod {
 /// times of their last samples.
 #[derive(Debug, Default)]
 struct Used {
-    avmas: BTreeMap<u64, u64>,
-    methods: BTreeMap<u64, u64>,
+    avmas: HashMap<u64, u64>,
+    methods: HashMap<u64, u64>,
 }
 
 /// Reads code, and remembers which it has read.
@@ -139,8 +139,7 @@ impl JavaCodeReader {
         self.examine(&used, (machine, &ProcessMemory::of(pid)), &mut batch.java);
     }
 
-    /// Notes whether the machine has unloaded classes. With frequent calls its time is known
-    /// well.
+    /// Notes whether the machine has unloaded classes. With frequent calls, the time is known well.
     pub(crate) fn glance(&mut self, pid: i32) {
         self.watch.glance(&ProcessMemory::of(pid));
     }
@@ -185,7 +184,9 @@ impl JavaCodeReader {
             self.methods.remove(&object);
             self.failed.remove(&object);
         }
-        for FoundJava { avma, .. } in news.found.drain(found..).rev() {
+        // That other code has ended stays true.
+        let read = news.found.extract_if(found.., |it| it.code.is_some());
+        for FoundJava { avma, .. } in read {
             let start = self.seen.remove(&avma);
             if let Some(known) = start.and_then(|start| self.blobs.get_mut(&start)) {
                 known.avmas.retain(|it| *it != avma);
