@@ -2,15 +2,16 @@
 //!
 //! # Safety
 //! A load happens only inside pages that a probe found readable while the thread was in its
-//! handler, or in the description of generated code that has a table. HotSpot never unmaps or
-//! protects the committed part of a heap of code, and the recorder has read the description there
-//! before it published the table. Pages of the thread's own stack, between its stack pointer and
-//! its root, stay mapped while it runs on them. Another thread may unmap other pages between the
-//! probe and the load. Only two kinds of loads reach such pages. A wrong unwinding reads single
-//! words, within the mapping that contains the stack pointer. The unwinder reads the operand of a
-//! call in code that is being unloaded. Many words are read from the first thread's stack, which is
-//! a mapping of its own as long as the process lives. From other stacks, many words are read only
-//! in pages that the unwinding has read before and that a new probe finds readable
+//! handler, or in the description of generated code that has a table. HotSpot commits a heap of
+//! code from its lowest address on, and never unmaps or protects what it has committed. A
+//! description is before the code that it describes, in the same heap, and the recorder has read
+//! both. Pages of the thread's own stack, between its stack pointer and its root, stay mapped
+//! while it runs on them. Another thread may unmap other pages between the probe and the load.
+//! Only two kinds of loads reach such pages. A wrong unwinding reads single words, within the
+//! mapping that contains the stack pointer. The unwinder reads the operand of a call in code that
+//! is being unloaded. Many words are read from the first thread's stack, which is a mapping of
+//! its own as long as the process lives. From other stacks, many words are read only in pages
+//! that the unwinding has read before and that a new probe finds readable
 //! ([`StackMemory::known`]). The kernel merges mappings, so memory further up need not be stack,
 //! and a smaller stack may be where the thread had a larger one.
 //!

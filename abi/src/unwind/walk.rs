@@ -160,14 +160,22 @@ impl<'s> Code<'s> {
     }
 }
 
-/// Whether a table is of the code that is there, and not of code that was there before.
+/// Whether the table of an address is of the code that is there, and not of code that was there
+/// before.
 #[inline]
-fn is_of_this_code(heap: &CodeHeap<'_>, table: &CodeTable<'_>, memory: &mut impl Memory) -> bool {
+fn is_of_this_code(
+    heap: &CodeHeap<'_>,
+    avma: u64,
+    table: &CodeTable<'_>,
+    memory: &mut impl Memory,
+) -> bool {
     let identity = table.identity();
-    let is_within = heap.span().segment(identity.at).is_some();
-    let mut is_in =
-        || memory.load_description(identity.word()).is_some_and(|it| identity.is_in(it));
-    identity.at == 0 || is_within && is_in()
+    if identity.at == 0 {
+        return true;
+    }
+    // What is before code of a heap is mapped, whatever the table says.
+    let is_before = heap.span().low <= identity.word() && identity.at < avma;
+    is_before && memory.load_description(identity.word()).is_some_and(|it| identity.is_in(it))
 }
 
 impl<'s> Lookup<'s> {
@@ -195,7 +203,7 @@ impl<'s> Lookup<'s> {
             Code::Module(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
             Code::Anonymous => (Rule::GAP_FP, RBX_LOST),
             Code::Heap(heap) => {
-                let table = heap.table(avma).filter(|table| is_of_this_code(heap, table, memory));
+                let table = heap.table(avma).filter(|it| is_of_this_code(heap, avma, it, memory));
                 // Code that is newer than the tables.
                 (table.ok_or(EndReason::NoModule)?.rule(avma), RBX_LOST)
             }

@@ -294,21 +294,21 @@ fn tables_of_code_are_reused_only_after_a_grace() {
 
 #[test]
 fn a_table_of_earlier_code_is_no_table() {
-    let segment = SegmentMemory::new(1 << 18);
-    let mut writer = TableWriter::new(segment.words());
-    let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
-    let identity = CodeIdentity { at: COMPILED + 0x14, value: 77 };
-    let code = CodeRows { start: COMPILED + 0x20, length: 0x100, identity, rows: &[(0, BODY)] };
-    writer.set_code(heap, &(COMPILED..COMPILED + BLOCK), &code).unwrap();
-    writer.publish(&[], &[(STACK, STACK + 4096)]).unwrap();
-    let check = |number: u64| {
+    let check = |at: u64, number: u64| {
+        let segment = SegmentMemory::new(1 << 18);
+        let mut writer = TableWriter::new(segment.words());
+        let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
+        let identity = CodeIdentity { at, value: 77 };
+        let code = CodeRows { start: COMPILED + 0x20, length: 0x100, identity, rows: &[(0, BODY)] };
+        writer.set_code(heap, &(COMPILED..COMPILED + BLOCK), &code).unwrap();
+        writer.publish(&[], &[(STACK, STACK + 4096)]).unwrap();
         let registers = Registers { pc: COMPILED + 0x30, sp: STACK, fp: 0, gpr: [0; 16] };
         let words = [0, 0, 0, NO_CODE];
         let copy: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         // The number is in the upper half of the word.
         let word = (number << 32 | 0xffff_ffff).to_le_bytes();
         let mut read = |avma: u64, into: &mut [u8]| {
-            let at = (COMPILED + 0x10).checked_sub(avma).filter(|at| at + 8 <= into.len() as u64);
+            let at = (at & !7).checked_sub(avma).filter(|at| at + 8 <= into.len() as u64);
             let Some(at) = at else { return 0 };
             into[at as usize..][..8].copy_from_slice(&word);
             into.len()
@@ -319,9 +319,13 @@ fn a_table_of_earlier_code_is_no_table() {
         (frames(&stack.frames).collect::<Vec<_>>(), stack.end)
     };
     let top = pc(COMPILED + 0x30);
-    assert_eq!(check(77), (vec![top, ret(NO_CODE)], EndReason::NoModule));
-    assert_eq!(check(78), (vec![top], EndReason::NoModule), "another compilation");
-    assert_eq!(check(0), (vec![top], EndReason::NoModule));
+    let before = COMPILED + 0x14;
+    assert_eq!(check(before, 77), (vec![top, ret(NO_CODE)], EndReason::NoModule));
+    assert_eq!(check(before, 78), (vec![top], EndReason::NoModule), "another compilation");
+    assert_eq!(check(before, 0), (vec![top], EndReason::NoModule));
+    // These need not be mapped.
+    assert_eq!(check(COMPILED + 0x34, 77), (vec![top], EndReason::NoModule), "behind the code");
+    assert_eq!(check(SPAN.low - 4, 77), (vec![top], EndReason::NoModule), "before the heap");
 }
 
 #[test]

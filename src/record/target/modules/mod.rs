@@ -10,6 +10,7 @@
 pub(crate) mod address_map;
 mod compiled;
 mod java_code;
+mod loaded_module;
 mod runtimes;
 mod writable;
 
@@ -34,62 +35,9 @@ pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
 use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
 use self::java_code::FollowedJavaCode;
+pub(crate) use self::loaded_module::LoadedModule;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
-
-/// A module of the target.
-#[derive(Debug)]
-pub(crate) struct LoadedModule {
-    /// The module's number within the recording.
-    pub(crate) index: u32,
-    /// The path as the target sees it.
-    pub(crate) path: String,
-    /// The GNU build id, empty if there is none.
-    pub(crate) build_id: Vec<u8>,
-    /// The open file, if it could be opened.
-    pub(crate) elf: Option<ElfFile>,
-    /// Functions by the unwind information: start and length (SVMA), sorted.
-    functions: Vec<(u64, u64)>,
-    /// The position of its table in the tables segment.
-    table: Option<ModuleRef>,
-    /// The load segments, from which the bias of each mapping follows.
-    loads: LoadSegments,
-    /// The symbols that lead to contexts of threads.
-    pub(crate) exports: ContextExports,
-    /// The symbols that lead to a language runtime, if the file has one.
-    pub(crate) runtime: Option<RuntimeExports>,
-    /// The symbols that lead to a Java machine, if the file has one.
-    pub(crate) java: Option<JavaExports>,
-}
-
-impl LoadedModule {
-    /// Returns the start of the function at this SVMA, by the unwind information.
-    pub(crate) fn function_start(&self, svma: u64) -> Option<u64> {
-        let after = self.functions.partition_point(|(start, _)| *start <= svma);
-        let (start, len) = self.functions.get(after.checked_sub(1)?)?;
-        (svma - start < *len).then_some(*start)
-    }
-
-    /// Returns whether a function of this module only carries managed frames: it has this name, or
-    /// none.
-    pub(crate) fn is_carrier(&self, function: Option<&str>) -> bool {
-        self.runtime.as_ref().is_some_and(|runtime| runtime.is_carrier(function))
-    }
-
-    #[cfg(test)]
-    pub(crate) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
-        let (build_id, functions) = (Vec::new(), Vec::new());
-        let (path, elf) = (path.to_string(), Some(elf));
-        let (loads, exports) = (LoadSegments::default(), ContextExports::default());
-        let (runtime, java) = (None, None);
-        Self { index, path, build_id, elf, functions, table: None, loads, exports, runtime, java }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn with_functions(self, functions: &[(u64, u64)]) -> Self {
-        Self { functions: functions.to_vec(), ..self }
-    }
-}
 
 /// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
 type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
