@@ -41,7 +41,7 @@ impl Room {
     /// Publishes code whose number is its length and in its rule.
     fn publish(&self, table: u64, number: i32) {
         let rule = Rule { cfa_off: number, ..Rule::plain(op::SP) };
-        let identity = CodeIdentity { at: SPAN.low, value: number as u32 };
+        let identity = CodeIdentity { at: SPAN.low, value: number as u32, used_before: 0 };
         let (start, length) = (SPAN.low, number as u32);
         let code = CodeRows { start, length, identity, rows: &[(0, rule)] };
         code.store(&self.words, table).unwrap();

@@ -102,6 +102,9 @@ pub struct CodeIdentity {
     pub at: u64,
     /// The bytes.
     pub value: u32,
+    /// How many bytes before these the byte is that the runtime clears when it frees the block. 0 if
+    /// there is none. The number stays in a block that was freed, and its end may have other code.
+    pub used_before: u32,
 }
 
 impl CodeIdentity {
@@ -109,6 +112,13 @@ impl CodeIdentity {
     #[inline]
     pub fn word(&self) -> u64 {
         self.at & !7
+    }
+
+    /// Returns the address (AVMA) of the byte that is cleared.
+    #[inline]
+    pub fn used(&self) -> Option<u64> {
+        let at = self.at.wrapping_sub(u64::from(self.used_before));
+        (self.used_before > 0).then_some(at)
     }
 
     /// Whether the word has the bytes.
@@ -144,8 +154,8 @@ impl CodeRows<'_> {
         let len = usize::try_from(self.bytes() / 8).ok()?;
         let words = words.get(at..at.checked_add(len)?)?;
         let count = u64::from(self.length) | (self.rows.len() as u64) << 32;
-        let CodeIdentity { at, value } = self.identity;
-        let head = [self.start, count, at, u64::from(value)];
+        let CodeIdentity { at, value, used_before } = self.identity;
+        let head = [self.start, count, at, u64::from(value) | u64::from(used_before) << 32];
         let offsets = self.rows.chunks(2).map(|pair| {
             let offset = |at: usize| pair.get(at).map_or(0, |(offset, _)| u64::from(*offset));
             offset(0) | offset(1) << 32
@@ -288,7 +298,7 @@ impl<'a> CodeTable<'a> {
         let (head, rest) = words.get(index(offset)?..)?.split_first_chunk::<TABLE_WORDS>()?;
         // Relaxed, all: visible since the Acquire in `CodeHeap::table`.
         let [start, counts, at, value] = head.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let identity = CodeIdentity { at, value: value as u32 };
+        let identity = CodeIdentity { at, value: value as u32, used_before: (value >> 32) as u32 };
         let rows = (counts >> 32) as usize;
         let (offsets, rest) = rest.split_at_checked(rows.div_ceil(2))?;
         let rules = rest.get(..rows)?;
@@ -361,7 +371,7 @@ mod tests {
         // The code is in segments 511 to 513, of two pages.
         let start = SPAN.low + 511 * 128 + 40;
         let rows = [(0, rule(8)), (4, rule(16)), (0x60, rule(32))];
-        let identity = CodeIdentity { at: start - 4, value: 7 };
+        let identity = CodeIdentity { at: start - 4, value: 7, used_before: 9 };
         let code = CodeRows { start, length: 0x100, identity, rows: &rows };
         assert_eq!(heap.missing_pages(511..514).collect::<Vec<_>>(), [0, 1]);
         heap.publish_page(0, 8192);
@@ -426,7 +436,7 @@ mod tests {
     fn identities_are_one_half_of_a_word() {
         let word = 0x1111_2222_3333_4444;
         for (at, value) in [(0x1000, 0x3333_4444), (0x1004, 0x1111_2222)] {
-            let identity = CodeIdentity { at, value };
+            let identity = CodeIdentity { at, value, used_before: 0 };
             assert_eq!(identity.word(), 0x1000);
             assert!(identity.is_in(word) && !identity.is_in(!word));
             assert!(!CodeIdentity { value: value + 1, ..identity }.is_in(word));

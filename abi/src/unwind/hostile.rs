@@ -262,8 +262,14 @@ fn heap_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
         let start = CODE.0 + ((first as u64) << SHIFT);
         let offset = TABLES + number as u64 * TABLE_BYTES;
         // Some are of other code, and some say nothing.
-        let at = [0, 0, start + 4, u64::MAX - 3][number % 4];
-        let identity = CodeIdentity { at, value: CODE.0 as u32 + number as u32 };
+        let at = match random.next() % 16 {
+            0 => start - 4,
+            1 => start + 4,
+            2 => u64::MAX - 3,
+            _ => 0,
+        };
+        let used_before = [0, 9, u32::MAX][number % 3];
+        let identity = CodeIdentity { at, value: CODE.0 as u32 + number as u32, used_before };
         let code = CodeRows { start, length: 2 << SHIFT, identity, rows: &rows };
         code.store(&shared, offset).expect("room");
         heap.publish(first..first + 2, offset);

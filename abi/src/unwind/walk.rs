@@ -174,8 +174,14 @@ fn is_of_this_code(
         return true;
     }
     // What is before code of a heap is mapped, whatever the table says.
-    let is_before = heap.span().low <= identity.word() && identity.at < avma;
-    is_before && memory.load_description(identity.word()).is_some_and(|it| identity.is_in(it))
+    let mut load = |at: u64| {
+        let is_before = heap.span().low <= at & !7 && at < avma;
+        if is_before { memory.load_description(at & !7) } else { None }
+    };
+    let is_used = identity.used().is_none_or(|at| {
+        load(at).is_some_and(|word| word.wrapping_shr((at as u32 & 7) * 8) as u8 != 0)
+    });
+    is_used && load(identity.at).is_some_and(|word| identity.is_in(word))
 }
 
 impl<'s> Lookup<'s> {

@@ -52,7 +52,12 @@ impl BlockSeal {
             None => (layout.blob.name.at, self.name as u32),
         };
         let at = blob.start.wrapping_add(offset);
-        if at.is_multiple_of(4) { CodeIdentity { at, value } } else { CodeIdentity::default() }
+        let used =
+            offset.wrapping_add(layout.heaps.header_len).checked_sub(layout.heaps.is_used.at);
+        match used.and_then(|used| u32::try_from(used).ok()) {
+            Some(used_before) if at.is_multiple_of(4) => CodeIdentity { at, value, used_before },
+            _ => CodeIdentity::default(),
+        }
     }
 }
 

@@ -294,11 +294,11 @@ fn tables_of_code_are_reused_only_after_a_grace() {
 
 #[test]
 fn a_table_of_earlier_code_is_no_table() {
-    let check = |at: u64, number: u64| {
+    let check = |at: u64, number: u64, used: u64| {
         let segment = SegmentMemory::new(1 << 18);
         let mut writer = TableWriter::new(segment.words());
         let heap = writer.add_code_heap(SPAN, LAYOUT).unwrap();
-        let identity = CodeIdentity { at, value: 77 };
+        let identity = CodeIdentity { at, value: 77, used_before: 12 };
         let code = CodeRows { start: COMPILED + 0x20, length: 0x100, identity, rows: &[(0, BODY)] };
         writer.set_code(heap, &(COMPILED..COMPILED + BLOCK), &code).unwrap();
         writer.publish(&[], &[(STACK, STACK + 4096)]).unwrap();
@@ -306,11 +306,14 @@ fn a_table_of_earlier_code_is_no_table() {
         let words = [0, 0, 0, NO_CODE];
         let copy: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         // The number is in the upper half of the word.
-        let word = (number << 32 | 0xffff_ffff).to_le_bytes();
+        let words = [(at & !7, number << 32 | 0xffff_ffff), ((at - 12) & !7, used)];
         let mut read = |avma: u64, into: &mut [u8]| {
-            let at = (at & !7).checked_sub(avma).filter(|at| at + 8 <= into.len() as u64);
-            let Some(at) = at else { return 0 };
-            into[at as usize..][..8].copy_from_slice(&word);
+            for (place, word) in words {
+                let Some(at) = place.checked_sub(avma) else { continue };
+                if let Some(into) = into.get_mut(at as usize..).and_then(|it| it.get_mut(..8)) {
+                    into.copy_from_slice(&word.to_le_bytes());
+                }
+            }
             into.len()
         };
         let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
@@ -320,12 +323,16 @@ fn a_table_of_earlier_code_is_no_table() {
     };
     let top = pc(COMPILED + 0x30);
     let before = COMPILED + 0x14;
-    assert_eq!(check(before, 77), (vec![top, ret(NO_CODE)], EndReason::NoModule));
-    assert_eq!(check(before, 78), (vec![top], EndReason::NoModule), "another compilation");
-    assert_eq!(check(before, 0), (vec![top], EndReason::NoModule));
+    let found = (vec![top, ret(NO_CODE)], EndReason::NoModule);
+    let unknown = (vec![top], EndReason::NoModule);
+    // The flag is the first byte of its word.
+    assert_eq!(check(before, 77, 0xff01), found);
+    assert_eq!(check(before, 78, 1), unknown, "another compilation");
+    assert_eq!(check(before, 0, 1), unknown);
+    assert_eq!(check(before, 77, 0xff00), unknown, "a block that was freed");
     // These need not be mapped.
-    assert_eq!(check(COMPILED + 0x34, 77), (vec![top], EndReason::NoModule), "behind the code");
-    assert_eq!(check(SPAN.low - 4, 77), (vec![top], EndReason::NoModule), "before the heap");
+    assert_eq!(check(COMPILED + 0x34, 77, 1), unknown, "behind the code");
+    assert_eq!(check(SPAN.low - 4, 77, 1), unknown, "before the heap");
 }
 
 #[test]

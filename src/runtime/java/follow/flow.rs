@@ -134,13 +134,22 @@ impl<'a> Flow<'a> {
         if code.kind == GeneratedKind::Stubs {
             let starts = code.bytes.windows(4).enumerate();
             let starts = starts.filter(|(_, bytes)| PROLOGUES.iter().any(|it| it == bytes));
-            entries.extend(starts.map(|(at, _)| (at as u32, called)));
+            entries.extend(starts.map(|(at, _)| (self.before_pushed(at) as u32, called)));
         }
         if let Some(body) = body {
             entries.extend(code.deoptimized.handlers.iter().map(|handler| (*handler, body)));
         }
         entries.retain(|(offset, _)| (*offset as usize) < code.bytes.len());
         entries
+    }
+
+    /// Returns where a stub begins that has this prologue: some push a constant first, such as the
+    /// barrier at the entries of methods.
+    fn before_pushed(&self, prologue: usize) -> usize {
+        let pushes = [&[0x68, 0xff, 0xff, 0xff, 0xff][..], &[0x6a, 0xff]];
+        let before = self.code.bytes.get(..prologue).unwrap_or_default();
+        let pushed = pushes.iter().find(|push| before.ends_with(push));
+        prologue - pushed.map_or(0, |push| push.len())
     }
 
     /// Finds the instructions that the entries reach, and their states.

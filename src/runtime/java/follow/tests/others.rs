@@ -221,6 +221,31 @@ fn functions_in_a_blob_of_stubs() {
 }
 
 #[test]
+fn stub_that_pushes_a_constant_before_its_frame() {
+    // Below the constant.
+    let body = |cfa: Rule| Rule { fp_off: -3, ..saved(cfa) };
+    let code = [
+        // hlt, behind another stub
+        at(&[0xf4], sp(8)),
+        // push $-1
+        at(&[0x68, 0xff, 0xff, 0xff, 0xff], sp(8)),
+        // push %rbp
+        at(&[0x55], sp(16)),
+        // mov %rsp,%rbp
+        at(&[0x48, 0x8b, 0xec], body(sp(24))),
+        // call *%rsi
+        at(&[0xff, 0xd6], body(sp(24))),
+        // leave
+        at(&[0xc9], body(sp(24))),
+        // add $8,%rsp
+        at(&[0x48, 0x83, 0xc4, 0x08], sp(16)),
+        // ret
+        at(&[0xc3], sp(8)),
+    ];
+    check(plain(GeneratedKind::Stubs), &code);
+}
+
+#[test]
 fn stub_that_aligns_and_saves_the_stack_pointer() {
     let code = [
         // push %rbx
