@@ -68,6 +68,14 @@ impl ManagedLanguage {
         }
     }
 
+    /// Returns whether frames are on the native stack, so that samples of the kernel have them.
+    pub fn is_on_native_stack(self) -> bool {
+        match self {
+            Self::Python => false,
+            Self::Java => true,
+        }
+    }
+
     /// Returns the name of the lock that a thread must hold to run functions, if there is one.
     pub fn lock_name(self) -> Option<&'static str> {
         match self {

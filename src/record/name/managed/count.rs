@@ -94,7 +94,7 @@ impl ManagedCount {
     /// Returns the lines of the closing report: labels and texts.
     ///
     /// `all` is the number of all samples. `by_kernel` says whether the kernel takes the samples in
-    /// its own code: it cannot see managed frames.
+    /// its own code: it sees only what is on the native stack.
     pub(crate) fn lines(
         &self,
         all: u64,
@@ -107,7 +107,7 @@ impl ManagedCount {
             if others > 0 {
                 let name = language.name();
                 text.push_str(&format!("; {others} samples have no {name} function"));
-                if by_kernel {
+                if by_kernel && !language.is_on_native_stack() {
                     text.push_str(" (none in the kernel has one; --engine timer shows them)");
                 }
             }
@@ -157,6 +157,11 @@ mod tests {
         let [(_, text)] = sum.lines(10, true).collect::<Vec<_>>().try_into().unwrap();
         let hint = "no Python function (none in the kernel has one; --engine timer shows them); 6";
         assert!(text.contains(hint), "{text}");
+        let mut java = ManagedCount::default();
+        java.count_sample(ManagedLocation { language: ManagedLanguage::Java, ..location(None) });
+        java.count(ManagedLocation { language: ManagedLanguage::Java, ..location(None) });
+        let [(_, text)] = java.lines(2, true).collect::<Vec<_>>().try_into().unwrap();
+        assert!(!text.contains("kernel"), "{text}");
         let share = NamedShare { language: ManagedLanguage::Python, samples: 3, named: 2 };
         assert_eq!(sum.shares(), [share]);
         let numbers: Vec<_> = sum.numbers().collect();
