@@ -102,8 +102,8 @@ pub struct CodeIdentity {
     pub at: u64,
     /// The bytes.
     pub value: u32,
-    /// How many bytes before these the byte is that the runtime clears when it frees the block. 0 if
-    /// there is none. The number stays in a block that was freed, and its end may have other code.
+    /// How many bytes before these the byte is that the runtime clears when it frees the block. 0
+    /// if there is none. What tells stays in a free block, and the end of it may have other code.
     pub used_before: u32,
 }
 
