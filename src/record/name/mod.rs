@@ -20,6 +20,7 @@ use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
+use crate::runtime::java::CodeBlob;
 
 pub(crate) mod addresses;
 pub(crate) mod contexts;
@@ -235,10 +236,16 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// Reads and checks the generated code that the samples of a batch are in.
-    pub(crate) fn read_code(&mut self, batch: &mut Batch, pid: i32) {
+    /// Reads and checks the generated code that the samples of a batch are in. `since_of` returns
+    /// since when a blob of code is known to be where it is.
+    pub(crate) fn read_code(
+        &mut self,
+        batch: &mut Batch,
+        pid: i32,
+        since_of: &dyn Fn(&CodeBlob) -> Option<u64>,
+    ) {
         if !self.has_left || self.is_program_there {
-            self.java.read(batch, &self.addresses, pid);
+            self.java.read(batch, &self.addresses, pid, since_of);
         }
     }
 

@@ -190,7 +190,9 @@ impl Session<'_> {
         let batch = rotation.batch();
         // Those of stacks that the stages before have added, such as those of sleeping threads.
         self.namer.read_functions(batch, self.attached.pid());
-        self.namer.read_code(batch, self.attached.pid());
+        let pid = self.attached.pid();
+        let modules = self.attached.modules();
+        self.namer.read_code(batch, pid, &|blob| modules.code_since(blob));
         self.namer.read_thread_names(batch, self.attached.pid(), &self.store);
         self.store.threads.retire(is_complete, &mut batch.threads);
         self.namer.contexts.name(batch);

@@ -10,6 +10,8 @@ use crate::text::printable;
 const NAME_MAX: usize = 256;
 /// Parts of the names of buffers in which compilers put code together.
 const WORKSPACES: [&str; 2] = ["temporary CodeBuffer", "cratch_buffer"];
+/// Longest code of a blob in bytes.
+const CODE_MAX: u64 = 2 << 20;
 /// Maximum number of words of a frame.
 const FRAME_WORDS_MAX: u64 = 1 << 20;
 
@@ -112,6 +114,21 @@ impl CodeBlob {
             code,
             compiled,
         })
+    }
+}
+
+impl CodeBlob {
+    /// Reads the code.
+    pub(super) fn bytes(&self, pages: &TargetPages<'_>) -> Option<Vec<u8>> {
+        let len = self.code.end.checked_sub(self.code.start).filter(|len| *len <= CODE_MAX)?;
+        pages.bytes(self.code.start, len as usize)
+    }
+
+    /// Whether what was read of a blob at one time and of one at another is of the same blob. No
+    /// two compilations of a machine have one number.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let names = |blob: &Self| (blob.start, blob.kind, blob.compiled);
+        names(self) == names(other) && self.name == other.name
     }
 }
 

@@ -88,6 +88,13 @@ impl BudgetLeft {
     }
 }
 
+/// Returns CLOCK_MONOTONIC in nanoseconds.
+pub(super) fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    // The clock exists on each computer.
+    time.map_or(u64::MAX, |time| Duration::from(time).as_nanos() as u64)
+}
+
 /// Returns the CPU time of this thread. On a busy computer, a scan does as much as elsewhere.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);

@@ -17,7 +17,9 @@ use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 use traceprof_abi::unwind::rule::{fp_op, op};
 
 use super::blob::{BlobKind, CodeBlob};
-use super::code_changes::{BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode};
+use super::code_changes::{
+    BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode, monotonic_ns,
+};
 use super::code_layout::offset_in;
 use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
 use super::heap_watch::WatchedHeap;
@@ -29,8 +31,6 @@ use super::segment_map::SegmentMap;
 use super::thaw::add_thaw_rules;
 use crate::runtime::memory::TargetMemory;
 
-/// Longest code of a blob in bytes.
-const CODE_MAX: u64 = 2 << 20;
 /// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
 const BATCH_MAX: usize = 128;
 const BATCH_BYTES_MAX: u64 = 512 << 10;
@@ -178,6 +178,12 @@ impl CodeScan {
         self.blocks.read_again(start);
     }
 
+    /// Returns when this blob was first seen where it is, in CLOCK_MONOTONIC nanoseconds. `None` if
+    /// its block was not read, or had something else.
+    pub fn since_of(&self, blob: &CodeBlob) -> Option<u64> {
+        self.blocks.since_of(blob)
+    }
+
     /// Takes over the maps of the heaps.
     fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
         for (number, map) in maps.into_iter().enumerate() {
@@ -293,8 +299,9 @@ impl CodeScan {
         let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
         let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
         let seal = BlockSeal::read(layout, block.start, pages);
+        let read_ns = monotonic_ns();
         let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
-        let bytes = code.and_then(|blob| code_of(blob, pages));
+        let bytes = code.and_then(|blob| blob.bytes(pages));
         if let (Some(blob), Some(bytes)) = (&blob, &bytes) {
             self.find_entered(blob, bytes);
         }
@@ -310,7 +317,9 @@ impl CodeScan {
         let changed = known
             .filter(|known| known.blob == blob)
             .map_or(0, |known| known.changed.saturating_add(1));
-        let known = KnownBlock { end: block.end, blob: blob.clone(), seal, hash, same: 0, changed };
+        let since = known.zip(blob.as_ref()).and_then(|(known, blob)| known.since_of(blob));
+        let (end, since_ns) = (block.end, since.unwrap_or(read_ns));
+        let known = KnownBlock { end, blob: blob.clone(), seal, since_ns, hash, same: 0, changed };
         let is_replaced = self.blocks.insert(block.start, known).is_some();
         let (Some(blob), Some(bytes)) = (blob, bytes) else {
             changes.removed.extend(is_replaced.then_some(block));
@@ -342,11 +351,6 @@ impl CodeScan {
             }
         }
     }
-}
-
-fn code_of(blob: &CodeBlob, pages: &TargetPages<'_>) -> Option<Vec<u8>> {
-    let len = blob.code.end.checked_sub(blob.code.start).filter(|len| *len <= CODE_MAX)?;
-    pages.bytes(blob.code.start, len as usize)
 }
 
 /// The code of a blob that is to be followed.

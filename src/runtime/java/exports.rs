@@ -65,6 +65,14 @@ impl JavaExports {
     }
 }
 
+/// Returns whether a file has an agent of a machine, which may redefine classes: with the functions
+/// that the machine calls when it loads one.
+pub fn has_agent(bytes: &[u8]) -> bool {
+    let Ok(elf) = Elf::parse(bytes) else { return false };
+    let names = Definitions::of(&elf);
+    ["Agent_OnLoad", "Agent_OnAttach"].iter().any(|it| names.exported(it).is_some())
+}
+
 fn table<const N: usize>(
     names: &Definitions<'_, '_>,
     [entries, stride]: [&str; 2],

@@ -68,6 +68,8 @@ pub(super) struct KnownBlock {
     /// `None` if the block is free, or has no possible blob.
     pub(super) blob: Option<CodeBlob>,
     pub(super) seal: BlockSeal,
+    /// When the blob was first seen, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) since_ns: u64,
     /// A hash of all that the rules were made of.
     pub(super) hash: u64,
     /// Number of scans that have found the same since.
@@ -80,6 +82,12 @@ impl KnownBlock {
     /// Whether the machine may still be writing the code.
     fn is_open(&self) -> bool {
         self.blob.is_some() && self.same < SAME_SCANS && self.changed < CHANGES_MAX
+    }
+
+    /// Returns when this blob was first seen. `None` if the block had something else.
+    pub(super) fn since_of(&self, blob: &CodeBlob) -> Option<u64> {
+        let is_same = self.blob.as_ref().is_some_and(|known| known.is_same(blob));
+        is_same.then_some(self.since_ns)
     }
 
     /// Whether the contents are others than those that were read.
@@ -112,6 +120,11 @@ pub(super) struct KnownBlocks {
 impl KnownBlocks {
     pub(super) fn get(&self, start: u64) -> Option<&KnownBlock> {
         self.known.get(&start)
+    }
+
+    /// Returns when this blob was first seen where it is.
+    pub(super) fn since_of(&self, blob: &CodeBlob) -> Option<u64> {
+        self.known.range(..=blob.start).next_back()?.1.since_of(blob)
     }
 
     /// Whether blocks are to be read.

@@ -40,12 +40,21 @@ pub struct JavaMachine {
     /// Where the pointer to the counters is, and whether methods may be replaced.
     pub(super) counters: Option<u64>,
     pub(super) redefines: Option<u64>,
+    /// Whether it says that methods may be replaced even if no agent may do that.
+    always_redefines: bool,
 }
 
 /// The version of a machine.
 struct JavaVersion {
     major: u8,
     label: String,
+}
+
+impl JavaMachine {
+    /// Returns whether [`may_redefine`](super::may_redefine) says nothing about agents.
+    pub fn always_may_redefine(&self) -> bool {
+        self.always_redefines
+    }
 }
 
 impl JavaExports {
@@ -84,6 +93,7 @@ impl JavaExports {
             thread_fields: KnownThreadFields::new(),
             counters: tables.address(&["PerfMemory::_start"]).ok(),
             redefines: tables.address(&["JvmtiExport::_can_hotswap_or_post_breakpoint"]).ok(),
+            always_redefines: version.major > 21,
             label: version.label,
         }))
     }

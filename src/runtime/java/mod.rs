@@ -43,7 +43,7 @@ pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
 pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode, thread_time};
 pub use code_scan::CodeScan;
 pub use compiled::{CompiledCode, JavaPosition};
-pub use exports::JavaExports;
+pub use exports::{JavaExports, has_agent};
 pub use machine::{JavaMachine, JavaReader};
 pub use method::{InterpretedMethod, JavaMethod};
 pub use thread_finder::JavaWaits;

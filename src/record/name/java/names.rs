@@ -5,17 +5,41 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::record::batch::java::{JavaCode, NewJava, ReadMethod};
+use crate::runtime::Gone;
+
+/// What may be at an address.
+trait Presence {
+    /// Whether it is only known that something else has ended.
+    fn is_unproven(&self) -> bool;
+}
+
+impl Presence for Option<Arc<JavaCode>> {
+    fn is_unproven(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl Presence for ReadMethod {
+    fn is_unproven(&self) -> bool {
+        matches!(self, Err(Gone::Unproven))
+    }
+}
 
 /// What is at an address over time, each with its start, in the order of the starts.
 #[derive(Debug)]
 struct Timeline<T>(Vec<(u64, T)>);
 
-impl<T> Timeline<T> {
-    /// Adds what is there from a time on.
+impl<T: Presence> Timeline<T> {
+    /// Adds what is there from a time on, instead of what was thought to be there then. That
+    /// something has ended stays true: nothing that began before holds after that.
     fn push(&mut self, since_ns: u64, value: T) {
-        let kept = self.0.partition_point(|(before_ns, _)| *before_ns < since_ns);
-        self.0.truncate(kept);
-        self.0.push((since_ns, value));
+        let at = self.0.partition_point(|(before_ns, _)| *before_ns < since_ns);
+        let mut later = self.0.split_off(at);
+        later.retain(|(_, known)| known.is_unproven());
+        if later.first().is_none_or(|(known_ns, _)| *known_ns != since_ns) {
+            self.0.push((since_ns, value));
+        }
+        self.0.append(&mut later);
     }
 
     /// Returns what is there at a time, and the times at which it is. `None` before all.
@@ -130,5 +154,26 @@ mod tests {
         assert_eq!(names.version(), version);
         names.learn(&NewJava { is_fresh: true, ..NewJava::default() });
         assert!(names.find(5, 1).is_none() && names.version() != version);
+    }
+
+    #[test]
+    fn what_has_ended_stays_ended() {
+        let mut names = JavaNames::default();
+        let mut learn = |since_ns, code| {
+            let found = vec![FoundJava { avma: 5, since_ns, code }];
+            names.learn(&NewJava { found, ..NewJava::default() });
+            [5, 50, 99, 100, 150].map(|time_ns| {
+                let (found, _) = names.find(5, time_ns).unwrap();
+                found.map_or_else(|| "-".to_owned(), |it| it.blob().name.clone())
+            })
+        };
+        assert_eq!(learn(10, Some(code("a"))), ["-", "a", "a", "a", "a"]);
+        assert_eq!(learn(100, None), ["-", "a", "a", "-", "-"]);
+        // What is read now was there before the other code, if at all.
+        assert_eq!(learn(0, Some(code("b"))), ["b", "b", "b", "-", "-"]);
+        assert_eq!(learn(100, Some(code("b"))), ["b", "b", "b", "-", "-"]);
+        assert_eq!(learn(120, Some(code("c"))), ["b", "b", "b", "-", "c"]);
+        // It was not there at the time of its reading any more.
+        assert_eq!(learn(90, None), ["b", "b", "-", "-", "-"]);
     }
 }

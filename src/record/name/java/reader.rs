@@ -6,10 +6,17 @@
 //! - What it was read from was the same before the sample and after it. So what the samples of a
 //!   batch use is compared with what was read there, all in one call.
 //! - It was read after the sample, and between a time before the sample and a time after the
-//!   reading the machine has unloaded no class ([`UnloadWatch`]). That is enough for a method: its
-//!   class was there while it ran. The same goes for compiled code of an unloaded class. Other code
-//!   is freed only after a thread that ran it has left it, and after turns of the machine's own
-//!   cleaning, which take longer than the time between two batches.
+//!   reading the machine has unloaded no class ([`UnloadWatch`]). That is enough for a method of a
+//!   machine whose classes are not redefined: its class was there while it ran. Redefined classes
+//!   free the structures of their methods while the number stays. So where an agent may redefine
+//!   classes, or a method was found replaced, a reading proves only what follows it, up to the next
+//!   one that finds the same.
+//! - It is code, and a scan for unwind tables saw the same blob before the sample ([`CodeScan`]).
+//!   Machines free code at any time, with each collection since 20, and use its block again. But no
+//!   two compilations have one number, so what was seen before the sample, and was read after it,
+//!   was there at its time. Handlers have no table for code before a scan has seen it.
+//!
+//! [`CodeScan`]: crate::runtime::java::CodeScan
 //!
 //! Memory that was freed has what was there until something else takes it. So a reading without a
 //! sample after the last unloading proves nothing of later samples.
@@ -38,7 +45,7 @@ use crate::record::batch::java::{FoundJava, FoundMethod, JavaCode, NewJava};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::name::addresses::locate;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::{JavaMachine, JavaReader, Witness, may_redefine, which_hold};
+use crate::runtime::java::{CodeBlob, JavaMachine, JavaReader, Witness, may_redefine, which_hold};
 use crate::runtime::{Gone, TargetMemory};
 
 /// The largest number of addresses that are known at once.
@@ -94,13 +101,15 @@ pub(crate) struct JavaCodeReader {
     seen: HashMap<u64, u64>,
     /// By the start of the blob.
     blobs: HashMap<u64, KnownBlob>,
-    /// Addresses of code, and starts of blobs, that had other code once, and the last generation in
-    /// which that was there.
-    reused: HashMap<u64, u64>,
     /// The methods that are interpreted, by the addresses of their structures.
     methods: HashMap<u64, KnownMethod>,
     /// Methods that could not be read: in which generation, and why.
     failed: HashMap<u64, (u64, Gone)>,
+    /// Addresses of structures that had another method once, and the last generation in which that
+    /// was there.
+    ended: HashMap<u64, u64>,
+    /// Whether a method was replaced while its class stayed.
+    has_redefined: bool,
     /// The starts of the blobs that this reading has added.
     added: Vec<u64>,
     /// The bytes of all code that was read.
@@ -115,6 +124,18 @@ struct Reading<'m> {
     memory: &'m dyn TargetMemory,
     reader: JavaReader<'m>,
     began_ns: u64,
+    /// Whether an agent is loaded.
+    has_agent: bool,
+    /// Returns since when a blob is where it is, as far as its block was looked at.
+    since_of: &'m dyn Fn(&CodeBlob) -> Option<u64>,
+}
+
+impl Reading<'_> {
+    /// Whether methods may have been replaced that were not known.
+    fn may_have_redefined(&self) -> bool {
+        let may_redefine = may_redefine(self.machine, self.memory);
+        may_redefine && (self.has_agent || !self.machine.always_may_redefine())
+    }
 }
 
 impl JavaCodeReader {
@@ -126,17 +147,36 @@ impl JavaCodeReader {
     }
 
     /// Reads the code that the samples of a sealed batch are in, as far as it is not known, and
-    /// checks what is known, while the process runs the program of these addresses.
-    pub(crate) fn read(&mut self, batch: &mut Batch, addresses: &AddressMap, pid: i32) {
+    /// checks what is known, while the process runs the program of these addresses. `since_of`
+    /// returns since when a blob is known to be where it is.
+    pub(crate) fn read(
+        &mut self,
+        batch: &mut Batch,
+        addresses: &AddressMap,
+        pid: i32,
+        since_of: &dyn Fn(&CodeBlob) -> Option<u64>,
+    ) {
         let Some(machine) = &addresses.java else { return };
-        let known = self.seen.len() + self.methods.len() + self.reused.len() + self.failed.len();
+        let known = self.seen.len() + self.methods.len() + self.ended.len() + self.failed.len();
         if known > ADDRESSES_MAX || self.bytes > BYTES_MAX {
             let watch = mem::take(&mut self.watch);
-            *self = Self { watch, ..Self::default() };
+            *self = Self { watch, has_redefined: self.has_redefined, ..Self::default() };
             batch.java.is_fresh = true;
         }
         let used = Used::of(batch, addresses, machine);
-        self.examine(&used, (machine, &ProcessMemory::of(pid)), &mut batch.java);
+        if used.avmas.is_empty() && used.methods.is_empty() {
+            return;
+        }
+        let memory = ProcessMemory::of(pid);
+        let reading = Reading {
+            machine,
+            memory: &memory,
+            reader: machine.now(&memory),
+            began_ns: monotonic_now_ns(),
+            has_agent: addresses.has_java_agent(),
+            since_of,
+        };
+        self.examine(&used, &reading, &mut batch.java);
     }
 
     /// Notes whether the machine has unloaded classes. With frequent calls, the time is known well.
@@ -149,30 +189,19 @@ impl JavaCodeReader {
         mem::take(&mut self.has_replaced)
     }
 
-    fn examine(
-        &mut self,
-        used: &Used,
-        (machine, memory): (&JavaMachine, &dyn TargetMemory),
-        news: &mut NewJava,
-    ) {
-        if used.avmas.is_empty() && used.methods.is_empty() {
-            return;
-        }
-        let began_ns = monotonic_now_ns();
-        let reader = machine.now(memory);
-        if reader.call_return().is_none() {
+    fn examine(&mut self, used: &Used, reading: &Reading<'_>, news: &mut NewJava) {
+        if reading.reader.call_return().is_none() {
             // The process has ended. What was known stays, unless something was unloaded since.
             self.end_stale(used, news);
             return;
         }
-        self.watch.look(machine, memory);
-        let reading = Reading { machine, memory, reader, began_ns };
-        self.check_known(used, &reading, news);
+        self.watch.look(reading.machine, reading.memory);
+        self.check_known(used, reading, news);
         let before = (news.found.len(), news.methods.len());
         self.added.clear();
-        self.read_methods(used, &reading, news);
-        self.read_code(used, &reading, news);
-        if !self.watch.still_holds(memory) {
+        self.read_methods(used, reading, news);
+        self.read_code(used, reading, news);
+        if !self.watch.still_holds(reading.memory) {
             // What was read may have been freed meanwhile. The next call reads it again.
             self.discard(before, news);
         }
@@ -261,10 +290,8 @@ impl JavaCodeReader {
         let Some(KnownBlob { proven, avmas, .. }) = self.blobs.remove(&start) else { return };
         let since_ns = self.watch.end_of(&proven).saturating_add(1);
         self.has_replaced = true;
-        self.reused.insert(start, proven.generation);
         for avma in avmas {
             self.seen.remove(&avma);
-            self.reused.insert(avma, proven.generation);
             news.found.push(FoundJava { avma, since_ns, code: None });
         }
     }
@@ -273,21 +300,29 @@ impl JavaCodeReader {
     fn end_method(&mut self, object: u64, news: &mut NewJava) {
         let Some(KnownMethod { proven, .. }) = self.methods.remove(&object) else { return };
         let since_ns = self.watch.end_of(&proven).saturating_add(1);
+        self.ended.insert(object, proven.generation);
+        self.has_redefined |= proven.generation == self.watch.generation;
         news.methods.push(FoundMethod { object, since_ns, read: Err(Gone::Unproven) });
     }
 
     fn read_methods(&mut self, used: &Used, reading: &Reading<'_>, news: &mut NewJava) {
-        let UnloadWatch { since_ns, generation, .. } = self.watch;
+        let generation = self.watch.generation;
+        let is_suspect = self.has_redefined || reading.may_have_redefined();
         for (object, last_ns) in &used.methods {
             if self.methods.contains_key(object) || !self.watch.is_alive(Some(*last_ns)) {
                 continue;
             }
+            // Structures are freed while the number stays: another method may be there each time.
+            let is_reusable = is_suspect || self.ended.get(object) == Some(&generation);
             let before = self.failed.get(object).copied();
-            if before.is_some_and(|(at, gone)| at == generation && !gone.is_transient()) {
+            let is_same = |(at, gone): (u64, Gone)| at == generation && !gone.is_transient();
+            if !is_reusable && before.is_some_and(is_same) {
                 continue;
             }
+            let read = reading.reader.interpreted(*object);
+            let since_ns = if is_reusable { monotonic_now_ns() } else { self.watch.since_ns };
             let proven = Proven { since_ns, seen_ns: reading.began_ns, generation };
-            match reading.reader.interpreted(*object) {
+            match read {
                 Ok(found) => {
                     self.bytes += found.method.bytes() + found.witness.bytes();
                     let known = KnownMethod { witness: found.witness, proven };
@@ -316,11 +351,8 @@ impl JavaCodeReader {
             let Some(known) = self.blobs.get_mut(&start) else { continue };
             known.avmas.push(*avma);
             self.seen.insert(*avma, start);
-            let reused = self.reused.get(avma).copied();
-            let is_recent = reused == Some(self.watch.generation);
-            let since_ns = if is_recent { reading.began_ns } else { known.proven.since_ns };
             let code = Some(Arc::clone(&known.code));
-            news.found.push(FoundJava { avma: *avma, since_ns, code });
+            news.found.push(FoundJava { avma: *avma, since_ns: known.proven.since_ns, code });
         }
     }
 
@@ -335,10 +367,8 @@ impl JavaCodeReader {
         let witness = reading.reader.blob_witness(&blob)?;
         let code = Arc::new(JavaCode::read(&blob, &reading.reader).ok()?);
         self.end_blob(start, news);
-        let UnloadWatch { since_ns, generation, .. } = self.watch;
-        // Without an unloading in between, it is not known when the other code was freed.
-        let is_recent = self.reused.get(&start) == Some(&generation);
-        let since_ns = if is_recent { reading.began_ns } else { since_ns };
+        let generation = self.watch.generation;
+        let since_ns = (reading.since_of)(&blob).unwrap_or_else(monotonic_now_ns);
         let proven = Proven { since_ns, seen_ns: reading.began_ns, generation };
         self.bytes += code.bytes() + witness.bytes();
         let known = KnownBlob { code, witness, proven, avmas: Vec::new() };

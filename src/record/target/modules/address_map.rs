@@ -78,6 +78,11 @@ impl AddressMap {
         self.runtimes.iter().position(holds).map(|number| number as u8)
     }
 
+    /// Whether an agent of a Java machine is loaded.
+    pub(crate) fn has_java_agent(&self) -> bool {
+        self.ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.has_java_agent)
+    }
+
     /// Returns the name of the runtime's lock that contains an address.
     pub(crate) fn lock_at(&self, avma: u64) -> Option<&'static str> {
         self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma))
@@ -222,6 +227,7 @@ pub(crate) mod tests {
             exports: Default::default(),
             runtime: None,
             java: None,
+            has_java_agent: false,
         });
         AddressRange {
             start,

@@ -29,7 +29,7 @@ use crate::proc::ProcessMemory;
 use crate::record::target::modules::Modules;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::{
-    CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode, thread_time,
+    CodeBlob, CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode, thread_time,
 };
 use crate::unwind::{CodeHeapRef, TableWriter, TablesFull};
 
@@ -176,6 +176,12 @@ impl Modules<'_> {
     /// Publishes tables of all code that a Java machine has generated, and does not search one.
     pub(crate) fn follow_all_code(&mut self) {
         self.java_code.follow_all(self.pid, &mut self.tables);
+    }
+
+    /// Returns since when a Java machine is known to have this blob of code. `None` if that is not
+    /// known.
+    pub(crate) fn code_since(&self, blob: &CodeBlob) -> Option<u64> {
+        self.java_code.code.as_ref()?.scan.since_of(blob)
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct LoadedModule {
     pub(crate) runtime: Option<RuntimeExports>,
     /// The symbols that lead to a Java machine, if the file has one.
     pub(crate) java: Option<JavaExports>,
+    /// Whether the file has an agent of a Java machine.
+    pub(super) has_java_agent: bool,
 }
 
 impl LoadedModule {
@@ -51,8 +53,20 @@ impl LoadedModule {
         let (build_id, functions) = (Vec::new(), Vec::new());
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
-        let (runtime, java) = (None, None);
-        Self { index, path, build_id, elf, functions, table: None, loads, exports, runtime, java }
+        let (runtime, java, has_java_agent, table) = (None, None, false, None);
+        Self {
+            index,
+            path,
+            build_id,
+            elf,
+            functions,
+            table,
+            loads,
+            exports,
+            runtime,
+            java,
+            has_java_agent,
+        }
     }
 
     #[cfg(test)]

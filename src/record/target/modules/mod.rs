@@ -27,7 +27,7 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
 use crate::runtime::RuntimeExports;
-use crate::runtime::java::JavaExports;
+use crate::runtime::java::{JavaExports, has_agent};
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
@@ -333,6 +333,7 @@ impl<'a> Modules<'a> {
             exports: ContextExports::default(),
             runtime: None,
             java: None,
+            has_java_agent: false,
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -349,6 +350,7 @@ impl<'a> Modules<'a> {
             module.exports = ContextExports::of(&bytes);
             module.runtime = RuntimeExports::of(&bytes, &path);
             module.java = JavaExports::of(&bytes, &path);
+            module.has_java_agent = has_agent(&bytes);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);
         let is_kept = DescriptorUse::Files.allows(&descriptor);
