@@ -292,7 +292,7 @@ mod tests {
         }
         assert_eq!(
             least("cobol=95"),
-            Err("expected a number from 0 to 100, or python=PERCENT".to_owned())
+            Err("expected a number from 0 to 100, or python=PERCENT, java=PERCENT".to_owned())
         );
     }
 

@@ -10,7 +10,7 @@ use traceprof_abi::unwind::{RETURN_ADDRESS, Rule};
 
 use super::*;
 use crate::proc::ProcessMemory;
-use crate::runtime::java::tests::machines::{JavaProgram, machines};
+use crate::runtime::java::tests::machines::{JavaProgram, machine};
 use crate::runtime::java::{BlobKind, CodeBlob, JavaMachine};
 
 /// How long a machine is watched at least.
@@ -187,7 +187,7 @@ impl WatchedMachine {
 
 /// Watches the machine of a version. Returns the counts, if the machine is here.
 fn watch(version: u8, options: &[&str]) -> Option<Counts> {
-    let (_, launcher) = machines().into_iter().find(|(it, _)| *it == version)?;
+    let launcher = machine(version)?;
     let options = [&["-Xmx300m"], options].concat();
     let program = JavaProgram::run(&launcher, &options, &["JavaMix"]);
     let mut watched = WatchedMachine::open(&program);
@@ -203,12 +203,13 @@ fn stacks_are_those_of_the_frame_pointers(version: u8) {
     assert_eq!(counts.compared, counts.equal, "Java {version}: {counts:#?}");
 }
 
-/// Checks that all stacks of a machine reach their roots. One in a thousand may not, which is none
-/// of as few as these. But code may be freed in the second that a build without optimisation needs
-/// to follow it.
+/// Checks that stacks of a machine reach their roots, but one in a thousand: code may be freed in
+/// the second that a build without optimisation needs to follow it.
 fn stacks_reach_their_roots(version: u8) {
     let Some(counts) = watch(version, &[]) else { return };
-    assert!(counts.stacks - counts.rooted <= 1, "Java {version}: {counts:#?}");
+    let (lost, mean) = (counts.stacks - counts.rooted, counts.stacks as f64 / 1000.0);
+    // Three standard errors above.
+    assert!(lost as f64 <= mean + 3.0 * mean.sqrt(), "Java {version}: {counts:#?}");
     assert_eq!(counts.without_position, 0, "Java {version}");
 }
 
