@@ -178,26 +178,30 @@ fn only_virtual_caller(method: &str) -> Option<&'static str> {
     })
 }
 
-/// Checks that each method has its caller in all samples. Returns how many calls there are.
+/// Checks that each method has its caller in all samples. Returns how many calls there are. The name
+/// of a caller may not be proven for one in ten: of code that is new.
 fn check_callers(
     java: &Java,
     outcome: &Outcome,
     only_caller: impl Fn(&str) -> Option<&'static str>,
 ) -> u64 {
     let folded = outcome.trace.folded();
-    let (mut calls, mut wrong) = (0, Vec::new());
+    let (mut calls, mut unproven, mut wrong) = (0, 0, Vec::new());
     for (stack, count) in folded.stacks() {
         for pair in stack.windows(2) {
             let Some(caller) = only_caller(&pair[1]) else { continue };
             calls += count;
-            // The caller of a virtual thread's lowest frame may be frozen.
-            if pair[0] != caller && !pair[0].contains("(continuation") {
+            if pair[0] == "[unknown]" {
+                unproven += count;
+            } else if pair[0] != caller && !pair[0].contains("(continuation") {
+                // The caller of a virtual thread's lowest frame may be frozen.
                 wrong.push(stack.join(";"));
             }
         }
     }
     assert!(wrong.is_empty(), "Java {}: {wrong:#?}", java.version);
-    calls
+    assert!(unproven * 10 < calls, "Java {}: {unproven} of {calls} unproven", java.version);
+    calls - unproven
 }
 
 /// Records a program in which each method has one caller: compiled, and interpreted.
