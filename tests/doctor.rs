@@ -10,9 +10,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Random, Recorder, Snapshot, Target, Trace, as_nobody, is_long_run, needs_recording,
-    program, program_for_everyone, record_cpu, scratch_dir, skip, some_pythons, together,
-    traceprof, without_perf,
+    Java, Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program,
+    program_for_everyone, record_cpu, scratch_dir, skip, some_pythons, together, traceprof,
+    without_perf,
 };
 
 /// Returns the findings of `doctor --json` with its exit code, which the JSON must also contain.
@@ -207,12 +207,7 @@ fn languages_are_named_with_what_a_recording_shows() {
         let gives = format!("functions, lines, threads{tasks}");
         assert_language(python.runs("callers.py"), &label, &gives);
     }
-    let mut machines = Java::all();
-    if !is_long_run() && !machines.is_empty() {
-        let chosen = Random::new(39).below(machines.len() as u64);
-        machines = vec![machines.swap_remove(chosen as usize)];
-    }
-    for java in machines {
+    for java in Java::some(43) {
         let label = format!("Java {}", java.version);
         let named = |options: &[&str]| {
             let mut command = java.runs("Named", options);

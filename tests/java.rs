@@ -32,7 +32,7 @@ fn held(java: &Java, options: &[&str]) -> Target {
 
 #[test]
 fn threads_have_the_names_that_the_program_gave_them() {
-    let machines = machines();
+    let machines = Java::some(39);
     if machines.is_empty() {
         skip!("java: not installed");
     }
@@ -67,7 +67,7 @@ const CHAIN: [(&str, u64); 6] = [
 
 #[test]
 fn compiled_methods_of_a_stack_have_names_and_lines() {
-    let machines = machines();
+    let machines = Java::some(40);
     if machines.is_empty() {
         skip!("java: not installed");
     }
@@ -99,7 +99,7 @@ fn compiled_methods_of_a_stack_have_names_and_lines() {
 #[test]
 fn compiled_methods_of_samples_have_names() {
     needs_recording!();
-    let machines = machines();
+    let machines = Java::some(41);
     if machines.is_empty() {
         skip!("java: not installed");
     }

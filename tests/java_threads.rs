@@ -248,7 +248,7 @@ fn waits_of_25_are_told_in_the_terms_of_java() {
 /// The machine prints each method that it begins to compile.
 #[test]
 fn threads_of_the_compilers_tell_what_they_compile() {
-    let machines = if has_command("javac") { Java::all() } else { Vec::new() };
+    let machines = Java::some(42);
     if machines.is_empty() {
         skip!("java: not installed");
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{java_classes, tool};
+use super::{Random, has_command, is_long_run, java_classes, tool};
 
 /// A Java machine.
 #[derive(Debug, Clone)]
@@ -27,6 +27,18 @@ impl Java {
             Some(Self { version, launcher })
         });
         found.collect()
+    }
+
+    /// Returns two machines of this run, which the seed chooses, and all in long runs. There are
+    /// none without a compiler for their programs.
+    pub(crate) fn some(stream: u64) -> Vec<Self> {
+        let mut found = if has_command("javac") { Self::all() } else { Vec::new() };
+        let mut random = Random::new(stream);
+        while !is_long_run() && found.len() > 2 {
+            let left_out = random.below(found.len() as u64);
+            found.swap_remove(left_out as usize);
+        }
+        found
     }
 
     /// Returns the command that runs a program from `tests/targets`, with options of the machine.
