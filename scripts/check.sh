@@ -90,8 +90,9 @@ printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
 if [[ -n ${left_out-} ]]; then
     printf '\n== Left out in this run, by the seed (tests/rotation.txt):\n%s\n' "$left_out" >&2
 fi
-# Three times as many as there are processors: with two, recording tests sleep so much that a third of
-# the processors' time is idle. One place is for the tests of the group "alone", one after the other.
+# Three times as many as there are processors: with two, recording tests sleep so much that a
+# third of the processors' time is idle. One place is for the tests of the group "alone", one
+# after the other.
 gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) * 3)) || failed=$?
 # Nextest writes this below the workspace, wherever the build directory is.
 scripts/slowest.sh target/nextest/default/junit.xml

@@ -294,8 +294,8 @@ fn memory_of_a_view_does_not_grow_with_the_trace() {
             command.arg(trace.path());
             peak_kib(command)
         };
-        // A peak varies by up to two megabytes: it includes the pages of the program that the system
-        // happens to have mapped.
+        // A peak varies by up to two megabytes: it includes the pages of the program that the
+        // system happens to have mapped.
         let smallest = |trace: &Trace| peak(trace).min(peak(trace));
         let (few, all) = (smallest(&small), smallest(&large));
         assert!(few > 1 << 10, "{args:?}: {few} KiB");

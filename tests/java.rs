@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Outcome, Target, has_command, needs_recording, record_cpu, skip, together, traceprof,
+    Java, Outcome, Target, needs_recording, record_cpu, skip, together, traceprof,
 };
 
 /// Returns the threads of a process as `stacks --json` prints them.
@@ -16,11 +16,6 @@ fn threads(pid: i32) -> Vec<Value> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     all["threads"].as_array().unwrap().clone()
-}
-
-/// Returns the machines. There are none without a compiler for their programs.
-fn machines() -> Vec<Java> {
-    if has_command("javac") { Java::all() } else { Vec::new() }
 }
 
 /// Starts `Machine.java`, which works for some time and then holds still.
@@ -178,8 +173,8 @@ fn only_virtual_caller(method: &str) -> Option<&'static str> {
     })
 }
 
-/// Checks that each method has its caller in all samples. Returns how many calls there are. The name
-/// of a caller may not be proven for one in ten: of code that is new.
+/// Checks that each method has its caller in all samples. Returns how many calls there are. The
+/// name of a caller may not be proven for one in ten: of code that is new.
 fn check_callers(
     java: &Java,
     outcome: &Outcome,
@@ -207,7 +202,7 @@ fn check_callers(
 /// Records a program in which each method has one caller: compiled, and interpreted.
 fn callers_are_right(version: u32) {
     needs_recording!();
-    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+    let Some(java) = Java::of(version) else {
         skip!("java {version}: not installed");
     };
     let _machine = together();
@@ -250,7 +245,7 @@ fn callers_in_25_are_right() {
 /// Records virtual threads whose lower frames are frozen.
 fn virtual_threads_are_rooted(version: u32) {
     needs_recording!();
-    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+    let Some(java) = Java::of(version) else {
         skip!("java {version}: not installed");
     };
     let _machine = together();
@@ -333,7 +328,7 @@ const CLASS_MS_MAX: u64 = 120;
 /// Records a program that loads and unloads classes, of which each takes the memory of the last.
 fn no_class_has_the_name_of_another(version: u32) {
     needs_recording!();
-    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+    let Some(java) = Java::of(version) else {
         skip!("java {version}: not installed");
     };
     let _machine = together();
@@ -391,7 +386,7 @@ fn only_caller_in_reuse(method: &str) -> Option<String> {
 /// Records a program whose code is freed, and whose blocks of code are used again, all the time.
 fn callers_in_used_blocks_are_right(version: u32) {
     needs_recording!();
-    let Some(java) = machines().into_iter().find(|it| it.version == version) else {
+    let Some(java) = Java::of(version) else {
         skip!("java {version}: not installed");
     };
     let _machine = together();

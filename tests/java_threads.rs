@@ -11,17 +11,11 @@ use traceprof::trace::{LoadedTrace, RunState, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{
-    Java, Target, has_command, needs_recording, record, scratch_dir, skip, together, traceprof,
-    wait_until,
+    Java, Target, needs_recording, record, scratch_dir, skip, together, traceprof, wait_until,
 };
 
 /// Names by thread id.
 type Names = BTreeMap<u32, String>;
-
-/// Returns the machine of a version, if it and a compiler for its programs are here.
-fn machine(version: u32) -> Option<Java> {
-    Java::all().into_iter().find(|it| it.version == version).filter(|_| has_command("javac"))
-}
 
 /// Returns the threads of a process as `stacks --json` prints them.
 fn shown_by_stacks(pid: i32) -> Vec<Value> {
@@ -74,7 +68,7 @@ fn check(what: &str, found: &Names, told: &Names) {
 /// Records a program that gives its threads names, one of them meanwhile, and starts others.
 fn check_names(version: u32, idle: u32) {
     needs_recording!();
-    let Some(java) = machine(version) else { skip!("java {version}: not installed") };
+    let Some(java) = Java::of(version) else { skip!("java {version}: not installed") };
     let _machine = together();
     let mut command = java.runs("Named", &[]);
     command.arg(idle.to_string());
@@ -169,7 +163,7 @@ const WAITS: [(&str, Option<&str>); 8] = [
 
 fn check_waits(version: u32) {
     needs_recording!();
-    let Some(java) = machine(version) else { skip!("java {version}: not installed") };
+    let Some(java) = Java::of(version) else { skip!("java {version}: not installed") };
     let _machine = together();
     let mut command = java.runs("Machine", &[]);
     command.arg("100");

@@ -57,6 +57,16 @@ impl Random {
     }
 }
 
+/// Returns two of these for this run, which the seed and the number choose, and all in a long run.
+pub(crate) fn some_of<T>(mut all: Vec<T>, stream: u64) -> Vec<T> {
+    let mut random = Random::new(stream);
+    while !is_long_run() && all.len() > 2 {
+        let left_out = random.below(all.len() as u64);
+        all.swap_remove(left_out as usize);
+    }
+    all
+}
+
 /// Whether `TRACEPROF_TEST_REQUIRE=all` turns a skip for this reason into a failure. Reasons in the
 /// list of allowed skips never do.
 pub(crate) fn no_skip_allowed(reason: &str) -> bool {

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Random, has_command, is_long_run, java_classes, tool};
+use super::host::some_of;
+use super::{has_command, java_classes, tool};
 
 /// A Java machine.
 #[derive(Debug, Clone)]
@@ -32,13 +33,12 @@ impl Java {
     /// Returns two machines of this run, which the seed chooses, and all in long runs. There are
     /// none without a compiler for their programs.
     pub(crate) fn some(stream: u64) -> Vec<Self> {
-        let mut found = if has_command("javac") { Self::all() } else { Vec::new() };
-        let mut random = Random::new(stream);
-        while !is_long_run() && found.len() > 2 {
-            let left_out = random.below(found.len() as u64);
-            found.swap_remove(left_out as usize);
-        }
-        found
+        some_of(if has_command("javac") { Self::all() } else { Vec::new() }, stream)
+    }
+
+    /// Returns the machine of a version, if it and a compiler for its programs are here.
+    pub(crate) fn of(version: u32) -> Option<Self> {
+        Self::all().into_iter().find(|it| it.version == version).filter(|_| has_command("javac"))
     }
 
     /// Returns the command that runs a program from `tests/targets`, with options of the machine.

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Random, is_long_run, tool, variant};
+use super::host::some_of;
+use super::{Random, tool, variant};
 
 /// Where Debian's packages have libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -178,13 +179,7 @@ pub(crate) fn pythons() -> Vec<Python> {
 /// Returns one interpreter of each version. Without `--long`, returns two, which the seed and this
 /// number choose.
 pub(crate) fn some_pythons(stream: u64) -> Vec<Python> {
-    let mut found = pythons();
-    let mut random = Random::new(stream);
-    while !is_long_run() && found.len() > 2 {
-        let left_out = random.below(found.len() as u64);
-        found.swap_remove(left_out as usize);
-    }
-    found
+    some_of(pythons(), stream)
 }
 
 /// Returns the folders with the interpreters that pyenv has built.

@@ -1,8 +1,8 @@
 import java.lang.reflect.Method;
 
 /**
- * Virtual threads that yield at the end of chains of calls, each method of which has one caller. They
- * work on their way back, while the frames below are still frozen.
+ * Virtual threads that yield at the end of chains of calls, each method of which has one caller.
+ * They work on their way back, while the frames below are still frozen.
  */
 public class Virtual {
     static volatile int sink;

@@ -51,8 +51,9 @@ impl Random {
     }
 }
 
-/// Instructions with a displacement of four bytes, which is chosen at random. They move addresses of
-/// the stack among registers and slots: `lea`, `mov` to and from memory, `add`, `sub`, `push`, `je`.
+/// Instructions with a displacement of four bytes, which is chosen at random. They move addresses
+/// of the stack among registers and slots: `lea`, `mov` to and from memory, `add`, `sub`, `push`,
+/// `je`.
 const FAR_PIECES: [&[u8]; 17] = [
     &[0x48, 0x8d, 0xa4, 0x24],
     &[0x48, 0x8d, 0xac, 0x24],
