@@ -12,23 +12,20 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
-use traceprof_abi::unwind::rule::{fp_op, op};
 
 use super::blob::{BlobKind, CodeBlob};
+use super::blob_code::BlobCode;
 use super::code_changes::{
     BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode, monotonic_ns,
 };
-use super::code_layout::offset_in;
-use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
 use super::heap_watch::WatchedHeap;
 use super::heaps::{CodeHeap, code_heaps};
 use super::known_blocks::{BlockSeal, KnownBlock, KnownBlocks};
 use super::machine::JavaMachine;
 use super::pages::TargetPages;
 use super::segment_map::SegmentMap;
-use super::thaw::add_thaw_rules;
+use super::thaw::{EnteredThreads, has_barriers};
 use crate::runtime::memory::TargetMemory;
 
 /// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
@@ -39,16 +36,6 @@ const PIECE_MAX: u64 = 64 << 10;
 const SEALS_MAX: usize = 4096;
 /// Maximum number of steps to where a change of a map begins.
 const STEPS_MAX: usize = 16;
-/// `mov rsp, [r15 + offset]`: how the functions begin to which thawed frames return. The offset is
-/// where a thread has the frame that entered its virtual thread.
-const BARRIER: [u8; 3] = [0x49, 0x8b, 0xa7];
-/// `mov [r15 + offset], rsp`: how that frame is made.
-const ENTER: [u8; 3] = [0x49, 0x89, 0xa7];
-/// Maximum number of different offsets in [`ENTER`].
-const ENTERED_MAX: usize = 64;
-/// Length of either instruction: an offset of four bytes follows.
-const MOVE_LEN: usize = 7;
-
 /// The code of a machine that was scanned.
 #[derive(Debug, Default)]
 pub struct CodeScan {
@@ -60,7 +47,7 @@ pub struct CodeScan {
     states: Vec<u8>,
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
-    entered: BTreeMap<[u8; 4], EnteredThread>,
+    entered: EnteredThreads,
 }
 
 /// What a scan reads from.
@@ -68,36 +55,6 @@ struct ScannedMachine<'a> {
     machine: &'a JavaMachine,
     memory: &'a dyn TargetMemory,
     heaps: &'a [CodeHeap],
-}
-
-/// A native method that may enter virtual threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct EnteredThread {
-    /// An address in its body.
-    pc: u64,
-    /// The size of its frame.
-    words: i16,
-}
-
-impl EnteredThread {
-    fn of(blob: &CodeBlob) -> Option<Self> {
-        // Frames are found by the byte before the address to which they return.
-        let pc = blob.frame_complete?.checked_add(1)?;
-        Some(Self { pc, words: i16::try_from(blob.frame_words).ok()? })
-    }
-}
-
-/// Returns the places of these instructions in code, and their offsets.
-fn moves(bytes: &[u8], opcode: [u8; 3]) -> impl Iterator<Item = (usize, [u8; 4])> {
-    bytes.windows(MOVE_LEN).enumerate().filter_map(move |(at, bytes)| {
-        let (begin, offset) = bytes.split_first_chunk::<3>()?;
-        Some((at, *offset.first_chunk()?)).filter(|_| *begin == opcode)
-    })
-}
-
-/// Whether thawed frames of virtual threads return to functions of this blob.
-fn has_barriers(blob: &CodeBlob) -> bool {
-    blob.kind == BlobKind::Stub && blob.name.contains("ontinuation")
 }
 
 /// Returns the addresses of heaps.
@@ -303,7 +260,7 @@ impl CodeScan {
         let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
         let bytes = code.and_then(|blob| blob.bytes(pages));
         if let (Some(blob), Some(bytes)) = (&blob, &bytes) {
-            self.find_entered(blob, bytes);
+            self.entered.note(blob, bytes);
         }
         let entered = blob.as_ref().filter(|blob| has_barriers(blob)).map(|_| &self.entered);
         let mut hasher = DefaultHasher::new();
@@ -333,166 +290,5 @@ impl CodeScan {
         let (start, length) = (blob.code.start, bytes.len() as u32);
         let identity = seal.identity(layout, &blob);
         changes.added.push(ScannedCode { block, start, length, identity, rows: followed.rows });
-    }
-}
-
-impl CodeScan {
-    /// Keeps a native method that may be the one that enters virtual threads. There are two offsets
-    /// at most: the other one is that of the last frame of Java.
-    fn find_entered(&mut self, blob: &CodeBlob, bytes: &[u8]) {
-        if blob.kind != BlobKind::NativeWrapper {
-            return;
-        }
-        for (_, offset) in moves(bytes, ENTER) {
-            if let Some(entered) = EnteredThread::of(blob)
-                && self.entered.len() < ENTERED_MAX
-            {
-                self.entered.entry(offset).or_insert(entered);
-            }
-        }
-    }
-}
-
-/// The code of a blob that is to be followed.
-struct BlobCode<'a> {
-    machine: &'a JavaMachine,
-    pages: &'a TargetPages<'a>,
-    blob: &'a CodeBlob,
-    bytes: &'a [u8],
-}
-
-impl BlobCode<'_> {
-    fn follow(&self, entered: &BTreeMap<[u8; 4], EnteredThread>) -> Followed {
-        match self.blob.kind {
-            BlobKind::Interpreter => self.interpreter(),
-            BlobKind::Compiled | BlobKind::NativeWrapper => self.method(),
-            _ => {
-                let kind = kind_of(self.blob);
-                let entries = match kind {
-                    GeneratedKind::Stubs => {
-                        self.machine.entries.stub_entries(&self.blob.code, self.pages)
-                    }
-                    _ => Vec::new(),
-                };
-                let mut followed = follow(&GeneratedCode { entries: &entries, ..self.plain(kind) });
-                if has_barriers(self.blob) {
-                    self.add_barriers(&mut followed, entered);
-                }
-                followed
-            }
-        }
-    }
-
-    fn plain(&self, kind: GeneratedKind) -> GeneratedCode<'_> {
-        GeneratedCode {
-            kind,
-            start: self.blob.code.start,
-            bytes: self.bytes,
-            frame_words: self.blob.frame_words,
-            frame_complete: None,
-            entries: &[],
-            deoptimized: Deoptimized::default(),
-        }
-    }
-
-    fn method(&self) -> Followed {
-        let (blob, layout) = (self.blob, &self.machine.entries);
-        let entries = layout.method_entries(blob.start, &blob.code, self.pages);
-        let handlers = blob.compiled.iter().flat_map(|it| it.deopt_handlers).flatten();
-        let handlers: Vec<u32> = handlers.filter_map(|it| offset_in(&blob.code, it)).collect();
-        let original = layout.original_pc.count(self.pages, blob.start);
-        let words = original.and_then(|bytes| i16::try_from(bytes / 8).ok());
-        let has_frame = blob.frame_words > 0;
-        let complete = blob.frame_complete.filter(|_| has_frame);
-        follow(&GeneratedCode {
-            frame_complete: complete.and_then(|it| offset_in(&blob.code, it)),
-            entries: &entries,
-            deoptimized: Deoptimized {
-                handlers: &handlers,
-                original_words: words.unwrap_or_default(),
-            },
-            ..self.plain(GeneratedKind::Method)
-        })
-    }
-
-    fn interpreter(&self) -> Followed {
-        let mut all = Followed { rows: vec![(0, Rule::BAD)], ..Followed::default() };
-        let mut end = 0;
-        for part in self.machine.entries.interpreter_parts(self.pages) {
-            let code = &self.blob.code;
-            let (Some(first), Some(last)) =
-                (offset_in(code, part.code.start), offset_in(code, part.code.end - 1))
-            else {
-                continue;
-            };
-            let Some(bytes) = self.bytes.get(first as usize..=last as usize) else { continue };
-            if first < end {
-                continue;
-            }
-            let kind = match part.is_entry {
-                true => GeneratedKind::InterpreterEntry,
-                false => GeneratedKind::Interpreter,
-            };
-            let followed = follow(&GeneratedCode {
-                start: part.code.start,
-                bytes,
-                frame_words: 0,
-                ..self.plain(kind)
-            });
-            all.instructions += followed.instructions;
-            all.unknown += followed.unknown;
-            all.is_cut |= followed.is_cut;
-            all.rows.retain(|(offset, _)| *offset < first);
-            // Frames are found by the byte before the address to which they return. That may be
-            // the first one of a part.
-            let lead = followed.rows.first().filter(|_| first > end && !part.is_entry);
-            all.rows.extend(lead.map(|(_, rule)| (first - 1, *rule)));
-            all.rows.extend(followed.rows.iter().map(|(offset, rule)| (offset + first, *rule)));
-            end = last + 1;
-            all.rows.push((end, Rule::BAD));
-        }
-        all
-    }
-
-    /// Adds the rules of the functions to which thawed frames of virtual threads return.
-    fn add_barriers(&self, followed: &mut Followed, entered: &BTreeMap<[u8; 4], EnteredThread>) {
-        for (at, offset) in moves(self.bytes, BARRIER) {
-            let barrier = self.blob.code.start + at as u64;
-            let Some(EnteredThread { pc, words }) = entered.get(&offset) else { continue };
-            let distance = i32::try_from(pc.wrapping_sub(barrier) as i64);
-            if let (Ok(distance), Some(before)) = (distance, (at as u32).checked_sub(1)) {
-                let rule = Rule { fp_op: fp_op::AT_FP, ..Rule::plain(op::RETURN_BARRIER) };
-                // Frames are found by the byte before the address to which they return.
-                followed.insert_byte(before, Rule { fp_off: *words, cfa_off: distance, ..rule });
-            }
-        }
-        let offsets = moves(self.bytes, BARRIER).map(|(_, offset)| offset);
-        if let Some(EnteredThread { pc, words }) = offsets.filter_map(|it| entered.get(&it)).next()
-        {
-            let entered = pc.wrapping_sub(self.blob.code.start) as i64;
-            add_thaw_rules(followed, self.bytes, entered, *words);
-        }
-    }
-}
-
-/// Returns the kind of a blob that is neither the interpreter nor a method.
-fn kind_of(blob: &CodeBlob) -> GeneratedKind {
-    // Names before 25 and since: `ExceptionBlob`, `C2 Runtime exception_blob`.
-    let name = blob.name.to_ascii_lowercase().replace(['_', ' '], "");
-    match blob.kind {
-        BlobKind::Adapter => GeneratedKind::Adapter,
-        BlobKind::TableStub => GeneratedKind::VirtualCall,
-        _ if name.starts_with("stubroutines") => GeneratedKind::Stubs,
-        _ if name.starts_with("methodhandlesadapters") => GeneratedKind::MethodHandles,
-        // Called by the interpreter for the arguments of native methods. They have no frame.
-        _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
-        // Jumps to methods with what they check first, until 22.
-        _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
-        _ if name.contains("exceptionblob") => GeneratedKind::Exception,
-        _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
-            GeneratedKind::Deoptimization
-        }
-        _ if name.contains("forwardexception") => GeneratedKind::FramedStub,
-        _ => GeneratedKind::RuntimeStub,
     }
 }

@@ -60,8 +60,10 @@ impl JavaMethod {
         if frame.saved == 0 || self.code.is_empty() {
             return Some(0);
         }
-        let found = frame.positions().into_iter().find(|it| self.code.contains(it))?;
-        u32::try_from(found - self.code.start).ok()
+        let found = frame.positions().into_iter().find(|it| self.code.contains(it));
+        // Java 8 replaces the addresses in frames by numbers while it collects all garbage.
+        let bci = found.map_or(frame.saved, |it| it - self.code.start);
+        u32::try_from(bci).ok().filter(|_| bci < self.code.end - self.code.start)
     }
 
     /// Returns the line of a bytecode, 0 if it is unknown.
@@ -220,5 +222,28 @@ fn table_len(bytes: &[u8], format: NumberFormat) -> Option<usize> {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_addresses_or_numbers_within_the_code() {
+        let method = JavaMethod {
+            class: "A".to_owned(),
+            name: "f".to_owned(),
+            signature: "()V".to_owned(),
+            file: None,
+            code: 0x7000..0x7010,
+            lines: JavaLines::none(),
+        };
+        let bci = |saved, ahead| method.bci_of(&FrameInPlace { object: 1, saved, ahead });
+        assert_eq!([bci(0x7003, 0), bci(0x7003, 2), bci(0x7003, 99)], [3, 5, 3].map(Some));
+        assert_eq!(
+            [bci(0, 0), bci(15, 0), bci(16, 0), bci(0x7010, 0)],
+            [Some(0), Some(15), None, None]
+        );
     }
 }

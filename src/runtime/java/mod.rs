@@ -6,9 +6,11 @@
 //! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
 //! names were read from, and `unloads` counts what may change it. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile. `code_scan` finds new code, and `follow` makes its unwind rules.
+//! compile. `code_scan` finds new code, `blob_code` says what is known of it, and `follow` makes its
+//! unwind rules.
 
 mod blob;
+mod blob_code;
 mod class_name;
 mod code_changes;
 mod code_layout;

@@ -125,6 +125,7 @@ impl<'a> Flow<'a> {
             GeneratedKind::InterpreterEntry | GeneratedKind::MethodHandles => State::method_entry(),
             GeneratedKind::Interpreter => State::interpreted(),
             GeneratedKind::FramedStub => State::framed(),
+            GeneratedKind::Poll => State::polled(),
             // rdx has the address at which the exception was thrown.
             GeneratedKind::Exception => State::returned(1),
             _ => State::called(),
@@ -243,12 +244,7 @@ impl<'a> Flow<'a> {
         let sp = body.map_or(TrackedValue::Unknown, |body| body.register(RSP));
         let kind = self.code.kind;
         let body_sp = if kind == GeneratedKind::Method { sp } else { TrackedValue::Unknown };
-        StateStepper {
-            body_sp,
-            rebuilds_frames: kind == GeneratedKind::Deoptimization,
-            is_aligned: kind == GeneratedKind::Exception,
-            ..StateStepper::default()
-        }
+        StateStepper::new(kind, body_sp)
     }
 
     /// Meets the state at a join with another one.

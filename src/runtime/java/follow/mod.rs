@@ -45,6 +45,9 @@ pub(crate) enum GeneratedKind {
     RuntimeStub,
     /// A function of the runtime to which another one jumps with its frame.
     FramedStub,
+    /// The function to which a poll leads in the middle of a method, which calls nothing: the
+    /// machine knows the address at which the method goes on, and this code stores it.
+    Poll,
     /// Functions that replace frames: of deoptimization, and of traps that deoptimize.
     Deoptimization,
     /// The function to which a method jumps after an exception.

@@ -16,7 +16,7 @@ pub(super) fn rows(code: &GeneratedCode<'_>, flow: &Flow<'_>) -> Followed {
             rows.push(reached.offset, default(code, reached.offset));
             continue;
         };
-        let rule = rule(&state);
+        let rule = rule_in(code, &state);
         instructions += 1;
         unknown += usize::from(rule == Rule::BAD);
         rows.push(reached.offset, rule);
@@ -55,11 +55,25 @@ fn default(code: &GeneratedCode<'_>, offset: u32) -> Rule {
     state.map_or(Rule::BAD, |state| rule(&state))
 }
 
+/// Returns the rule for a state in code of a kind.
+fn rule_in(code: &GeneratedCode<'_>, state: &State) -> Rule {
+    match (rule(state), code.kind) {
+        (rule, GeneratedKind::Poll) if rule.op == op::SP => Rule { op: op::SP_INJECTED, ..rule },
+        // The method made no call, which the other rules assume.
+        (_, GeneratedKind::Poll) => Rule::BAD,
+        (rule, _) => rule,
+    }
+}
+
 /// Returns the rule of a frame that has called. It knows no registers but the stack and the frame
 /// pointer.
 fn called(code: &GeneratedCode<'_>, state: &State, exact: Rule) -> Rule {
-    if matches!(exact.op, op::SP | op::FP | op::DEREF_SP_ADD | op::INTERPRETED) {
+    let is_for_called = [op::SP, op::SP_INJECTED, op::FP, op::DEREF_SP_ADD, op::INTERPRETED];
+    if is_for_called.contains(&exact.op) {
         return exact;
+    }
+    if code.kind == GeneratedKind::Poll {
+        return Rule::BAD;
     }
     let saved = by_saved_address(state);
     saved.or_else(|| code.body().map(|body| rule(&body))).unwrap_or(Rule::BAD)

@@ -132,6 +132,14 @@ impl State {
         state
     }
 
+    /// Code that runs between two instructions of a function. The return address is nowhere yet.
+    pub(super) fn polled() -> Self {
+        let mut state = Self::LOST;
+        state.registers[RSP] = TrackedValue::Cfa(0);
+        state.registers[RBP] = TrackedValue::CallerFp;
+        state
+    }
+
     pub(super) fn register(&self, number: usize) -> TrackedValue {
         self.registers[number]
     }

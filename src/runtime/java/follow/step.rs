@@ -5,28 +5,15 @@ use iced_x86::{
     OpKind, Register,
 };
 
+use super::GeneratedKind;
 use super::state::{RBP, RSP, State, TrackedValue};
 
 /// Applies instructions to states.
 pub(super) struct StateStepper {
-    pub(super) info: InstructionInfoFactory,
+    info: InstructionInfoFactory,
+    kind: GeneratedKind,
     /// The stack pointer of the code's body, which code that saved it restores.
-    pub(super) body_sp: TrackedValue,
-    /// Whether the code replaces its frame by others, and then begins a frame of its own.
-    pub(super) rebuilds_frames: bool,
-    /// Whether the CFA is a multiple of 16. That of code that the interpreter calls need not be.
-    pub(super) is_aligned: bool,
-}
-
-impl Default for StateStepper {
-    fn default() -> Self {
-        Self {
-            info: InstructionInfoFactory::new(),
-            body_sp: TrackedValue::Unknown,
-            rebuilds_frames: false,
-            is_aligned: false,
-        }
-    }
+    body_sp: TrackedValue,
 }
 
 /// Returns the DWARF number of a 64-bit register.
@@ -41,6 +28,10 @@ fn number(register: Register) -> Option<usize> {
 }
 
 impl StateStepper {
+    pub(super) fn new(kind: GeneratedKind, body_sp: TrackedValue) -> Self {
+        Self { info: InstructionInfoFactory::new(), kind, body_sp }
+    }
+
     /// Changes the state to that after the instruction.
     pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut State) {
         match instruction.flow_control() {
@@ -70,13 +61,14 @@ impl StateStepper {
         }
     }
 
-    /// Aligns the stack pointer, if that does not move it.
+    /// Aligns the stack pointer, if that does not move it: the CFA of a function to which a method
+    /// jumps is a multiple of 16. That of code that the interpreter calls need not be.
     fn align(&self, instruction: &Instruction, state: &State) -> bool {
         let is_by_16 = instruction.op0_register() == Register::RSP
             && matches!(instruction.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
             && instruction.immediate(1) as i64 == -16;
         let is_multiple = matches!(state.register(RSP), TrackedValue::Cfa(at) if at % 16 == 0);
-        self.is_aligned && is_by_16 && is_multiple
+        self.kind == GeneratedKind::Exception && is_by_16 && is_multiple
     }
 
     fn pop(&self, instruction: &Instruction, state: &mut State) -> bool {
@@ -101,7 +93,7 @@ impl StateStepper {
             (OpKind::Register, OpKind::Register) => {
                 let (Some(to), Some(from)) = (to, from) else { return false };
                 if (to, from) == (RBP, RSP)
-                    && self.rebuilds_frames
+                    && self.kind == GeneratedKind::Deoptimization
                     && matches!(state.register(RSP), TrackedValue::Second(_))
                     && state.holder(TrackedValue::ReturnAddress).is_none()
                 {
@@ -113,8 +105,13 @@ impl StateStepper {
             }
             (OpKind::Register, OpKind::Memory) => {
                 let Some(to) = to else { return false };
-                let value =
-                    slot(instruction, state).map_or(TrackedValue::Unknown, |it| state.slot(it));
+                let value = match slot(instruction, state) {
+                    Some(slot) => state.slot(slot),
+                    None if self.kind == GeneratedKind::Poll && is_of_thread(instruction) => {
+                        TrackedValue::ReturnAddress
+                    }
+                    None => TrackedValue::Unknown,
+                };
                 match to {
                     RSP => self.restore_sp(state, value),
                     _ => state.set(to, value),
@@ -171,6 +168,11 @@ fn slot(instruction: &Instruction, state: &State) -> Option<super::state::Slot> 
     let base = number(instruction.memory_base())?;
     let distance = i32::try_from(instruction.memory_displacement64() as i64).ok()?;
     state.slot_at(base, distance)
+}
+
+/// Whether the memory operand is a field of the machine's thread.
+fn is_of_thread(instruction: &Instruction) -> bool {
+    instruction.memory_base() == Register::R15 && instruction.memory_index() == Register::None
 }
 
 /// Registers of which neither calls of C nor calls of generated code say anything afterwards.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const KINDS: [GeneratedKind; 11] = [
+const KINDS: [GeneratedKind; 12] = [
     GeneratedKind::Method,
     GeneratedKind::InterpreterEntry,
     GeneratedKind::Interpreter,
@@ -12,6 +12,7 @@ const KINDS: [GeneratedKind; 11] = [
     GeneratedKind::Stubs,
     GeneratedKind::RuntimeStub,
     GeneratedKind::FramedStub,
+    GeneratedKind::Poll,
     GeneratedKind::Deoptimization,
     GeneratedKind::Exception,
 ];

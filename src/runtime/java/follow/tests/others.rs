@@ -350,3 +350,38 @@ fn function_that_is_entered_with_a_frame() {
     ];
     check(plain(GeneratedKind::FramedStub), &code);
 }
+
+#[test]
+fn function_of_a_poll_in_a_method() {
+    /// The return address is that of the poll, not behind a call.
+    const fn polled(bytes: i32) -> Rule {
+        with(op::SP_INJECTED, bytes)
+    }
+    let code = [
+        // push %rbx
+        at(&[0x53], Rule::BAD),
+        // push %rbp
+        at(&[0x55], Rule::BAD),
+        // mov %rsp,%rbp
+        at(&[0x48, 0x8b, 0xec], Rule::BAD),
+        // sub $0x80,%rsp
+        at(&[0x48, 0x81, 0xec, 0x80, 0x00, 0x00, 0x00], Rule::BAD),
+        // mov 0x3d0(%r15),%rbx
+        at(&[0x49, 0x8b, 0x9f, 0xd0, 0x03, 0x00, 0x00], Rule::BAD),
+        // mov %rbx,0x8(%rbp)
+        at(&[0x48, 0x89, 0x5d, 0x08], Rule::BAD),
+        // call 1000000
+        at(&[0xe8, 0xda, 0xff, 0xff, 0x00], saved(polled(0x90))),
+        // add $0x1,%rbx
+        at(&[0x48, 0x83, 0xc3, 0x01], saved(polled(0x90))),
+        // mov %rbx,0x8(%rbp)
+        at(&[0x48, 0x89, 0x5d, 0x08], saved(polled(0x90))),
+        // add $0x80,%rsp
+        at(&[0x48, 0x81, 0xc4, 0x80, 0x00, 0x00, 0x00], saved(polled(0x90))),
+        // pop %rbp
+        at(&[0x5d], saved(polled(16))),
+        // ret
+        at(&[0xc3], polled(8)),
+    ];
+    check(GeneratedCode { frame_words: 18, ..plain(GeneratedKind::Poll) }, &code);
+}

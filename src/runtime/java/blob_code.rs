@@ -1,0 +1,140 @@
+//! The code of a blob, and what is known of it before it is followed.
+
+use traceprof_abi::unwind::Rule;
+
+use super::blob::{BlobKind, CodeBlob};
+use super::code_layout::offset_in;
+use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
+use super::machine::JavaMachine;
+use super::pages::TargetPages;
+use super::thaw::{EnteredThreads, has_barriers};
+
+/// The code of a blob that is to be followed.
+pub(super) struct BlobCode<'a> {
+    pub(super) machine: &'a JavaMachine,
+    pub(super) pages: &'a TargetPages<'a>,
+    pub(super) blob: &'a CodeBlob,
+    pub(super) bytes: &'a [u8],
+}
+
+impl BlobCode<'_> {
+    /// Returns the rules of the code.
+    pub(super) fn follow(&self, entered: &EnteredThreads) -> Followed {
+        match self.blob.kind {
+            BlobKind::Interpreter => self.interpreter(),
+            BlobKind::Compiled | BlobKind::NativeWrapper => self.method(),
+            _ => {
+                let kind = kind_of(self.blob, self.bytes);
+                let entries = match kind {
+                    GeneratedKind::Stubs => {
+                        self.machine.entries.stub_entries(&self.blob.code, self.pages)
+                    }
+                    _ => Vec::new(),
+                };
+                let mut followed = follow(&GeneratedCode { entries: &entries, ..self.plain(kind) });
+                if has_barriers(self.blob) {
+                    entered.add_rules(&mut followed, self.blob, self.bytes);
+                }
+                followed
+            }
+        }
+    }
+
+    fn plain(&self, kind: GeneratedKind) -> GeneratedCode<'_> {
+        GeneratedCode {
+            kind,
+            start: self.blob.code.start,
+            bytes: self.bytes,
+            frame_words: self.blob.frame_words,
+            frame_complete: None,
+            entries: &[],
+            deoptimized: Deoptimized::default(),
+        }
+    }
+
+    fn method(&self) -> Followed {
+        let (blob, layout) = (self.blob, &self.machine.entries);
+        let entries = layout.method_entries(blob.start, &blob.code, self.pages);
+        let handlers = blob.compiled.iter().flat_map(|it| it.deopt_handlers).flatten();
+        let handlers: Vec<u32> = handlers.filter_map(|it| offset_in(&blob.code, it)).collect();
+        let original = layout.original_pc.count(self.pages, blob.start);
+        let words = original.and_then(|bytes| i16::try_from(bytes / 8).ok());
+        let has_frame = blob.frame_words > 0;
+        let complete = blob.frame_complete.filter(|_| has_frame);
+        follow(&GeneratedCode {
+            frame_complete: complete.and_then(|it| offset_in(&blob.code, it)),
+            entries: &entries,
+            deoptimized: Deoptimized {
+                handlers: &handlers,
+                original_words: words.unwrap_or_default(),
+            },
+            ..self.plain(GeneratedKind::Method)
+        })
+    }
+
+    fn interpreter(&self) -> Followed {
+        let mut all = Followed { rows: vec![(0, Rule::BAD)], ..Followed::default() };
+        let mut end = 0;
+        for part in self.machine.entries.interpreter_parts(self.pages) {
+            let code = &self.blob.code;
+            let (Some(first), Some(last)) =
+                (offset_in(code, part.code.start), offset_in(code, part.code.end - 1))
+            else {
+                continue;
+            };
+            let Some(bytes) = self.bytes.get(first as usize..=last as usize) else { continue };
+            if first < end {
+                continue;
+            }
+            let kind = match part.is_entry {
+                true => GeneratedKind::InterpreterEntry,
+                false => GeneratedKind::Interpreter,
+            };
+            let followed = follow(&GeneratedCode {
+                start: part.code.start,
+                bytes,
+                frame_words: 0,
+                ..self.plain(kind)
+            });
+            all.instructions += followed.instructions;
+            all.unknown += followed.unknown;
+            all.is_cut |= followed.is_cut;
+            all.rows.truncate(all.rows.partition_point(|(offset, _)| *offset < first));
+            // Frames are found by the byte before the address to which they return. That may be
+            // the first one of a part.
+            let lead = followed.rows.first().filter(|_| first > end && !part.is_entry);
+            all.rows.extend(lead.map(|(_, rule)| (first - 1, *rule)));
+            all.rows.extend(followed.rows.iter().map(|(offset, rule)| (offset + first, *rule)));
+            end = last + 1;
+            all.rows.push((end, Rule::BAD));
+        }
+        all
+    }
+}
+
+/// `push rbx`: what makes room for the address at which a poll was.
+const PUSH_RBX: u8 = 0x53;
+
+/// Returns the kind of a blob that is neither the interpreter nor a method.
+fn kind_of(blob: &CodeBlob, bytes: &[u8]) -> GeneratedKind {
+    // Names before 25 and since: `ExceptionBlob`, `C2 Runtime exception_blob`.
+    let name = blob.name.to_ascii_lowercase().replace(['_', ' '], "");
+    match blob.kind {
+        BlobKind::Adapter => GeneratedKind::Adapter,
+        BlobKind::TableStub => GeneratedKind::VirtualCall,
+        _ if name.starts_with("stubroutines") => GeneratedKind::Stubs,
+        _ if name.starts_with("methodhandlesadapters") => GeneratedKind::MethodHandles,
+        // Called by the interpreter for the arguments of native methods. They have no frame.
+        _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
+        // Jumps to methods with what they check first, until 22.
+        _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
+        _ if name.contains("exceptionblob") => GeneratedKind::Exception,
+        _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
+            GeneratedKind::Deoptimization
+        }
+        // Polls at returns have a return address, and so has their function.
+        _ if name.contains("safepoint") && bytes.first() == Some(&PUSH_RBX) => GeneratedKind::Poll,
+        _ if name.contains("forwardexception") => GeneratedKind::FramedStub,
+        _ => GeneratedKind::RuntimeStub,
+    }
+}
