@@ -6,7 +6,7 @@
 //! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
 //! names were read from, and `unloads` counts what may change it. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile. `code_scan` finds new code, `blob_code` says what is known of it, and `follow` makes its
+//! compile. `code_scan` finds new code, `blob_code` what is known of it, and `follow` makes its
 //! unwind rules.
 
 mod blob;
