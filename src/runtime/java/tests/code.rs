@@ -1,10 +1,14 @@
 //! Compiled code, compared with the machine's own lists.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::op;
 
 use super::machines::{JavaProgram, folded, machines};
 use crate::runtime::Gone;
-use crate::runtime::java::{BlobKind, CompiledCode, JavaReader};
+use crate::runtime::java::{BlobKind, CodeScan, CompiledCode, JavaReader, ScanBudget, ScanDepth};
 
 /// A compilation, as the machine lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,5 +170,29 @@ fn other_blobs_have_their_kinds() {
         assert!(kinds[&BlobKind::Stub] > 20 && kinds[&BlobKind::Adapter] > 20);
         assert_eq!(reader.blob_at(machine.code[0].end), None);
         assert_eq!(reader.blob_at(0), None);
+    }
+}
+
+/// A machine makes few functions for polls, and threads are in them for moments only.
+#[test]
+fn functions_of_polls_lead_to_the_polls() {
+    for (version, launcher) in machines() {
+        let program = JavaProgram::start(&launcher, &[], 0);
+        let ((machine, ..), memory) = (program.machine(), program.memory());
+        let (mut scan, mut polls) = (CodeScan::default(), HashSet::new());
+        let time = Duration::from_secs(1);
+        let budget = ScanBudget { blocks: 1 << 16, instructions: 1 << 22, time };
+        // The machine may go on to generate code meanwhile.
+        for _ in 0..200 {
+            let changes = scan.scan(&machine, &memory, ScanDepth::Maps, budget);
+            let is_poll = |(_, rule): &(u32, Rule)| rule.op == op::SP_INJECTED;
+            let found = changes.added.iter().filter(|code| code.rows.iter().any(is_poll));
+            polls.extend(found.map(|code| code.start));
+            if !changes.has_news {
+                break;
+            }
+        }
+        // One of them keeps wide registers, if there are any.
+        assert!((1..=2).contains(&polls.len()), "Java {version}: {polls:x?}");
     }
 }
