@@ -166,7 +166,8 @@ python() {
     started "$as" /usr/bin/python3 "$programs/script.py"
     record --engine "$2" --pid "$pid" --duration 3 --freq 499
     expect_code 0
-    stacks_have PyEval_EvalFrameDefault
+    stacks_have fibonacci
+    stacks_have sort_words
     ends_as_before
     expect_of_target 'wrong 0'
 }
