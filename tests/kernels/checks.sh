@@ -254,8 +254,9 @@ children() {
     nothing_is_left
 }
 
+# A child is found late on a slow guest.
 subprocesses() {
-    record --subprocesses --freq 997 -- /bin/sh -c "'$programs/exitcode' 3 200 1500; exit 4"
+    record --subprocesses --freq 997 -- /bin/sh -c "'$programs/exitcode' 3 200 6000; exit 4"
     expect_code 0
     expect 'exited with code 4'
     stacks_have second_phase
