@@ -42,7 +42,7 @@ const PAUSE_MOST: Duration = Duration::from_millis(80);
 /// and then the recorder reads all seals at once. The last one is for a machine that has not
 /// allocated or freed any block.
 const SEALS_PAUSE: Duration = Duration::from_millis(20);
-const SEALS_PAUSE_MOST: Duration = Duration::from_millis(640);
+const SEALS_PAUSE_MOST: Duration = Duration::from_millis(160);
 const DEEP_PAUSE: Duration = Duration::from_secs(4);
 /// A reading may take one part in this many of the time, one after handlers met unknown code, one
 /// that finds nothing, and one of all seals.
