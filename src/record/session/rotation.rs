@@ -133,13 +133,15 @@ impl Session<'_> {
             self.attached.modules().follow_code(true);
         }
         if !has_unknown || self.has_current_mappings() {
-            self.store.unwind_outside(batch, &self.attached);
+            self.store.unwind_outside(batch, &mut self.attached);
         }
         self.store.attribute(batch);
         // By now the buffers have all samples of threads that the last scan missed.
         self.drain_kernel();
         if let Some(kernel) = &mut self.source.kernel {
-            self.store.add_kernel(batch, kernel, until_ns);
+            let modules = self.attached.modules();
+            let had_code = |avma, time_ns| modules.had_code(avma, time_ns);
+            self.store.add_kernel(batch, kernel, (until_ns, &had_code));
         }
         AttributedRotation(rotation)
     }

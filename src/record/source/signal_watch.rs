@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::{PRIMING, SAMPLING};
 
-use crate::proc::{self, Status};
+use crate::proc::{self, Status, StatusFile};
 use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Engine;
 use crate::record::source::SampleSource;
@@ -18,6 +18,7 @@ const SILENCE_WATCH: Duration = Duration::from_millis(50);
 
 /// The check for expiries that do not arrive.
 pub(super) struct SignalWatch {
+    status: StatusFile,
     missing: MissingExpiries,
     check: Periodic,
 }
@@ -31,7 +32,8 @@ struct TakenSignal {
 
 impl SignalWatch {
     pub(super) fn new(pid: i32) -> Self {
-        Self { missing: MissingExpiries::new(pid), check: Periodic::new(SILENCE_WATCH) }
+        let (status, missing) = (StatusFile::of(pid), MissingExpiries::new(pid));
+        Self { status, missing, check: Periodic::new(SILENCE_WATCH) }
     }
 }
 
@@ -72,7 +74,7 @@ impl SampleSource {
         program: &mut Program<'_, '_, impl TargetThreads>,
         (started, shift): (Instant, u32),
     ) -> bool {
-        let Ok(status) = proc::status(program.attached.pid()) else { return true };
+        let Ok(status) = self.watch.status.read() else { return true };
         // Checked after the status was read, which therefore belongs to the program with the agent.
         if !status.has_memory || program.threads.is_program_gone() {
             return true;

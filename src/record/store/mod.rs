@@ -6,7 +6,7 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::EndReason;
 
 use self::collector::{Collector, Stats};
-use self::outside_unwind::OutsideUnwinder;
+use self::outside_unwind::{HadCode, OutsideUnwinder};
 use self::threads::{Registry, ThreadMetrics};
 use crate::record::batch::Batch;
 use crate::record::contract::clock::Clock;
@@ -96,14 +96,17 @@ impl Store {
     }
 
     /// Unwinds the stacks that the handlers could not unwind, with the mappings known by now.
-    pub(crate) fn unwind_outside(&mut self, batch: &mut Batch, attached: &Attached<'_>) {
-        let tables = attached.tables();
+    pub(crate) fn unwind_outside(&mut self, batch: &mut Batch, attached: &mut Attached<'_>) {
+        let (tables, pid) = (attached.tables(), attached.pid());
         let Some(snapshot) = tables.snapshot() else { return };
+        let modules = attached.modules();
         // After an exec, the process has the code of another program, which must not be read for
         // these stacks.
-        let pid = (!self.threads.is_program_gone()).then_some(attached.pid());
+        let pid = (!self.threads.is_program_gone()).then_some(pid);
         let collector = &self.collector;
-        self.unwinder.unwind_slices(batch, pid, &snapshot, || collector.take_instance());
+        let had_code = |avma, time_ns| modules.had_code(avma, time_ns);
+        let instance = || collector.take_instance();
+        self.unwinder.unwind_slices(batch, pid, &snapshot, &had_code, instance);
     }
 
     /// Attributes each sample to the thread that took it.
@@ -117,15 +120,17 @@ impl Store {
         &mut self,
         batch: &mut Batch,
         kernel: &mut KernelEvents,
-        until_ns: u64,
+        (until_ns, had_code): (u64, HadCode<'_>),
     ) {
         let (collector, threads) = (&self.collector, &mut self.threads);
+        let before = batch.samples.len();
         kernel.take(
             until_ns,
             batch,
             || collector.take_instance(),
             |tid, time_ns, changes| threads.key_of(tid as i32, time_ns, changes),
         );
+        self.unwinder.end_unproven(batch, before, had_code, || collector.take_instance());
     }
 
     /// Adds the stacks of threads that do not run, and returns their samples.

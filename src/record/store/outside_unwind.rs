@@ -7,16 +7,27 @@
 //! - A stack only gets better: a new stack replaces the handler's if it reaches the root or is
 //!   longer.
 //! - No stack memory beyond the slice is used: the thread has run on since.
+//! - A stack ends at a frame in code that may have come after the sample, in place of the code that
+//!   ran. What was known of that code is gone.
 
 use traceprof_abi::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use traceprof_abi::runtime::word::{pcs, split, whole_frames};
+use traceprof_abi::runtime::word::{FRAME_WORDS, FrameWord, frames, pcs, split, whole_frames};
 use traceprof_abi::storage::slice::Slice;
-use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, lookup_avma, trace_flags};
+use traceprof_abi::unwind::{
+    EndReason, RBP, RSP, Registers, Snapshot, lookup_avma, trace_epoch, trace_flags,
+};
 
 use crate::inject;
 use crate::record::batch::Batch;
 use crate::record::batch::traces::Distinct;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
+
+/// Returns whether the code that is at an address was there at a time, in CLOCK_MONOTONIC
+/// nanoseconds.
+pub(crate) type HadCode<'a> = &'a dyn Fn(u64, u64) -> bool;
+
+/// A sample with another stack: its index in the batch, the number of the stack, and its end.
+type Replaced = (usize, u32, u16);
 
 /// Unwinds the slices of batches.
 #[derive(Debug, Default)]
@@ -31,17 +42,18 @@ impl OutsideUnwinder {
     /// Replaces the stacks of samples that came with a slice and were unwound with other mappings
     /// than those of the snapshot.
     ///
-    /// The samples must be in the order in which they were collected; their slices are dropped.
-    /// `pid` is the process, if its code can be read. `instance` returns the upper half of the new
-    /// traces' ids, and is called only if there are new traces.
+    /// The samples must be in the order in which they were collected, and have their times; their
+    /// slices are dropped. `pid` is the process, if its code can be read. `instance` returns the
+    /// upper half of the new traces' ids, and is called only if there are new traces.
     pub(crate) fn unwind_slices(
         &mut self,
         batch: &mut Batch,
         pid: Option<i32>,
         snapshot: &Snapshot<'_>,
+        had_code: HadCode<'_>,
         instance: impl FnOnce() -> Option<u32>,
     ) {
-        let mut better: Vec<(usize, u32, u16)> = Vec::new();
+        let mut better: Vec<Replaced> = Vec::new();
         for (index, slice, bytes) in batch.slices.of_samples() {
             let Some(sample) = batch.samples.get(index) else { continue };
             let known = batch.traces.get(sample.trace_id);
@@ -50,6 +62,10 @@ impl OutsideUnwinder {
                 continue;
             }
             let mut stack = self.unwind(slice, bytes, pid, snapshot);
+            if let Some(words) = proven_words(&stack.frames, sample.time, had_code) {
+                stack.frames.truncate(words);
+                stack.end = EndReason::NoModule;
+            }
             let is_better = stack.end == EndReason::Root || stack.frames.len() > known.len();
             if is_better && stack.frames.len() + sections.len() <= FRAME_WORDS_MAX {
                 stack.frames.extend(sections);
@@ -59,13 +75,55 @@ impl OutsideUnwinder {
                 better.push((index, number, stack.end as u16));
             }
         }
-        // Without more ids, the recording ends, and the handlers' stacks stay.
-        if !better.is_empty()
+        self.unwound += self.replace(batch, better, instance);
+        batch.slices.clear();
+    }
+
+    /// Ends the stacks of samples from this index on where they are in code that may have come
+    /// after the sample. They were unwound a moment after they were taken.
+    pub(crate) fn end_unproven(
+        &mut self,
+        batch: &mut Batch,
+        from: usize,
+        had_code: HadCode<'_>,
+        instance: impl FnOnce() -> Option<u32>,
+    ) {
+        if batch.samples.len() == from {
+            return;
+        }
+        batch.traces.seal();
+        let mut ended: Vec<Replaced> = Vec::new();
+        for (index, sample) in batch.samples.iter().enumerate().skip(from) {
+            let Some(known) = batch.traces.get(sample.trace_id) else { continue };
+            let (stack, sections) = split(batch.traces.frames_of(known));
+            let Some(words) = proven_words(stack, sample.time, had_code) else { continue };
+            if words == stack.len() && sample.reason != EndReason::Root as u16 {
+                continue;
+            }
+            let stack = [&stack[..words], sections].concat();
+            let flags = trace_flags(EndReason::NoModule, trace_epoch(known.flags));
+            let number = self.traces.number(&stack, flags);
+            self.traces.weigh(number, u64::from(sample.weight));
+            ended.push((index, number, EndReason::NoModule as u16));
+        }
+        self.replace(batch, ended, instance);
+    }
+
+    /// Gives samples their new stacks, and returns how many have one. Without more ids, the
+    /// recording ends, and the former stacks stay.
+    fn replace(
+        &mut self,
+        batch: &mut Batch,
+        replaced: Vec<Replaced>,
+        instance: impl FnOnce() -> Option<u32>,
+    ) -> u64 {
+        let mut count = 0;
+        if !replaced.is_empty()
             && let Some(instance) = instance()
         {
             let upper = u64::from(instance) << 32;
-            self.unwound += better.len() as u64;
-            for (sample, number, reason) in better {
+            count = replaced.len() as u64;
+            for (sample, number, reason) in replaced {
                 let sample = &mut batch.samples[sample];
                 batch.traces.lighten(sample.trace_id, u64::from(sample.weight));
                 (sample.trace_id, sample.reason) = (upper | u64::from(number), reason);
@@ -76,7 +134,7 @@ impl OutsideUnwinder {
             }
         }
         self.traces.clear();
-        batch.slices.clear();
+        count
     }
 
     fn unwind(
@@ -105,6 +163,24 @@ impl OutsideUnwinder {
         }
         stack
     }
+}
+
+/// Returns the number of words up to the first frame in code that may have come after this time.
+/// `None` if there is no such frame.
+fn proven_words(words: &[u64], time_ns: u64, had_code: HadCode<'_>) -> Option<usize> {
+    let mut count = 0;
+    for frame in frames(words) {
+        match frame {
+            FrameWord::Pc(word) => {
+                count += 1;
+                if !had_code(lookup_avma(word), time_ns) {
+                    return Some(count);
+                }
+            }
+            FrameWord::InPlace { .. } => count += FRAME_WORDS,
+        }
+    }
+    None
 }
 
 /// Returns whether a stack ends in generated code that has a table now. Its tables change while the
@@ -145,9 +221,16 @@ mod tests {
         (slice, words.into())
     }
 
+    const TIME: u64 = 1000;
+
     /// Unwinds the slice for the sample at a position of the log, after the code has become known
-    /// or not; returns the sample's frames and end reason, and the number of replaced stacks.
-    fn followed(position: usize, becomes_known: bool) -> (Vec<u64>, u16, u64) {
+    /// or not; returns the sample's frames and end reason, and the number of replaced stacks. The
+    /// code at each address is proven from a time on.
+    fn followed(
+        position: usize,
+        becomes_known: bool,
+        since: impl Fn(u64) -> u64,
+    ) -> (Vec<u64>, u16, u64) {
         let tables = own_segment(Use::Tables, layout::TABLES_LEN);
         let mut writer = TableWriter::new(tables.words());
         let code = ExecRange { start: CODE, end: CODE + 0x1000, bias: 0, module: None };
@@ -163,12 +246,15 @@ mod tests {
         let own = batch.slices.take([(slice, &words[..])].into_iter());
         batch.slices.note_sample(&own, position, 0);
         let reason = EndReason::NoModule as u16;
-        batch.samples.push(Sample { trace_id: 9, reason, weight: 1, ..Sample::default() });
+        let sample = Sample { trace_id: 9, time: TIME, reason, weight: 1, ..Sample::default() };
+        batch.samples.push(sample);
         assert!(batch.slices.bytes() >= words.len() * 8 && batch.bytes() > batch.slices.bytes());
         assert_eq!(batch.slices.has_unknown_code(&batch.samples), position == POSITION);
         let tables = tables.as_tables();
         let mut unwinder = OutsideUnwinder::default();
-        unwinder.unwind_slices(&mut batch, None, &tables.snapshot().unwrap(), || Some(3));
+        let had_code = |avma, time_ns| since(avma) <= time_ns;
+        let snapshot = tables.snapshot().unwrap();
+        unwinder.unwind_slices(&mut batch, None, &snapshot, &had_code, || Some(3));
         batch.traces.seal();
         let weights: Vec<u64> = batch.traces.entries().iter().map(|entry| entry.weight).collect();
         assert_eq!(weights.iter().sum::<u64>(), 1, "counted once: {weights:?}");
@@ -181,13 +267,46 @@ mod tests {
     #[test]
     fn a_stack_in_code_that_became_known_is_unwound_to_its_end() {
         let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
-        assert_eq!(followed(POSITION, true), (frames, EndReason::Unproven as u16, 1));
+        assert_eq!(followed(POSITION, true, |_| 0), (frames, EndReason::Unproven as u16, 1));
     }
 
     #[test]
     fn a_stack_without_new_mappings_or_a_slice_stays() {
         let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
-        assert_eq!(followed(POSITION, false), same, "the mappings are those of the handler");
-        assert_eq!(followed(POSITION + 1, true), same, "the slice belongs to another sample");
+        assert_eq!(followed(POSITION, false, |_| 0), same, "the mappings are those of the handler");
+        assert_eq!(followed(POSITION + 1, true, |_| 0), same, "the slice is of another sample");
+    }
+
+    #[test]
+    fn a_stack_ends_in_code_that_came_after_the_sample() {
+        let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
+        let came_late = |place: u64| move |avma| if avma == place { TIME + 1 } else { 0 };
+        assert_eq!(followed(POSITION, true, came_late(CODE + 0x100)), same, "the innermost frame");
+        let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
+        let caller = lookup_avma(frames[1]);
+        let end = EndReason::NoModule as u16;
+        assert_eq!(followed(POSITION, true, came_late(caller)), (frames, end, 1), "its caller");
+    }
+
+    #[test]
+    fn stacks_of_the_kernel_end_in_code_that_came_after_them() {
+        let frames = [CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS, 0x5000 | RETURN_ADDRESS];
+        let mut batch = Batch::default();
+        batch.traces.push(TraceEntry::new(9, EndReason::Root as u32, 2), frames.into_iter());
+        for time in [TIME, TIME + 1] {
+            let sample = Sample { trace_id: 9, time, weight: 1, ..Sample::default() };
+            batch.samples.push(sample);
+        }
+        let caller = lookup_avma(frames[1]);
+        let had_code = |avma, time_ns| avma != caller || time_ns > TIME;
+        OutsideUnwinder::default().end_unproven(&mut batch, 0, &had_code, || Some(3));
+        batch.traces.seal();
+        let of = |sample: &Sample| {
+            let entry = batch.traces.get(sample.trace_id).unwrap();
+            (batch.traces.frames_of(entry).to_vec(), sample.reason, entry.weight)
+        };
+        let found: Vec<_> = batch.samples.iter().map(of).collect();
+        let cut = (frames[..2].to_vec(), EndReason::NoModule as u16, 1);
+        assert_eq!(found, [cut, (frames.to_vec(), EndReason::Root as u16, 1)]);
     }
 }

@@ -35,6 +35,8 @@ pub struct CodeChanges {
     pub is_behind: bool,
     /// Whether the machine has allocated or freed a block since seals were compared.
     pub has_moved: bool,
+    /// Number of blocks whose seals say that they have other code than before, or none.
+    pub others: usize,
     /// The addresses of the heaps. Empty if they cannot be read.
     pub spans: Vec<HeapSpan>,
     /// Number of blocks for which there is no room.

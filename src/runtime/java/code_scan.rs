@@ -45,9 +45,39 @@ pub struct CodeScan {
     /// How the machine described its heaps when seals were compared. Blocks that are allocated or
     /// freed change that.
     states: Vec<u8>,
+    /// How it described them in the last scan.
+    last_states: Vec<u8>,
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
     entered: EnteredThreads,
+    clock: ScanClock,
+}
+
+/// The clock of scans, in nanoseconds: CLOCK_MONOTONIC, but in tests.
+#[derive(Debug, Clone, Copy)]
+struct ScanClock(fn() -> u64);
+
+impl Default for ScanClock {
+    fn default() -> Self {
+        Self(monotonic_ns)
+    }
+}
+
+/// Hashes the code of a method without what the machine changes in it while it runs: the targets of
+/// calls, and the classes and methods that it passes to them. No rule depends on these.
+fn hash_method(bytes: &[u8], hasher: &mut impl Hasher) {
+    let mut from = 0;
+    while let Some(rest) = bytes.get(from..).filter(|rest| !rest.is_empty()) {
+        let changes_after = |at: usize| match rest.get(at..)? {
+            [0xe8, ..] => Some((at + 1, 4)),
+            [0x48 | 0x49, 0xb8..=0xbf, ..] => Some((at + 2, 8)),
+            _ => None,
+        };
+        let found = (0..rest.len()).find_map(changes_after);
+        let (end, skipped) = found.unwrap_or((rest.len(), 0));
+        rest.get(..end).unwrap_or(rest).hash(hasher);
+        from += end + skipped;
+    }
 }
 
 /// What a scan reads from.
@@ -101,23 +131,28 @@ impl CodeScan {
         });
         // A process that ends has no maps any more. What was known stays.
         let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
+        let read_ns = (self.clock.0)();
         let scanned = ScannedMachine { machine, memory, heaps: &heaps };
+        self.blocks.begin();
         self.watch(maps, &mut changes);
-        self.sift(budget.blocks, &mut changes);
+        self.sift(budget.blocks, read_ns, &mut changes);
         let states = layout.heap_len.map(|len| {
             let states = heaps.iter().filter_map(|heap| pages.bytes(heap.at, len));
             states.flatten().collect::<Vec<_>>()
         });
-        changes.has_moved = states.as_ref().is_none_or(|states| *states != self.states);
+        let differs = |from: &Vec<u8>| states.as_ref().is_none_or(|states| states != from);
+        let has_moved_now = differs(&self.last_states);
+        changes.has_moved = differs(&self.states);
+        self.last_states = states.unwrap_or_default();
         if depth != ScanDepth::Maps {
             self.blocks.begin_seals();
-            self.states = states.unwrap_or_default();
+            self.states.clone_from(&self.last_states);
         }
         if depth == ScanDepth::Blocks {
             self.blocks.recheck_stubs();
         }
-        if changes.has_moved || depth != ScanDepth::Maps {
-            self.compare_seals(&scanned);
+        if has_moved_now || self.blocks.compares_seals() {
+            self.compare_seals(&scanned, &mut changes);
         }
         self.read_wanted(&scanned, &left, &mut changes);
         changes.is_behind =
@@ -128,6 +163,12 @@ impl CodeScan {
             || !changes.added.is_empty();
         changes.left_out = self.blocks.left_out;
         changes
+    }
+
+    /// Starts with a clock of its own.
+    #[cfg(test)]
+    pub(super) fn with_clock(clock: fn() -> u64) -> Self {
+        Self { clock: ScanClock(clock), ..Self::default() }
     }
 
     /// Makes the next scan follow the code of a block, even if it is as before.
@@ -141,6 +182,12 @@ impl CodeScan {
         self.blocks.since_of(blob)
     }
 
+    /// Whether the code that is at an address was there at this time, in CLOCK_MONOTONIC
+    /// nanoseconds. Other code may have been there before.
+    pub fn was_there(&self, avma: u64, time_ns: u64) -> bool {
+        self.blocks.was_there(avma, time_ns)
+    }
+
     /// Takes over the maps of the heaps.
     fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
         for (number, map) in maps.into_iter().enumerate() {
@@ -148,7 +195,7 @@ impl CodeScan {
                 Some(heap) if heap.map.is_of_same_heap(&map) => heap.update(map),
                 Some(heap) => {
                     let span = heap.map.avma(0)..heap.map.avma(heap.map.len());
-                    self.blocks.replace(&span, &[], &mut changes.removed);
+                    self.blocks.replace(&span, (&[], None), &mut changes.removed);
                     *heap = WatchedHeap::of(map);
                 }
                 None => self.heaps.push(WatchedHeap::of(map)),
@@ -156,8 +203,9 @@ impl CodeScan {
         }
     }
 
-    /// Compares the blocks of changed segments with those that are known.
-    fn sift(&mut self, most: usize, changes: &mut CodeChanges) {
+    /// Compares the blocks of changed segments with those that are known. The maps had been read at
+    /// this time.
+    fn sift(&mut self, most: usize, read_ns: u64, changes: &mut CodeChanges) {
         let mut left = most;
         for heap in &mut self.heaps {
             while let Some(part) = heap.first().filter(|_| left > 0) {
@@ -175,14 +223,18 @@ impl CodeScan {
                 let (found, end) = heap.map.blocks(&(start..part.end), left);
                 left = left.saturating_sub(found.len().max(1));
                 let span = heap.map.avma(start)..heap.map.avma(end);
-                self.blocks.replace(&span, &found, &mut changes.removed);
+                let found = (&found[..], heap.known_ns);
+                self.blocks.replace(&span, found, &mut changes.removed);
                 heap.note_known(end);
+            }
+            if !heap.is_changed() {
+                heap.known_ns = Some(read_ns);
             }
         }
     }
 
     /// Finds other code in blocks that are as before.
-    fn compare_seals(&mut self, scanned: &ScannedMachine<'_>) {
+    fn compare_seals(&mut self, scanned: &ScannedMachine<'_>, changes: &mut CodeChanges) {
         let layout = &scanned.machine.layout;
         let bytes = BlockSeal::bytes(layout);
         let blocks = self.blocks.next_seals(SEALS_MAX);
@@ -190,8 +242,10 @@ impl CodeScan {
             let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(bytes) as usize);
             let wanted: Vec<(u64, usize)> = some.iter().map(piece).collect();
             let pages = TargetPages::of_pieces(scanned.memory, &wanted);
+            let read_ns = (self.clock.0)();
             for (start, _) in some {
-                self.blocks.compare(*start, &BlockSeal::read(layout, *start, &pages));
+                let seal = BlockSeal::read(layout, *start, &pages);
+                changes.others += usize::from(self.blocks.compare(*start, &seal, read_ns));
             }
         }
     }
@@ -256,7 +310,7 @@ impl CodeScan {
         let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
         let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
         let seal = BlockSeal::read(layout, block.start, pages);
-        let read_ns = monotonic_ns();
+        let read_ns = (self.clock.0)();
         let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
         let bytes = code.and_then(|blob| blob.bytes(pages));
         if let (Some(blob), Some(bytes)) = (&blob, &bytes) {
@@ -264,19 +318,30 @@ impl CodeScan {
         }
         let entered = blob.as_ref().filter(|blob| has_barriers(blob)).map(|_| &self.entered);
         let mut hasher = DefaultHasher::new();
-        (&bytes, entered).hash(&mut hasher);
+        match (&bytes, blob.as_ref().and_then(|blob| blob.compiled.as_ref())) {
+            (Some(bytes), Some(_)) => hash_method(bytes, &mut hasher),
+            _ => bytes.hash(&mut hasher),
+        }
+        entered.hash(&mut hasher);
         let hash = hasher.finish();
         let known = self.blocks.get(block.start);
         if known.is_some_and(|known| known.hash == hash && known.blob == blob) {
-            self.blocks.note_same(block.start, seal);
+            self.blocks.note_same(block.start, seal, read_ns);
             return;
         }
         let changed = known
             .filter(|known| known.blob == blob)
             .map_or(0, |known| known.changed.saturating_add(1));
-        let since = known.zip(blob.as_ref()).and_then(|(known, blob)| known.since_of(blob));
-        let (end, since_ns) = (block.end, since.unwrap_or(read_ns));
-        let known = KnownBlock { end, blob: blob.clone(), seal, since_ns, hash, same: 0, changed };
+        let known = KnownBlock {
+            end: block.end,
+            blob: blob.clone(),
+            arrival: self.blocks.arrival(block.start, blob.as_ref(), read_ns),
+            seen_ns: read_ns,
+            seal,
+            hash,
+            same: 0,
+            changed,
+        };
         let is_replaced = self.blocks.insert(block.start, known).is_some();
         let (Some(blob), Some(bytes)) = (blob, bytes) else {
             changes.removed.extend(is_replaced.then_some(block));

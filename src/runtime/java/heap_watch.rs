@@ -17,13 +17,16 @@ pub(super) struct WatchedHeap {
     /// Segments whose blocks may be others than those that are known: in order, and apart from each
     /// other.
     changed: Vec<Range<usize>>,
+    /// When the last map of which all blocks are known had been read, in CLOCK_MONOTONIC
+    /// nanoseconds.
+    pub(super) known_ns: Option<u64>,
 }
 
 impl WatchedHeap {
     /// Starts to watch a heap of which no block is known.
     pub(super) fn of(map: SegmentMap) -> Self {
         let changed = std::iter::once(0..map.len()).collect();
-        Self { map, spare: Vec::new(), changed }
+        Self { map, spare: Vec::new(), changed, known_ns: None }
     }
 
     /// Takes over a later map of the heap.

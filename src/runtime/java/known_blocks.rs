@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::code_heap::CodeIdentity;
 
+use super::arrival::Arrival;
 use super::blob::{BlobKind, CodeBlob};
 use super::layout::MachineLayout;
 use super::pages::TargetPages;
@@ -68,8 +69,10 @@ pub(super) struct KnownBlock {
     /// `None` if the block is free, or has no possible blob.
     pub(super) blob: Option<CodeBlob>,
     pub(super) seal: BlockSeal,
-    /// When the blob was first seen, in CLOCK_MONOTONIC nanoseconds.
-    pub(super) since_ns: u64,
+    /// When the blob came. Without one, when that was first seen.
+    pub(super) arrival: Arrival,
+    /// When the block was last found to have this blob, or none, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) seen_ns: u64,
     /// A hash of all that the rules were made of.
     pub(super) hash: u64,
     /// Number of scans that have found the same since.
@@ -84,10 +87,15 @@ impl KnownBlock {
         self.blob.is_some() && self.same < SAME_SCANS && self.changed < CHANGES_MAX
     }
 
-    /// Returns when this blob was first seen. `None` if the block had something else.
-    pub(super) fn since_of(&self, blob: &CodeBlob) -> Option<u64> {
+    /// Returns when this blob came. `None` if the block had something else.
+    fn arrival_of(&self, blob: &CodeBlob) -> Option<Arrival> {
         let is_same = self.blob.as_ref().is_some_and(|known| known.is_same(blob));
-        is_same.then_some(self.since_ns)
+        is_same.then_some(self.arrival)
+    }
+
+    /// Returns when the block was last seen without code. `None` if it had code then.
+    fn vacant_ns(&self) -> Option<u64> {
+        self.blob.is_none().then_some(self.seen_ns)
     }
 
     /// Whether the contents are others than those that were read.
@@ -111,6 +119,10 @@ pub(super) struct KnownBlocks {
     open: BTreeSet<u64>,
     /// The known ones without a blob.
     vacant: BTreeSet<u64>,
+    /// For each wanted block that is not known, when its place was last seen without code.
+    fresh: BTreeMap<u64, Option<u64>>,
+    /// The blocks that this scan has removed: their ends, and when each was last seen without code.
+    gone: BTreeMap<u64, (u64, Option<u64>)>,
     /// Where the comparison of seals goes on.
     sealed: Option<u64>,
     /// Number of blocks for which there was no room.
@@ -124,7 +136,32 @@ impl KnownBlocks {
 
     /// Returns when this blob was first seen where it is.
     pub(super) fn since_of(&self, blob: &CodeBlob) -> Option<u64> {
-        self.known.range(..=blob.start).next_back()?.1.since_of(blob)
+        let (_, block) = self.known.range(..=blob.start).next_back()?;
+        block.arrival_of(blob).map(|it| it.since_ns)
+    }
+
+    /// Whether the code at an address was there at this time, if it is there now.
+    pub(super) fn was_there(&self, avma: u64, time_ns: u64) -> bool {
+        let block = self.known.range(..=avma).next_back().map(|(_, block)| block);
+        block.is_some_and(|block| {
+            avma < block.end && block.blob.is_some() && block.arrival.is_before(time_ns)
+        })
+    }
+
+    /// Returns when a blob came that was read now.
+    pub(super) fn arrival(&self, start: u64, blob: Option<&CodeBlob>, read_ns: u64) -> Arrival {
+        let known = self.known.get(&start);
+        let vacant_ns = match known {
+            Some(known) => known.vacant_ns(),
+            None => self.fresh.get(&start).copied().flatten(),
+        };
+        let before = known.zip(blob).and_then(|(known, blob)| known.arrival_of(blob));
+        before.unwrap_or(Arrival { since_ns: read_ns, vacant_ns })
+    }
+
+    /// Begins a scan.
+    pub(super) fn begin(&mut self) {
+        self.gone.clear();
     }
 
     /// Whether blocks are to be read.
@@ -140,13 +177,15 @@ impl KnownBlocks {
     /// Adds a block that was read, and returns the one that it replaces.
     pub(super) fn insert(&mut self, start: u64, block: KnownBlock) -> Option<KnownBlock> {
         self.sort(start, &block);
+        self.fresh.remove(&start);
         self.known.insert(start, block)
     }
 
-    /// Notes that a block was found as before, and its seal.
-    pub(super) fn note_same(&mut self, start: u64, seal: BlockSeal) {
+    /// Notes that a block was found as before, with its seal, at this time.
+    pub(super) fn note_same(&mut self, start: u64, seal: BlockSeal, seen_ns: u64) {
         let Some(mut block) = self.known.remove(&start) else { return };
         (block.same, block.seal) = (block.same.saturating_add(1), seal);
+        block.seen_ns = seen_ns;
         self.sort(start, &block);
         self.known.insert(start, block);
     }
@@ -210,17 +249,31 @@ impl KnownBlocks {
     }
 
     fn remove(&mut self, start: u64, removed: &mut Vec<Range<u64>>) {
-        self.wanted.remove(&start);
+        let wanted = self.wanted.remove(&start);
+        let fresh = self.fresh.remove(&start).flatten();
         self.open.remove(&start);
         self.vacant.remove(&start);
-        removed.extend(self.known.remove(&start).map(|block| start..block.end));
+        let known = self.known.remove(&start);
+        let before = known.as_ref().map(|block| (block.end, block.vacant_ns()));
+        let before = before.or(wanted.map(|end| (end, fresh)));
+        self.gone.extend(before.map(|before| (start, before)));
+        removed.extend(known.map(|block| start..block.end));
     }
 
-    /// Takes over the blocks that a span has now.
+    /// Returns when the place of a block was last seen without code, before this scan. `map_ns` is
+    /// the time of the last map of which all blocks are known.
+    fn vacant_before(&self, (start, end): (u64, u64), map_ns: Option<u64>) -> Option<u64> {
+        let before = self.gone.range(..end).rev();
+        let mut across = before.take_while(|(_, (its_end, _))| *its_end > start);
+        across.try_fold(map_ns?, |least, (_, (_, vacant_ns))| Some(least.min((*vacant_ns)?)))
+    }
+
+    /// Takes over the blocks that a span has now. `map_ns` is the time of the last map of which all
+    /// blocks are known.
     pub(super) fn replace(
         &mut self,
         span: &Range<u64>,
-        found: &[(u64, u64)],
+        (found, map_ns): (&[(u64, u64)], Option<u64>),
         removed: &mut Vec<Range<u64>>,
     ) {
         let is_there = |block: &(u64, u64)| found.binary_search(block).is_ok();
@@ -235,7 +288,10 @@ impl KnownBlocks {
                 continue;
             }
             if self.known.len() + self.wanted.len() < BLOCKS_MAX {
-                self.wanted.insert(*start, *end);
+                if self.wanted.insert(*start, *end).is_none() {
+                    let vacant_ns = self.vacant_before((*start, *end), map_ns);
+                    self.fresh.insert(*start, vacant_ns);
+                }
             } else {
                 self.left_out += 1;
             }
@@ -260,6 +316,11 @@ impl KnownBlocks {
         self.sealed.get_or_insert(0);
     }
 
+    /// Whether the seals of all blocks are being compared.
+    pub(super) fn compares_seals(&self) -> bool {
+        self.sealed.is_some()
+    }
+
     /// Returns blocks whose seals are to be compared now, at most so many: all, one part after the
     /// other, or those without a blob.
     pub(super) fn next_seals(&mut self, most: usize) -> Vec<(u64, u64)> {
@@ -276,12 +337,15 @@ impl KnownBlocks {
         blocks
     }
 
-    /// Wants a block to be read if this is not its seal.
-    pub(super) fn compare(&mut self, start: u64, seal: &BlockSeal) {
-        if let Some(block) = self.known.get(&start)
-            && block.is_other(seal)
-        {
-            self.wanted.insert(start, block.end);
+    /// Wants a block to be read if this is not its seal, which was read before this time. Returns
+    /// whether the block had code that is not there any more.
+    pub(super) fn compare(&mut self, start: u64, seal: &BlockSeal, seen_ns: u64) -> bool {
+        let Some(block) = self.known.get_mut(&start) else { return false };
+        if !block.is_other(seal) {
+            block.seen_ns = seen_ns;
+            return false;
         }
+        self.wanted.insert(start, block.end);
+        block.blob.is_some()
     }
 }

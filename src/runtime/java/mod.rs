@@ -6,9 +6,10 @@
 //! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
 //! names were read from, and `unloads` counts what may change it. `threads` has
 //! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile. `code_scan` finds new code, `blob_code` what is known of it, and `follow` makes its
-//! unwind rules.
+//! compile. `code_scan` finds new code, `arrival` says since when it is there, `blob_code` what is
+//! known of it, and `follow` makes its unwind rules.
 
+mod arrival;
 mod blob;
 mod blob_code;
 mod class_name;

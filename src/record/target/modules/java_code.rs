@@ -38,8 +38,11 @@ const PAUSE_LEAST: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MOST: Duration = Duration::from_millis(80);
 /// The pause between two readings of the seals of all blocks, which find other code in a block of
-/// the same size. The longer one is for a machine that has not allocated or freed any.
+/// the same size. It grows while they find none: handlers see that code is not the one of a table,
+/// and then the recorder reads all seals at once. The last one is for a machine that has not
+/// allocated or freed any block.
 const SEALS_PAUSE: Duration = Duration::from_millis(20);
+const SEALS_PAUSE_MOST: Duration = Duration::from_millis(160);
 const DEEP_PAUSE: Duration = Duration::from_secs(4);
 /// A reading may take one part in this many of the time, one after handlers met unknown code, one
 /// that finds nothing, and one of all seals.
@@ -183,6 +186,15 @@ impl Modules<'_> {
     pub(crate) fn code_since(&self, blob: &CodeBlob) -> Option<u64> {
         self.java_code.code.as_ref()?.scan.since_of(blob)
     }
+
+    /// Whether the code that is at an address was there at this time, in CLOCK_MONOTONIC
+    /// nanoseconds, as far as a Java machine may have replaced it.
+    pub(crate) fn had_code(&self, avma: u64, time_ns: u64) -> bool {
+        self.java_code.code.as_ref().is_none_or(|code| {
+            let is_generated = code.heaps.iter().any(|(span, _)| span.contains(&avma));
+            !is_generated || code.scan.was_there(avma, time_ns)
+        })
+    }
 }
 
 /// The code of a machine, as far as it has tables.
@@ -201,6 +213,7 @@ struct JavaCodeTables {
     urgent_due: Instant,
     /// When seals are read if blocks were allocated or freed, and when in any case.
     seals_due: Instant,
+    seals_pause: Duration,
     deep_due: Instant,
     has_moved: bool,
 }
@@ -239,6 +252,7 @@ impl JavaCodeTables {
             due: now,
             urgent_due: now,
             seals_due: now,
+            seals_pause: SEALS_PAUSE,
             deep_due: now + DEEP_PAUSE,
             has_moved: false,
         };
@@ -296,7 +310,9 @@ impl JavaCodeTables {
         self.due = now + self.pause.max(took * share);
         self.urgent_due = now + took * URGENT_SHARE;
         if depth != ScanDepth::Maps {
-            self.seals_due = now + SEALS_PAUSE.max(took * SEALS_SHARE);
+            let longer = (self.seals_pause * 2).min(SEALS_PAUSE_MOST);
+            self.seals_pause = if changes.others > 0 { SEALS_PAUSE } else { longer };
+            self.seals_due = now + self.seals_pause.max(took * SEALS_SHARE);
         }
         if depth == ScanDepth::Blocks {
             self.deep_due = now + DEEP_PAUSE.max(took * IDLE_SHARE);

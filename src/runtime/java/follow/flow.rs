@@ -380,11 +380,38 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Returns the instructions that were found, in the order of their addresses, each with the
-    /// state before it. `None` stands for bytes that no path reaches.
-    pub(super) fn instructions(&self) -> Instructions<'_, 'a> {
-        let decoder = decoder_of(self.code);
-        Instructions { flow: self, decoder, stepper: self.stepper(), at: 0, state: None }
+    /// Shows the instructions that were found, in the order of their addresses, each with the state
+    /// before it and whether it calls. Bytes that no path reaches have no state. An instruction
+    /// that overlaps the one before is left out.
+    pub(super) fn each(&self, mut visit: impl FnMut(u32, Option<&State>, bool)) {
+        let (mut decoder, mut stepper) = (decoder_of(self.code), self.stepper());
+        let mut instruction = Instruction::default();
+        let mut states = self.states.iter().peekable();
+        // The state after the last instruction, and whether that goes on to the next one.
+        let (mut state, mut is_known) = (State::called(), false);
+        let mut at = 0;
+        while let Some(mark) = self.marks.get(at as usize) {
+            if !mark.is_start {
+                visit(at, None, false);
+                (at, is_known) = (at + 1, false);
+                continue;
+            }
+            while states.next_if(|(offset, _)| **offset < at).is_some() {}
+            match states.next_if(|(offset, _)| **offset == at) {
+                Some((_, met)) => (state, is_known) = (*met, true),
+                // A join without a state is reached by calls only that never return.
+                None => is_known &= !mark.is_join,
+            }
+            Self::seek(&mut decoder, self.code, at);
+            decoder.decode_out(&mut instruction);
+            let next = self.next(&instruction);
+            visit(at, is_known.then_some(&state), matches!(next, Next::Call(_)));
+            is_known &= matches!(next, Next::On | Next::Branch(_) | Next::Call(_));
+            if is_known {
+                stepper.apply(&instruction, &mut state);
+            }
+            at += instruction.len().max(1) as u32;
+        }
     }
 }
 
@@ -396,56 +423,6 @@ struct FlowCursor {
     is_after_end: bool,
     /// Whether that is by a return.
     is_after_return: bool,
-}
-
-/// An instruction, or a byte that no path reaches.
-pub(super) struct ReachedInstruction {
-    pub(super) offset: u32,
-    pub(super) state: Option<State>,
-    pub(super) is_call: bool,
-}
-
-/// Iterates over the instructions of a piece of code.
-pub(super) struct Instructions<'f, 'a> {
-    flow: &'f Flow<'a>,
-    decoder: Decoder<'a>,
-    stepper: StateStepper,
-    at: u32,
-    /// The state after the last instruction, if that goes on to the next one.
-    state: Option<State>,
-}
-
-impl Iterator for Instructions<'_, '_> {
-    type Item = ReachedInstruction;
-
-    fn next(&mut self) -> Option<ReachedInstruction> {
-        let offset = self.at;
-        let mark = self.flow.marks.get(offset as usize)?;
-        if !mark.is_start {
-            self.at += 1;
-            self.state = None;
-            return Some(ReachedInstruction { offset, state: None, is_call: false });
-        }
-        let state = match self.flow.states.get(&offset) {
-            Some(state) => Some(*state),
-            // A join without a state is reached by calls only that never return.
-            None if mark.is_join => None,
-            None => self.state,
-        };
-        let mut instruction = Instruction::default();
-        Flow::seek(&mut self.decoder, self.flow.code, offset);
-        self.decoder.decode_out(&mut instruction);
-        let next = self.flow.next(&instruction);
-        let goes_on = matches!(next, Next::On | Next::Branch(_) | Next::Call(_));
-        self.state = state.filter(|_| goes_on).map(|mut state| {
-            self.stepper.apply(&instruction, &mut state);
-            state
-        });
-        let len = instruction.len().max(1) as u32;
-        // An instruction that overlaps this one is not seen.
-        self.at += len;
-        Some(ReachedInstruction { offset, state, is_call: matches!(next, Next::Call(_)) })
-    }
 }
 
 impl GeneratedCode<'_> {

@@ -11,20 +11,18 @@ use super::{Followed, GeneratedCode, GeneratedKind};
 pub(super) fn rows(code: &GeneratedCode<'_>, flow: &Flow<'_>) -> Followed {
     let mut rows = Rows { list: Vec::new() };
     let (mut instructions, mut unknown) = (0, 0);
-    for reached in flow.instructions() {
-        let Some(state) = reached.state else {
-            rows.push(reached.offset, default(code, reached.offset));
-            continue;
-        };
-        let rule = rule_in(code, &state);
+    let unreached = Unreached::of(code);
+    flow.each(|offset, state, is_call| {
+        let Some(state) = state else { return rows.push(offset, unreached.rule(offset)) };
+        let rule = rule_in(code, state);
         instructions += 1;
         unknown += usize::from(rule == Rule::BAD);
-        rows.push(reached.offset, rule);
-        if reached.is_call {
+        rows.push(offset, rule);
+        if is_call {
             // A frame that has called is looked up at the last byte of its call.
-            rows.push(reached.offset + 1, called(code, &state, rule));
+            rows.push(offset + 1, called(code, state, rule));
         }
-    }
+    });
     let mut followed = Followed { rows: rows.list, instructions, unknown, is_cut: false };
     for handler in code.deoptimized.handlers {
         followed.insert_byte(handler.wrapping_sub(1), deoptimized(code));
@@ -45,14 +43,26 @@ impl Rows {
     }
 }
 
-/// Returns the rule of bytes that no path reaches.
-fn default(code: &GeneratedCode<'_>, offset: u32) -> Rule {
-    let state = match code.kind {
-        GeneratedKind::Method if code.frame_complete.is_some_and(|it| offset >= it) => code.body(),
-        GeneratedKind::Interpreter => Some(State::interpreted()),
-        _ => None,
-    };
-    state.map_or(Rule::BAD, |state| rule(&state))
+/// The rules of bytes that no path reaches.
+struct Unreached {
+    /// The rule, and from which offset on it applies.
+    known: Option<(u32, Rule)>,
+}
+
+impl Unreached {
+    fn of(code: &GeneratedCode<'_>) -> Self {
+        let from = match code.kind {
+            GeneratedKind::Method => code.frame_complete.zip(code.body()),
+            GeneratedKind::Interpreter => Some((0, State::interpreted())),
+            _ => None,
+        };
+        Self { known: from.map(|(offset, state)| (offset, rule(&state))) }
+    }
+
+    fn rule(&self, offset: u32) -> Rule {
+        let known = self.known.filter(|(from, _)| offset >= *from);
+        known.map_or(Rule::BAD, |(_, rule)| rule)
+    }
 }
 
 /// Returns the rule for a state in code of a kind.
