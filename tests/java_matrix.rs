@@ -360,3 +360,26 @@ fn a_compiler_of_java_is_rooted_from_its_start() {
     row_of("javac from its start", &outcome, Program::JavaMix);
     assert!(outcome.trace.folded().count_containing("com.sun.tools.javac.") > 100);
 }
+
+/// A machine that starts describes itself piece by piece, and is found once it has done so.
+#[test]
+fn machines_that_start_are_found() {
+    needs_recording!();
+    let machines = Java::some(42);
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        let trace = Trace::new();
+        let command = java.runs_in(&java_classes_of("JavaMix", &["JavaMix.java"]), "JavaMix", &[]);
+        let mut recorder = traceprof(&["record", "--freq", "999", "--no-kernel", "--output"]);
+        recorder.arg(trace.path()).arg("--").arg(command.get_program());
+        let output = recorder.args(command.get_args()).arg("1500").output().unwrap();
+        let outcome = Outcome { output, trace }.expect_code(0);
+        let text = outcome.text();
+        assert!(!text.contains("does not describe"), "Java {}: {text}", java.version);
+        let named = outcome.trace.folded().count_containing("JavaMix.");
+        assert!(named > 5, "Java {}: {named}\n{text}", java.version);
+    }
+}
