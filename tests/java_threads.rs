@@ -11,7 +11,8 @@ use traceprof::trace::{LoadedTrace, RunState, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{
-    Java, Target, needs_recording, record, scratch_dir, skip, together, traceprof, wait_until,
+    Java, Target, announce_skip, has_command, needs_recording, record, scratch_dir, skip, together,
+    traceprof, wait_until,
 };
 
 /// Names by thread id.
@@ -32,9 +33,15 @@ fn told(target: &Target) -> Names {
     threads.map(|(tid, name)| (tid.parse().unwrap(), name.clone())).collect()
 }
 
-/// Returns the names that `jstack` prints.
+/// Returns the names that `jstack` prints. Says loudly if it is not here, and fails where nothing
+/// may be skipped.
 fn shown_by_jstack(pid: i32) -> Option<Names> {
-    let output = Command::new("jstack").arg(pid.to_string()).output().ok()?;
+    if !has_command("jstack") {
+        announce_skip("jstack: not installed");
+        return None;
+    }
+    let output = Command::new("jstack").arg(pid.to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let name = |line: &str| {
         let (name, rest) = line.strip_prefix('"')?.rsplit_once('"')?;
@@ -49,7 +56,7 @@ fn shown_by_jstack(pid: i32) -> Option<Names> {
         };
         Some((tid, name.to_owned()))
     };
-    output.status.success().then(|| text.lines().filter_map(name).collect())
+    Some(text.lines().filter_map(name).collect())
 }
 
 /// Returns names without the characters that `jstack` prints as something else.

@@ -39,6 +39,7 @@ mod harm; // what a target must never notice
 mod hostile; // small traces that claim much memory
 mod jailed; // targets under seccomp filters
 mod java; // machines of Java, against the programs
+mod java_matrix; // Java in conditions that are hard for a profiler
 mod java_threads; // threads of Java machines
 mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page

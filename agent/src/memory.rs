@@ -11,9 +11,10 @@
 //! mapping that contains the stack pointer. The unwinder reads the operand of a call in code that
 //! is being unloaded. Many words are read from the first thread's stack, which is a mapping of
 //! its own as long as the process lives. From other stacks, many words are read only in pages
-//! that the unwinding has read before and that a new probe finds readable
-//! ([`StackMemory::known`]). The kernel merges mappings, so memory further up need not be stack,
-//! and a smaller stack may be where the thread had a larger one.
+//! that an unwinding has read before, or that are between two such ones, and that a new probe finds
+//! readable ([`StackMemory::known`]). Those of an earlier unwinding must adjoin those of this one.
+//! The kernel merges mappings, so memory further up need not be stack, and a smaller stack may be
+//! where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -30,6 +31,11 @@ use crate::sys;
 const RED_ZONE: u64 = 128;
 /// Upper bound of the stack, in bytes above the stack pointer, where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
+/// Number of bytes between two visited pages that are taken to be stack, too: frames may be larger
+/// than a page.
+const FRAME_MAX: u64 = 4 * PAGE;
+/// Number of epochs for which the pages of an earlier unwinding are taken to be stack: a second.
+const EPOCHS_MAX: u64 = 10;
 
 /// The stack on which a thread runs.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub struct StackMemory<'a> {
     hi: u64,
     /// A contiguous range of complete pages that were found readable.
     window: (u64, u64),
+    /// The pages that the last unwinding of this thread has visited, which may be unmapped now.
+    earlier: (u64, u64),
     /// Another readable page, outside the window.
     spot: u64,
 }
@@ -56,10 +64,12 @@ impl<'a> StackMemory<'a> {
     ) -> Self {
         // Relaxed: only this thread uses its slot's window.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let same_epoch = load(&slot.window_epoch) == epoch;
-        let window =
-            if same_epoch { (load(&slot.window_lo), load(&slot.window_hi)) } else { (0, 0) };
-        let mut memory = Self { snapshot, probe_failed, lo: 0, hi: 0, window, spot: u64::MAX };
+        let age = epoch.wrapping_sub(load(&slot.window_epoch));
+        let last = (load(&slot.window_lo), load(&slot.window_hi));
+        let window = if age == 0 { last } else { (0, 0) };
+        let earlier = if age <= EPOCHS_MAX { last } else { (0, 0) };
+        let spot = u64::MAX;
+        let mut memory = Self { snapshot, probe_failed, lo: 0, hi: 0, window, earlier, spot };
         memory.bound(sp);
         if !(window.0 <= sp && sp <= window.1) {
             memory.window = (0, 0);
@@ -76,9 +86,10 @@ impl<'a> StackMemory<'a> {
     }
 
     /// Returns the range at `sp` that is known to be stack, at most `most` bytes. It begins in the
-    /// red zone. It ends with the pages that the unwinding has visited, in this sample or an
-    /// earlier one of the epoch, as far as they are readable now. If the unwinding visited none,
-    /// the range is within the page of `sp`. The first thread's stack is known completely.
+    /// red zone. It ends with the pages that the unwinding has visited, in this sample or a recent
+    /// one, as far as they are readable now. Those of another sample count if they follow at once:
+    /// a stack is in one piece. If the unwinding visited none, the range is within the page of
+    /// `sp`. The first thread's stack is known completely.
     pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
         if let Some(end) = self.snapshot.stack_end(sp) {
             self.rebound(sp);
@@ -91,7 +102,10 @@ impl<'a> StackMemory<'a> {
         }
         self.bound(sp);
         let start = self.lo.max(self.window.0).wrapping_add(7) & !7;
-        let walked = self.hi.min(self.window.1).min(start.saturating_add(most));
+        let is_next = (self.window.0..=self.window.1).contains(&self.earlier.0)
+            || (self.earlier.0..self.earlier.1).contains(&self.window.0);
+        let visited = self.window.1.max(if is_next { self.earlier.1 } else { 0 });
+        let walked = self.hi.min(visited).min(start.saturating_add(most));
         // Pages that an earlier sample found readable may be unmapped now.
         (self.window, self.spot) = ((0, 0), u64::MAX);
         let mut page = start & !(PAGE - 1);
@@ -109,6 +123,18 @@ impl<'a> StackMemory<'a> {
         };
     }
 
+    /// Whether all pages between the window and a page above it are readable.
+    fn reaches(&self, page: u64) -> bool {
+        let mut between = self.window.1;
+        while between < page {
+            if !sys::readable(between) {
+                return false;
+            }
+            between = between.wrapping_add(PAGE);
+        }
+        true
+    }
+
     fn verify(&mut self, page: u64) -> bool {
         let (lo, hi) = self.window;
         if lo <= page && page < hi || page == self.spot {
@@ -121,7 +147,7 @@ impl<'a> StackMemory<'a> {
         }
         if lo == hi {
             self.window = (page, page + PAGE);
-        } else if page == hi {
+        } else if page >= hi && page - hi <= FRAME_MAX && self.reaches(page) {
             self.window.1 = page + PAGE;
         } else if page + PAGE == lo {
             self.window.0 = page;
@@ -234,10 +260,14 @@ mod tests {
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 3 * PAGE));
         memory.keep(slot, 1);
         assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "the pages of an earlier sample");
-        assert_eq!(
-            StackMemory::new(&snapshot, slot, 2, sp, &failed).known(sp, MOST).1,
-            base + 2 * PAGE
-        );
+        let later = |epoch| StackMemory::new(&snapshot, slot, epoch, sp, &failed).known(sp, MOST).1;
+        let ends = [2, 1 + EPOCHS_MAX, 2 + EPOCHS_MAX].map(later);
+        assert_eq!(ends, [base + 3 * PAGE, base + 3 * PAGE, base + 2 * PAGE], "not for long");
+        // The stack has grown since.
+        let deeper = base + 0x108;
+        assert_eq!(at(deeper).known(deeper, MOST).1, base + 3 * PAGE);
+        let mut memory = at(sp);
+        assert_eq!(memory.known(sp, MOST).1, base + 3 * PAGE);
         let top = base + 3 * PAGE;
         assert_eq!(
             at(top).known(top, MOST),
@@ -261,6 +291,47 @@ mod tests {
         let nowhere = 0x18;
         assert_eq!(at(nowhere).known(nowhere, MOST), (nowhere, nowhere));
         assert_eq!(failed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn pages_that_were_visited_apart_from_this_stack_are_not_known() {
+        static TABLES: Aligned = Aligned(NO_MODULES);
+        let stack = Box::new(Stack([7; 512 * 4]));
+        let base = stack.0.as_ptr() as u64;
+        let data = segment();
+        let slot = &data.threads().slots[2];
+        let failed = AtomicU64::new(0);
+        // SAFETY: aligned, as long as said, never written.
+        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let snapshot = tables.snapshot().unwrap();
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let above = base + 2 * PAGE + 0x108;
+        let mut memory = at(above);
+        assert_eq!([above, above + PAGE].map(|avma| memory.load(avma & !7)), [Some(7); 2]);
+        memory.keep(slot, 1);
+        let sp = base + 0x108;
+        let mut memory = at(sp);
+        assert_eq!(memory.known(sp, MOST).1, base + PAGE);
+        // Once this stack was found to reach them, they are.
+        let mut memory = at(sp);
+        assert_eq!([sp, sp + PAGE].map(|avma| memory.load(avma)), [Some(7); 2]);
+        assert_eq!(memory.known(sp, MOST).1, base + 4 * PAGE);
+    }
+
+    #[test]
+    fn pages_within_a_large_frame_are_known_to_be_stack() {
+        static TABLES: Aligned = Aligned(NO_MODULES);
+        let stack = Box::new(Stack([7; 512 * 4]));
+        let base = stack.0.as_ptr() as u64;
+        let data = segment();
+        let failed = AtomicU64::new(0);
+        // SAFETY: aligned, as long as said, never written.
+        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let snapshot = tables.snapshot().unwrap();
+        let sp = base + 0x108;
+        let mut memory = StackMemory::new(&snapshot, &data.threads().slots[3], 1, sp, &failed);
+        assert_eq!([sp, sp + 3 * PAGE].map(|avma| memory.load(avma)), [Some(7); 2]);
+        assert_eq!(memory.known(sp, MOST).1, base + 4 * PAGE);
     }
 
     #[test]

@@ -248,8 +248,9 @@ fn keep_name(control: &ControlBlock, table: &TraceTable<'_>, name: &[AtomicU64])
     }
 }
 
-/// Number of stack bytes for which a slice has room.
+/// Number of stack bytes for which a slice has room, and for which all slices of a sample have.
 const SLICE_BYTES: u64 = slice::WORDS as u64 * 8;
+const SLICES_BYTES: u64 = SLICE_BYTES * slice::SLICES_OF_SAMPLE as u64;
 
 /// Stores the registers and the top of the stack of a sample that did not reach its root.
 #[cold]
@@ -260,10 +261,11 @@ fn keep_slice(
     registers: &Registers,
     memory: &mut StackMemory<'_>,
 ) -> bool {
-    let (start, end) = memory.known(registers.sp, SLICE_BYTES);
+    let (start, end) = memory.known(registers.sp, SLICES_BYTES);
     let Registers { pc, gpr, .. } = *registers;
     let slice = Slice { sample, generation, pc, registers: gpr, start, count: 0 };
-    slices.put(instance, &slice, |avma| if avma < end { memory.load(avma) } else { None })
+    let number = end.saturating_sub(start).div_ceil(SLICE_BYTES).max(1) as usize;
+    slices.put(instance, &slice, number, |avma| if avma < end { memory.load(avma) } else { None })
 }
 
 fn count_put(control: &ControlBlock, put: Put, collided: bool) {

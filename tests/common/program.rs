@@ -129,6 +129,16 @@ pub(crate) fn java_classes_of(name: &str, files: &[&str]) -> PathBuf {
     })
 }
 
+/// Returns the archive of an agent of Java, which has the manifest `tests/targets/NAME.manifest` and
+/// no class: those are on the class path.
+pub(crate) fn java_agent(name: &str) -> PathBuf {
+    made(&format!("{name}.jar"), |fresh| {
+        let mut jar = Command::new("jar");
+        jar.arg("cfm").arg(fresh).arg(source_dir().join(format!("{name}.manifest")));
+        jar
+    })
+}
+
 /// Returns the path of a script from `tests/targets`.
 pub(crate) fn script(file: &str) -> PathBuf {
     source_dir().join(file)

@@ -4,11 +4,16 @@
 //! # Invariants
 //! - A slice counts only if its commit word names its table's instance and its own number, like the
 //!   records of the log ([`super::log`]).
+//! - More stack than a slice has room for is in several, each of which goes on where the one before
+//!   it ends. Those that were stored are a prefix.
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// Number of slices of each table: one megabyte in all.
 pub const SLICES: usize = 128;
+/// The largest number of slices of a sample. Frames of HotSpot's deoptimization, for example, have
+/// more than five thousand bytes each.
+pub const SLICES_OF_SAMPLE: usize = 4;
 /// Number of stack words in a slice: few under loom, which explores every access.
 pub const WORDS: usize = if cfg!(loom) { 2 } else { 1000 };
 /// Number of general registers, in DWARF order.
@@ -73,41 +78,50 @@ pub struct Slices<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// Adds a slice with words from `load`, until that returns `None` or the slice is full. False
-    /// if there is no room for the slice. The caller's hazard names the table with this instance.
+    /// Adds slices with words from `load`, until that returns `None` or all of this `number` are
+    /// full. False if there is no room for the first one. The caller's hazard names the table with
+    /// this instance.
     pub fn put(
         &self,
         instance: u32,
         slice: &Slice,
+        number: usize,
         mut load: impl FnMut(u64) -> Option<u64>,
     ) -> bool {
-        // Relaxed: reservation only; the record has its own commit word.
-        let number = self.header.used.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: reservation only; each record has its own commit word.
+        let first = self.header.used.fetch_add(number as u64, Ordering::Relaxed);
         // Relaxed: populated before the table became ACTIVE.
         let limit = self.header.limit.load(Ordering::Relaxed);
-        let Some(record) = self.records.get(number as usize).filter(|_| number < limit) else {
-            return false;
-        };
-        let mut count = 0u64;
-        let mut avma = slice.start;
-        for word in &record.words {
-            let Some(value) = load(avma) else { break };
-            // Relaxed: the commit word publishes all fields.
-            word.store(value, Ordering::Relaxed);
-            (count, avma) = (count.wrapping_add(1), avma.wrapping_add(8));
+        let mut start = slice.start;
+        let mut is_stored = false;
+        for number in (first..limit).take(number) {
+            let Some(record) = self.records.get(number as usize) else { break };
+            let mut count = 0u64;
+            let mut avma = start;
+            for word in &record.words {
+                let Some(value) = load(avma) else { break };
+                // Relaxed: the commit word publishes all fields.
+                word.store(value, Ordering::Relaxed);
+                (count, avma) = (count.wrapping_add(1), avma.wrapping_add(8));
+            }
+            let store = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
+            store(&record.sample, slice.sample as u64);
+            store(&record.generation, slice.generation);
+            store(&record.pc, slice.pc);
+            store(&record.start, start);
+            store(&record.count, count);
+            for (word, value) in record.registers.iter().zip(slice.registers) {
+                store(word, value);
+            }
+            // Release: pairs with the Acquire in `all`; makes the fields above visible.
+            record.commit.store(commit_word(instance, number), Ordering::Release);
+            is_stored = true;
+            if count < WORDS as u64 {
+                break;
+            }
+            start = avma;
         }
-        let store = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
-        store(&record.sample, slice.sample as u64);
-        store(&record.generation, slice.generation);
-        store(&record.pc, slice.pc);
-        store(&record.start, slice.start);
-        store(&record.count, count);
-        for (word, value) in record.registers.iter().zip(slice.registers) {
-            store(word, value);
-        }
-        // Release: pairs with the Acquire in `all`; makes the fields above visible.
-        record.commit.store(commit_word(instance, number), Ordering::Release);
-        true
+        is_stored
     }
 
     /// Returns the slices of an instance with their words. Call it only while no hazard names the
@@ -184,9 +198,9 @@ mod tests {
         let records: Vec<_> = (0..3).map(|_| SliceRecord::default()).collect();
         let slices = Slices { header: &header, records: &records };
         let slice = Slice { sample: 7, generation: 3, pc: 5, start: 0x100, ..Slice::default() };
-        assert!(slices.put(4, &slice, |avma| (avma < 0x118).then_some(avma * 2)));
-        assert!(slices.put(4, &Slice { start: 0, ..slice }, Some));
-        assert!(!slices.put(4, &slice, Some), "no room");
+        assert!(slices.put(4, &slice, 1, |avma| (avma < 0x118).then_some(avma * 2)));
+        assert!(slices.put(4, &Slice { start: 0, ..slice }, 1, Some));
+        assert!(!slices.put(4, &slice, 1, Some), "no room");
         let all: Vec<_> = slices.all(4).collect();
         let words =
             |at: usize| all[at].1.iter().map(|it| it.load(Ordering::Relaxed)).collect::<Vec<_>>();
@@ -198,5 +212,29 @@ mod tests {
         assert_eq!(slices.all(5).count(), 0, "slices of another instance");
         slices.reset();
         assert_eq!(slices.all(4).count(), 0);
+    }
+
+    #[test]
+    fn a_long_stack_is_in_several_slices_as_far_as_there_is_room() {
+        let header = SlicesHeader::default();
+        header.limit.store(5, Ordering::Relaxed);
+        let records: Vec<_> = (0..5).map(|_| SliceRecord::default()).collect();
+        let slices = Slices { header: &header, records: &records };
+        let bytes = WORDS as u64 * 8;
+        let stack = |len: u64| move |avma: u64| (avma < 0x100 + len).then_some(avma);
+        let found = |instance| {
+            let all = slices.all(instance);
+            all.map(|(slice, _)| (slice.sample, slice.start, slice.count)).collect::<Vec<_>>()
+        };
+        let slice = |sample| Slice { sample, start: 0x100, ..Slice::default() };
+        assert!(slices.put(4, &slice(1), 3, stack(bytes + 16)));
+        assert!(slices.put(4, &slice(2), 3, stack(bytes * 3)));
+        let first = [(1, 0x100, WORDS), (1, 0x100 + bytes, 2)];
+        let second = [(2, 0x100, WORDS), (2, 0x100 + bytes, WORDS)];
+        assert_eq!(found(4), [first, second].concat(), "no room for the last one");
+        assert!(!slices.put(4, &slice(3), 1, stack(8)));
+        slices.reset();
+        assert!(slices.put(5, &slice(3), 2, stack(8)));
+        assert_eq!(found(5), [(3, 0x100, 1)]);
     }
 }

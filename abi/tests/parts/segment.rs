@@ -69,7 +69,7 @@ impl Segment {
             let instance = table.header.instance.load(Ordering::Relaxed) as u32;
             let slice = Slice { sample, pc: u64::from(owner), ..Slice::default() };
             let load = |avma: u64| stack.get(avma as usize / 8).copied();
-            self.slices(hazard.table()).put(instance, &slice, load)
+            self.slices(hazard.table()).put(instance, &slice, 1, load)
         });
         assert!(self.slots().release(hazard), "nobody else clears it");
         Ok(Stored { put, log_index, has_slice: slice == Some(true) })

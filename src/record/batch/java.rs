@@ -58,6 +58,8 @@ impl NewJava {
 const FIRST_COMPILER: u8 = 3;
 /// What stands for the name of a method that could not be read.
 const GONE: &str = "[Java: method gone]";
+/// The name of the stubs in compiled code through which it calls methods that are not compiled.
+const CALL: &str = "[Java: stub of a call]";
 
 /// Returns the names of the method of a frame of the interpreter, with the line.
 pub(crate) fn resolved_method(method: Option<&JavaMethod>, frame: &FrameInPlace) -> Resolved {
@@ -141,6 +143,7 @@ impl JavaCode {
         match self {
             // They only carry calls between methods.
             Self::Machine(code) if code.is_call(avma) => FrameKind::Interpreter,
+            Self::Compiled(code) if code.is_call(avma) => FrameKind::Interpreter,
             Self::Compiled(code) => match (code.blob.kind, code.identity.level) {
                 (BlobKind::NativeWrapper, _) => FrameKind::Native,
                 (_, ..=FIRST_COMPILER) => FrameKind::JavaC1,
@@ -163,6 +166,9 @@ impl JavaCode {
                     _ => format!("[Java: {}]", code.blob.name),
                 };
                 Resolved { function: Some(named(name)), ..Resolved::default() }
+            }
+            Self::Compiled(code) if code.is_call(avma) => {
+                Resolved { function: Some(named(CALL.to_owned())), ..Resolved::default() }
             }
             Self::Compiled(code) => {
                 let mut positions = code.at(avma).into_iter().rev().map(|position| {

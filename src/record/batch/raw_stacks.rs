@@ -23,6 +23,12 @@ struct StoredSlice {
 }
 
 impl StoredSlice {
+    /// Whether a slice goes on where this one ends.
+    fn is_continued(&self, next: &Slice) -> bool {
+        let end = self.slice.start.wrapping_add(self.slice.count as u64 * 8);
+        (self.slice.sample, end) == (next.sample, next.start)
+    }
+
     fn sample_of<'b>(&self, samples: &'b [Sample]) -> Option<&'b Sample> {
         samples.get(self.sample?)
     }
@@ -37,14 +43,20 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Adds the slices of a table, and returns their range in this list.
+    /// Adds the slices of a table, and returns their range in this list. Those of one sample become
+    /// one.
     pub(crate) fn take<'a>(
         &mut self,
         slices: impl Iterator<Item = (Slice, &'a [AtomicU64])>,
     ) -> Range<usize> {
         let first = self.kept.len();
         for (slice, words) in slices {
-            self.kept.push(StoredSlice { slice, from: self.bytes.len(), sample: None });
+            match self.kept[first..].last_mut().filter(|last| last.is_continued(&slice)) {
+                Some(last) => last.slice.count += slice.count,
+                None => {
+                    self.kept.push(StoredSlice { slice, from: self.bytes.len(), sample: None });
+                }
+            }
             // Relaxed: the scan of the hazards showed that no handler is in the table any more.
             let words = words.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
             self.bytes.extend(words.flatten());

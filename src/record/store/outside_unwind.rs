@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - A stack only gets better: a new stack replaces the handler's if it reaches the root or is
-//!   longer.
+//!   longer, or ends where the handler's did because the slice does.
 //! - No stack memory beyond the slice is used: the thread has run on since.
 //! - A stack ends at a frame in code that may have come after the sample, in place of the code that
 //!   ran. What was known of that code is gone.
@@ -67,7 +67,9 @@ impl OutsideUnwinder {
                 stack.end = EndReason::NoModule;
             }
             let is_better = stack.end == EndReason::Root || stack.frames.len() > known.len();
-            if is_better && stack.frames.len() + sections.len() <= FRAME_WORDS_MAX {
+            // The same frames, whose code is known by now.
+            let is_cut = stack.end == EndReason::Copied && stack.frames.len() == known.len();
+            if (is_better || is_cut) && stack.frames.len() + sections.len() <= FRAME_WORDS_MAX {
                 stack.frames.extend(sections);
                 let flags = trace_flags(stack.end, snapshot.epoch());
                 let number = self.traces.number(&stack.frames, flags);

@@ -3,11 +3,14 @@
 //! # Invariants
 //! - What is returned was read while the blob held the same compilation.
 //! - Scopes refer to scopes with smaller offsets only, so each chain of callers ends.
+//! - Stubs behind the code, through which it calls methods that are not compiled, are no part of
+//!   its method: the frame there is already that of the callee, and the method is the caller.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::blob::{CodeBlob, CompiledIdentity};
+use super::code_layout::offset_in;
 use super::layout::{DebugLayout, MachineLayout};
 use super::method::{JavaMethod, MethodReader};
 use super::numbers::NumberReader;
@@ -24,6 +27,14 @@ const DEPTH_MAX: usize = 128;
 const METHODS_MAX: usize = 4096;
 /// Maximum number of bytes of the methods of one piece of code.
 const BYTES_MAX: usize = 8 << 20;
+
+/// The code of a stub through which a method is called that is not compiled, between its method's
+/// address and that of its entry: `mov rbx, METHOD; jmp ENTRY`.
+const CALL_START: [u8; 2] = [0x48, 0xbb];
+const CALL_JUMP: (usize, u8) = (10, 0xe9);
+const CALL_LEN: usize = 15;
+/// Maximum number of bytes of stubs.
+const STUBS_LEN_MAX: u64 = 256 << 10;
 
 /// A method, and a position in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +65,8 @@ pub struct CompiledCode {
     scopes: Vec<InlineScope>,
     /// The methods: first the one that was compiled.
     methods: Vec<Option<JavaMethod>>,
+    /// Offsets in the code of the stubs of calls, sorted.
+    calls: Vec<u32>,
 }
 
 /// A position in a method, and the position of its caller if it is inlined.
@@ -96,11 +109,26 @@ impl CompiledCode {
         chain
     }
 
+    /// Returns whether an address is in a stub of a call, which is no part of the method.
+    pub fn is_call(&self, avma: u64) -> bool {
+        let offset = avma.checked_sub(self.blob.code.start).and_then(|it| u32::try_from(it).ok());
+        offset.is_some_and(|offset| {
+            let index = self.calls.partition_point(|start| *start <= offset);
+            let start = index.checked_sub(1).and_then(|index| self.calls.get(index));
+            start.is_some_and(|start| offset - start < CALL_LEN as u32)
+        })
+    }
+
     /// Returns the bytes of memory that the code takes.
     pub fn bytes(&self) -> usize {
         let methods: usize = self.methods.iter().flatten().map(JavaMethod::bytes).sum();
         let positions = self.positions.len() * size_of::<(u32, Option<u32>)>();
-        size_of::<Self>() + methods + positions + self.scopes.len() * size_of::<InlineScope>()
+        let calls = self.calls.len() * size_of::<u32>();
+        size_of::<Self>()
+            + methods
+            + positions
+            + calls
+            + self.scopes.len() * size_of::<InlineScope>()
     }
 
     /// Reads the compiled method in a blob.
@@ -141,8 +169,25 @@ impl CompiledCode {
             positions,
             scopes: scopes.scopes,
             methods: scopes.methods.iter().map(read).collect(),
+            calls: calls(blob, layout, pages).unwrap_or_default(),
         })
     }
+}
+
+/// Returns the offsets of the stubs of calls in the code of a blob.
+fn calls(blob: &CodeBlob, layout: &MachineLayout, pages: &TargetPages<'_>) -> Option<Vec<u32>> {
+    let start = blob.start.checked_add(layout.compiled.stubs?.count(pages, blob.start)?)?;
+    let first = offset_in(&blob.code, start)?;
+    let len = (blob.code.end - start).min(STUBS_LEN_MAX) as usize;
+    Some(calls_in(&pages.bytes(start, len)?, first))
+}
+
+/// Returns the offsets of the stubs of calls in bytes that begin at an offset.
+fn calls_in(bytes: &[u8], first: u32) -> Vec<u32> {
+    let is_call =
+        |some: &[u8]| some.starts_with(&CALL_START) && some.get(CALL_JUMP.0) == Some(&CALL_JUMP.1);
+    let starts = bytes.windows(CALL_LEN).enumerate().filter(|(_, some)| is_call(some));
+    starts.map(|(at, _)| first.saturating_add(at as u32)).collect()
 }
 
 /// Where the debug information of compiled code is.
@@ -293,5 +338,23 @@ impl ScopeReader {
         self.methods.push(Some(number));
         self.indices.insert(number, index as u32);
         Some(index as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_of_calls_are_found_by_their_code() {
+        let mut stub = vec![0x48, 0xbb];
+        stub.extend([0x11; 8]);
+        stub.extend([0xe9, 1, 2, 3, 4]);
+        // Others of its registers, and no jump behind it.
+        let other = [&[0x48, 0xb8][..], &stub[2..]].concat();
+        let alone = [&stub[..10], &[0xe8, 1, 2, 3, 4]].concat();
+        let code = [&[0x90; 3][..], &stub, &other, &stub, &alone, &stub[..14]].concat();
+        assert_eq!(calls_in(&code, 100), [103, 133]);
+        assert!(calls_in(&[], 100).is_empty());
     }
 }

@@ -80,6 +80,8 @@ pub(super) struct CompiledLayout {
     /// The bytecode at which it is entered, -1 for its start.
     pub(super) entry_bci: Field,
     pub(super) deopt_handlers: [Place; 2],
+    /// Where its stubs begin, as an offset from the start of the structure.
+    pub(super) stubs: Option<Field>,
     pub(super) debug: DebugLayout,
     /// The table of positions: size of an entry, and what it has.
     pub(super) position_len: u64,
@@ -307,6 +309,7 @@ impl CompiledLayout {
                     "nmethod::_deopt_mh_handler_offset",
                 ])?),
             ],
+            stubs: tables.optional("nmethod::_stub_offset"),
             debug,
             position_len: tables.size("PcDesc")?,
             position_pc: tables.field(&["PcDesc::_pc_offset"])?,

@@ -10,8 +10,8 @@
 //! table. Reading them all takes milliseconds, so it does not do that all the time.
 //!
 //! # Invariants
-//! - The readings take at most a tenth of the time, a hundredth while nothing changes, and a fifth
-//!   while handlers meet code without a table.
+//! - The readings take at most a tenth of the time, a hundredth while nothing changes, and another
+//!   fifth while handlers meet code without a table.
 
 mod left_out;
 #[cfg(test)]
@@ -308,7 +308,10 @@ impl JavaCodeTables {
         let (now, took) = (Instant::now(), thread_time().saturating_sub(began_time) / SLOWNESS);
         let share = if changes.has_news { SHARE } else { IDLE_SHARE };
         self.due = now + self.pause.max(took * share);
-        self.urgent_due = now + took * URGENT_SHARE;
+        if is_urgent {
+            // The others do not put it off: stacks wait for what it finds, and end without.
+            self.urgent_due = now + took * URGENT_SHARE;
+        }
         if depth != ScanDepth::Maps {
             let longer = (self.seals_pause * 2).min(SEALS_PAUSE_MOST);
             self.seals_pause = if changes.others > 0 { SEALS_PAUSE } else { longer };

@@ -20,6 +20,8 @@ const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so th
 const SEARCH_PAUSE: Duration = Duration::from_millis(10);
 /// Such a search may take one part in this many of the time.
 const SEARCH_SHARE: u32 = 10;
+/// How old a process is, at most, whose machine may not have filled all of its tables.
+const STARTING: Duration = Duration::from_secs(10);
 
 /// The runtimes that were found in a program so far.
 #[derive(Debug, Default)]
@@ -116,8 +118,11 @@ impl RuntimeSearch {
         match java.locate(range.bias, &ProcessMemory::of(pid)) {
             Ok(found) => self.java = found.map(Arc::new),
             Err(refusal) => {
-                self.refused.insert(key);
-                notices.push(refusal.to_string());
+                // A machine that starts fills its tables one entry after the other.
+                if proc::age(pid).is_ok_and(|age| age >= STARTING) {
+                    self.refused.insert(key);
+                    notices.push(refusal.to_string());
+                }
             }
         }
         self.is_java_new = self.java.is_some();
