@@ -106,7 +106,7 @@ impl Store {
         let collector = &self.collector;
         let had_code = |avma, time_ns| modules.had_code(avma, time_ns);
         let instance = || collector.take_instance();
-        self.unwinder.unwind_slices(batch, pid, &snapshot, &had_code, instance);
+        self.unwinder.unwind_slices(batch, pid, (&snapshot, &had_code), instance);
     }
 
     /// Attributes each sample to the thread that took it.

@@ -49,8 +49,7 @@ impl OutsideUnwinder {
         &mut self,
         batch: &mut Batch,
         pid: Option<i32>,
-        snapshot: &Snapshot<'_>,
-        had_code: HadCode<'_>,
+        (snapshot, had_code): (&Snapshot<'_>, HadCode<'_>),
         instance: impl FnOnce() -> Option<u32>,
     ) {
         let mut better: Vec<Replaced> = Vec::new();
@@ -256,7 +255,7 @@ mod tests {
         let mut unwinder = OutsideUnwinder::default();
         let had_code = |avma, time_ns| since(avma) <= time_ns;
         let snapshot = tables.snapshot().unwrap();
-        unwinder.unwind_slices(&mut batch, None, &snapshot, &had_code, || Some(3));
+        unwinder.unwind_slices(&mut batch, None, (&snapshot, &had_code), || Some(3));
         batch.traces.seal();
         let weights: Vec<u64> = batch.traces.entries().iter().map(|entry| entry.weight).collect();
         assert_eq!(weights.iter().sum::<u64>(), 1, "counted once: {weights:?}");
