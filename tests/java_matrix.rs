@@ -79,17 +79,23 @@ impl Program {
         }
     }
 
-    /// Returns how many of a thousand samples may miss the root. A build without optimisation takes
-    /// ten times as long to follow code, and other tests run beside it: some code is gone by then.
+    /// Returns how many of a thousand samples may miss the root.
     fn unrooted_per_mille(self) -> f64 {
-        let is_slow =
-            cfg!(debug_assertions) && std::env::var_os("TRACEPROF_TEST_COMMAND").is_none();
         match self {
-            Self::Deopts if is_slow => 10.0,
-            _ if is_slow => 5.0,
+            // Code takes the place of other code all the time, and a stack that is unwound late
+            // ends where it is not proven which of the two ran.
+            Self::Redefine => 100.0,
+            Self::Deopts if is_slow() => 10.0,
+            _ if is_slow() => 5.0,
             _ => 1.0,
         }
     }
+}
+
+/// Whether the recorder is a build without optimisation. It takes ten times as long to follow code,
+/// and other tests run beside it: some code is gone by then.
+fn is_slow() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("TRACEPROF_TEST_COMMAND").is_none()
 }
 
 /// Returns the library of `Natives.java`.
@@ -129,7 +135,7 @@ impl Callers {
 
 /// Checks that stacks reach their roots, but for as many as three standard deviations above the
 /// mean of what is permitted. Returns a row of the table in `PROOFS.md`.
-fn row_of(what: &str, outcome: &Outcome, program: Program) -> String {
+fn row_of(what: &str, outcome: &Outcome, program: Program, unrooted_per_mille: f64) -> String {
     let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
     let folded = outcome.trace.folded();
     let callers = Callers::of(&folded, program);
@@ -143,7 +149,7 @@ fn row_of(what: &str, outcome: &Outcome, program: Program) -> String {
     // Shown by long runs, and by failures.
     eprintln!("{row}");
     assert!(callers.wrong.is_empty(), "{what}: {:#?}", callers.wrong);
-    let mean = samples as f64 * program.unrooted_per_mille() / 1000.0;
+    let mean = samples as f64 * unrooted_per_mille / 1000.0;
     let most = mean + 3.0 * mean.sqrt();
     let ends = folded.stacks().filter(|(stack, _)| stack[0] == "[truncated]");
     let ends: Vec<_> = ends.collect();
@@ -163,7 +169,7 @@ fn check(version: u32, program: Program, options: &[&str]) {
     let options_of_record = ["--freq", "999", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options_of_record);
     let what = format!("{program:?} {}, {version}", options.join(" "));
-    row_of(&what, &outcome, program);
+    row_of(&what, &outcome, program, program.unrooted_per_mille());
     let callers = Callers::of(&outcome.trace.folded(), program);
     let least = match program {
         Program::JavaMix => 0,
@@ -357,7 +363,9 @@ fn a_compiler_of_java_is_rooted_from_its_start() {
     command.arg(trace.path()).args(["--", "javac", "-J-Xmx300m", "-nowarn", "-d"]);
     let output = command.arg(folder.path().join("classes")).arg(files).output().unwrap();
     let outcome = Outcome { output, trace }.expect_code(0);
-    row_of("javac from its start", &outcome, Program::JavaMix);
+    // Timers have few ticks, which stand for several samples each.
+    let unrooted_per_mille = if is_slow() { 30.0 } else { 5.0 };
+    row_of("javac from its start", &outcome, Program::JavaMix, unrooted_per_mille);
     assert!(outcome.trace.folded().count_containing("com.sun.tools.javac.") > 100);
 }
 

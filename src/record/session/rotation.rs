@@ -140,7 +140,7 @@ impl Session<'_> {
         self.drain_kernel();
         if let Some(kernel) = &mut self.source.kernel {
             let modules = self.attached.modules();
-            let had_code = |avma, time_ns| modules.had_code(avma, time_ns);
+            let had_code = |avma, time_ns, is_new| modules.had_code(avma, time_ns, is_new);
             self.store.add_kernel(batch, kernel, (until_ns, &had_code));
         }
         AttributedRotation(rotation)

@@ -104,7 +104,7 @@ impl Store {
         // these stacks.
         let pid = (!self.threads.is_program_gone()).then_some(pid);
         let collector = &self.collector;
-        let had_code = |avma, time_ns| modules.had_code(avma, time_ns);
+        let had_code = |avma, time_ns, is_new| modules.had_code(avma, time_ns, is_new);
         let instance = || collector.take_instance();
         self.unwinder.unwind_slices(batch, pid, (&snapshot, &had_code), instance);
     }

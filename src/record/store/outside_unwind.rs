@@ -23,8 +23,8 @@ use crate::record::batch::traces::Distinct;
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
 
 /// Returns whether the code that is at an address was there at a time, in CLOCK_MONOTONIC
-/// nanoseconds.
-pub(crate) type HadCode<'a> = &'a dyn Fn(u64, u64) -> bool;
+/// nanoseconds. The last argument is whether a handler had no table of it then.
+pub(crate) type HadCode<'a> = &'a dyn Fn(u64, u64, bool) -> bool;
 
 /// A sample with another stack: its index in the batch, the number of the stack, and its end.
 type Replaced = (usize, u32, u16);
@@ -61,7 +61,14 @@ impl OutsideUnwinder {
                 continue;
             }
             let mut stack = self.unwind(slice, bytes, pid, snapshot);
-            if let Some(words) = proven_words(&stack.frames, sample.time, had_code) {
+            // The code that the handler had no table of, if it ended there.
+            let ended = sample.reason == EndReason::NoModule as u16;
+            let new =
+                known.len().checked_sub(1).filter(|_| ended && stack.frames.starts_with(known));
+            let proven = proven_words(&stack.frames, new, |avma, is_new| {
+                had_code(avma, sample.time, is_new)
+            });
+            if let Some(words) = proven {
                 stack.frames.truncate(words);
                 stack.end = EndReason::NoModule;
             }
@@ -97,7 +104,8 @@ impl OutsideUnwinder {
         for (index, sample) in batch.samples.iter().enumerate().skip(from) {
             let Some(known) = batch.traces.get(sample.trace_id) else { continue };
             let (stack, sections) = split(batch.traces.frames_of(known));
-            let Some(words) = proven_words(stack, sample.time, had_code) else { continue };
+            let had_code = |avma, is_new| had_code(avma, sample.time, is_new);
+            let Some(words) = proven_words(stack, None, had_code) else { continue };
             if words == stack.len() && sample.reason != EndReason::Root as u16 {
                 continue;
             }
@@ -166,15 +174,19 @@ impl OutsideUnwinder {
     }
 }
 
-/// Returns the number of words up to the first frame in code that may have come after this time.
-/// `None` if there is no such frame.
-fn proven_words(words: &[u64], time_ns: u64, had_code: HadCode<'_>) -> Option<usize> {
+/// Returns the number of words up to the first frame in code that may have come after the sample.
+/// `None` if there is no such frame. `new` is the word of which the handler had no table.
+fn proven_words(
+    words: &[u64],
+    new: Option<usize>,
+    had_code: impl Fn(u64, bool) -> bool,
+) -> Option<usize> {
     let mut count = 0;
     for frame in frames(words) {
         match frame {
             FrameWord::Pc(word) => {
                 count += 1;
-                if !had_code(lookup_avma(word), time_ns) {
+                if !had_code(lookup_avma(word), new == Some(count - 1)) {
                     return Some(count);
                 }
             }
@@ -230,7 +242,7 @@ mod tests {
     fn followed(
         position: usize,
         becomes_known: bool,
-        since: impl Fn(u64) -> u64,
+        since: impl Fn(u64, bool) -> u64,
     ) -> (Vec<u64>, u16, u64) {
         let tables = own_segment(Use::Tables, layout::TABLES_LEN);
         let mut writer = TableWriter::new(tables.words());
@@ -253,7 +265,7 @@ mod tests {
         assert_eq!(batch.slices.has_unknown_code(&batch.samples), position == POSITION);
         let tables = tables.as_tables();
         let mut unwinder = OutsideUnwinder::default();
-        let had_code = |avma, time_ns| since(avma) <= time_ns;
+        let had_code = |avma, time_ns, is_new| since(avma, is_new) <= time_ns;
         let snapshot = tables.snapshot().unwrap();
         unwinder.unwind_slices(&mut batch, None, (&snapshot, &had_code), || Some(3));
         batch.traces.seal();
@@ -268,25 +280,33 @@ mod tests {
     #[test]
     fn a_stack_in_code_that_became_known_is_unwound_to_its_end() {
         let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
-        assert_eq!(followed(POSITION, true, |_| 0), (frames, EndReason::Unproven as u16, 1));
+        assert_eq!(followed(POSITION, true, |_, _| 0), (frames, EndReason::Unproven as u16, 1));
     }
 
     #[test]
     fn a_stack_without_new_mappings_or_a_slice_stays() {
         let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
-        assert_eq!(followed(POSITION, false, |_| 0), same, "the mappings are those of the handler");
-        assert_eq!(followed(POSITION + 1, true, |_| 0), same, "the slice is of another sample");
+        assert_eq!(
+            followed(POSITION, false, |_, _| 0),
+            same,
+            "the mappings are those of the handler"
+        );
+        assert_eq!(followed(POSITION + 1, true, |_, _| 0), same, "the slice is of another sample");
     }
 
     #[test]
     fn a_stack_ends_in_code_that_came_after_the_sample() {
         let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
-        let came_late = |place: u64| move |avma| if avma == place { TIME + 1 } else { 0 };
+        let came_late = |place: u64| move |avma, _| if avma == place { TIME + 1 } else { 0 };
         assert_eq!(followed(POSITION, true, came_late(CODE + 0x100)), same, "the innermost frame");
         let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
         let caller = lookup_avma(frames[1]);
         let end = EndReason::NoModule as u16;
-        assert_eq!(followed(POSITION, true, came_late(caller)), (frames, end, 1), "its caller");
+        let cut = (frames.clone(), end, 1);
+        assert_eq!(followed(POSITION, true, came_late(caller)), cut, "its caller");
+        // The handler ended at the innermost frame, because it had no table of that code.
+        let unless_new = |_, is_new| if is_new { 0 } else { TIME + 1 };
+        assert_eq!(followed(POSITION, true, unless_new), cut, "only its caller");
     }
 
     #[test]
@@ -299,7 +319,7 @@ mod tests {
             batch.samples.push(sample);
         }
         let caller = lookup_avma(frames[1]);
-        let had_code = |avma, time_ns| avma != caller || time_ns > TIME;
+        let had_code = |avma, time_ns, _| avma != caller || time_ns > TIME;
         OutsideUnwinder::default().end_unproven(&mut batch, 0, &had_code, || Some(3));
         batch.traces.seal();
         let of = |sample: &Sample| {

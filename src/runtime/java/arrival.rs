@@ -10,9 +10,12 @@
 //!   could have run in between only if the machine had written, run and freed that, and then
 //!   written this, all within [`VACANT_MAX_NS`]. It frees code that several passes over all stacks
 //!   (up to Java 19), or a collection, have found to be unused.
+//! - The handler found that what ran was no code that it knew there, and a scan soon after the
+//!   sample saw this code. Other code could have run only if the machine had freed that and
+//!   written this within [`VACANT_MAX_NS`], as above.
 //!
-//! Where a scan saw other code before, it is not known which of the two was there until the new
-//! one was seen.
+//! Where a scan saw other code before, and no handler looked, it is not known which of the two was
+//! there until the new one was seen.
 
 /// The longest time between two scans for which no other code is thought to have come and gone, in
 /// nanoseconds. Scans are 10 to 80 ms apart, unless the computer is overloaded.
@@ -28,8 +31,12 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// Whether the code was there at a time, if it is there now.
-    pub(super) fn is_before(&self, time_ns: u64) -> bool {
+    /// Whether the code was there at a time, if it is there now. `is_new`: at that time, there was
+    /// no code that had been seen there.
+    pub(super) fn is_before(&self, time_ns: u64, is_new: bool) -> bool {
+        if is_new && self.since_ns.saturating_sub(time_ns) <= VACANT_MAX_NS {
+            return true;
+        }
         let is_soon = |vacant_ns: &u64| self.since_ns.saturating_sub(*vacant_ns) <= VACANT_MAX_NS;
         let first_ns = self.vacant_ns.filter(is_soon).unwrap_or(self.since_ns);
         first_ns.min(self.since_ns) <= time_ns
@@ -42,12 +49,15 @@ mod tests {
 
     #[test]
     fn code_is_proven_from_when_its_place_was_vacant() {
-        let is_before =
-            |vacant_ns, time_ns| Arrival { since_ns: 1_000_000_000, vacant_ns }.is_before(time_ns);
+        let is_before = |vacant_ns, time_ns| {
+            Arrival { since_ns: 1_000_000_000, vacant_ns }.is_before(time_ns, false)
+        };
         let ms = |ms: u64| ms * 1_000_000;
         assert_eq!([999, 1000].map(|at| is_before(None, ms(at))), [false, true]);
         assert_eq!([979, 980].map(|at| is_before(Some(ms(980)), ms(at))), [false, true]);
         let long_ago = Some(ms(890));
         assert_eq!([950, 1000].map(|at| is_before(long_ago, ms(at))), [false, true]);
+        let other = Arrival { since_ns: ms(1000), vacant_ns: None };
+        assert_eq!([899, 900].map(|at| other.is_before(ms(at), true)), [false, true]);
     }
 }

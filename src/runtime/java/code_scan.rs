@@ -183,9 +183,10 @@ impl CodeScan {
     }
 
     /// Whether the code that is at an address was there at this time, in CLOCK_MONOTONIC
-    /// nanoseconds. Other code may have been there before.
-    pub fn was_there(&self, avma: u64, time_ns: u64) -> bool {
-        self.blocks.was_there(avma, time_ns)
+    /// nanoseconds. Other code may have been there before. `is_new`: at that time, a handler had no
+    /// table of the code that ran.
+    pub fn was_there(&self, avma: u64, time_ns: u64, is_new: bool) -> bool {
+        self.blocks.was_there(avma, time_ns, is_new)
     }
 
     /// Takes over the maps of the heaps.

@@ -140,11 +140,12 @@ impl KnownBlocks {
         block.arrival_of(blob).map(|it| it.since_ns)
     }
 
-    /// Whether the code at an address was there at this time, if it is there now.
-    pub(super) fn was_there(&self, avma: u64, time_ns: u64) -> bool {
+    /// Whether the code at an address was there at this time, if it is there now. See
+    /// [`Arrival::is_before`].
+    pub(super) fn was_there(&self, avma: u64, time_ns: u64, is_new: bool) -> bool {
         let block = self.known.range(..=avma).next_back().map(|(_, block)| block);
         block.is_some_and(|block| {
-            avma < block.end && block.blob.is_some() && block.arrival.is_before(time_ns)
+            avma < block.end && block.blob.is_some() && block.arrival.is_before(time_ns, is_new)
         })
     }
 

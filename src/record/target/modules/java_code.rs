@@ -188,11 +188,12 @@ impl Modules<'_> {
     }
 
     /// Whether the code that is at an address was there at this time, in CLOCK_MONOTONIC
-    /// nanoseconds, as far as a Java machine may have replaced it.
-    pub(crate) fn had_code(&self, avma: u64, time_ns: u64) -> bool {
+    /// nanoseconds, as far as a Java machine may have replaced it. `is_new`: a handler had no table
+    /// of it then.
+    pub(crate) fn had_code(&self, avma: u64, time_ns: u64, is_new: bool) -> bool {
         self.java_code.code.as_ref().is_none_or(|code| {
             let is_generated = code.heaps.iter().any(|(span, _)| span.contains(&avma));
-            !is_generated || code.scan.was_there(avma, time_ns)
+            !is_generated || code.scan.was_there(avma, time_ns, is_new)
         })
     }
 }

@@ -331,20 +331,21 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
         let mut scan = CodeScan::with_clock(now_ns);
         let before_all = now_ns();
         memory.settle(&mut scan);
-        assert!(!scan.was_there(first, before_all), "it may have come later");
-        assert!(scan.was_there(first, now_ns()) && !scan.was_there(second, now_ns()));
+        assert!(!scan.was_there(first, before_all, false), "it may have come later");
+        assert!(scan.was_there(first, now_ns(), false) && !scan.was_there(second, now_ns(), false));
         // Other code in a block of the same size.
         let before = now_ns();
         memory.make_method((LOW, 16), 9, (SIX, 6));
         memory.scan(&mut scan, ScanDepth::Seals);
-        assert!(!scan.was_there(first, before), "number 7 ran");
-        assert!(scan.was_there(first, now_ns()));
+        assert!(!scan.was_there(first, before, false), "number 7 ran");
+        assert!(scan.was_there(first, before, true), "number 7 was known");
+        assert!(scan.was_there(first, now_ns(), false));
         // Code where there was none.
         let before = now_ns();
         memory.make_heaps(&[&two_blocks()], SHIFT);
         memory.make_method((SECOND, 16), 8, (FOUR, 4));
         memory.scan(&mut scan, ScanDepth::Maps);
-        assert!(scan.was_there(second, before), "what ran came later, and this did");
+        assert!(scan.was_there(second, before, false), "what ran came later, and this did");
         memory.settle(&mut scan);
         // Its block is freed, and used again.
         let before_end = now_ns();
@@ -354,7 +355,7 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
         memory.make_method((SECOND, 16), 10, (SIX, 6));
         memory.note_change(2);
         memory.scan(&mut scan, ScanDepth::Maps);
-        let there = [before_end, between].map(|at| scan.was_there(second, at));
+        let there = [before_end, between].map(|at| scan.was_there(second, at, false));
         assert_eq!(there, [false, true], "number 8 ran at first");
         memory.settle(&mut scan);
         // Its block is joined with others, and cut off again in between.
@@ -365,7 +366,7 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
         memory.make_heaps(&[&two_blocks()], SHIFT);
         memory.make_method((SECOND, 16), 11, (FOUR, 4));
         memory.scan(&mut scan, ScanDepth::Maps);
-        let there = [before_end, between].map(|at| scan.was_there(second, at));
+        let there = [before_end, between].map(|at| scan.was_there(second, at, false));
         assert_eq!(there, [false, true], "number 10 ran at first");
         memory.settle(&mut scan);
         // A longer block in its place, within one scan.
@@ -375,8 +376,8 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
         memory.make_method((SECOND - (4 << SHIFT), 20), 12, (SIX, 6));
         memory.scan(&mut scan, ScanDepth::Maps);
         let third = SECOND - (4 << SHIFT) + CODE;
-        assert!(!scan.was_there(third, before), "number 11 was at a part of it");
-        assert!(scan.was_there(third, now_ns()));
+        assert!(!scan.was_there(third, before, false), "number 11 was at a part of it");
+        assert!(scan.was_there(third, now_ns(), false));
     }
 }
 
@@ -393,7 +394,10 @@ fn much_may_have_come_and_gone_between_two_scans_that_are_far_apart() {
     memory.make_heaps(&[&two_blocks()], SHIFT);
     memory.make_method((SECOND, 16), 8, (FOUR, 4));
     memory.scan(&mut scan, ScanDepth::Maps);
-    assert!(!scan.was_there(SECOND + CODE, before) && scan.was_there(SECOND + CODE, now_ns()));
+    assert!(
+        !scan.was_there(SECOND + CODE, before, false)
+            && scan.was_there(SECOND + CODE, now_ns(), false)
+    );
 }
 
 /// Number of methods: more memory than one operation may read page by page.
