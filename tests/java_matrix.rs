@@ -72,6 +72,8 @@ impl Program {
             (Self::Deopts, _, "turns") => Some("Deopts.work".to_owned()),
             (Self::Natives, _, "through_0") => Some("Natives.n_0".to_owned()),
             (Self::Natives, _, "through_1") => Some("Natives.n_2".to_owned()),
+            (Self::Natives, _, "n_1") => Some("Natives.through_0".to_owned()),
+            (Self::Natives, _, "n_3") => Some("Natives.through_1".to_owned()),
             (Self::Natives, _, "n_0") => Some("Natives.turn".to_owned()),
             (Self::Natives, _, "n_2" | "n_4") => before(name),
             (Self::Serves, "Serves", "s_1" | "s_2" | "s_3") => before(name),
@@ -85,8 +87,7 @@ impl Program {
             // Code takes the place of other code all the time, and a stack that is unwound late
             // ends where it is not proven which of the two ran.
             Self::Redefine => 100.0,
-            Self::Deopts if is_slow() => 10.0,
-            _ if is_slow() => 5.0,
+            _ if is_slow() => 10.0,
             _ => 1.0,
         }
     }
@@ -120,6 +121,11 @@ impl Callers {
     fn of(folded: &Folded, program: Program) -> Self {
         let mut counts = Self::default();
         for (stack, count) in folded.stacks() {
+            let mut stack = stack.to_vec();
+            if program == Program::Natives {
+                // Calls through native code.
+                stack.retain(|it| it.starts_with("Natives.") || it == "[unknown]");
+            }
             for pair in stack.windows(2) {
                 let Some(caller) = program.only_caller(&pair[1]) else { continue };
                 match pair[0].as_str() {
@@ -178,7 +184,7 @@ fn check(version: u32, program: Program, options: &[&str]) {
         _ => 300,
     };
     assert!(callers.right >= least, "{what}: {callers:#?}\n{}", outcome.text());
-    assert!(callers.unknown <= callers.right, "{what}: {callers:#?}");
+    assert!(callers.unknown * 4 <= callers.right, "{what}: {callers:#?}");
 }
 
 #[test]

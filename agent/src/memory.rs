@@ -11,10 +11,11 @@
 //! mapping that contains the stack pointer. The unwinder reads the operand of a call in code that
 //! is being unloaded. Many words are read from the first thread's stack, which is a mapping of
 //! its own as long as the process lives. From other stacks, many words are read only in pages
-//! that an unwinding has read before, or that are between two such ones, and that a new probe finds
-//! readable ([`StackMemory::known`]). Those of an earlier unwinding must adjoin those of this one.
-//! The kernel merges mappings, so memory further up need not be stack, and a smaller stack may be
-//! where the thread had a larger one.
+//! that the unwinding has read before, or the thread's last one within a second, or that are less
+//! than [`FRAME_MAX`] above such a page and below another one ([`StackMemory::known`]). A probe just
+//! before the first word of each page finds it readable. Pages of the last unwinding must adjoin
+//! those of this one. The kernel merges mappings, so memory further up need not be stack, and a
+//! smaller stack may be where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -34,7 +35,8 @@ const UNKNOWN_SPAN: u64 = 64 << 10;
 /// Number of bytes between two visited pages that are taken to be stack, too: frames may be larger
 /// than a page.
 const FRAME_MAX: u64 = 4 * PAGE;
-/// Number of epochs for which the pages of an earlier unwinding are taken to be stack: a second.
+/// Number of epochs for which the pages of a thread's last unwinding are taken to be stack: a
+/// second.
 const EPOCHS_MAX: u64 = 10;
 
 /// The stack on which a thread runs.
@@ -86,14 +88,15 @@ impl<'a> StackMemory<'a> {
     }
 
     /// Returns the range at `sp` that is known to be stack, at most `most` bytes. It begins in the
-    /// red zone. It ends with the pages that the unwinding has visited, in this sample or a recent
-    /// one, as far as they are readable now. Those of another sample count if they follow at once:
-    /// a stack is in one piece. If the unwinding visited none, the range is within the page of
-    /// `sp`. The first thread's stack is known completely.
+    /// red zone. It ends with the pages that the unwinding has visited, in this sample or in the
+    /// last one, as far as they are readable now. Those of the last sample count if they follow at
+    /// once: a stack is in one piece. If the unwinding visited none, the range is within the page
+    /// of `sp`. The first thread's stack is known completely.
     pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
         if let Some(end) = self.snapshot.stack_end(sp) {
             self.rebound(sp);
-            return (self.lo.wrapping_add(7) & !7, end);
+            let start = self.lo.wrapping_add(7) & !7;
+            return (start, end.min(start.saturating_add(most)));
         }
         // At a page's first byte the stack may be empty, and the page may belong to something else.
         let is_inside = self.window.0 < sp && sp < self.window.1;
@@ -113,6 +116,12 @@ impl<'a> StackMemory<'a> {
             page = page.saturating_add(PAGE);
         }
         (start, walked.min(page))
+    }
+
+    /// Makes each page be probed once more just before it is read. To read many takes a while, in
+    /// which another thread may unmap what is not this thread's stack.
+    pub fn probe_again(&mut self) {
+        (self.window, self.spot) = ((0, 0), u64::MAX);
     }
 
     fn bound(&mut self, sp: u64) {
@@ -288,6 +297,7 @@ mod tests {
         let mut memory = StackMemory::new(&snapshot, slot, 2, sp, &failed);
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 4 * PAGE));
         assert_eq!(memory.load(base + 4 * PAGE - 8), Some(7));
+        assert_eq!(memory.known(sp, PAGE), (sp - RED_ZONE, sp - RED_ZONE + PAGE), "at most that");
         let nowhere = 0x18;
         assert_eq!(at(nowhere).known(nowhere, MOST), (nowhere, nowhere));
         assert_eq!(failed.load(Ordering::Relaxed), 1);
@@ -357,9 +367,14 @@ mod tests {
             // SAFETY: the pages belong to a box that nothing reads or writes meanwhile.
             unsafe { sys::syscall4(MPROTECT, [base + PAGE, PAGE, rights, 0]) }
         };
+        let mut memory = at(sp);
+        assert_eq!(memory.known(sp, MOST).1, base + 3 * PAGE);
+        memory.probe_again();
         assert_eq!(protect(0), 0);
+        let loads = [0, 1, 2].map(|page| memory.load(sp + page * PAGE));
         let known = at(sp).known(sp, MOST);
         assert_eq!(protect(3), 0);
-        assert_eq!((known.1, failed.load(Ordering::Relaxed)), (base + PAGE, 1));
+        assert_eq!(loads, [Some(7), None, Some(7)], "found readable a moment before");
+        assert_eq!((known.1, failed.load(Ordering::Relaxed)), (base + PAGE, 2));
     }
 }

@@ -262,6 +262,7 @@ fn keep_slice(
     memory: &mut StackMemory<'_>,
 ) -> bool {
     let (start, end) = memory.known(registers.sp, SLICES_BYTES);
+    memory.probe_again();
     let Registers { pc, gpr, .. } = *registers;
     let slice = Slice { sample, generation, pc, registers: gpr, start, count: 0 };
     let number = end.saturating_sub(start).div_ceil(SLICE_BYTES).max(1) as usize;

@@ -93,7 +93,7 @@ pub use syscall_names::{call_name, call_names};
 pub use task_directory::{TaskFolder, start_ns, tick_ns};
 pub use thread_pointer::thread_pointer;
 pub use timers::{PosixTimer, posix_timers};
-pub use times::{age, mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
+pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 pub use unserved_threads::UnservedThreads;
 
 /// The contents of `/proc/PID/status` or `/proc/PID/task/TID/status`.

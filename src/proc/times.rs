@@ -1,9 +1,6 @@
 //! The CPU times of threads and processes.
 
 use std::io;
-use std::time::Duration;
-
-use nix::time::ClockId;
 
 use super::schedule::parse_turns;
 use super::task_stat;
@@ -29,12 +26,6 @@ pub fn system_time_ns(pid: i32) -> io::Result<u64> {
 
 fn ticks_ns(ticks: u64) -> u64 {
     ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1)
-}
-
-/// Returns how long ago a process started.
-pub fn age(pid: i32) -> io::Result<Duration> {
-    let started = Duration::from_nanos(ticks_ns(super::start_time(pid)?));
-    Ok(Duration::from(ClockId::CLOCK_BOOTTIME.now()?).saturating_sub(started))
 }
 
 /// Returns the CPU time of a thread in nanoseconds, from clock ticks where the scheduler does not

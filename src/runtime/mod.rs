@@ -87,11 +87,15 @@ impl ManagedLanguage {
 
 /// The reason why a runtime's frames are not read, for the user: it names the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsupported(String);
+pub struct Unsupported {
+    text: String,
+    /// Whether the runtime may only not have described itself completely yet.
+    pub may_be_starting: bool,
+}
 
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

@@ -6,6 +6,7 @@
 //!   records of the log ([`super::log`]).
 //! - More stack than a slice has room for is in several, each of which goes on where the one before
 //!   it ends. Those that were stored are a prefix.
+//! - The second half of a table is for first slices: a sample without any is lost to the recorder.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -79,8 +80,8 @@ pub struct Slices<'a> {
 
 impl<'a> Slices<'a> {
     /// Adds slices with words from `load`, until that returns `None` or all of this `number` are
-    /// full. False if there is no room for the first one. The caller's hazard names the table with
-    /// this instance.
+    /// full; in a table that is half full, one. False if there is no room for the first one. The
+    /// caller's hazard names the table with this instance.
     pub fn put(
         &self,
         instance: u32,
@@ -88,10 +89,13 @@ impl<'a> Slices<'a> {
         number: usize,
         mut load: impl FnMut(u64) -> Option<u64>,
     ) -> bool {
-        // Relaxed: reservation only; each record has its own commit word.
-        let first = self.header.used.fetch_add(number as u64, Ordering::Relaxed);
         // Relaxed: populated before the table became ACTIVE.
         let limit = self.header.limit.load(Ordering::Relaxed);
+        // Relaxed: a hint.
+        let is_half_full = self.header.used.load(Ordering::Relaxed) >= limit / 2;
+        let number = if is_half_full { 1 } else { number.min(SLICES_OF_SAMPLE) };
+        // Relaxed: reservation only; each record has its own commit word.
+        let first = self.header.used.fetch_add(number as u64, Ordering::Relaxed);
         let mut start = slice.start;
         let mut is_stored = false;
         for number in (first..limit).take(number) {
@@ -217,8 +221,8 @@ mod tests {
     #[test]
     fn a_long_stack_is_in_several_slices_as_far_as_there_is_room() {
         let header = SlicesHeader::default();
-        header.limit.store(5, Ordering::Relaxed);
-        let records: Vec<_> = (0..5).map(|_| SliceRecord::default()).collect();
+        header.limit.store(8, Ordering::Relaxed);
+        let records: Vec<_> = (0..8).map(|_| SliceRecord::default()).collect();
         let slices = Slices { header: &header, records: &records };
         let bytes = WORDS as u64 * 8;
         let stack = |len: u64| move |avma: u64| (avma < 0x100 + len).then_some(avma);
@@ -228,11 +232,13 @@ mod tests {
         };
         let slice = |sample| Slice { sample, start: 0x100, ..Slice::default() };
         assert!(slices.put(4, &slice(1), 3, stack(bytes + 16)));
-        assert!(slices.put(4, &slice(2), 3, stack(bytes * 3)));
-        let first = [(1, 0x100, WORDS), (1, 0x100 + bytes, 2)];
-        let second = [(2, 0x100, WORDS), (2, 0x100 + bytes, WORDS)];
-        assert_eq!(found(4), [first, second].concat(), "no room for the last one");
-        assert!(!slices.put(4, &slice(3), 1, stack(8)));
+        assert!(slices.put(4, &slice(2), 9, stack(bytes * 9)));
+        assert!(slices.put(4, &slice(3), 3, stack(bytes * 3)));
+        let first = vec![(1, 0x100, WORDS), (1, 0x100 + bytes, 2)];
+        let second = (0..4).map(|at| (2, 0x100 + at * bytes, WORDS)).collect();
+        let third = vec![(3, 0x100, WORDS)];
+        assert_eq!(found(4), [first, second, third].concat(), "one, where half is used");
+        assert!(!slices.put(4, &slice(4), 1, stack(8)));
         slices.reset();
         assert!(slices.put(5, &slice(3), 2, stack(8)));
         assert_eq!(found(5), [(3, 0x100, 1)]);

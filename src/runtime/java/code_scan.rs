@@ -228,9 +228,8 @@ impl CodeScan {
                 self.blocks.replace(&span, found, &mut changes.removed);
                 heap.note_known(end);
             }
-            if !heap.is_changed() {
-                heap.known_ns = Some(read_ns);
-            }
+            // What a scan removes, the next one no longer knows: the rest of a change has no time.
+            heap.known_ns = (!heap.is_changed()).then_some(read_ns);
         }
     }
 

@@ -73,14 +73,17 @@ impl JavaExports {
         let Some(tables) = Tables::read(self, bias, &pages) else { return Ok(None) };
         let Some(version) = JavaVersion::read(&tables, &pages) else { return Ok(None) };
         if !SUPPORTED.contains(&version.major) {
-            return Err(self.refused(&version, "is not supported (8, 11, 17, 21 and 25 are)"));
+            let reason = "is not supported (8, 11, 17, 21 and 25 are)";
+            return Err(self.refused(&version, reason, false));
         }
-        let missing =
-            |Missing(what): Missing| self.refused(&version, &format!("does not describe {what}"));
+        // A machine that starts fills its tables one entry after the other.
+        let missing = |Missing(what): Missing| {
+            self.refused(&version, &format!("does not describe {what}"), true)
+        };
         let layout = MachineLayout::of(&tables, version.major).map_err(missing)?;
         let entries = CodeLayout::of(&tables, version.major).map_err(missing)?;
         let Some(options) = options(&tables, &pages) else {
-            return Err(self.refused(&version, "does not describe its options"));
+            return Err(self.refused(&version, "does not describe its options", true));
         };
         let objects = ObjectShape::of(&tables, version.major, options, &pages).map_err(missing)?;
         let Some(heaps) = code_heaps(&layout.heaps, &pages) else { return Ok(None) };
@@ -98,9 +101,10 @@ impl JavaExports {
         }))
     }
 
-    fn refused(&self, version: &JavaVersion, reason: &str) -> Unsupported {
+    fn refused(&self, version: &JavaVersion, reason: &str, may_be_starting: bool) -> Unsupported {
         let (path, label) = (&self.path, &version.label);
-        Unsupported(format!("{path}: {label} {reason}, so its methods have no names"))
+        let text = format!("{path}: {label} {reason}, so its methods have no names");
+        Unsupported { text, may_be_starting }
     }
 }
 

@@ -61,7 +61,8 @@ impl JavaMethod {
             return Some(0);
         }
         let found = frame.positions().into_iter().find(|it| self.code.contains(it));
-        // Java 8 replaces the addresses in frames by numbers while it collects all garbage.
+        // Java 8 replaces the addresses in frames by numbers while it collects all garbage. Later
+        // versions have no such small number there.
         let bci = found.map_or(frame.saved, |it| it - self.code.start);
         u32::try_from(bci).ok().filter(|_| bci < self.code.end - self.code.start)
     }

@@ -140,10 +140,9 @@ impl PythonExports {
     }
 
     fn refused(&self, reason: &str) -> Unsupported {
-        Unsupported(format!(
-            "{}: {} {reason}, so its functions have no names",
-            self.path, self.version
-        ))
+        let text =
+            format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
+        Unsupported { text, may_be_starting: false }
     }
 }
 

@@ -20,8 +20,8 @@ const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so th
 const SEARCH_PAUSE: Duration = Duration::from_millis(10);
 /// Such a search may take one part in this many of the time.
 const SEARCH_SHARE: u32 = 10;
-/// How old a process is, at most, whose machine may not have filled all of its tables.
-const STARTING: Duration = Duration::from_secs(10);
+/// How long a machine may take until its tables are complete.
+const STARTING: Duration = Duration::from_secs(2);
 
 /// The runtimes that were found in a program so far.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub(super) struct RuntimeSearch {
     is_java_new: bool,
     /// When a machine that was not found is searched again: one that starts.
     next_search: Option<Instant>,
+    /// The machine whose tables were not complete, and when that was seen first.
+    starting: Option<(ModulePlace, Instant)>,
     /// The modules of these runtimes, and whether each is mapped.
     modules: Vec<(ModulePlace, bool)>,
     /// Modules with a runtime that is not supported.
@@ -118,8 +120,10 @@ impl RuntimeSearch {
         match java.locate(range.bias, &ProcessMemory::of(pid)) {
             Ok(found) => self.java = found.map(Arc::new),
             Err(refusal) => {
-                // A machine that starts fills its tables one entry after the other.
-                if proc::age(pid).is_ok_and(|age| age >= STARTING) {
+                let known = self.starting.filter(|(starting, _)| *starting == key);
+                let since = known.map_or_else(Instant::now, |(_, since)| since);
+                self.starting = Some((key, since));
+                if !refusal.may_be_starting || since.elapsed() >= STARTING {
                     self.refused.insert(key);
                     notices.push(refusal.to_string());
                 }

@@ -382,6 +382,29 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
 }
 
 #[test]
+fn code_that_was_cut_into_parts_is_not_forgotten_by_a_scan_that_ends_between_them() {
+    for memory in memories() {
+        memory.make_heaps(&[&(0..32).collect::<Vec<u8>>()], SHIFT);
+        memory.make_method((LOW, 32), 7, (FOUR, 4));
+        let mut scan = CodeScan::with_clock(now_ns);
+        memory.settle(&mut scan);
+        let before = now_ns();
+        let half: Vec<u8> = (0..16).collect();
+        memory.make_heaps(&[&[&half[..], &half].concat()], SHIFT);
+        let second = LOW + (16 << SHIFT);
+        memory.make_method((LOW, 16), 8, (FOUR, 4));
+        memory.make_method((second, 16), 9, (SIX, 6));
+        for _ in 0..4 {
+            let budget = ScanBudget { blocks: 1, ..BUDGET };
+            scan.scan(&memory.machine, &memory, ScanDepth::Maps, budget);
+        }
+        let there = [LOW, second].map(|it| scan.was_there(it + CODE, before, false));
+        assert_eq!(there, [false; 2], "number 7 ran");
+        assert!(scan.was_there(second + CODE, now_ns(), false));
+    }
+}
+
+#[test]
 fn much_may_have_come_and_gone_between_two_scans_that_are_far_apart() {
     let Some(memory) = memories().pop() else { return };
     let block: Vec<u8> = (0..16).collect();
