@@ -14,8 +14,8 @@
 //! that the unwinding has read before, or the thread's last one within a second, or that are less
 //! than [`FRAME_MAX`] above such a page and below another one ([`StackMemory::known`]). A probe
 //! just before the first word of each page finds it readable. Pages of the last unwinding must
-//! adjoin those of this one. The kernel merges mappings, so memory further up need not be stack, and a
-//! smaller stack may be where the thread had a larger one.
+//! adjoin those of this one. The kernel merges mappings, so memory further up need not be stack,
+//! and a smaller stack may be where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
