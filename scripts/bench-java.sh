@@ -5,27 +5,13 @@
 
 # java_run FILE ROUNDS DEPTH OPTION [COMMAND...]: as python_run, with a machine that has this option.
 java_run() {
-    local file="$1" pid profiler="" said="$dir/said"
+    local pid
     "$java" "$4" -cp "$dir" Fixed "$2" "$3" <"$dir/go" >"$dir/ran" &
     pid=$!
     exec 3>"$dir/go"
-    : >"$said"
     # Its code is warm by then.
     sleep 4
-    if (($# > 4)); then
-        "${@:5}" --pid "$pid" >"$said" 2>&1 &
-        profiler=$!
-        until grep -qE 'memfd:|/SYSV' "/proc/$pid/maps"; do
-            kill -0 "$profiler" 2>/dev/null || break
-            sleep 0.05
-        done
-    fi
-    echo >&3
-    exec 3>&-
-    wait "$pid"
-    [[ -z $profiler ]] || wait "$profiler" || cat "$said" >&2
-    awk '{ ms[$1] = $2 } END { printf "%.0f %.0f\n", ms["elapsed_ms"], ms["cpu_ms"] }' "$dir/ran" >>"$file"
-    cat "$said" >>"$file.said"
+    work_beside "$1" "$pid" "${@:5}"
 }
 # ticks PID: the CPU time of a process in ms.
 ticks() { awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) * 1000 / hz }' "/proc/$1/stat"; }

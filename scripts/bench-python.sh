@@ -8,30 +8,16 @@
 # to FILE.said the output of the profiler, which is this command with the process to attach to. The
 # work begins when the profiler takes samples.
 python_run() {
-    local file="$1" depth="$2" pid profiler="" said="$dir/said"
+    local file="$1" depth="$2" pid said="$dir/said"
     "$python" tests/targets/python/fixed.py 12000 "$depth" <"$dir/go" >"$dir/ran" &
     pid=$!
     exec 3>"$dir/go"
-    : >"$said"
-    if (($# > 2)); then
-        "${@:3}" --pid "$pid" >"$said" 2>&1 &
-        profiler=$!
-        until grep -q 'Sampling process' "$said" || grep -qE 'memfd:|/SYSV' "/proc/$pid/maps"; do
-            kill -0 "$profiler" 2>/dev/null || break
-            sleep 0.05
-        done
-    fi
-    echo >&3
-    exec 3>&-
-    wait "$pid"
-    [[ -z $profiler ]] || wait "$profiler" || cat "$said" >&2
-    awk '{ ms[$1] = $2 } END { printf "%.0f %.0f\n", ms["elapsed_ms"], ms["cpu_ms"] }' "$dir/ran" >>"$file"
+    work_beside "$file" "$pid" "${@:3}"
     # "samples   1,234 (...)" here, and "Samples: 1234 Errors: 0" there.
     awk 'NR == FNR { if ($1 == "elapsed_ms") ms = $2; next }
         tolower($0) ~ /samples:? +[0-9]/ { gsub(/,/, ""); match(tolower($0), /samples:? +/)
             n = substr($0, RSTART + RLENGTH) + 0 }
         END { if (n) printf "%.0f\n", n / ms * 1000 }' "$dir/ran" "$said" >>"$file.taken"
-    cat "$said" >>"$file.said"
 }
 median() { sort -n | awk '{ all[NR] = $1 } END { if (NR) print all[int((NR + 1) / 2)] }'; }
 # python_row NAME FILE COLUMN: the median of a column, and that of its ratios to the runs without a
