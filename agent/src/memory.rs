@@ -12,7 +12,7 @@
 //! is being unloaded. Many words are read from the first thread's stack, which is a mapping of
 //! its own as long as the process lives. From other stacks, many words are read only in pages
 //! that the unwinding has read before, or the thread's last one within a second, or that are less
-//! than [`FRAME_MAX`] above such a page and below another one ([`StackMemory::known`]). A probe
+//! than `FRAME_MAX` above such a page and below another one ([`StackMemory::known`]). A probe
 //! just before the first word of each page finds it readable. Pages of the last unwinding must
 //! adjoin those of this one. The kernel merges mappings, so memory further up need not be stack,
 //! and a smaller stack may be where the thread had a larger one.

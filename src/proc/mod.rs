@@ -14,6 +14,7 @@ mod activity;
 mod auxiliary;
 mod awaited_signals;
 mod child_lifetime;
+mod clocks;
 mod descriptor_budget;
 mod descriptor_names;
 mod descriptors;
@@ -64,6 +65,7 @@ pub use activity::{
 pub use auxiliary::{may_read_thread_pointer, random_bytes, signal_frame_len};
 pub use awaited_signals::{awaited_in_call, signalfd_masks};
 pub use child_lifetime::kill_with_starter;
+pub use clocks::{monotonic_ns, thread_time};
 pub use descriptor_budget::{
     DESCRIPTORS_MIN, DescriptorUse, descriptor_limit, raise_descriptor_limit, with_original_limit,
 };

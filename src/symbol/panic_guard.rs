@@ -5,7 +5,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
+use crate::proc::thread_time;
 
 /// Maximum time of one source of names. The largest debug information takes some seconds, once.
 /// More is a hostile input.
@@ -50,11 +50,6 @@ impl TimeBudget {
     pub(super) fn is_spent(&self) -> bool {
         self.spent >= TIME_MAX
     }
-}
-
-/// Returns the CPU time of this thread, which does not include waiting.
-fn thread_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Wraps the process's panic hook once. Other panics, and those of other threads, reach the old

@@ -81,7 +81,7 @@ fn convert(before: ClockReading, after: ClockReading, ticks: u64) -> u64 {
 
 /// Returns the current CLOCK_MONOTONIC time in nanoseconds.
 pub(crate) fn monotonic_now_ns() -> u64 {
-    clock_ns(nix::time::ClockId::CLOCK_MONOTONIC)
+    crate::proc::monotonic_ns()
 }
 
 /// Returns the time of a clock in nanoseconds, or 0 if its thread no longer exists.

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{CodeIdentity, HeapSpan};
+
+use crate::proc::thread_time;
 
 /// Code with its unwind rules. Addresses are AVMAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,18 +89,4 @@ impl BudgetLeft {
         let took = thread_time().saturating_sub(self.began);
         changes.instructions > self.budget.instructions || took > self.budget.time
     }
-}
-
-/// Returns CLOCK_MONOTONIC in nanoseconds.
-pub(super) fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    // The clock exists on each computer.
-    time.map_or(u64::MAX, |time| Duration::from(time).as_nanos() as u64)
-}
-
-/// Returns the CPU time of this thread. On a busy computer, a scan does as much as elsewhere.
-pub fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    // The clock exists in each thread.
-    time.map_or(Duration::ZERO, Duration::from)
 }

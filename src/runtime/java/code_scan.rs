@@ -16,9 +16,7 @@ use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 
 use super::blob::{BlobKind, CodeBlob};
 use super::blob_code::BlobCode;
-use super::code_changes::{
-    BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode, monotonic_ns,
-};
+use super::code_changes::{BudgetLeft, CodeChanges, ScanBudget, ScanDepth, ScannedCode};
 use super::heap_watch::WatchedHeap;
 use super::heaps::{CodeHeap, code_heaps};
 use super::known_blocks::{BlockSeal, KnownBlock, KnownBlocks};
@@ -26,6 +24,7 @@ use super::machine::JavaMachine;
 use super::pages::TargetPages;
 use super::segment_map::SegmentMap;
 use super::thaw::{EnteredThreads, has_barriers};
+use crate::proc::monotonic_ns;
 use crate::runtime::memory::TargetMemory;
 
 /// Maximum number of blocks that are read at once, of bytes of all of them, and of one.

@@ -43,7 +43,7 @@ mod waits;
 mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
-pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode, thread_time};
+pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode};
 pub use code_scan::CodeScan;
 pub use compiled::{CompiledCode, JavaPosition};
 pub use exports::{JavaExports, has_agent};

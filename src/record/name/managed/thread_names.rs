@@ -7,9 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
-
-use crate::proc::ProcessMemory;
+use crate::proc::{ProcessMemory, thread_time};
 use crate::record::batch::Batch;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::store::threads::{NamedThread, Registry};
@@ -60,7 +58,7 @@ impl ThreadNameReader {
             let living: HashSet<ThreadKey> = threads.announced().map(|it| it.key).collect();
             self.known.retain(|key, _| living.contains(key));
         }
-        let since = cpu_time();
+        let since = thread_time();
         let sampled: HashSet<u32> = batch.samples.iter().map(|sample| sample.slot).collect();
         let wanted = self.wanted(threads.announced(), &sampled, now);
         if wanted.is_empty() {
@@ -84,7 +82,7 @@ impl ThreadNameReader {
                 batch.threads.push(ThreadChange::NamedInRuntime { key, name });
             }
         }
-        let cost = cpu_time().saturating_sub(since);
+        let cost = thread_time().saturating_sub(since);
         self.pause = Some(Instant::now() + cost * COST_SHARE);
     }
 
@@ -119,11 +117,6 @@ impl ThreadNameReader {
         (known.misses, known.due) = (0, now + AGAIN);
         name.filter(|name| known.name.as_ref() != Some(name))
     }
-}
-
-/// Returns the CPU time of the calling thread; on a busy machine it is far less than what passes.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

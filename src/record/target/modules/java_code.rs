@@ -25,11 +25,11 @@ use traceprof_abi::runtime::word::JAVA;
 use traceprof_abi::unwind::code_heap::{CodeRows, HeapSpan};
 
 use self::left_out::LeftOut;
-use crate::proc::ProcessMemory;
+use crate::proc::{ProcessMemory, thread_time};
 use crate::record::target::modules::Modules;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::{
-    CodeBlob, CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode, thread_time,
+    CodeBlob, CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode,
 };
 use crate::unwind::{CodeHeapRef, TableWriter, TablesFull};
 

@@ -8,12 +8,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::machines::{JavaProgram, machines};
+use crate::proc::thread_time;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::layout::Place;
 use crate::runtime::java::tables::Field;
-use crate::runtime::java::{
-    CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, thread_time,
-};
+use crate::runtime::java::{CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth};
 
 const PAGE: u64 = 4096;
 const NAMES: u64 = 0x1_0000;
