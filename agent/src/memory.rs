@@ -243,17 +243,21 @@ mod tests {
 
     const MOST: u64 = 16 << 10;
 
+    fn no_modules() -> Tables {
+        static TABLES: Aligned = Aligned(NO_MODULES);
+        // SAFETY: aligned, as long as said, never written.
+        unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) }
+    }
+
     /// All four pages are readable. Only the unwinding knows which of them are the thread's.
     #[test]
     fn only_the_page_of_sp_and_the_walked_pages_are_known_to_be_stack() {
-        static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[0];
         let failed = AtomicU64::new(0);
-        // SAFETY: aligned, as long as said, never written.
-        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
         let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
         let sp = base + PAGE + 0x108;
@@ -305,14 +309,12 @@ mod tests {
 
     #[test]
     fn pages_that_were_visited_apart_from_this_stack_are_not_known() {
-        static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[2];
         let failed = AtomicU64::new(0);
-        // SAFETY: aligned, as long as said, never written.
-        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
         let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
         let above = base + 2 * PAGE + 0x108;
@@ -330,13 +332,11 @@ mod tests {
 
     #[test]
     fn pages_within_a_large_frame_are_known_to_be_stack() {
-        static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let failed = AtomicU64::new(0);
-        // SAFETY: aligned, as long as said, never written.
-        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
         let sp = base + 0x108;
         let mut memory = StackMemory::new(&snapshot, &data.threads().slots[3], 1, sp, &failed);
@@ -347,14 +347,12 @@ mod tests {
     #[test]
     fn pages_of_an_earlier_sample_are_probed_again() {
         const MPROTECT: u64 = 10;
-        static TABLES: Aligned = Aligned(NO_MODULES);
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[1];
         let failed = AtomicU64::new(0);
-        // SAFETY: aligned, as long as said, never written.
-        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
         let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
         let sp = base + 0x108;

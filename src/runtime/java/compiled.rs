@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::blob::{CodeBlob, CompiledIdentity};
 use super::code_layout::offset_in;
+use super::follow::{CALL_STUB_LEN, is_call_stub};
 use super::layout::{DebugLayout, MachineLayout};
 use super::method::{JavaMethod, MethodReader};
 use super::numbers::NumberReader;
@@ -28,11 +29,6 @@ const METHODS_MAX: usize = 4096;
 /// Maximum number of bytes of the methods of one piece of code.
 const BYTES_MAX: usize = 8 << 20;
 
-/// The code of a stub through which a method is called that is not compiled, between its method's
-/// address and that of its entry: `mov rbx, METHOD; jmp ENTRY`.
-const CALL_START: [u8; 2] = [0x48, 0xbb];
-const CALL_JUMP: (usize, u8) = (10, 0xe9);
-const CALL_LEN: usize = 15;
 /// Maximum number of bytes of stubs.
 const STUBS_LEN_MAX: u64 = 256 << 10;
 
@@ -115,7 +111,7 @@ impl CompiledCode {
         offset.is_some_and(|offset| {
             let index = self.calls.partition_point(|start| *start <= offset);
             let start = index.checked_sub(1).and_then(|index| self.calls.get(index));
-            start.is_some_and(|start| offset - start < CALL_LEN as u32)
+            start.is_some_and(|start| offset - start < CALL_STUB_LEN as u32)
         })
     }
 
@@ -184,9 +180,7 @@ fn calls(blob: &CodeBlob, layout: &MachineLayout, pages: &TargetPages<'_>) -> Op
 
 /// Returns the offsets of the stubs of calls in bytes that begin at an offset.
 fn calls_in(bytes: &[u8], first: u32) -> Vec<u32> {
-    let is_call =
-        |some: &[u8]| some.starts_with(&CALL_START) && some.get(CALL_JUMP.0) == Some(&CALL_JUMP.1);
-    let starts = bytes.windows(CALL_LEN).enumerate().filter(|(_, some)| is_call(some));
+    let starts = bytes.windows(CALL_STUB_LEN).enumerate().filter(|(_, some)| is_call_stub(some));
     starts.map(|(at, _)| first.saturating_add(at as u32)).collect()
 }
 

@@ -11,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use super::state::{RSP, State, TrackedValue};
 use super::step::StateStepper;
-use super::{GeneratedCode, GeneratedKind};
+use super::{GeneratedCode, GeneratedKind, is_call_stub};
 
 /// Number of instructions that are applied for each byte of code, and at least and at most.
 const WORK_PER_BYTE: usize = 64;
@@ -368,11 +368,7 @@ impl<'a> Flow<'a> {
             GeneratedKind::MethodHandles => Some(State::method_entry()),
             GeneratedKind::Adapter => Some(State::called()),
             GeneratedKind::Stubs => self.cursor.is_after_return.then(State::called),
-            // A stub that calls of this method go through: `mov rbx, method; jmp`.
-            GeneratedKind::Method
-                if code.bytes[at as usize..].starts_with(&[0x48, 0xbb])
-                    && code.bytes.get(at as usize + 10) == Some(&0xe9) =>
-            {
+            GeneratedKind::Method if is_call_stub(&code.bytes[at as usize..]) => {
                 Some(State::called())
             }
             GeneratedKind::Method if code.frame_complete.is_some_and(|it| at > it) => code.body(),

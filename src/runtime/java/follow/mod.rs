@@ -109,6 +109,14 @@ impl Followed {
 /// Longest code that is followed. The longest that is known has 400 KiB.
 const CODE_MAX: usize = 2 << 20;
 
+/// Length of a stub through which compiled code calls a method that is not compiled.
+pub(crate) const CALL_STUB_LEN: usize = 15;
+
+/// Whether code begins with such a stub: `mov rbx, METHOD; jmp ENTRY`.
+pub(crate) fn is_call_stub(code: &[u8]) -> bool {
+    code.starts_with(&[0x48, 0xbb]) && code.get(10) == Some(&0xe9)
+}
+
 /// Returns the rules of a piece of code.
 pub(crate) fn follow(code: &GeneratedCode<'_>) -> Followed {
     if code.kind == GeneratedKind::VirtualCall {
