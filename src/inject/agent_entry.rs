@@ -15,6 +15,7 @@ use super::data_segment::AttachedData;
 use super::error::InjectError;
 use super::plan::AttachPlan;
 use super::preflight::refuse_frozen;
+use super::ptrace::watchdog;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use super::stop::{self, Stopped};
 use super::target::identity;
@@ -123,7 +124,7 @@ fn await_entered(
             used.withdraw(plan)?;
             return outcome(data, before).unwrap_or(Err(InjectError::EntryTimedOut));
         }
-        std::thread::sleep(Duration::from_micros(50));
+        watchdog::sleep(Duration::from_micros(50));
     }
 }
 

@@ -14,7 +14,7 @@ use super::agent_entry::{self, FrameArea};
 use super::data_segment::{AttachedData, HOLD_BYTE};
 use super::error::InjectError;
 use super::plan::{AttachPlan, SharedSegment};
-use super::ptrace::watchdog::Watchdog;
+use super::ptrace::watchdog::{self, Watchdog};
 use super::report::AttachReport;
 use super::restore;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
@@ -94,7 +94,7 @@ fn has_ended(plan: &AttachPlan) -> bool {
         if !is_killed() || Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(EXIT_CHECK);
+        watchdog::sleep(EXIT_CHECK);
     }
 }
 
@@ -262,7 +262,7 @@ fn await_maps(
             let errno = diagnose(plan, gadgets, segment, &mappings)?;
             return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
         }
-        std::thread::sleep(Duration::from_micros(100));
+        watchdog::sleep(Duration::from_micros(100));
     }
 }
 

@@ -5,7 +5,7 @@
 //! two timers of the kernel watch it, which go on while the process does not. The first one sends
 //! SIGCONT, which ends a stop by SIGSTOP. The second one sends SIGKILL, which also reaches a
 //! frozen process: the end of a tracer releases its tracees. The tracer sets both timers back with
-//! each request, so they do not expire while it works.
+//! each request and each pause, so they do not expire while it works.
 //!
 //! # Invariants
 //! - The timers outlive the tracing thread, because only the end of that thread releases the last
@@ -44,7 +44,7 @@ struct KernelTimer(i32);
 
 /// The watchdog of the calling thread, and when it was set last.
 #[derive(Debug, Clone, Copy)]
-struct Watched {
+pub(in crate::inject) struct Watched {
     continues: Option<KernelTimer>,
     kills: Option<KernelTimer>,
     fed: Instant,
@@ -86,9 +86,18 @@ impl Drop for Watchdog {
 }
 
 impl Watched {
+    /// Stops the timers, because another watched thread does the work.
+    pub(in crate::inject) fn pause(&self) {
+        self.set_to(Duration::ZERO, Duration::ZERO);
+    }
+
     fn set(&self) {
-        let kill_after = if self.may_kill { KILL_AFTER } else { Duration::ZERO };
-        for (timer, after) in [(self.continues, CONTINUE_AFTER), (self.kills, kill_after)] {
+        self.set_to(CONTINUE_AFTER, if self.may_kill { KILL_AFTER } else { Duration::ZERO });
+    }
+
+    /// Sets the times after which the timers expire: never for no time.
+    fn set_to(&self, continue_after: Duration, kill_after: Duration) {
+        for (timer, after) in [(self.continues, continue_after), (self.kills, kill_after)] {
             timer.into_iter().for_each(|timer| timer.set(after));
         }
     }
@@ -102,6 +111,32 @@ pub(in crate::inject) fn feed() {
         return;
     }
     watched.fed = now;
+    watched.set();
+    WATCHED.set(Some(watched));
+}
+
+/// Sleeps. A loop that waits for the target pauses with this function, so that no timer expires.
+pub(in crate::inject) fn sleep(duration: Duration) {
+    let until = Instant::now() + duration;
+    loop {
+        feed();
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(CONTINUE_AFTER / 2));
+    }
+}
+
+/// Returns the watchdog of the calling thread.
+pub(in crate::inject) fn of_this_thread() -> Option<Watched> {
+    WATCHED.get()
+}
+
+/// Starts the timers of the calling thread again after a pause.
+pub(in crate::inject) fn resume() {
+    let Some(watched) = WATCHED.get() else { return };
+    let watched = Watched { fed: Instant::now(), ..watched };
     watched.set();
     WATCHED.set(Some(watched));
 }
@@ -159,6 +194,7 @@ mod tests {
     use nix::unistd::{ForkResult, Pid, fork};
 
     use super::*;
+    use crate::inject::ptrace::tracing_thread::on_tracing_thread;
 
     /// Runs a tracer in a child, and returns its pid.
     fn tracer(work: impl FnOnce()) -> Pid {
@@ -207,14 +243,28 @@ mod tests {
     }
 
     #[test]
-    fn tracer_that_works_is_left_alone() {
-        let child = tracer(|| {
+    fn tracer_that_works_or_waits_is_left_alone() {
+        let works = || {
             let since = Instant::now();
             while since.elapsed() < KILL_AFTER + CONTINUE_AFTER {
                 feed();
                 std::thread::sleep(Duration::from_millis(1));
             }
+        };
+        let waits = || sleep(KILL_AFTER + CONTINUE_AFTER);
+        let children = [tracer(works), tracer(waits), tracer(|| on_tracing_thread(works))];
+        for child in children {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 3));
+        }
+    }
+
+    #[test]
+    fn tracer_is_watched_again_after_the_work_of_another_thread() {
+        let child = tracer(|| {
+            on_tracing_thread(|| ());
+            std::thread::sleep(KILL_AFTER * 2);
         });
-        assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 3));
+        let killed = WaitStatus::Signaled(child, Signal::SIGKILL, false);
+        assert_eq!(waitpid(child, None).unwrap(), killed);
     }
 }

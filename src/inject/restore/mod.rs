@@ -38,6 +38,7 @@ use super::error::{InjectError, is_blocked};
 use super::plan::{AttachPlan, SharedSegment};
 use super::preflight::refuse_frozen;
 use super::ptrace::tracing_thread::on_tracing_thread;
+use super::ptrace::watchdog;
 use super::report::DetachReport;
 use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
 use super::stop::{self, Stopped};
@@ -73,6 +74,13 @@ enum Attempt {
     },
     /// Everything is restored except the mappings.
     Mapped(DetachReport),
+}
+
+/// What is left to do once no thread is held any more.
+enum Held {
+    Over(Attempt),
+    /// The segments are unmapped, or a launched thread unmaps them.
+    Reverted(DetachReport, Option<Box<UsedThread>>),
 }
 
 /// The changes that one stop reverted.
@@ -121,7 +129,8 @@ pub(super) fn restore(
         let restore = Restore { plan, data, sleeper, until: since + patience };
         let outcome = refuse_frozen(plan.pid)
             .map_err(InjectError::from)
-            .and_then(|()| on_tracing_thread(move || restore.attempt()));
+            .and_then(|()| on_tracing_thread(move || restore.attempt()))
+            .and_then(|held| restore.await_unmapped(held));
         stop::count_withheld(data);
         let mut rest = attempted.elapsed();
         let (failure, patience) = match outcome {
@@ -156,10 +165,11 @@ pub(super) fn restore(
             return Err(InjectError::Residue { cause: Box::new(failure), residue });
         }
         // The threads were held for most of the failed attempt, so they now run for as long.
-        std::thread::sleep(rest.max(RETRY));
+        watchdog::sleep(rest.max(RETRY));
     }
 }
 
+#[derive(Clone, Copy)]
 struct Restore<'a> {
     plan: &'a AttachPlan,
     data: &'a AttachedData,
@@ -170,18 +180,19 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
-    fn attempt(self) -> Result<Attempt, InjectError> {
+    fn attempt(self) -> Result<Held, InjectError> {
+        let over = |attempt| Ok(Held::Over(attempt));
         let mut stopper = ThreadStopper::of(self.plan.pid);
         if let Some(tid) = self.sleeper
             && !stopper.catch_sleeper(tid, self.until)?
         {
-            return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO, is_inside: false });
+            return over(Attempt::Stuck { tid, held_for: Duration::ZERO, is_inside: false });
         }
         let execution = ExecIdentity::of(self.plan.pid)?;
         let mappings = self.mappings()?;
         let mapped = |segment: &SharedSegment| segment.is_in(&mappings);
         if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
-            return Ok(Attempt::Done(DetachReport::default()));
+            return over(Attempt::Done(DetachReport::default()));
         }
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings)?;
         let in_use = InUse {
@@ -195,7 +206,7 @@ impl Restore<'_> {
         let since = stopper.since();
         let mut worker = match outcome_of_stop {
             StopAllOutcome::All(worker) => *worker,
-            StopAllOutcome::Nobody => return Ok(Attempt::Done(DetachReport::default())),
+            StopAllOutcome::Nobody => return over(Attempt::Done(DetachReport::default())),
             StopAllOutcome::Stuck(tid) => {
                 let is_inside = stopper.inside == Some(tid);
                 let late = std::mem::take(&mut stopper.held.late);
@@ -203,7 +214,7 @@ impl Restore<'_> {
                 let held_for = since.elapsed();
                 repair_late(late);
                 released?;
-                return Ok(Attempt::Stuck { tid, held_for, is_inside });
+                return over(Attempt::Stuck { tid, held_for, is_inside });
             }
         };
         let threads = stopper.held.tids().count() + 1;
@@ -212,17 +223,26 @@ impl Restore<'_> {
         let reverted = self.revert(worker, stopper.held, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue };
-        let launched = match reverted {
-            Reverted::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
-            Reverted::All => None,
-            Reverted::Launched(used) => Some(*used),
+        Ok(match reverted {
+            Reverted::Left(residue) => Held::Over(Attempt::Done(report(Some(residue)))),
+            Reverted::All => Held::Reverted(report(None), None),
+            Reverted::Launched(used) => Held::Reverted(report(None), Some(used)),
+        })
+    }
+
+    /// Waits until the segments are unmapped. No thread is traced meanwhile: a launched thread
+    /// without a processor takes seconds.
+    fn await_unmapped(self, held: Held) -> Result<Attempt, InjectError> {
+        let (report, launched) = match held {
+            Held::Over(attempt) => return Ok(attempt),
+            Held::Reverted(report, launched) => (report, launched),
         };
         match self.still_mapped(launched)? {
             None => {
                 fault::at(FaultPoint::RestoreDone);
-                Ok(Attempt::Done(report(None)))
+                Ok(Attempt::Done(report))
             }
-            left => Ok(Attempt::Mapped(report(left))),
+            residue => Ok(Attempt::Mapped(DetachReport { residue, ..report })),
         }
     }
 
@@ -231,8 +251,11 @@ impl Restore<'_> {
             .map_err(|error| InjectError::reading("/proc/PID/maps", &error))
     }
 
-    /// Waits until the segments are unmapped. A launched chain detaches them by itself.
-    fn still_mapped(&self, launched: Option<UsedThread>) -> Result<Option<String>, InjectError> {
+    /// Returns the segments that stay mapped. A launched chain detaches them by itself.
+    fn still_mapped(
+        &self,
+        launched: Option<Box<UsedThread>>,
+    ) -> Result<Option<String>, InjectError> {
         let since = Instant::now();
         loop {
             let mappings = self.mappings().map_err(|error| match &launched {
@@ -253,7 +276,7 @@ impl Restore<'_> {
                 }
                 return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
             }
-            std::thread::sleep(Duration::from_micros(100));
+            watchdog::sleep(Duration::from_micros(100));
         }
     }
 

@@ -10,8 +10,8 @@ use super::{NotStopped, Stopped, failed};
 use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
 use crate::inject::plan::AttachPlan;
-use crate::inject::ptrace::Tracee;
 use crate::inject::ptrace::tracing_thread::on_tracing_thread;
+use crate::inject::ptrace::{Tracee, watchdog};
 use crate::inject::sigreturn_chain::{Chain, SavedState};
 use crate::inject::target::identity;
 use crate::proc::{self, TaskActivity};
@@ -69,12 +69,12 @@ impl Launched {
             match on_tracing_thread(|| self.try_to_withdraw(plan)) {
                 Ok(Withdrawal::Finished) => return Ok(false),
                 Ok(Withdrawal::PutBack) => return Ok(true),
-                Ok(Withdrawal::InEntry) | Err(NotStopped::Timeout) => std::thread::sleep(RETRY),
+                Ok(Withdrawal::InEntry) | Err(NotStopped::Timeout) => watchdog::sleep(RETRY),
                 // The thread exited, or its process executed another program, so the chain no
                 // longer exists.
                 Err(NotStopped::Gone(_)) => return Ok(false),
                 Err(NotStopped::Failed(_)) if since.elapsed() < FAILED_MAX => {
-                    std::thread::sleep(RETRY);
+                    watchdog::sleep(RETRY);
                 }
                 Err(failure) => {
                     return Err(identity::explain(plan.pid, self.tid, failure.into()));

@@ -160,7 +160,7 @@ impl Stopped {
         self.put_back()?;
         (self.back.is_current, self.back.touched) = (false, false);
         self.thread.tracee.resume(Resume::Run, 0).map_err(|e| system("PTRACE_CONT", &e))?;
-        std::thread::sleep(for_);
+        watchdog::sleep(for_);
         self.thread.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
         self.group = wait_interrupt(&self.thread.tracee, deadline)?;
         self.settle(deadline)?;
