@@ -98,16 +98,32 @@ fn owner_of_claim(maps: &File) -> Refusal {
 }
 
 /// Returns the process that locked a file, from proc_locks(5). `None` if it belongs to another pid
-/// namespace.
+/// namespace, or if another process has its pid now.
 fn holder_of(file: &File) -> Option<i32> {
     let inode = format!(":{}", file.metadata().ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let holder = |line: &str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5)?.ends_with(&inode);
-        fields.get(4).filter(|_| is_it)?.parse().ok()
-    };
-    locks.lines().find_map(holder)
+    let holder = locks.lines().find_map(|line| holder_in(line, &inode))?;
+    has_lock(holder, &inode).unwrap_or(true).then_some(holder)
+}
+
+/// Returns the pid in a line of proc_locks(5) about a lock on this inode.
+fn holder_in(line: &str, inode: &str) -> Option<i32> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5)?.ends_with(inode);
+    fields.get(4).filter(|_| is_it)?.parse().ok()
+}
+
+/// Whether a process has a locked file with this inode open. `None` if that cannot be read.
+fn has_lock(pid: i32, inode: &str) -> Option<bool> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()? {
+        // A descriptor may be closed meanwhile.
+        let Ok(about) = fs::read_to_string(entry.ok()?.path()) else { continue };
+        let mut locks = about.lines().filter_map(|line| line.strip_prefix("lock:"));
+        if locks.any(|lock| holder_in(lock, inode).is_some()) {
+            return Some(true);
+        }
+    }
+    Some(false)
 }
 
 /// Whether a holder is a guardian, or a recorder that restores in place of its guardian. The answer
