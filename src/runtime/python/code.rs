@@ -6,12 +6,13 @@
 
 use std::ops::Range;
 
+use traceprof_abi::runtime::WordReader;
 use traceprof_abi::runtime::python::{PythonLayout, cookie};
 
 use super::lines::{LineFormat, LineTable};
 use super::offsets::{CodeOffsets, ReferenceCount};
 use super::text::Texts;
-use crate::runtime::memory::{MemoryPiece, TargetMemory};
+use crate::runtime::memory::{MemoryPiece, TargetMemory, word};
 use crate::runtime::{Function, Gone};
 
 /// Offset of an object's type.
@@ -52,6 +53,19 @@ struct CodeFields {
     first_line: u32,
 }
 
+/// An object that was read, and the memory that it refers to.
+struct Referenced<'a> {
+    piece: &'a MemoryPiece<'a>,
+    memory: &'a dyn TargetMemory,
+}
+
+impl WordReader for Referenced<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        let own = avma.checked_sub(self.piece.avma).and_then(|at| usize::try_from(at).ok());
+        own.and_then(|at| self.piece.word(at)).or_else(|| word(self.memory, avma))
+    }
+}
+
 impl CodeReader {
     /// Reads the function of a code object that had this cookie when it was captured.
     pub(in crate::runtime) fn function(
@@ -87,8 +101,9 @@ impl CodeReader {
         if memory.read(object, bytes) != bytes.len() {
             return Err(Gone::Unreadable);
         }
-        let mut piece = MemoryPiece { avma: object, bytes };
-        let cookie = cookie(&self.layout, object, &mut piece).ok_or(Gone::OtherType)?;
+        let piece = MemoryPiece { avma: object, bytes };
+        let cookie = cookie(&self.layout, object, &mut Referenced { piece: &piece, memory });
+        let cookie = cookie.ok_or(Gone::OtherType)?;
         let word = |at: usize| piece.word(at).ok_or(Gone::Unreadable);
         if !self.references.is_positive(word(0)?) {
             return Err(Gone::Freed);

@@ -182,9 +182,11 @@ const V3_8: Structures = Structures {
         owner_shim: 0,
         is_each_entry: 1,
         code_start: 0,
-        // No field is unique: constants, name, line table; flags, first line.
+        // No field is unique: names, constants, variables, file, name, line table; flags, first
+        // line.
         cookie_words: [56, 64, 72, 104, 112, 120],
         cookie_halves: [36, 40, ABSENT],
+        cookie_name: 112,
         // The threads' offsets follow from others.
         interpreter_next: 0,
         interpreter_threads: 0,
@@ -192,7 +194,7 @@ const V3_8: Structures = Structures {
         state_pointer: 0,
         state_call: ABSENT,
         call_previous: ABSENT,
-        reserved: [0; 2],
+        reserved: [0; 1],
     },
     code: CodeOffsets { len: 176, name: 112, file: 104, first_line: 40, lines: 120 },
     text: TextOffsets { ascii: 48, other: 72 },
@@ -251,6 +253,7 @@ const V3_11: Structures = Structures {
         // The word with the flags also counts calls, so only its own half is used.
         cookie_words: [24, 32, 112, 120, 128, 136],
         cookie_halves: [48, 72, ABSENT],
+        cookie_name: 128,
         state_call: 56,
         call_previous: 16,
         ..V3_10.layout
@@ -288,6 +291,7 @@ const V3_12: Structures = Structures {
         cookie_words: NO_COOKIE,
         // The version, which is unique, and the first line.
         cookie_halves: [92, 68, ABSENT],
+        cookie_name: ABSENT,
         // A frame on the stack marks each call.
         state_call: ABSENT,
         call_previous: ABSENT,

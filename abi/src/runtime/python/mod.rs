@@ -103,6 +103,8 @@ pub struct PythonLayout {
     pub cookie_words: [u16; COOKIE_WORDS],
     /// 32-bit fields of a code object that enter its cookie, or [`ABSENT`].
     pub cookie_halves: [u16; COOKIE_HALVES],
+    /// From a code object to the string whose hash enters its cookie, or [`ABSENT`].
+    pub cookie_name: u16,
     /// From an interpreter to the next one.
     pub interpreter_next: u16,
     /// From an interpreter to the state of its first thread.
@@ -117,13 +119,15 @@ pub struct PythonLayout {
     /// From that structure to that of the next call, or [`ABSENT`].
     pub call_previous: u16,
     /// Zero.
-    pub reserved: [u16; 2],
+    pub reserved: [u16; 1],
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<PythonLayout>() == 12 * 8 + 28 * 2);
 /// Offset of an object's type.
 const OBJECT_TYPE: u64 = 8;
+/// Offset of a string's hash, in every version.
+const STRING_HASH: u16 = 24;
 
 /// The error for memory that could not be read.
 struct Lost;
@@ -239,6 +243,13 @@ pub fn cookie(layout: &PythonLayout, code: u64, memory: &mut impl WordReader) ->
     }
     for at in layout.cookie_halves.into_iter().filter(|at| *at != ABSENT) {
         state = (state ^ u64::from(reader.half(code, at).ok()?)).wrapping_mul(K).rotate_left(29);
+    }
+    if layout.cookie_name != ABSENT {
+        // A program that creates functions all the time creates the next one, and all that it
+        // refers to, at the addresses of the last one.
+        let name = reader.field(code, layout.cookie_name).ok()?;
+        let hash = reader.field(name, STRING_HASH).ok()?;
+        state = (state ^ hash).wrapping_mul(K).rotate_left(29);
     }
     Some((state ^ state >> 32) as u32)
 }

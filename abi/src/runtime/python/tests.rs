@@ -39,13 +39,14 @@ fn layout() -> PythonLayout {
         code_start: 192,
         cookie_words: [ABSENT; COOKIE_WORDS],
         cookie_halves: [92, 68, ABSENT],
+        cookie_name: ABSENT,
         interpreter_next: 0,
         interpreter_threads: 72,
         state_next: 8,
         state_pointer: 136,
         state_call: ABSENT,
         call_previous: ABSENT,
-        reserved: [0; 2],
+        reserved: [0; 1],
     }
 }
 
@@ -115,6 +116,21 @@ impl Memory {
         assert_eq!(words.len(), 1 + 2 * frames.len());
         (captured, frames)
     }
+}
+
+#[test]
+fn another_name_at_the_same_address_has_another_cookie() {
+    const NAME: u64 = 0x70_0000;
+    let layout = PythonLayout { cookie_name: 128, ..layout() };
+    let mut memory = Memory::of(&[Some(1)]);
+    memory.set(code_of(1) + 128, NAME);
+    assert_eq!(cookie(&layout, code_of(1), &mut memory), None, "the name is unreadable");
+    let mut with_hash = |hash| {
+        memory.set(NAME + 24, hash);
+        cookie(&layout, code_of(1), &mut memory).unwrap()
+    };
+    assert_ne!(with_hash(5), with_hash(6));
+    assert_eq!(with_hash(5), with_hash(5));
 }
 
 fn shape(frames: &[ManagedFrame]) -> Vec<(u64, u8, u32)> {
