@@ -11,7 +11,7 @@ use traceprof_abi::layout::Operation;
 use super::agent::{Agent, SIGNAL, timers, until};
 use super::stand_in::{StandIn, start_guardian};
 use super::timers::changer;
-use super::victim::{Victim, VisibleState, build};
+use super::victim::{Victim, VisibleState, build, states};
 use super::{SPINNER, THREADS, alone, await_unchanged, sample, spinner};
 use crate::inject::ptrace::tracing_thread::on_tracing_thread;
 use crate::inject::ptrace::{Tracee, TraceeEvent};
@@ -83,11 +83,12 @@ fn start(test: &str, pid: i32) -> (std::process::Child, i32) {
     (recorder, guardian)
 }
 
-/// Waits until a process has exited; its parent may not have reaped it.
-fn await_end(pid: i32) {
+/// Waits until a guardian has exited; its parent may not have reaped it.
+fn await_end(guardian: i32, victim: &Victim) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while proc::status(pid).is_ok_and(|status| status.state != 'Z') {
-        assert!(Instant::now() < deadline, "process {pid} does not end");
+    while proc::status(guardian).is_ok_and(|status| status.state != 'Z') {
+        let does_not_end = || format!("{}\nof {}", states(guardian), states(victim.pid));
+        assert!(Instant::now() < deadline, "does not end: {}", does_not_end());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -102,7 +103,7 @@ fn guardian_restores_when_the_recorder_is_killed() {
         std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
-        await_end(guardian);
+        await_end(guardian, &victim);
         assert_eq!(VisibleState::settled(victim.pid, &before), before, "run {run}");
     }
     victim.expect(7);
@@ -170,7 +171,7 @@ fn timers_end_whatever_process_is_killed_and_whenever() {
         }
         recorder.kill().unwrap();
         recorder.wait().unwrap();
-        await_end(guardian);
+        await_end(guardian, &victim);
         if both {
             // All four threads run, so all timers expire.
             until("the end of the lease", || timers(victim.pid).is_empty());

@@ -92,22 +92,6 @@ impl Victim {
         self.expect_end(code);
     }
 
-    /// Returns what the victim's threads are doing, for a message.
-    fn state(&self) -> String {
-        let read = |tid: i32, name: &str| {
-            std::fs::read_to_string(format!("/proc/{}/task/{tid}/{name}", self.pid))
-                .unwrap_or_default()
-        };
-        let lines = proc::tasks(self.pid).unwrap_or_default().into_iter().map(|tid| {
-            let status = read(tid, "status");
-            let wanted = ["State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
-            let kept = status.lines().filter(|line| wanted.iter().any(|key| line.starts_with(key)));
-            let kept = kept.collect::<Vec<_>>().join(" ");
-            format!("{tid}: {kept} syscall {}", read(tid, "syscall"))
-        });
-        lines.collect::<Vec<_>>().join("; ")
-    }
-
     /// Waits for the victim's exit and checks its exit code.
     pub(super) fn expect_end(&mut self, code: i32) {
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -115,7 +99,7 @@ impl Victim {
             match self.child.try_wait().unwrap() {
                 Some(status) => break status,
                 None if Instant::now() > deadline => {
-                    panic!("{}: does not end: {}", self.name, self.state());
+                    panic!("{}: does not end: {}", self.name, states(self.pid));
                 }
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -129,6 +113,22 @@ impl Drop for Victim {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns what the threads of a process are doing, for a message.
+pub(super) fn states(pid: i32) -> String {
+    let read = |tid: i32, name: &str| {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default()
+    };
+    let lines = proc::tasks(pid).unwrap_or_default().into_iter().map(|tid| {
+        let status = read(tid, "status");
+        let wanted =
+            ["Name", "State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
+        let kept = status.lines().filter(|line| wanted.iter().any(|key| line.starts_with(key)));
+        let kept = kept.collect::<Vec<_>>().join(" ");
+        format!("{tid}: {kept} syscall {}", read(tid, "syscall"))
+    });
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// The state of a process that an attach must leave unchanged.
