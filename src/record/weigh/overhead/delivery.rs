@@ -28,8 +28,9 @@ use crate::record::source::perf::{self, Scope};
 
 /// The number of rounds of work with signals; the median round counts.
 const ROUNDS: usize = 5;
-/// The number of loop iterations of work in a round.
-const LOOPS: u64 = 400_000;
+/// The number of loop iterations of work in a round. Without optimisation an iteration takes much
+/// longer, so fewer of them last long enough.
+const LOOPS: u64 = if cfg!(debug_assertions) { 40_000 } else { 400_000 };
 /// The CPU time between two signals of events, in nanoseconds.
 const PERIOD_NS: u64 = 25_000;
 /// The number of signals that the thread sends to itself in a round.
