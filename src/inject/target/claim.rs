@@ -84,10 +84,14 @@ fn owner_of_claim(maps: &File) -> Refusal {
     let Some(holder) = holder_of(maps) else {
         return Refusal::AlreadyRecorded { recorder: None };
     };
-    // The process that took the lock may have exited and left it to another one.
+    // The process that took the lock may have exited and left it to another one. A third one may
+    // have its pid now.
     let Ok(proc::Status { name, .. }) = proc::status(holder) else {
         return Refusal::Locked { holder: None };
     };
+    if has_lock(holder, maps) == Some(false) {
+        return Refusal::Locked { holder: None };
+    }
     if !is_traceprof(holder, &name) {
         return Refusal::Locked { holder: Some((holder, name)) };
     }
@@ -98,12 +102,16 @@ fn owner_of_claim(maps: &File) -> Refusal {
 }
 
 /// Returns the process that locked a file, from proc_locks(5). `None` if it belongs to another pid
-/// namespace, or if another process has its pid now.
+/// namespace.
 fn holder_of(file: &File) -> Option<i32> {
-    let inode = format!(":{}", file.metadata().ok()?.ino());
+    let inode = inode_of(file)?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let holder = locks.lines().find_map(|line| holder_in(line, &inode))?;
-    has_lock(holder, &inode).unwrap_or(true).then_some(holder)
+    locks.lines().find_map(|line| holder_in(line, &inode))
+}
+
+/// Returns the end of the word for this file in a line of proc_locks(5).
+fn inode_of(file: &File) -> Option<String> {
+    Some(format!(":{}", file.metadata().ok()?.ino()))
 }
 
 /// Returns the pid in a line of proc_locks(5) about a lock on this inode.
@@ -113,13 +121,14 @@ fn holder_in(line: &str, inode: &str) -> Option<i32> {
     fields.get(4).filter(|_| is_it)?.parse().ok()
 }
 
-/// Whether a process has a locked file with this inode open. `None` if that cannot be read.
-fn has_lock(pid: i32, inode: &str) -> Option<bool> {
+/// Whether a process has a locked description of this file open. `None` if that cannot be read.
+fn has_lock(pid: i32, file: &File) -> Option<bool> {
+    let inode = inode_of(file)?;
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()? {
         // A descriptor may be closed meanwhile.
         let Ok(about) = fs::read_to_string(entry.ok()?.path()) else { continue };
         let mut locks = about.lines().filter_map(|line| line.strip_prefix("lock:"));
-        if locks.any(|lock| holder_in(lock, inode).is_some()) {
+        if locks.any(|lock| holder_in(lock, &inode).is_some()) {
             return Some(true);
         }
     }
@@ -165,6 +174,11 @@ mod tests {
         let claim = Claim::on(own, proc::start_time(own).unwrap()).unwrap();
         assert_eq!(holder(), Some(own));
         assert!(matches!(owner_of_claim(&maps), Refusal::BeingRestored { .. }));
+        assert_eq!(has_lock(own, &maps), Some(true));
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        assert_eq!(has_lock(other.id() as i32, &maps), Some(false), "it has not locked the file");
+        other.kill().unwrap();
+        other.wait().unwrap();
         drop(claim);
         assert_eq!(holder(), None);
     }

@@ -38,8 +38,9 @@ BLOCK(in_clock_nanosleep, struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
 BLOCK(in_read, char c; read(pipes[0], &c, 1))
 BLOCK(in_eventfd, long v; read(event, &v, 8))
 BLOCK(in_poll, struct pollfd p = {pipes[0], POLLIN, 0}; poll(&p, 1, 1000000))
+// SIGTERM stays for the main thread, which may be between two calls.
 BLOCK(in_ppoll, struct pollfd p = {pipes[0], POLLIN, 0}; sigset_t s; sigemptyset(&s);
-      ppoll(&p, 1, &age, &s))
+      sigaddset(&s, SIGTERM); ppoll(&p, 1, &age, &s))
 BLOCK(in_select, fd_set s; FD_ZERO(&s); FD_SET(pipes[0], &s); struct timeval t = {1000, 0};
       select(pipes[0] + 1, &s, NULL, NULL, &t))
 BLOCK(in_epoll, struct epoll_event e; epoll_wait(epoll, &e, 1, -1))
