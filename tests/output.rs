@@ -58,6 +58,16 @@ fn assert_cut_short(outcome: &Outcome, path: &Path, code: i32, words: &str) {
     };
     assert!(*lost > 0 && text.contains(&format!("{lost} (not written)")), "{lost}: {text}");
     let all = kept as u64 + lost;
+    // Samples that came after the failure count, too.
+    let number = |key: &str| match trace.metadata.get(key) {
+        Some(Value::Unsigned(number)) => *number,
+        other => panic!("{key}: {other:?}"),
+    };
+    let others = ["lost.thread unknown", "lost.size limit", "lost.log holes"];
+    let others: u64 = others.into_iter().map(number).sum();
+    // A sample that weighs nothing after the corrections is none.
+    let others = others + number("balance_removed");
+    assert!(all + others >= number("samples_stored"), "{:?}\n{text}", trace.metadata);
     assert!(text.contains(&format!("{kept} of {all} samples are in the trace")), "{text}");
     for (view, words) in [
         ("verify", format!("{lost} samples that could not be written")),

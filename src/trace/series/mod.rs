@@ -301,6 +301,16 @@ impl TraceSeries {
         self.rotate_if_due()
     }
 
+    /// Returns the number of samples that were added to all parts.
+    pub fn samples(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |parts| parts.before.samples) + self.writer.samples()
+    }
+
+    /// See [`TraceWriter::count_unwritten`].
+    pub fn count_unwritten(&mut self, samples: u64) {
+        self.writer.count_unwritten(samples);
+    }
+
     /// Returns the number of bytes written so far to all parts: data files, index files.
     pub fn bytes_written(&self) -> (u64, u64) {
         let (data, index) = self.writer.bytes_written();

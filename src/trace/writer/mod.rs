@@ -271,6 +271,17 @@ impl TraceWriter {
         self.end_full_blocks(thread)
     }
 
+    /// Returns the number of samples that were added.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Counts samples that cannot be added any more, after a failure. They are lost like those that
+    /// were added and are not in the file.
+    pub fn count_unwritten(&mut self, samples: u64) {
+        self.samples += samples;
+    }
+
     /// Records that a thread exited, and ends its open calls. Its id is invalid from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         self.output.check()?;

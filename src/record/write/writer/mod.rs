@@ -175,6 +175,8 @@ struct WriterStatus {
     /// Whether batches wait for names.
     has_backlog: AtomicBool,
     bytes: AtomicU64,
+    /// The number of samples that were sent.
+    samples: AtomicU64,
     failed: AtomicBool,
     /// Whether the files are about to reach their limit.
     full: AtomicBool,
@@ -251,7 +253,9 @@ impl WriterThread {
     pub(crate) fn finish(self) -> Finished {
         // Open questions for names ended with the processes that asked them.
         drop((self.queue, self.pool));
-        self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        let finished = self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+        // Relaxed: no process sends any more, see above.
+        Finished { sent: self.shared.samples.load(Ordering::Relaxed), ..finished }
     }
 }
 
@@ -281,6 +285,8 @@ impl Writer {
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
         // Relaxed: a count, see `Ledger`.
         self.samples_sent.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
+        // Relaxed: read after the process has left.
+        self.shared.samples.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
         // A closed queue means a failed writer; `finish` returns the error.
         let _ = self.queue.send(Message::Batch(self.number, batch));
     }
@@ -392,6 +398,8 @@ pub(crate) struct Finished {
     rest: WrittenTotals,
     /// The stacks of the traces that are kept to the end.
     stacks: HashMap<u64, Stack>,
+    /// The number of samples that were sent, also after a failure.
+    sent: u64,
     error: Option<TraceError>,
 }
 
@@ -433,6 +441,9 @@ impl Finished {
     /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files.
     /// After a failure it writes as much as the reserved space permits.
     pub(crate) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
+        let totals = self.totals();
+        let known = self.writer.samples() + totals.unattributed + totals.left_out;
+        self.writer.count_unwritten(self.sent.saturating_sub(known));
         // Fails for a value that the format cannot hold, or for the output.
         let told = self.writer.set_closing(metadata);
         let told = told.and_then(|()| {
