@@ -435,10 +435,12 @@ fn redis_waits_for_events_when_it_is_idle_and_works_when_it_is_asked() {
         (threads.remove(&main.expect("the main thread")).unwrap(), outcome)
     };
     let (idle, outcome) = seen(false);
-    assert!(percent(idle.in_state(RunState::Sleeping), idle.all()) > 95.0, "{idle:?}");
+    // That it waits for a processor, when it has something to do, is not its own doing.
+    let own = idle.all() - idle.in_state(RunState::Runnable);
+    assert!(percent(idle.in_state(RunState::Sleeping), own) > 95.0, "{idle:?}");
     let in_epoll = (Some(libc::SYS_epoll_wait as u32), Some("eventpoll".to_owned()));
     let waited = idle.calls.get(&in_epoll).copied().unwrap_or(0);
-    assert!(percent(waited, idle.all()) > 95.0, "{idle:?}");
+    assert!(percent(waited, own) > 95.0, "{idle:?}");
     assert_eq!(outcome.trace.number("wall.stacks_by_stop"), 0, "{}", outcome.text());
     let (asked, _) = seen(true);
     let works = asked.in_state(RunState::Running) + asked.in_state(RunState::Runnable);

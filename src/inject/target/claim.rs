@@ -176,7 +176,12 @@ mod tests {
         assert!(matches!(owner_of_claim(&maps), Refusal::BeingRestored { .. }));
         assert_eq!(has_lock(own, &maps), Some(true));
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-        assert_eq!(has_lock(other.id() as i32, &maps), Some(false), "it has not locked the file");
+        // Until it has executed the program, it has this process's descriptors.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while has_lock(other.id() as i32, &maps) != Some(false) {
+            assert!(Instant::now() < deadline, "it has not locked the file");
+            std::thread::sleep(RETRY);
+        }
         other.kill().unwrap();
         other.wait().unwrap();
         drop(claim);
