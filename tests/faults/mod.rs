@@ -179,7 +179,8 @@ fn guardian_dies_after_every_touch_of_a_thread() {
     let of_name = |name: &&str| SCENARIOS.iter().find(|it| it.name == *name).unwrap();
     let mut jobs = Vec::new();
     for scenario in names.iter().map(of_name) {
-        let (_, touches) = strike::dry_run(scenario);
+        // The fewest of several runs: a run on a busy machine needs more.
+        let touches = (0..3).map(|_| strike::dry_run(scenario).1).min().unwrap_or(0);
         assert!(touches > 30, "{}: {touches} touches", scenario.name);
         jobs.extend((1..=touches).map(|turn| (scenario, turn)));
     }

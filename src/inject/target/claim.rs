@@ -52,6 +52,7 @@ impl Claim {
         // Checks that the opened file belongs to the intended process.
         identity::check(pid, start_time)?;
         let since = Instant::now();
+        let mut was_released = false;
         loop {
             maps = match FileLock::exclusive(maps) {
                 Ok(lock) => return Ok(Claim { _lock: lock }),
@@ -59,6 +60,11 @@ impl Claim {
                 Err((_, error)) => return Err(InjectError::system("flock", &error)),
             };
             if since.elapsed() >= PATIENCE {
+                // The lock that was refused may be released by now.
+                if !was_released && holder_of(&maps).is_none() {
+                    was_released = true;
+                    continue;
+                }
                 let refusal = owner_of_claim(&maps);
                 let orphan = match refusal {
                     Refusal::BeingRestored { guardian } => Some(guardian),
