@@ -66,9 +66,7 @@ impl Watchdog {
     /// Starts the timers for the work of the calling thread.
     pub(in crate::inject) fn watch_this_thread(&self) {
         let Watchdog { continues, kills } = *self;
-        let watched = Watched { continues, kills, fed: Instant::now(), may_kill: true };
-        watched.set();
-        WATCHED.set(Some(watched));
+        Watched { continues, kills, fed: Instant::now(), may_kill: true }.restart();
     }
 }
 
@@ -91,8 +89,11 @@ impl Watched {
         self.set_to(Duration::ZERO, Duration::ZERO);
     }
 
-    fn set(&self) {
-        self.set_to(CONTINUE_AFTER, if self.may_kill { KILL_AFTER } else { Duration::ZERO });
+    /// Sets the timers back and makes this the watchdog of the calling thread.
+    fn restart(self) {
+        let kill_after = if self.may_kill { KILL_AFTER } else { Duration::ZERO };
+        self.set_to(CONTINUE_AFTER, kill_after);
+        WATCHED.set(Some(Watched { fed: Instant::now(), ..self }));
     }
 
     /// Sets the times after which the timers expire: never for no time.
@@ -105,14 +106,11 @@ impl Watched {
 
 /// Sets the timers of the calling thread back, if it is watched.
 pub(in crate::inject) fn feed() {
-    let Some(mut watched) = WATCHED.get() else { return };
-    let now = Instant::now();
-    if now.duration_since(watched.fed) < FEED_INTERVAL {
-        return;
+    if let Some(watched) = WATCHED.get()
+        && watched.fed.elapsed() >= FEED_INTERVAL
+    {
+        watched.restart();
     }
-    watched.fed = now;
-    watched.set();
-    WATCHED.set(Some(watched));
 }
 
 /// Sleeps. A loop that waits for the target pauses with this function, so that no timer expires.
@@ -135,19 +133,17 @@ pub(in crate::inject) fn of_this_thread() -> Option<Watched> {
 
 /// Starts the timers of the calling thread again after a pause.
 pub(in crate::inject) fn resume() {
-    let Some(watched) = WATCHED.get() else { return };
-    let watched = Watched { fed: Instant::now(), ..watched };
-    watched.set();
-    WATCHED.set(Some(watched));
+    if let Some(watched) = WATCHED.get() {
+        watched.restart();
+    }
 }
 
 /// Sets whether the end of the calling thread's process releases its tracees unharmed.
 pub(in crate::inject) fn set_may_kill(may_kill: bool) {
-    let Some(mut watched) = WATCHED.get() else { return };
-    if watched.may_kill != may_kill {
-        (watched.may_kill, watched.fed) = (may_kill, Instant::now());
-        watched.set();
-        WATCHED.set(Some(watched));
+    if let Some(watched) = WATCHED.get()
+        && watched.may_kill != may_kill
+    {
+        Watched { may_kill, ..watched }.restart();
     }
 }
 

@@ -171,6 +171,14 @@ mod tests {
 
     use super::*;
 
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "timed out waiting: {what}");
+            std::thread::sleep(RETRY);
+        }
+    }
+
     #[test]
     fn holder_of_a_claim_is_found() {
         let own = std::process::id() as i32;
@@ -183,11 +191,8 @@ mod tests {
         assert_eq!(has_lock(own, &maps), Some(true));
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
         // Until it has executed the program, it has this process's descriptors.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while has_lock(other.id() as i32, &maps) != Some(false) {
-            assert!(Instant::now() < deadline, "it has not locked the file");
-            std::thread::sleep(RETRY);
-        }
+        let has_none = || has_lock(other.id() as i32, &maps) == Some(false);
+        wait_until("it has not locked the file", has_none);
         other.kill().unwrap();
         other.wait().unwrap();
         drop(claim);
@@ -202,11 +207,7 @@ mod tests {
         let mut holder =
             Command::new("flock").args(["--no-fork", &path, "sleep", "60"]).spawn().unwrap();
         let maps = File::open(&path).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while holder_of(&maps).is_none() {
-            assert!(Instant::now() < deadline, "it takes no lock");
-            std::thread::sleep(RETRY);
-        }
+        wait_until("it takes the lock", || holder_of(&maps).is_some());
         let refused = Claim::on(pid, proc::start_time(pid).unwrap()).unwrap_err();
         let text = refused.to_string();
         assert!(text.starts_with(&format!("sleep (pid {}) holds", holder.id())), "{text}");

@@ -105,6 +105,7 @@ fn main() {
 
 #[inline(never)]
 fn begin() {
+    // SAFETY: the handler only stores into an atomic; the other call takes numbers.
     unsafe {
         signal(15, on_sigterm);
         // Where yama lets only parents trace, a test's recorder is only a sibling.

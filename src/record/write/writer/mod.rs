@@ -253,9 +253,14 @@ impl WriterThread {
     pub(crate) fn finish(self) -> Finished {
         // Open questions for names ended with the processes that asked them.
         drop((self.queue, self.pool));
-        let finished = self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+        let mut finished = self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
         // Relaxed: no process sends any more, see above.
-        Finished { sent: self.shared.samples.load(Ordering::Relaxed), ..finished }
+        let sent = self.shared.samples.load(Ordering::Relaxed);
+        let WrittenTotals { unattributed, left_out, .. } = finished.totals();
+        let known = finished.writer.samples() + unattributed + left_out;
+        // After a failure, nobody takes what is sent.
+        finished.writer.count_unwritten(sent.saturating_sub(known));
+        finished
     }
 }
 
@@ -398,8 +403,6 @@ pub(crate) struct Finished {
     rest: WrittenTotals,
     /// The stacks of the traces that are kept to the end.
     stacks: HashMap<u64, Stack>,
-    /// The number of samples that were sent, also after a failure.
-    sent: u64,
     error: Option<TraceError>,
 }
 
@@ -441,9 +444,6 @@ impl Finished {
     /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files.
     /// After a failure it writes as much as the reserved space permits.
     pub(crate) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
-        let totals = self.totals();
-        let known = self.writer.samples() + totals.unattributed + totals.left_out;
-        self.writer.count_unwritten(self.sent.saturating_sub(known));
         // Fails for a value that the format cannot hold, or for the output.
         let told = self.writer.set_closing(metadata);
         let told = told.and_then(|()| {

@@ -78,7 +78,7 @@ impl Work {
         self.forget(|_| true);
         self.sum_up(shared.summed());
         let Self { writer, totals, rest, kept, .. } = self;
-        Finished { writer, totals, rest, stacks: kept, sent: 0, error }
+        Finished { writer, totals, rest, stacks: kept, error }
     }
 
     pub(super) fn has_backlog(&self) -> bool {
