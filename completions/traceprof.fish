@@ -126,7 +126,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s s -l subp
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'Go on when the target executes another program'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Print the steps of the recording, and do nothing'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l debuginfod -d 'Ask the servers in DEBUGINFOD_URLS for missing debug information'
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l jvm-names -d 'Ask a Java VM (JDK 17 or later) for the names of compiled methods'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record although a seccomp filter may forbid the system calls'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before and after, and report differences'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory until the end'
@@ -162,7 +161,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l allow-seccomp -d 'Sample although a seccomp filter may forbid the system calls'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l jvm-names -d 'Ask a Java VM (JDK 17 or later) for the names of compiled methods'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l top -d 'Print a table of the N heaviest functions' -r

@@ -9,9 +9,8 @@ use std::time::Duration;
 use traceprof::trace::{LazyTrace, Location};
 
 use crate::common::{
-    Folded, Outcome, Recorder, Target, Trace, go_program_by, has_command, java_classes,
-    needs_recording, newest_go, program, record_cpu, scratch_dir, script, skip, together,
-    traceprof,
+    Folded, Outcome, Target, go_program_by, has_command, java_classes, needs_recording, newest_go,
+    program, record_cpu, scratch_dir, script, skip, together,
 };
 
 /// Least number of samples, of a thousand, that must reach a root.
@@ -193,36 +192,6 @@ fn has_java() -> bool {
 }
 
 #[test]
-fn java_names_are_asked_for_and_nothing_is_left() {
-    needs_recording!();
-    if !has_java() {
-        skip!("java: not installed");
-    }
-    let _machine = together();
-    let mut target = java_chain(&["-XX:+PreserveFramePointer"]);
-    let _socket = Litter(PathBuf::from(format!("/tmp/.java_pid{}", target.pid())));
-    let map = perf_map_of(&target);
-    let attach_file = PathBuf::from(format!("/tmp/.attach_pid{}", target.pid()));
-    let options = ["--freq", "1000", "--no-kernel", "--jvm-names"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
-    assert!(!map.0.exists() && !attach_file.exists(), "a map that did not exist before is removed");
-    assert_rooted(&outcome);
-    assert!(!outcome.text().contains("no names"), "nothing is missing: {}", outcome.text());
-    let folded = outcome.trace.folded();
-    let unknown = folded.percent_of("[unknown]");
-    // Compilers replace code after a fraction of a second. The samples wait for the names of that
-    // code.
-    assert!(unknown < 1.0, "{unknown} % have code without a name");
-    for (function, caller) in
-        [("Chain.leafChain", "Chain.parentChain"), ("parentChain", "rootChain")]
-    {
-        let wrong = percent_called_otherwise(&folded, function, caller);
-        assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
-    }
-    target.goes_on_and_ends_by_itself();
-}
-
-#[test]
 fn java_needs_no_frame_pointers() {
     needs_recording!();
     if !has_java() {
@@ -233,70 +202,10 @@ fn java_needs_no_frame_pointers() {
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &[]);
     assert!(!perf_map_of(&target).0.exists(), "no map was requested");
     let text = outcome.text();
-    assert!(!text.contains("-XX:+PreserveFramePointer"), "{text}");
-    assert!(!text.contains("--jvm-names"), "names are read from its memory: {text}");
     // A machine starts all of its threads with the system's own function.
     let folded = outcome.trace.folded();
     assert!(folded.roots().iter().all(|root| root.starts_with("clone")), "{:?}", folded.roots());
     assert!(rooted_per_mille(&outcome) > 990, "{text}");
-}
-
-/// SIGQUIT would kill this process, and the recorder does not send it.
-#[test]
-fn java_that_leaves_signals_alone_lives() {
-    needs_recording!();
-    if !has_java() {
-        skip!("java: not installed");
-    }
-    let _machine = together();
-    let target = java_chain(&["-Xrs"]);
-    // Such a machine has its socket from the start.
-    let socket = Litter(PathBuf::from(format!("/tmp/.java_pid{}", target.pid())));
-    drop(socket);
-    let outcome = record_cpu(target.pid(), Duration::from_millis(500), &["--jvm-names"]);
-    assert!(outcome.text().contains("it was started with -Xrs"), "{}", outcome.text());
-    assert!(target.state() != '?' && target.state() != 'Z', "the machine runs");
-}
-
-/// The machine does not exist yet when its program starts.
-#[test]
-fn java_that_is_started_is_asked_as_soon_as_it_exists() {
-    needs_recording!();
-    if !has_java() {
-        skip!("java: not installed");
-    }
-    let _machine = together();
-    let trace = Trace::new();
-    let mut command = traceprof(&["record", "--jvm-names", "--no-kernel", "--output"]);
-    command.arg(trace.path()).args(["--", "java", "-Xmx64m", "-XX:+PreserveFramePointer"]);
-    command.args(["-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Chain.*", "-cp"]);
-    let output = command.arg(java_classes("Chain")).args(["Chain", "60000"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !text.contains("no names"), "{text}");
-    let folded = trace.folded();
-    let named = folded.count_of_call("Chain.leafChain", "Chain.parentChain");
-    let total = folded.total();
-    assert!(total > 20 && named > total / 2, "{named} of {total} stacks have names\n{text}");
-}
-
-/// A signal for a Java machine would kill any other program that gets it.
-#[test]
-fn program_that_replaces_a_machine_does_not_get_its_signal() {
-    needs_recording!();
-    let _machine = together();
-    let folder = scratch_dir();
-    let library = folder.path().join("libjvm.so");
-    std::fs::copy(program("plugin"), &library).unwrap();
-    for _ in 0..5 {
-        let mut target = Target::start("posing", &[library.to_str().unwrap()]);
-        let pid = target.pid().to_string();
-        let arguments = ["--pid", &pid, "--jvm-names", "--duration", "200ms"];
-        let outcome = Recorder::start(&arguments).finish();
-        // The target may exit during the attach, or run the next program by then.
-        assert!(!outcome.text().contains("panicked"), "{}", outcome.text());
-        target.goes_on_and_ends_by_itself();
-        assert_eq!(target.fact("executed"), 1);
-    }
 }
 
 /// Every function is at the same address. A sample has the name that the address had at its time.

@@ -196,16 +196,6 @@ pub struct RecordArguments {
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub debuginfod: bool,
 
-    /// Ask a Java VM (JDK 17 or later) for the names of compiled methods
-    ///
-    /// Only versions other than 8, 11, 17, 21 and 25 need it: the recorder reads these from the
-    /// VM's memory. It uses the VM's own attach protocol, about every second. This sends a SIGQUIT,
-    /// which the VM handles, and leaves a socket in the VM's /tmp until it exits. Complete stacks
-    /// of such a VM need -XX:+PreserveFramePointer. The recorder removes the files perf-N.map and
-    /// .attach_pidN in the VM's /tmp. A SIGKILL to the recorder leaves them there.
-    #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
-    pub jvm_names: bool,
-
     /// Record although a seccomp filter may forbid the system calls
     ///
     /// The agent makes system calls in the target, and a filter may kill it for them. For root, the

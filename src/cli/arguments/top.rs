@@ -114,10 +114,6 @@ pub struct TopArguments {
     /// Sample although a seccomp filter may forbid the system calls
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub allow_seccomp: bool,
-
-    /// Ask a Java VM (JDK 17 or later) for the names of compiled methods
-    #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
-    pub jvm_names: bool,
 }
 
 impl TopArguments {

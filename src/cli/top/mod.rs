@@ -207,7 +207,6 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
         debuginfod: false,
-        jvm_names: arguments.jvm_names,
         follow_exec: false,
         preserve: 0,
         verify_detach: false,

@@ -160,7 +160,6 @@ fn defaults(pid: i32) -> Options {
         follow_exec: false,
         allow_seccomp: false,
         kernel: true,
-        jvm_names: false,
         debuginfod: false,
         preserve: 0,
         verify_detach: false,

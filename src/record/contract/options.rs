@@ -132,8 +132,6 @@ pub struct Options {
     pub kernel: bool,
     /// Whether to request missing debug files from debuginfod servers.
     pub debuginfod: bool,
-    /// Whether to request the names of compiled code from a Java virtual machine.
-    pub jvm_names: bool,
     /// Whether to record the target's descendants as well.
     pub subprocesses: bool,
     /// Whether to continue with the programs that the target executes.

@@ -191,12 +191,6 @@ impl Requested {
     }
 }
 
-/// Makes a signal set a flag instead of its default action.
-#[cfg(test)]
-pub(crate) fn notice(signal: i32, flag: Arc<std::sync::atomic::AtomicBool>) {
-    flag::register(signal, flag).unwrap();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

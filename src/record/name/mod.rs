@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use self::contexts::{ContextStats, Contexts};
 use self::java::reader::JavaCodeReader;
-use self::jvm::JvmNames;
 use self::managed::reader::FunctionReader;
 use self::managed::thread_names::ThreadNameReader;
 use self::mapping_changes::MappingChanges;
@@ -27,7 +26,6 @@ pub(crate) mod contexts;
 pub(crate) mod frames;
 pub(crate) mod java;
 pub(crate) mod jit;
-pub(crate) mod jvm;
 pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod outermost;
@@ -43,7 +41,6 @@ const SETTLING: Duration = Duration::from_secs(1);
 ///
 /// The names of functions come later: [`frames`] asks for them when a batch is written.
 pub(crate) struct Namer<'a> {
-    jvm: &'a mut JvmNames,
     /// The contexts of threads: spans and tags.
     pub(crate) contexts: &'a mut Contexts,
     /// Reads the functions of runtimes.
@@ -95,7 +92,7 @@ impl<'a> Namer<'a> {
     /// The kernel reports new mappings from now on. Mappings may have been replaced without a
     /// report while the unwind tables were made.
     pub(crate) fn start(
-        (jvm, contexts): (&'a mut JvmNames, &'a mut Contexts),
+        contexts: &'a mut Contexts,
         attached: &mut Attached<'_>,
         observer: &mut dyn Observer,
     ) -> Self {
@@ -113,7 +110,6 @@ impl<'a> Namer<'a> {
         let mut java = JavaCodeReader::default();
         java.start(&addresses, attached.pid());
         Self {
-            jvm,
             contexts,
             functions: FunctionReader::default(),
             thread_names: ThreadNameReader::default(),
@@ -206,12 +202,10 @@ impl<'a> Namer<'a> {
         (self.has_left, self.is_program_there) = (true, !is_executed);
     }
 
-    /// Reports new messages about modules, contexts and Java virtual machines.
+    /// Reports new messages about modules and contexts.
     pub(crate) fn report(&mut self, attached: &mut Attached<'_>, observer: &mut dyn Observer) {
         let notices = std::mem::take(&mut attached.modules().notices);
-        let notices = notices.into_iter().chain(self.contexts.notices());
-        let news = [self.jvm.check(&self.addresses), self.jvm.news()];
-        for text in notices.chain(news.into_iter().flatten()) {
+        for text in notices.into_iter().chain(self.contexts.notices()) {
             observer.event(Event::Notice(text));
         }
     }

@@ -3,7 +3,6 @@
 use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
-use crate::record::name::jvm::JvmNames;
 use crate::record::run::executions::Executions;
 use crate::record::run::opened::OpenedProcess;
 use crate::record::session::SessionEnd;
@@ -38,8 +37,6 @@ pub(crate) struct EndedProcess {
     pub(crate) executions: Executions,
     /// Its state before the last attach, for `--verify-detach`.
     pub(crate) footprint: Option<Footprint>,
-    /// Keeps the requests for Java names alive until everything is written.
-    pub(crate) jvm: JvmNames,
     /// Its totals in the writer thread.
     pub(crate) tally: Tally,
 }
@@ -57,7 +54,6 @@ impl EndedProcess {
             command_line: Vec::new(),
             is_followed: false,
         };
-        let (executions, jvm) = (Executions::default(), JvmNames::new(0, false));
         let tally = Tally::default();
         Self {
             number,
@@ -65,9 +61,8 @@ impl EndedProcess {
             end,
             ended_by: None,
             program_run,
-            executions,
+            executions: Executions::default(),
             footprint: None,
-            jvm,
             tally,
         }
     }

@@ -89,7 +89,6 @@ fn may_be_summed(ended: &EndedProcess) -> bool {
         && ended.end == SessionEnd::Exited
         && ended.opened.command.is_none()
         && ended.program_run.detached.residue.is_none()
-        && !ended.jvm.is_asking()
 }
 
 #[cfg(test)]

@@ -110,8 +110,8 @@ fn attempt(
     let begun = RecordingParts { number: 0, guardian, opened, raised };
     let ended = Recording::new(begun, &common, observer)?.run();
     let ended = ended.map_err(|error| common.failed(error))?;
-    let over = finish(&common, EndedProcesses::of_one(ended), observer)
-        .map_err(|error| common.failed(error))?;
+    let over =
+        finish(&common, EndedProcesses::of_one(ended)).map_err(|error| common.failed(error))?;
     fault::at(FaultPoint::RecordWritten);
     report::conclude(over, common.named()).map_err(|error| common.failed(error))
 }
@@ -150,13 +150,9 @@ fn several(
 /// Writes everything that is still queued, after the last process has ended.
 fn finish(
     common: &CommonState<'_>,
-    mut ended_processes: EndedProcesses,
-    observer: &mut dyn Observer,
+    ended_processes: EndedProcesses,
 ) -> Result<EndedRecording, RecordError> {
     let finished = common.finish();
-    for text in ended_processes.ended.iter_mut().filter_map(|it| it.jvm.end()) {
-        observer.event(Event::Notice(text));
-    }
     let over = finished.and_then(|it| EndedRecording::new(ended_processes, it, common));
     // Without a program run nothing was sampled.
     over.ok_or_else(|| RecordError::TargetGone(anyhow!(NEVER_SAMPLED)))

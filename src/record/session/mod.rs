@@ -27,7 +27,6 @@ use crate::record::contract::periodic::Periodic;
 use crate::record::contract::sampling::Choice;
 use crate::record::contract::stop::StopCondition;
 use crate::record::name::contexts::Contexts;
-use crate::record::name::jvm::JvmNames;
 use crate::record::name::{MappingsRead, Namer};
 use crate::record::source::perf::{Events, event_error};
 use crate::record::source::program::{Program, TargetThreads};
@@ -104,8 +103,6 @@ pub(crate) struct SessionParts<'a> {
     pub(crate) exit: &'a OwnedFd,
     /// The sum of the programs that were recorded before.
     pub(crate) before: Option<&'a ProgramRun>,
-    /// The Java virtual machines.
-    pub(crate) jvm: &'a mut JvmNames,
     /// The contexts of threads.
     pub(crate) contexts: &'a mut Contexts,
     /// The cost of sampling.
@@ -138,7 +135,7 @@ impl<'a> Session<'a> {
             Program { attached: &mut attached, threads: &threads, observer: &mut *observer };
         source.complete(&mut program, family.shift, parts.wall_interval)?;
         fault::at(FaultPoint::RecordReady);
-        let namer = Namer::start((parts.jvm, parts.contexts), &mut attached, observer);
+        let namer = Namer::start(parts.contexts, &mut attached, observer);
         clock.advance();
         attached.check_presence()?;
         let control = attached.data().control();

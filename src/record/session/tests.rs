@@ -73,7 +73,7 @@ fn a_turn_in_steady_state_takes_no_memory() {
     let path = folder.path().join("trace");
     let writer = TraceSeries::of_one(TraceWriter::create(&path, WriterOptions::default()).unwrap());
     let writing = WriterThread::start(writer).unwrap();
-    let writer = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
+    let writer = writing.join(0, 1, |answers| answers.names(1)).unwrap();
     let mut collector = Collector::start(data, Arc::default()).unwrap();
     collector.register(Box::new(LastOfThreads::new(data)));
     collector.register(Box::new(Heaviest::new(10)));

@@ -103,7 +103,10 @@ impl JavaExports {
 
     fn refused(&self, version: &JavaVersion, reason: &str, may_be_starting: bool) -> Unsupported {
         let (path, label) = (&self.path, &version.label);
-        let text = format!("{path}: {label} {reason}, so its methods have no names");
+        let text = format!(
+            "{path}: {label} {reason}, so its methods have no names: see Java in \
+             traceprof-runtimes(7)"
+        );
         Unsupported { text, may_be_starting }
     }
 }

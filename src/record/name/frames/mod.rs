@@ -6,11 +6,10 @@
 
 mod generated;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames, pcs, split};
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
@@ -22,7 +21,6 @@ use crate::record::batch::traces::Collection;
 use crate::record::name::addresses::{ModuleAddress, by_module, locate, write_locations};
 use crate::record::name::java::names::JavaNames;
 use crate::record::name::jit::JitNames;
-use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::managed::locations::{ManagedLocation, ManagedLocations};
 use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
@@ -34,22 +32,6 @@ use crate::symbol::Resolved;
 use crate::trace::{
     FrameKind, LocationId, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
 };
-
-/// How long samples wait for names from a runtime.
-///
-/// The runtime may be stopped, or have answered so often that no requests go to it for a while.
-const RUNTIME_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The largest number of addresses that are remembered as requested.
-const REQUESTED_MAX: usize = 1 << 16;
-
-/// An open request to the runtime.
-struct Awaited {
-    question: u64,
-    since: Instant,
-    /// The number of addresses in the request.
-    addresses: u64,
-}
 
 /// The locations of a stack.
 #[derive(Debug)]
@@ -107,10 +89,6 @@ pub(crate) struct FrameNames {
     generated: HashMap<u64, GeneratedLocations>,
     /// The locations of methods that a Java machine interprets, by their positions.
     interpreted: HashMap<FrameInPlace, InterpretedLocation>,
-    /// Addresses without a name that the runtime was asked for.
-    requested: HashSet<u64>,
-    /// Open requests to the runtime, oldest first.
-    awaited: VecDeque<Awaited>,
     /// The numbers of requests without an answer.
     open: BTreeSet<u64>,
     /// The number of requests so far.
@@ -126,22 +104,16 @@ pub(crate) struct FrameNames {
 }
 
 impl FrameNames {
-    /// Starts to name addresses of the process `pid`, whose JVM may write maps on request.
+    /// Starts to name addresses of the process `pid`.
     ///
     /// The threads of `pool` find the names, and `answer` passes the answers to the caller, who
     /// calls [`Self::learn`].
     pub(crate) fn start(
         pid: i32,
-        map_requests: Arc<MapRequests>,
         pool: Arc<SymbolizerPool>,
-        answer: impl Fn(SymbolAnswer) -> bool + Clone + Send + Sync + 'static,
+        answer: impl Fn(SymbolAnswer) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let theirs = answer.clone();
-        map_requests.answer_by(move |question| {
-            // The receiver may no longer exist.
-            theirs(Ok(SymbolQuery { question, ..SymbolQuery::default() }));
-        });
-        let jit = JitNames::start(pid, map_requests)?;
+        let jit = JitNames::start(pid)?;
         Ok(Self::of(Symbolizers::over(pool, answer), jit))
     }
 
@@ -156,8 +128,6 @@ impl FrameNames {
             locations_by_address: HashMap::new(),
             generated: HashMap::new(),
             interpreted: HashMap::new(),
-            requested: HashSet::new(),
-            awaited: VecDeque::new(),
             open: BTreeSet::new(),
             asked: 0,
             managed: ManagedLocations::default(),
@@ -190,49 +160,7 @@ impl FrameNames {
             self.open.insert(self.asked);
             self.symbolizers.ask(SymbolQuery { question: self.asked, ..wanted });
         }
-        self.ask_runtime(addresses, traces);
         self.asked
-    }
-
-    /// Asks the runtime for names of code without a name.
-    fn ask_runtime(&mut self, map: &AddressMap, traces: &Collection) {
-        if !self.jit.can_be_asked() {
-            return;
-        }
-        if self.requested.len() > REQUESTED_MAX {
-            self.requested.clear();
-        }
-        let mut addresses = 0;
-        for entry in traces.entries().iter().filter(|entry| !entry.preserved) {
-            for (_, word) in pcs(traces.frames_of(entry)) {
-                let (module, (_, avma)) = locate(map, word, trace_epoch(entry.flags));
-                let is_wanted = module.is_none()
-                    && self.jit.find(avma, u64::MAX - 1).resolved.is_none()
-                    && self.requested.insert(avma);
-                addresses += u64::from(is_wanted);
-            }
-        }
-        if addresses > 0 && self.jit.ask_runtime(self.asked + 1) {
-            self.asked += 1;
-            self.open.insert(self.asked);
-            let since = Instant::now();
-            self.awaited.push_back(Awaited { question: self.asked, since, addresses });
-        }
-    }
-
-    /// Returns when the oldest request to the runtime times out.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.awaited.front().map(|oldest| oldest.since + RUNTIME_TIMEOUT)
-    }
-
-    /// Drops requests to the runtime that have timed out.
-    pub(crate) fn expire(&mut self, now: Instant) {
-        while self.deadline().is_some_and(|deadline| now >= deadline)
-            && let Some(late) = self.awaited.pop_front()
-        {
-            self.open.remove(&late.question);
-            self.unnamed += late.addresses;
-        }
     }
 
     /// Returns whether all requests up to this one are answered.
@@ -247,11 +175,6 @@ impl FrameNames {
         answer: &SymbolQuery,
     ) -> Result<(), TraceError> {
         self.open.remove(&answer.question);
-        if answer.svmas.is_empty() {
-            // The answer of the runtime: its names are read when a stack needs them.
-            self.awaited.retain(|it| it.question != answer.question);
-            return Ok(());
-        }
         progress::note_named(answer.svmas.len());
         let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
@@ -467,7 +390,6 @@ impl FrameNames {
         self.managed.start_program();
         self.generated.clear();
         self.interpreted.clear();
-        self.requested.clear();
     }
 
     /// Returns a number that changes whenever a runtime names code.

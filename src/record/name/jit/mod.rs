@@ -14,7 +14,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::record::name::jvm::MapRequests;
 use crate::symbol::{FoundCode, JitCode};
 
 mod reader;
@@ -83,7 +82,6 @@ struct ReadRequest {
 /// The names of the target's generated code.
 pub(crate) struct JitNames {
     known: SharedCode,
-    map_requests: Arc<MapRequests>,
     requests: Sender<ReadRequest>,
     back: Receiver<()>,
     /// Whether the reader has not finished its last request yet.
@@ -97,15 +95,14 @@ pub(crate) struct JitNames {
 }
 
 impl JitNames {
-    /// Starts the reader for a process; a JVM writes its maps on request through `map_requests`.
-    pub(crate) fn start(pid: i32, map_requests: Arc<MapRequests>) -> io::Result<Self> {
+    /// Starts the reader for a process.
+    pub(crate) fn start(pid: i32) -> io::Result<Self> {
         let known = SharedCode::default();
         let shared = known.clone();
-        let (mut reader, asked) = (None, Arc::clone(&map_requests));
-        let mut names = Self::over(known, asked, move |request| {
+        let mut reader = None;
+        let mut names = Self::over(known, move |request| {
             // The target's folders are opened in the thread, since that may hang as well.
-            let reader =
-                reader.get_or_insert_with(|| JitReader::start(pid, &map_requests, shared.clone()));
+            let reader = reader.get_or_insert_with(|| JitReader::start(pid, shared.clone()));
             reader.read(request.program, &request.dumps);
         })?;
         names.ask(&[]);
@@ -115,7 +112,6 @@ impl JitNames {
     /// Starts a thread with this reader.
     fn over(
         known: SharedCode,
-        map_requests: Arc<MapRequests>,
         mut read: impl FnMut(ReadRequest) + Send + 'static,
     ) -> io::Result<Self> {
         let (requests, asked) = channel();
@@ -132,7 +128,7 @@ impl JitNames {
         std::thread::Builder::new().name("jit names".to_string()).spawn(work)?;
         let (timeout, full_timeout) = (READER_TIMEOUT, READER_TIMEOUT);
         let is_away = false;
-        Ok(Self { known, map_requests, requests, back, is_away, timeout, full_timeout, program: 0 })
+        Ok(Self { known, requests, back, is_away, timeout, full_timeout, program: 0 })
     }
 
     /// Sets a long timeout, for busy machines.
@@ -168,18 +164,6 @@ impl JitNames {
         (self.is_away, self.timeout) = (true, self.full_timeout);
     }
 
-    /// Returns whether the runtime names its code on request.
-    pub(crate) fn can_be_asked(&self) -> bool {
-        self.map_requests.is_served()
-    }
-
-    /// Requests the names of all present code; the answer says when to read them.
-    ///
-    /// Returns false if no answer will come, since no thread serves requests.
-    pub(crate) fn ask_runtime(&self, question: u64) -> bool {
-        self.map_requests.want(question)
-    }
-
     /// Finds the code at an address at a time.
     pub(crate) fn find(&self, avma: u64, time_ns: u64) -> FoundCode {
         self.known.lock().code.find_at(avma, time_ns)
@@ -209,7 +193,7 @@ mod tests {
         let (go, gate) = channel::<()>();
         let known = SharedCode::default();
         let shared = known.clone();
-        let mut names = JitNames::over(known, Arc::default(), move |request| {
+        let mut names = JitNames::over(known, move |request| {
             // Blocks until the test closes the channel.
             let _ = gate.recv();
             let map = if request.program > 0 { "1000 10 g\n" } else { "1000 10 f\n" };
@@ -250,7 +234,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
         std::fs::write(&map, "1000 10 f\n").unwrap();
-        let mut names = JitNames::start(child.id() as i32, Arc::default()).unwrap();
+        let mut names = JitNames::start(child.id() as i32).unwrap();
         wait_until("the map is not read", || names.version() > 0);
         child.kill().and_then(|()| child.wait()).unwrap();
         std::fs::remove_file(&map).unwrap();

@@ -142,7 +142,7 @@ pub(crate) fn record(
     if ended_processes.is_empty() {
         return Err(none_of(refused));
     }
-    let mut over = finish(common, ended_processes, observer)?;
+    let mut over = finish(common, ended_processes)?;
     (over.refused, over.missed, over.late) = (refused, missed, late);
     fault::at(FaultPoint::RecordWritten);
     report::conclude(over, common.named())

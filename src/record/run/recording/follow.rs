@@ -16,7 +16,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::proc::{self, Memory};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::{RecordError, target_error};
-use crate::record::contract::event::Event;
 use crate::record::run::opened::wait_for_handlers;
 use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::recording::{ExecutionNotes, Fate, Recording, SessionEnd};
@@ -38,9 +37,6 @@ impl Recording<'_> {
     pub(super) fn follow(&mut self) -> Result<SessionEnd, RecordError> {
         let mut time_ns = self.done.as_ref().map_or_else(monotonic_now_ns, |done| done.times_ns.1);
         loop {
-            if let Some(text) = self.jvm.end() {
-                self.observer.event(Event::Notice(text));
-            }
             let next =
                 NextProgram { pid: self.opened.pid, memory: Memory::of(self.opened.pid).ok() };
             let early = next.name();

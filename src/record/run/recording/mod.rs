@@ -18,7 +18,6 @@ use crate::record::contract::error::RecordError;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::name::contexts::Contexts;
-use crate::record::name::jvm::JvmNames;
 use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, is_listed};
 use crate::record::run::executions::{Executions, Fate};
@@ -59,8 +58,6 @@ pub(crate) struct Recording<'a> {
     raised: Raised,
     /// The writer, from the first attach on.
     writer: Option<Writer>,
-    /// Requests names from Java virtual machines until it is dropped.
-    jvm: JvmNames,
     contexts: Contexts,
     saving: Saving,
     /// The sum of the program runs so far.
@@ -100,7 +97,6 @@ impl<'a> Recording<'a> {
             opened: begun.opened,
             raised: begun.raised,
             writer: None,
-            jvm: JvmNames::new(pid, common.options.jvm_names),
             contexts: Contexts::named(Arc::clone(&common.tags)),
             saving: Saving::new(common.options, Arc::clone(&common.triggers)),
             done: None,
@@ -120,10 +116,6 @@ impl<'a> Recording<'a> {
         }
         for text in &plan.notices {
             self.observer.event(Event::Notice((*text).to_owned()));
-        }
-        let Self { jvm, common, .. } = &mut self;
-        if let Some(text) = jvm.ask_first(|| common.stop.is_requested()) {
-            self.observer.event(Event::Notice(text));
         }
         let is_followed = self.opened.is_followed;
         let mut end = match self.sample(plan, None) {
@@ -161,7 +153,7 @@ impl<'a> Recording<'a> {
         }
         if self.writer.is_none() {
             let process = (self.number, &self.opened, &attached);
-            self.writer = Some(join(self.common, process, (&self.raised, &self.jvm))?);
+            self.writer = Some(join(self.common, process, &self.raised)?);
         }
         let Some(writer) = &self.writer else { return Ok(SessionEnd::Output) };
         let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
@@ -179,7 +171,6 @@ impl<'a> Recording<'a> {
             writer,
             exit,
             before: self.done.as_ref(),
-            jvm: &mut self.jvm,
             contexts: &mut self.contexts,
             overhead,
             saving: &mut self.saving,
@@ -223,7 +214,6 @@ impl<'a> Recording<'a> {
             // Without a program run nothing was sampled.
             return Err(RecordError::TargetGone(anyhow::anyhow!(NEVER_SAMPLED)));
         };
-        self.jvm.hurry();
         let tally = writer.tally();
         drop(writer);
         // The guardian has nothing left to do, and the program may run on for long.
@@ -236,7 +226,6 @@ impl<'a> Recording<'a> {
             program_run,
             executions: self.executions,
             footprint: self.footprint,
-            jvm: self.jvm,
             tally,
         })
     }
@@ -269,13 +258,12 @@ impl<'a> ExecutionNotes<'a> {
 fn join(
     common: &CommonState<'_>,
     (number, opened, attached): (ProcessNumber, &OpenedProcess, &Attached<'_>),
-    (raised, jvm): (&Raised, &JvmNames),
+    raised: &Raised,
 ) -> Result<Writer, RecordError> {
     // Reading symbols takes long, so these threads run at the earlier priority: the target's work
     // comes first. The writer thread keeps the raised priority. It has little to do, and the tables
     // fill up if it does not run.
-    let (pid, map_requests) = (opened.pid, jvm.map_requests());
-    let names = |answers: AnswerSender| raised.as_before(|| answers.names(pid, map_requests));
+    let names = |answers: AnswerSender| raised.as_before(|| answers.names(opened.pid));
     let writer = common.join(number, (opened, attached), names)?;
     if common.is_several && is_listed(number) {
         let OpenedProcess { pid, start_time, command_line, .. } = opened;

@@ -31,7 +31,6 @@ use traceprof_abi::unwind::EndReason;
 
 use crate::record::batch::Batch;
 use crate::record::name::frames::FrameNames;
-use crate::record::name::jvm::MapRequests;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
 use crate::record::store::liveness::Heavy;
@@ -373,9 +372,9 @@ pub(crate) struct AnswerSender {
 
 impl AnswerSender {
     /// Starts finding names for the process `pid`, with answers through this sender.
-    pub(crate) fn names(self, pid: i32, written: Arc<MapRequests>) -> io::Result<FrameNames> {
+    pub(crate) fn names(self, pid: i32) -> io::Result<FrameNames> {
         let pool = self.pool()?;
-        FrameNames::start(pid, written, pool, move |answer| self.send(answer))
+        FrameNames::start(pid, pool, move |answer| self.send(answer))
     }
 
     /// Returns the threads that find names; the first call starts them.

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
-use std::time::Instant;
+use std::sync::mpsc::Receiver;
 
 use crate::record::batch::process::ProcessNumber;
 use crate::record::write::writer::process::{Stack, WriterProcess};
@@ -55,12 +54,10 @@ impl Work {
         // At the end, batches may still wait for an answer with names.
         while error.is_none()
             && (!self.is_ending || self.has_backlog())
-            && let Ok(message) = self.receive(messages)
+            && let Ok(message) = messages.recv()
         {
-            let is_batch = matches!(message, Some(Message::Batch(..)));
-            let taken = message.map_or(Ok(()), |message| self.take(message));
-            let now = Instant::now();
-            self.processes.values_mut().for_each(|process| process.names.expire(now));
+            let is_batch = matches!(message, Message::Batch(..));
+            let taken = self.take(message);
             error = taken.and_then(|()| self.write_all()).err();
             self.sum_up(shared.summed());
             let (data, index) = self.writer.bytes_written();
@@ -83,17 +80,6 @@ impl Work {
 
     pub(super) fn has_backlog(&self) -> bool {
         self.processes.values().any(|process| !process.backlog.is_empty())
-    }
-
-    /// Returns the next message; `None` when the wait for a runtime's names has timed out.
-    fn receive(&self, messages: &Receiver<Message>) -> Result<Option<Message>, RecvError> {
-        let deadlines = self.processes.values().filter_map(|process| process.names.deadline());
-        let Some(deadline) = deadlines.min() else { return messages.recv().map(Some) };
-        match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(message) => Ok(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(RecvError),
-        }
     }
 
     /// Handles a message. For a process that is forgotten, it can only be an answer that came too

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use crate::proc::{self, Root};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::name::jit::SharedCode;
-use crate::record::name::jvm::MapRequests;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile};
 use crate::symbol::{CodeReader, JitDump, PerfMap};
 
@@ -26,6 +26,8 @@ const FOLDER: &str = "/tmp";
 const CHUNK: usize = 1 << 20;
 /// The largest number of bytes of one file in one turn, about a tenth of a second's work.
 const TURN_MAX: u64 = 64 << 20;
+/// The number of bytes that tell whether a file was written again.
+const TAIL: usize = 4 << 10;
 /// The largest number of bytes that are read of one file in total, so that its cost is bounded.
 const LEN_MAX: u64 = 4 << 30;
 
@@ -49,6 +51,8 @@ struct FollowedFile {
     file: File,
     version: FileVersion,
     offset: u64,
+    /// The last bytes before the offset.
+    tail: Vec<u8>,
     /// Whether everything has been read.
     is_at_end: bool,
     reader: Box<dyn CodeReader>,
@@ -56,7 +60,7 @@ struct FollowedFile {
 
 impl FollowedFile {
     fn new(file: File, version: FileVersion, reader: Box<dyn CodeReader>) -> Self {
-        Self { file, version, offset: 0, is_at_end: false, reader }
+        Self { file, version, offset: 0, tail: Vec::new(), is_at_end: false, reader }
     }
 
     /// Reads new content, up to the limit of one turn.
@@ -73,12 +77,16 @@ impl FollowedFile {
             };
             known.add(program, |code| self.reader.feed(&chunk[..len], code));
             self.offset += len as u64;
+            self.tail.extend_from_slice(&chunk[len.saturating_sub(TAIL)..len]);
+            self.tail.drain(..self.tail.len().saturating_sub(TAIL));
         }
     }
 
-    /// Returns whether the file is shorter than what was read, and so is being rewritten.
-    fn is_cut(&self) -> bool {
-        self.file.metadata().is_ok_and(|found| found.len() < self.offset)
+    /// Returns whether the file no longer ends what was read as it did: it is being written again.
+    fn is_rewritten(&self) -> bool {
+        let mut now = vec![0; self.tail.len()];
+        let start = self.offset - self.tail.len() as u64;
+        self.file.read_exact_at(&mut now, start).is_err() || now != self.tail
     }
 }
 
@@ -96,8 +104,6 @@ pub(super) struct JitReader {
     map: Option<FollowedFile>,
     /// The map of the previous program.
     stale: Option<FileVersion>,
-    /// The requests for the map, and the count of maps when it was last read.
-    map_requests: (Arc<MapRequests>, u64),
     watch: MapWatch,
     /// Whether a map from before the watch must still be opened.
     is_new: bool,
@@ -105,21 +111,16 @@ pub(super) struct JitReader {
 }
 
 impl JitReader {
-    /// Makes a reader for the process `pid`, whose map may be written repeatedly.
-    pub(super) fn start(pid: i32, map_requests: &Arc<MapRequests>, known: SharedCode) -> Self {
+    /// Makes a reader for the process `pid`.
+    pub(super) fn start(pid: i32, known: SharedCode) -> Self {
         let status = proc::status(pid).ok();
         let inner = status.as_ref().map_or(pid, |status| status.inner_tgid);
         let root = status.and_then(|status| Root::open(pid, status.euid).ok());
-        Self { began: began(pid), ..Self::of(root, inner, map_requests, known) }
+        Self { began: began(pid), ..Self::of(root, inner, known) }
     }
 
     /// Makes a reader for a process with this root, and with this id inside it.
-    fn of(
-        root: Option<Root>,
-        inner: i32,
-        map_requests: &Arc<MapRequests>,
-        known: SharedCode,
-    ) -> Self {
+    fn of(root: Option<Root>, inner: i32, known: SharedCode) -> Self {
         let watch = root.as_ref().map_or(MapWatch(None), MapWatch::start);
         Self {
             known,
@@ -129,7 +130,6 @@ impl JitReader {
             path: PathBuf::from(format!("{FOLDER}/perf-{inner}.map")),
             map: None,
             stale: None,
-            map_requests: (Arc::clone(map_requests), 0),
             watch,
             is_new: true,
             dumps: Vec::new(),
@@ -153,20 +153,11 @@ impl JitReader {
             self.follow_dump(dump);
         }
         let mut seen = self.watch.take_events(&self.path);
-        seen.appeared |= self.is_new;
-        let (map_requests, read) = (Arc::clone(&self.map_requests.0), self.map_requests.1);
-        if let Some(written) = map_requests.hold() {
-            self.is_new = false;
-            if *written != read {
-                // The map was written again, so it must be read from the start.
-                (self.map, self.map_requests.1) = (None, *written);
-            }
-            if seen.appeared || (self.map.is_none() && (seen.changed || *written != read)) {
-                self.open_map();
-            }
-            self.read_map(seen.changed);
-            map_requests.note_read(*written);
+        seen.appeared |= mem::take(&mut self.is_new);
+        if seen.appeared || (self.map.is_none() && seen.changed) {
+            self.open_map();
         }
+        self.read_map(seen.changed);
         for (_, dump) in &mut self.dumps {
             dump.read(self.program, &self.known);
         }
@@ -193,8 +184,9 @@ impl JitReader {
     fn read_map(&mut self, has_changed: bool) {
         let Some(map) = &mut self.map else { return };
         if has_changed || !map.is_at_end {
-            if map.is_cut() {
+            if map.is_rewritten() {
                 (map.offset, map.reader) = (0, Box::<PerfMap>::default());
+                map.tail.clear();
             }
             map.read(self.program, &self.known);
         }

@@ -10,7 +10,6 @@ const INNER: i32 = 7;
 /// A process with its own root.
 struct Scene {
     folder: tempfile::TempDir,
-    map_requests: Arc<MapRequests>,
     names: JitReader,
 }
 
@@ -22,19 +21,14 @@ impl Scene {
         if let Some(text) = map {
             fs::write(folder.path().join("tmp/perf-7.map"), text).unwrap();
         }
-        let map_requests = Arc::<MapRequests>::default();
-        let names = Self::names(&folder, &map_requests, None);
-        Self { folder, map_requests, names }
+        let names = Self::names(&folder, None);
+        Self { folder, names }
     }
 
-    fn names(
-        folder: &tempfile::TempDir,
-        map_requests: &Arc<MapRequests>,
-        began: Option<SystemTime>,
-    ) -> JitReader {
+    fn names(folder: &tempfile::TempDir, began: Option<SystemTime>) -> JitReader {
         let own = nix::unistd::geteuid().as_raw();
         let root = Root::at(folder.path(), own).unwrap();
-        JitReader { began, ..JitReader::of(Some(root), INNER, map_requests, SharedCode::default()) }
+        JitReader { began, ..JitReader::of(Some(root), INNER, SharedCode::default()) }
     }
 
     fn map(&self) -> PathBuf {
@@ -90,7 +84,7 @@ fn a_map_is_followed_as_it_grows_and_is_replaced() {
 fn an_existing_map_is_read_unless_it_is_older_than_the_process() {
     let mut scene = Scene::with(Some("1000 10 f\n"));
     let later = SystemTime::now() + Duration::from_secs(10);
-    let mut late = Scene::names(&scene.folder, &scene.map_requests, Some(later));
+    let mut late = Scene::names(&scene.folder, Some(later));
     assert_eq!(scene.read(), ["f", ""]);
     late.read(0, &[]);
     assert_eq!(
@@ -124,27 +118,32 @@ fn names_are_dropped_with_their_program() {
 }
 
 #[test]
-fn a_requested_map_is_read_once_it_is_complete() {
+fn a_map_that_is_written_again_is_read_from_its_start() {
     let mut scene = Scene::with(Some("1000 10 f\n"));
     assert_eq!(scene.read(), ["f", ""]);
-    let (map_requests, map) = (Arc::clone(&scene.map_requests), scene.map());
-    map_requests.write(&|| false, || {
-        fs::write(&map, "1000 10 half a na").unwrap();
-        assert_eq!(scene.read(), ["f", ""]);
-        fs::write(&map, "1000 10 half a name\n2000 10 g\n").unwrap();
-        assert_eq!(scene.read(), ["f", ""]);
-    });
+    fs::write(scene.map(), "1000 10 half a na").unwrap();
+    assert_eq!(scene.read(), ["f", ""]);
+    fs::write(scene.map(), "1000 10 half a name\n2000 10 g\n").unwrap();
     assert_eq!(scene.read(), ["half a name", "g"]);
-    // The new map has the same length, with other content.
-    map_requests.write(&|| false, || fs::write(&map, "1000 10 the others\n2000 10 h\n").unwrap());
-    assert_eq!(scene.read(), ["the others", "h"]);
-    // Something else may write it, too: another runtime, or an agent in the JVM.
-    scene.append("1000 10 written by itself\n");
-    assert_eq!(scene.read(), ["written by itself", "h"]);
-    map_requests.write(&|| false, || ());
-    assert_eq!(scene.read(), ["written by itself", "h"]);
-    scene.append("2000 10 and again\n");
-    assert_eq!(scene.read(), ["written by itself", "and again"], "a request may be refused");
+    fs::write(scene.map(), "1000 10 the same len\n2000 10 h\n").unwrap();
+    assert_eq!(scene.read(), ["the same len", "h"]);
+    fs::write(scene.map(), "1000 10 longer\n2000 10 than before\n3000 10 more\n").unwrap();
+    assert_eq!(scene.read(), ["longer", "than before"]);
+    scene.append("1000 10 appended\n");
+    assert_eq!(scene.read(), ["appended", "than before"]);
+}
+
+#[test]
+fn a_long_map_that_is_written_again_is_read_from_its_start() {
+    let lines = |name: &str| -> String {
+        (0..2000).map(|at| format!("{:x} 10 {name}\n", 0x1000 + at * 0x1000)).collect()
+    };
+    let mut scene = Scene::with(Some(&lines("f")));
+    assert_eq!(scene.read(), ["f", "f"]);
+    fs::write(scene.map(), lines("g")).unwrap();
+    assert_eq!(scene.read(), ["g", "g"]);
+    scene.append("2000 10 h\n");
+    assert_eq!(scene.read(), ["g", "h"]);
 }
 
 #[test]
@@ -153,8 +152,7 @@ fn a_map_of_another_user_is_ignored() {
     fs::create_dir(folder.path().join("tmp")).unwrap();
     fs::write(folder.path().join("elsewhere"), "1000 10 f\n").unwrap();
     std::os::unix::fs::symlink("../elsewhere", folder.path().join("tmp/perf-7.map")).unwrap();
-    let map_requests = Arc::<MapRequests>::default();
-    let mut names = Scene::names(&folder, &map_requests, None);
+    let mut names = Scene::names(&folder, None);
     names.read(0, &[]);
     assert_eq!(names.known.lock().code.find_at(0x1000, 1).resolved, None);
 }
@@ -173,7 +171,7 @@ fn a_dump_has_a_name_for_each_time() {
     fs::write(&path, [header, load(100, b"f\0"), load(200, b"g\0")].concat()).unwrap();
     let descriptor = File::open(&path).unwrap().into();
     let dump = Arc::new(DumpFile { descriptor, file: ((0, 0), 1), path: String::new() });
-    let mut names = Scene::names(&folder, &Arc::default(), None);
+    let mut names = Scene::names(&folder, None);
     names.read(0, &[dump]);
     let at = |time_ns| {
         let found = names.known.lock().code.find_at(0x1010, time_ns);

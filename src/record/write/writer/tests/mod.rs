@@ -45,7 +45,7 @@ impl Deref for TestWriter {
 
 impl TestWriter {
     fn start(path: &Path) -> Self {
-        Self::with_room(backlog::ROOM, path, 1, |answers| answers.names(1, Arc::default()))
+        Self::with_room(backlog::ROOM, path, 1, |answers| answers.names(1))
     }
 
     fn with_room(
@@ -190,9 +190,7 @@ impl Bench {
         let writer =
             TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
         let (queue, messages) = sync_channel(1);
-        let names = AnswerSender { number: 0, queue, pool: Arc::default() }
-            .names(1, Arc::default())
-            .unwrap();
+        let names = AnswerSender { number: 0, queue, pool: Arc::default() }.names(1).unwrap();
         let mut work = Work::new(writer, backlog::ROOM);
         let process = WriterProcess::new(1, names, sync_channel(1).0);
         work.take(Message::Join(0, Box::new(process))).unwrap();
@@ -315,7 +313,7 @@ fn over_blocked_names(writer: TraceSeries, room: usize) -> (TestWriter, Sender<(
     };
     let names = |answers: AnswerSender| {
         let symbolizers = Symbolizers::with_resolver(resolve, move |answer| answers.send(answer));
-        Ok(FrameNames::of(symbolizers, JitNames::start(1, Arc::default())?))
+        Ok(FrameNames::of(symbolizers, JitNames::start(1)?))
     };
     (TestWriter::over(room, writer, 1, names), go)
 }
@@ -423,7 +421,7 @@ fn a_process_whose_names_are_waited_for_holds_up_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let (slow, go) = with_blocked_names(&path, backlog::ROOM);
-    let quick = slow.writing.join(1, 2, |answers| answers.names(2, Arc::default())).unwrap();
+    let quick = slow.writing.join(1, 2, |answers| answers.names(2)).unwrap();
     slow.send(first_batch());
     slow.send(next_batch(&[(2, 0x1000, false)], 1));
     wait_until("it is not taken", || is_taken(&slow));
@@ -448,9 +446,7 @@ fn a_process_whose_names_are_waited_for_holds_up_no_other() {
 fn totals_that_are_wanted_in_a_sum_only_are_kept_by_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let (slow, go) = with_blocked_names(&folder.path().join("trace"), backlog::ROOM);
-    let join = |number: u32| {
-        slow.writing.join(number, 2, |answers| answers.names(2, Arc::default())).unwrap()
-    };
+    let join = |number: u32| slow.writing.join(number, 2, |answers| answers.names(2)).unwrap();
     for number in 1..4 {
         let process = join(number);
         process.send(Arc::new(batch(&[(3, 0x1000, false)], 2)));
