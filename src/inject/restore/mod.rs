@@ -266,6 +266,7 @@ impl Restore<'_> {
             let left: Vec<&str> =
                 segments.filter(|(_, s)| s.is_in(&mappings)).map(|(name, _)| name).collect();
             if left.is_empty() {
+                self.await_return(launched.as_deref(), since);
                 return Ok(None);
             }
             if launched.as_ref().is_none_or(|used| used.is_overdue(since, UNMAPPED_MAX)) {
@@ -276,6 +277,15 @@ impl Restore<'_> {
                 }
                 return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
             }
+            watchdog::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Waits until a launched thread has its own signal mask again, so that whoever compares the
+    /// process with its earlier state finds no difference. The segments are unmapped already.
+    fn await_return(&self, launched: Option<&UsedThread>, since: Instant) {
+        let Some(used) = launched else { return };
+        while used.is_returning(self.plan.pid) && !used.is_overdue(since, UNMAPPED_MAX) {
             watchdog::sleep(Duration::from_micros(100));
         }
     }

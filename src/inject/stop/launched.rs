@@ -20,6 +20,8 @@ use crate::proc::{self, TaskActivity};
 const RETRY: Duration = Duration::from_millis(5);
 /// How long a withdrawal is tried again when a system call failed.
 const FAILED_MAX: Duration = Duration::from_secs(1);
+/// The signals that no mask contains: SIGKILL and SIGSTOP.
+const UNBLOCKABLE: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
 /// Longest wait for a stop before the thread's state is checked again.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -52,6 +54,13 @@ impl Launched {
 
     pub(in crate::inject) fn tid(&self) -> i32 {
         self.tid
+    }
+
+    /// Whether the thread has the chain's signal mask, and not its own.
+    pub(in crate::inject) fn is_masked(&self, pid: i32) -> bool {
+        let is_all = |mask: u64| mask | UNBLOCKABLE == u64::MAX;
+        let status = proc::task_status(pid, self.tid);
+        !is_all(self.saved.mask) && status.is_ok_and(|status| is_all(status.blocked))
     }
 
     /// Takes the thread off its chain and puts it back to its state. Returns `false` if the thread

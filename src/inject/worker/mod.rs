@@ -48,6 +48,11 @@ impl UsedThread {
         waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(self.tid))
     }
 
+    /// Whether the last frame of the thread's chain is still to come.
+    pub(super) fn is_returning(&self, pid: i32) -> bool {
+        self.launched.as_ref().is_some_and(|launched| launched.is_masked(pid))
+    }
+
     /// Takes the thread off its chain after a failure, and returns the failure. The thread would
     /// otherwise run the remaining steps after the restore.
     pub(super) fn abort(&self, plan: &AttachPlan, failure: InjectError) -> InjectError {
