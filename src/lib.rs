@@ -89,6 +89,8 @@ pub mod quantity;
 pub mod record;
 pub mod runtime;
 pub mod symbol;
+#[cfg(test)]
+mod test_turn;
 pub mod text;
 pub mod trace;
 pub mod unwind;

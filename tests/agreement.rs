@@ -365,7 +365,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
 fn commands_agree_on_random_damage_of_random_traces() {
     let mut random = Random::new(21);
     let [whole, damaged, saved] = [(); 3].map(|()| Trace::new());
-    for round in 0..if is_long_run() { 400 } else { 8 } {
+    for round in 0..if is_long_run() { 400 } else { 3 } {
         write_random(&whole, &mut random);
         let [data, index] = [whole.path(), whole.index_path()].map(|path| fs::read(path).unwrap());
         for number in 0..40 {

@@ -80,7 +80,8 @@ fn check_names(version: u32, idle: u32) {
     let mut command = java.runs("Named", &[]);
     command.arg(idle.to_string());
     let mut target = Target::spawn(command);
-    let outcome = record(target.pid(), 5, &["--freq", "499"]);
+    // The names of many threads are read one after the other, at a bounded cost.
+    let outcome = record(target.pid(), 5 + idle / 150, &["--freq", "499"]);
     let told = told(&target);
     assert_eq!(told.len() as u32, idle + 6);
     let loaded = load(&outcome.trace.path()).expect("a trace");

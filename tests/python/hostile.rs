@@ -213,7 +213,7 @@ fn a_damaged_interpreter_harms_neither_itself_nor_the_recorder() {
                 assert!(stacks.status.success(), "{python}: {}\n{text}", stacks.status);
             }
             let outcome = record_cpu(target.pid(), Duration::from_millis(700), &OPTIONS);
-            assert!(outcome.trace.number("samples") > 1000, "{python}: {}", outcome.text());
+            assert!(outcome.trace.number("samples") > 100, "{python}: {}", outcome.text());
             assert!(!target.has_exited(), "{python}: in round {round}\n{}", outcome.text());
             outcome.trace.folded();
         }

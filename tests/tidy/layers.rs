@@ -4,7 +4,7 @@ use super::source::{Source, words};
 
 /// The layer table of the architecture text in `src/lib.rs`. Modules of one layer do not import
 /// each other.
-const LAYERS: [(&str, u8); 14] = [
+const LAYERS: [(&str, u8); 15] = [
     ("cli", 5),
     ("inspect", 4),
     ("record", 3),
@@ -17,6 +17,7 @@ const LAYERS: [(&str, u8); 14] = [
     ("elf", 1),
     ("proc", 1),
     ("quantity", 1),
+    ("test_turn", 1),
     ("text", 1),
     ("fault", 1),
 ];

@@ -217,6 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::test_turn::is_long;
 
     const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/shared_memory");
 
@@ -251,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
+        #![proptest_config(ProptestConfig::with_cases(if is_long() { 60 } else { 15 }))]
 
         #[test]
         fn any_segment_is_drained(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {

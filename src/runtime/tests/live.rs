@@ -1,5 +1,6 @@
 //! Live interpreters of each version that is installed.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::interpreters::{
 };
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::{Function, Gone, Runtime, TargetWords};
+use crate::test_turn::turn;
 use crate::text::printable;
 
 /// Says loudly what is not tested here, and fails where nothing may be skipped.
@@ -22,6 +24,13 @@ fn note_missing(found: &[u32]) {
     }
     let required = std::env::var_os("TRACEPROF_TEST_REQUIRE").is_some();
     assert!(!(required && found.is_empty()), "no interpreter here, and no test may be skipped");
+}
+
+/// Returns a third of the interpreters, or all in long runs and where there are few.
+fn some_interpreters() -> Vec<((u32, PathBuf), PathBuf)> {
+    let found: Vec<_> = interpreters().into_iter().collect();
+    let parts = if found.len() < 6 { 1 } else { 3 };
+    turn(0..found.len(), parts).map(|at| found[at].clone()).collect()
 }
 
 /// Returns the frames of a thread, leaf first, or what there was instead.
@@ -129,7 +138,7 @@ fn whole_stacks_are_those_that_the_program_sees() {
 /// Of a stripped library, other symbols are known than those for other modules.
 #[test]
 fn stripped_libraries_say_as_much() {
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let Some(library) = library_of(&program) else { continue };
         let folder = tempfile::tempdir().unwrap();
         let stripped = folder.path().join(library.file_name().unwrap());
@@ -153,7 +162,7 @@ fn stripped_libraries_say_as_much() {
 #[test]
 fn keys_beyond_the_first_block_are_found() {
     let keys = built("keys", &["-shared", "-fPIC", "-pthread"]);
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let mut command = Command::new(&program);
         command.env("LD_PRELOAD", keys.path().join("keys"));
         let Some(runtime) = check(command, minor) else { continue };
@@ -167,7 +176,7 @@ fn keys_beyond_the_first_block_are_found() {
 #[test]
 fn embedded_interpreters_are_found_from_their_start_to_their_end() {
     let embedder = built("embedder", &["-ldl"]);
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let Some(library) = library_of(&program) else { continue };
         let text = "import os\ndef one():\n print('runs', flush=True)\n os.read(0, 1)\none()";
         let mut command = Command::new(embedder.path().join("embedder"));
@@ -203,7 +212,7 @@ fn embedded_interpreters_are_found_from_their_start_to_their_end() {
 /// What an interpreter is like while it starts is not taken for another build.
 #[test]
 fn interpreters_that_start_are_not_refused() {
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let (mut waited, mut early) = (0, 0);
         for _ in 0..4 {
             let mut command = Command::new(&program);
@@ -239,7 +248,7 @@ fn interpreters_that_start_are_not_refused() {
 
 #[test]
 fn children_that_a_thread_forks_are_read() {
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let mut command = Command::new(&program);
         command.arg(script("python_fork.py")).env("PYTHONWARNINGS", "ignore");
         let mut target = Program::start(command);
@@ -265,7 +274,7 @@ fn children_that_a_thread_forks_are_read() {
 /// Each interpreter of a process has states of its own.
 #[test]
 fn functions_of_other_interpreters_of_a_process_are_found() {
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         for argument in [&[][..], &["works"]] {
             let mut command = Command::new(&program);
             command.arg(script("python_within.py")).args(argument);
@@ -290,7 +299,7 @@ fn functions_of_other_interpreters_of_a_process_are_found() {
 /// Names the same frames at once and later, while the program makes and frees functions.
 #[test]
 fn functions_that_are_gone_have_no_other_names() {
-    for ((minor, _), program) in interpreters() {
+    for ((minor, _), program) in some_interpreters() {
         let mut command = Command::new(&program);
         command.arg(script("python_churn.py"));
         let mut target = Program::start(command);

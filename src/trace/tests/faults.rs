@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::test_turn::turn;
 use crate::trace::index::CELL_BYTES;
 
 /// A faulty disk of two files. It accepts data in pieces, and interrupts every other attempt.
@@ -191,9 +192,9 @@ fn a_disk_that_is_full_at_any_byte_keeps_what_fits_and_the_end() {
     let mut closed_short = 0;
     let mut seen = BTreeSet::new();
     for full in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EFBIG, libc::ENODEV] {
-        // One error at every byte, the others at some bytes.
-        let step = if full == libc::ENOSPC { 1 } else { 97 };
-        for room in (2 * HEADER_BYTES..total).step_by(step) {
+        // One error at more bytes than the others.
+        let one_in = if full == libc::ENOSPC { 4 } else { 97 };
+        for room in turn(2 * HEADER_BYTES..total, one_in) {
             let reserve = 1000;
             let disk = Disk { room: room + reserve, reserve, full, ..Disk::default() };
             let outcome = run(disk, options(Durability::Interval)).unwrap();
@@ -244,7 +245,7 @@ fn without_a_reserve_a_full_disk_still_leaves_whole_frames() {
         (written.data_bytes + written.index_bytes) as usize
     };
     let mut ended = [0; 2];
-    for room in 2 * HEADER_BYTES..total {
+    for room in turn(2 * HEADER_BYTES..total, 4) {
         let disk = Disk { room, full: libc::ENOSPC, ..Disk::default() };
         let outcome = run(disk, options(Durability::None)).unwrap();
         let Err(TraceError::CutShort { closed, kept, .. }) = &outcome.result else {
@@ -255,7 +256,7 @@ fn without_a_reserve_a_full_disk_still_leaves_whole_frames() {
         assert_eq!(counts(&trace).iter().sum::<usize>() as u64, kept.samples);
         ended[usize::from(*closed)] += 1;
     }
-    assert!(ended[0] > 50 && ended[1] > 50, "{ended:?}");
+    assert!(ended[0] > 10 && ended[1] > 10, "{ended:?}");
 }
 
 #[test]

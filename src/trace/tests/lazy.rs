@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::test_turn::{seed, turn};
 
 /// Writes a trace with deep and long calls, two threads, truncated stacks and pauses to files.
 pub(super) fn written(dir: &Path, options: WriterOptions, rounds: usize) -> PathBuf {
@@ -289,12 +290,12 @@ fn a_wrong_index_never_changes_what_is_read() {
         check_with_index(&path, &sorted[..len], &expected, &format!("cut at {len}"));
     }
     let cells: Vec<usize> = index::forge::cells(&sorted).collect();
-    let mut random = 7u64;
+    let mut random = seed() as u64;
     let mut next = |limit: usize| {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (random >> 33) as usize % limit
     };
-    for turn in 0..300 {
+    for turn in turn(0..300, 4) {
         let mut forged = sorted.clone();
         // All bytes except the end of the file, which the seal covers.
         let (one, other) = (cells[next(cells.len() - 2)], cells[next(cells.len() - 2)]);

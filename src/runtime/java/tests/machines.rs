@@ -11,17 +11,17 @@ use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::java::{JavaExports, JavaMachine};
 use crate::runtime::tests::tools;
+use crate::test_turn::{is_long, seed};
 
 const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
 
 /// Returns the versions of this run: two of them, which the seed of the tests' random choices
 /// decides, and all in long runs.
 fn versions_of_run() -> Vec<u8> {
-    if std::env::var_os("TRACEPROF_TEST_LONG").is_some() {
+    if is_long() {
         return VERSIONS.to_vec();
     }
-    let seed = std::env::var("TRACEPROF_TEST_SEED").ok().and_then(|it| it.parse::<usize>().ok());
-    let first = seed.unwrap_or(std::process::id() as usize);
+    let first = seed();
     [first, first.wrapping_add(2)].map(|index| VERSIONS[index % VERSIONS.len()]).to_vec()
 }
 
