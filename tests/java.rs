@@ -18,6 +18,9 @@ fn threads(pid: i32) -> Vec<Value> {
     all["threads"].as_array().unwrap().clone()
 }
 
+/// What stands for a method whose code may have been another one.
+const METHOD_GONE: &str = "[Java: method gone]";
+
 /// Starts `Machine.java`, which works for some time and then holds still.
 fn held(java: &Java, options: &[&str]) -> Target {
     let mut command = java.runs("Machine", options);
@@ -108,9 +111,9 @@ fn compiled_methods_of_samples_have_names() {
         let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
         let folded = outcome.trace.folded();
         // The machine may free code before the first samples in it arrive.
-        let unknown = folded.only_with("[unknown]");
-        let stacks: Vec<_> = unknown.stacks().collect();
-        let is_rare = unknown.total() * 100 < folded.total() * 3;
+        let gone = folded.only_with(METHOD_GONE);
+        let stacks: Vec<_> = gone.stacks().collect();
+        let is_rare = gone.total() * 100 < folded.total() * 3;
         assert!(is_rare, "Java {}: {stacks:?}", java.version);
         let (called, total) =
             (folded.count_of_call("Chain.leafChain", "Chain.parentChain"), folded.total());
@@ -185,7 +188,7 @@ fn check_callers(
         for pair in stack.windows(2) {
             let Some(caller) = only_caller(&pair[1]) else { continue };
             calls += count;
-            if pair[0] == "[unknown]" {
+            if pair[0] == METHOD_GONE {
                 unproven += count;
             } else if pair[0] != caller && !pair[0].contains("(continuation") {
                 // The caller of a virtual thread's lowest frame may be frozen.

@@ -124,7 +124,7 @@ impl Callers {
             let mut stack = stack.to_vec();
             if program == Program::Natives {
                 // Calls through native code.
-                stack.retain(|it| it.starts_with("Natives.") || it == "[unknown]");
+                stack.retain(|it| it.starts_with("Natives.") || it == "[Java: method gone]");
             }
             for pair in stack.windows(2) {
                 let Some(caller) = program.only_caller(&pair[1]) else { continue };

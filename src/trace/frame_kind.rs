@@ -56,6 +56,8 @@ frame_kinds! {
     JavaC1 = 33 "java-c1" Java,
     /// A Java method that the second compiler compiled.
     JavaC2 = 34 "java-c2" Java,
+    /// A Java method that was compiled, it is not known by which compiler.
+    JavaCompiled = 35 "java-compiled" Java,
     /// A JavaScript function that is interpreted (Ignition).
     JavaScriptInterpreted = 48 "javascript-interpreted" JavaScript,
     /// A JavaScript function that the baseline compiler compiled (Sparkplug).

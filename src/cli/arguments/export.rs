@@ -52,8 +52,8 @@ pub struct ExportArguments {
     /// Mark functions by the kind of their code
     ///
     /// For folded stacks. `_[k]`: of the kernel; `_[i]`: inlined; `_[0]`: interpreted Java or
-    /// JavaScript; `_[1]`: compiled by a first compiler; `_[j]`: by an optimizing compiler; `_[p]`:
-    /// Python. Other native functions stay as they are.
+    /// JavaScript; `_[1]`: compiled by a first compiler; `_[j]`: by an optimizing compiler, or by
+    /// an unknown one; `_[p]`: Python. Other native functions stay as they are.
     #[arg(long, help_heading = SHOWN, hide_short_help = true)]
     pub annotate: bool,
 

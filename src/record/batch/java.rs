@@ -61,6 +61,12 @@ const GONE: &str = "[Java: method gone]";
 /// The name of the stubs in compiled code through which it calls methods that are not compiled.
 const CALL: &str = "[Java: stub of a call]";
 
+/// Returns what stands for the name of a method whose code is gone.
+pub(crate) fn gone_method() -> Resolved {
+    let function = ResolvedFunction { name: GONE.to_owned(), start_svma: 0 };
+    Resolved { function: Some(function), ..Resolved::default() }
+}
+
 /// Returns the names of the method of a frame of the interpreter, with the line.
 pub(crate) fn resolved_method(method: Option<&JavaMethod>, frame: &FrameInPlace) -> Resolved {
     let bci = method.and_then(|method| method.bci_of(frame));

@@ -112,7 +112,8 @@ fn mark_of(location: &Location) -> &'static str {
         FrameKind::Python => "_[p]",
         FrameKind::JavaInterpreted | FrameKind::JavaScriptInterpreted => "_[0]",
         FrameKind::JavaC1 | FrameKind::JavaScriptBaseline => "_[1]",
-        FrameKind::JavaC2 | FrameKind::JavaScriptMiddle | FrameKind::JavaScriptOptimized => "_[j]",
+        FrameKind::JavaC2 | FrameKind::JavaCompiled => "_[j]",
+        FrameKind::JavaScriptMiddle | FrameKind::JavaScriptOptimized => "_[j]",
     }
 }
 

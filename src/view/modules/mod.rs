@@ -75,9 +75,12 @@ fn shares(profile: &Profile) -> BTreeMap<ModuleId, ModuleShare> {
     shares
 }
 
-/// Returns whether a method has no name. The recorder writes an unnamed address in brackets.
+/// Returns whether a method has no name. The recorder writes an unnamed address in brackets, and so
+/// what stands for a function of a runtime that is gone.
 fn is_nameless(method: &Method) -> bool {
-    method.name == UNKNOWN || (method.name.starts_with('[') && method.name.contains("+0x"))
+    let text = method.name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    method.name == UNKNOWN
+        || text.is_some_and(|text| text.contains("+0x") || text.ends_with(" gone"))
 }
 
 fn write_module(
@@ -97,19 +100,17 @@ fn write_module(
     let mut line = |label: &str, text: &str| writeln!(out, "  {label:9} {}", escaped(text));
     let build_id = build_id_text(&module.build_id);
     let own = percent(share.own, total);
+    let samples = match percent(share.nameless, share.own) {
+        0.0 => format!("{own:.1} %"),
+        nameless => format!("{own:.1} %, {nameless:.1} % of them without a name"),
+    };
     if let Some(language) = share.language {
         line("language", language.name())?;
-        line("samples", &format!("{own:.1} %"))?;
+        line("samples", &samples)?;
         return source.map_or(Ok(()), |source| line("names", source));
     }
     line("build id", if build_id.is_empty() { "none" } else { &build_id })?;
-    line(
-        "samples",
-        &match percent(share.nameless, share.own) {
-            0.0 => format!("{own:.1} %"),
-            nameless => format!("{own:.1} %, {nameless:.1} % of them without a name"),
-        },
-    )?;
+    line("samples", &samples)?;
     if module.path == UNKNOWN {
         line("names", source.unwrap_or(NO_FILE))?;
         let runtimes = profile.modules.iter().map(|module| module.path.as_str());

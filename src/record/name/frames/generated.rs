@@ -5,13 +5,13 @@ use std::ops::Range;
 use traceprof_abi::runtime::word::FrameInPlace;
 
 use super::{FrameNames, NamedStack};
-use crate::record::batch::java::resolved_method;
+use crate::record::batch::java::{gone_method, resolved_method};
 use crate::record::name::addresses::write_locations;
 use crate::record::name::managed::locations::ManagedLocation;
 use crate::record::name::outermost;
 use crate::runtime::{Gone, ManagedLanguage};
 use crate::symbol::FoundCode;
-use crate::trace::{FrameKind, LocationId, Module, TraceError, TraceSeries};
+use crate::trace::{FrameKind, LocationId, Module, ModuleId, TraceError, TraceSeries};
 
 /// The source of names of generated code.
 const GENERATED_SOURCE: &str = "the runtime that made the code";
@@ -93,29 +93,41 @@ impl FrameNames {
                 if let Some(generated) = self.java_locations(writer, avma, time_ns)? {
                     return Ok(generated);
                 }
+                if is_java {
+                    // It was freed before it was read.
+                    return self.gone_location(writer, (avma, times_ns), Gone::Freed);
+                }
                 self.module(writer, None)?
             }
         };
         let locations = write_locations(writer, module, None, avma, resolved.as_ref())?.into();
         let function = resolved.as_ref().and_then(|resolved| resolved.function.as_ref());
         let is_outermost = function.is_some_and(|function| outermost::is_first(&function.name));
-        // Code that was freed before it was read is most likely a method.
-        let java = (is_java && resolved.is_none()).then_some(Err(Gone::Freed));
+        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java: None })
+    }
+
+    /// Returns the location of an address in the heaps of a Java machine whose code is gone. It is
+    /// most likely a method: a machine frees and replaces little else.
+    fn gone_location(
+        &mut self,
+        writer: &mut TraceSeries,
+        (avma, times_ns): (u64, Range<u64>),
+        gone: Gone,
+    ) -> Result<GeneratedLocations, TraceError> {
+        let id = self.java_module(writer)?;
+        let mut locations = write_locations(writer, id, None, avma, Some(&gone_method()))?;
+        for location in &mut locations {
+            *location = writer.location_as(*location, FrameKind::JavaCompiled, None)?;
+        }
+        let (locations, is_outermost, java) = (locations.into(), false, Some(Err(gone)));
         Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
     }
 
-    /// Returns the location of an address in the heaps of a Java machine that had other code before
-    /// or after.
-    fn unproven_location(
-        &mut self,
-        writer: &mut TraceSeries,
-        avma: u64,
-        times_ns: Range<u64>,
-    ) -> Result<GeneratedLocations, TraceError> {
-        let module = self.module(writer, None)?;
-        let locations = write_locations(writer, module, None, avma, None)?.into();
-        let (is_outermost, java) = (false, Some(Err(Gone::Unproven)));
-        Ok(GeneratedLocations { version: 0, times_ns, locations, is_outermost, java })
+    /// Returns the trace's id of the code of a Java machine.
+    fn java_module(&mut self, writer: &mut TraceSeries) -> Result<ModuleId, TraceError> {
+        let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
+        self.write_source(writer, id, JAVA_SOURCE)?;
+        Ok(id)
     }
 
     /// Returns the locations of an address in the code of a Java machine.
@@ -127,12 +139,11 @@ impl FrameNames {
     ) -> Result<Option<GeneratedLocations>, TraceError> {
         let Some((code, times_ns)) = self.java.find(avma, time_ns) else { return Ok(None) };
         let Some(code) = code else {
-            return self.unproven_location(writer, avma, times_ns).map(Some);
+            return self.gone_location(writer, (avma, times_ns), Gone::Unproven).map(Some);
         };
         let (resolved, kind) = (code.resolved(avma), code.kind_at(avma));
         let java = code.is_method().then_some(Ok(()));
-        let id = writer.module(&Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() })?;
-        self.write_source(writer, id, JAVA_SOURCE)?;
+        let id = self.java_module(writer)?;
         let mut locations = write_locations(writer, id, None, avma, Some(&resolved))?;
         if kind != FrameKind::Native {
             let mut parent = None;
@@ -179,9 +190,7 @@ impl FrameNames {
         let method = method.unwrap_or(Err(Gone::Unproven));
         let gone = method.as_ref().err().copied();
         let resolved = resolved_method(method.as_deref().ok(), frame);
-        let module = Module { path: JAVA_MODULE.to_owned(), build_id: Vec::new() };
-        let id = writer.module(&module)?;
-        self.write_source(writer, id, JAVA_SOURCE)?;
+        let id = self.java_module(writer)?;
         // All positions of one line are one location.
         let locations = write_locations(writer, id, None, 0, Some(&resolved))?;
         let id = match locations.first() {

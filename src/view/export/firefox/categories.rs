@@ -37,6 +37,7 @@ impl Category {
             FrameKind::Native | FrameKind::Interpreter => USER,
             FrameKind::Kernel => Self(3, 0),
             FrameKind::Python => Self(4, 0),
+            FrameKind::JavaCompiled => Self(5, 0),
             FrameKind::JavaInterpreted => Self(5, 1),
             FrameKind::JavaC1 => Self(5, 2),
             FrameKind::JavaC2 => Self(5, 3),

@@ -1,6 +1,9 @@
 //! Names that a runtime reports for code that it generated: to which samples they belong.
 
 use super::*;
+use crate::record::batch::java::{FoundJava, NewJava};
+use crate::runtime::Gone;
+use crate::trace::FrameKind;
 
 /// A process, and its perf map, which only the test writes.
 struct Runtime {
@@ -79,4 +82,35 @@ fn names_reported_before_the_start_belong_to_the_first_program() {
     assert!(writer.finish().close(Metadata::new(), &[]).error.is_none());
     let names: Vec<_> = names(&path).into_iter().map(|(_, name)| name).collect();
     assert_eq!(names, ["made", "made", "[unknown]"]);
+}
+
+/// The machine had other code at the address before or after the sample.
+#[test]
+fn code_of_a_java_machine_that_may_have_been_another_one_is_a_method_without_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let writer = TestWriter::start(&path);
+    let Ok(mut batch) = Arc::try_unwrap(next_batch(&[(2, 0x1000, false)], 1)) else {
+        panic!("a batch of its own");
+    };
+    let found = vec![FoundJava { avma: 0x1000, since_ns: 0, code: None }];
+    batch.java = NewJava { found, ..NewJava::default() };
+    batch.threads.push(seen(1, 7));
+    writer.send(Arc::new(batch));
+    let finished = writer.finish();
+    let counts: Vec<_> = finished.totals().managed.numbers().collect();
+    assert!(finished.close(Metadata::new(), &[]).error.is_none());
+    let loaded = trace::load(&path).unwrap();
+    let mut samples = Vec::new();
+    loaded.threads[0].for_each_sample(&mut |_, stack| samples.extend(stack.iter().copied()));
+    let [location] = samples[..] else { panic!("{samples:?}") };
+    let location = &loaded.locations[location.0 as usize];
+    let method = &loaded.methods[location.method.0 as usize];
+    assert_eq!((method.name.as_str(), method.is_named()), ("[Java: method gone]", false));
+    assert_eq!((location.svma, location.kind), (0x1000, FrameKind::JavaCompiled));
+    assert_eq!(loaded.modules[method.module.unwrap().0 as usize].path, "[Java]");
+    let reason = format!("frames_unnamed.java.{}", Gone::Unproven.name());
+    let expected =
+        [("samples.java", 1), ("samples_named.java", 0), ("frames.java", 1), (&reason, 1)];
+    assert_eq!(counts, expected.map(|(key, number)| (key.to_owned(), number)));
 }
