@@ -244,6 +244,29 @@ fn callers_in_25_are_right() {
     callers_are_right(25);
 }
 
+/// Without counters, it is not known when a machine has unloaded the class that an address had.
+#[test]
+fn a_machine_without_counters_loses_the_first_names_alone() {
+    needs_recording!();
+    let machines = Java::some(43);
+    if machines.is_empty() {
+        skip!("java: not installed");
+    }
+    for java in machines {
+        let _machine = together();
+        for counters in [&[][..], &["-XX:-UsePerfData"]] {
+            let target = Target::spawn(java.runs("Single", &[&["-Xint"], counters].concat()));
+            let options = ["--freq", "1000", "--no-kernel"];
+            let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+            let gone = outcome.trace.folded().only_with(METHOD_GONE).total() > 0;
+            let told = outcome.text().contains("(-XX:-UsePerfData)");
+            let is_without = !counters.is_empty();
+            assert_eq!((gone, told), (is_without, is_without), "{}", outcome.text());
+            assert!(check_callers(&java, &outcome, only_caller) > 1000, "{}", outcome.text());
+        }
+    }
+}
+
 /// Records virtual threads whose lower frames are frozen.
 fn virtual_threads_are_rooted(version: u32) {
     needs_recording!();

@@ -29,7 +29,7 @@ use crate::proc::{ProcessMemory, thread_time};
 use crate::record::target::modules::Modules;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::{
-    CodeBlob, CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode,
+    CodeBlob, CodeChanges, CodeScan, JavaMachine, ScanBudget, ScanDepth, ScannedCode, UnloadCount,
 };
 use crate::unwind::{CodeHeapRef, TableWriter, TablesFull};
 
@@ -75,8 +75,12 @@ const OTHERS_PAUSE_MOST: Duration = Duration::from_secs(60);
 const FULL: &str = "the tables segment is full: some code of the Java machine has no unwind table, \
                     so stacks end there";
 /// The message about heaps that cannot be read.
-const NO_HEAPS: &str = "the heaps of code of the Java machine are larger than any known one, so \
-                        stacks end in its code";
+const NO_HEAPS: &str = "the heaps of code of the Java machine are larger than any known one, or \
+                        overlap, so stacks end in its code";
+/// The message about a machine without counters.
+const NO_COUNTERS: &str = "the Java machine does not count the classes that it unloads \
+                           (-XX:-UsePerfData): a method that is interpreted has no name in its \
+                           first tenth of a second";
 /// The message about blocks beyond the limit.
 const MANY: &str = "the Java machine has more pieces of code than any known one: some have no \
                     unwind table, so stacks end there";
@@ -102,7 +106,10 @@ impl FollowedJavaCode {
         notices: &mut Vec<String>,
     ) {
         tables.remove_code_heaps();
-        let added = JavaCodeTables::of(machine, &ProcessMemory::of(pid), tables);
+        let memory = ProcessMemory::of(pid);
+        let counts = UnloadCount::of(&machine, &memory).is_some();
+        self.note((!counts).then_some(NO_COUNTERS), notices);
+        let added = JavaCodeTables::of(machine, &memory, tables);
         let message = match &added {
             Err(_) => Some(FULL),
             Ok(code) if code.spans.is_empty() => Some(NO_HEAPS),
