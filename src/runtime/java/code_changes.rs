@@ -42,6 +42,8 @@ pub struct CodeChanges {
     pub spans: Vec<HeapSpan>,
     /// Number of blocks for which there is no room.
     pub left_out: usize,
+    /// Number of segments of the maps that were looked at, each as often as it was.
+    pub segments: usize,
     /// Number of blocks that were read.
     pub blocks: usize,
     /// Number of followed instructions, and of those without a rule.

@@ -7,6 +7,10 @@
 //! - A block that was not read yet is not one without code: a scan that ends early leaves it to the
 //!   next one.
 //! - What one machine can make a scan do is bounded by its budget, and by the maps of its heaps.
+//! - The known blocks do not overlap, and each is within its heap: heaps are apart from each other,
+//!   and blocks of a heap that is gone are forgotten. At the end of what a scan has compared with a
+//!   map, and at the start of the first segment that waits, no known block goes on but one that the
+//!   machine has cut there.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,8 +37,7 @@ const BATCH_BYTES_MAX: u64 = 512 << 10;
 const PIECE_MAX: u64 = 64 << 10;
 /// Maximum number of blocks whose seals a scan compares: two milliseconds.
 const SEALS_MAX: usize = 4096;
-/// Maximum number of steps to where a change of a map begins.
-const STEPS_MAX: usize = 16;
+
 /// The code of a machine that was scanned.
 #[derive(Debug, Default)]
 pub struct CodeScan {
@@ -190,12 +193,14 @@ impl CodeScan {
 
     /// Takes over the maps of the heaps.
     fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
+        for heap in self.heaps.drain(maps.len().min(self.heaps.len())..) {
+            self.blocks.replace(&heap.map.span(), (&[], None), &mut changes.removed);
+        }
         for (number, map) in maps.into_iter().enumerate() {
             match self.heaps.get_mut(number) {
                 Some(heap) if heap.map.is_of_same_heap(&map) => heap.update(map),
                 Some(heap) => {
-                    let span = heap.map.avma(0)..heap.map.avma(heap.map.len());
-                    self.blocks.replace(&span, (&[], None), &mut changes.removed);
+                    self.blocks.replace(&heap.map.span(), (&[], None), &mut changes.removed);
                     *heap = WatchedHeap::of(map);
                 }
                 None => self.heaps.push(WatchedHeap::of(map)),
@@ -205,22 +210,21 @@ impl CodeScan {
 
     /// Compares the blocks of changed segments with those that are known. The maps had been read at
     /// this time.
+    ///
+    /// A scan looks at a segment at most twice: on the way back to the block that a part begins
+    /// with, and on the way to the end of the part. Neither way leads across the end of the part
+    /// before, where a block ends or begins.
     fn sift(&mut self, most: usize, read_ns: u64, changes: &mut CodeChanges) {
         let mut left = most;
         for heap in &mut self.heaps {
             while let Some(part) = heap.first().filter(|_| left > 0) {
-                let mut start = part.start;
-                for step in 0.. {
-                    // Too many steps are no machine's.
-                    start = if step < STEPS_MAX { heap.map.boundary_before(start) } else { 0 };
-                    let across =
-                        self.blocks.forget_across(heap.map.avma(start), &mut changes.removed);
-                    match across.map(|it| heap.map.segment(it)).filter(|it| *it < start) {
-                        Some(before) => start = before,
-                        None => break,
-                    }
-                }
+                let boundary = heap.map.boundary_before(part.start);
+                // A block that was cut here began at a segment that is as before.
+                let avma = heap.map.avma(boundary);
+                let cut = self.blocks.forget_across(avma, &mut changes.removed);
+                let start = cut.map_or(boundary, |it| heap.map.segment(it).min(boundary));
                 let (found, end) = heap.map.blocks(&(start..part.end), left);
+                changes.segments += part.start - boundary + end.saturating_sub(start);
                 left = left.saturating_sub(found.len().max(1));
                 let span = heap.map.avma(start)..heap.map.avma(end);
                 let found = (&found[..], heap.known_ns);

@@ -48,8 +48,14 @@ pub(super) fn code_heaps(layout: &HeapLayout, pages: &TargetPages<'_>) -> Option
     heaps.filter(|heaps| {
         let bytes: u64 = heaps.iter().map(CodeHeap::bytes).sum();
         let segments: u64 = heaps.iter().map(|heap| heap.bytes() >> heap.shift).sum();
-        bytes <= HEAPS_LEN_MAX && segments <= SEGMENTS_MAX
+        bytes <= HEAPS_LEN_MAX && segments <= SEGMENTS_MAX && are_apart(heaps)
     })
+}
+
+fn are_apart(heaps: &[CodeHeap]) -> bool {
+    let mut spans: Vec<_> = heaps.iter().map(|it| (it.reserved.start, it.reserved.end)).collect();
+    spans.sort_unstable();
+    spans.is_sorted_by(|(_, end), (start, _)| end <= start)
 }
 
 fn heap(layout: &HeapLayout, at: u64, pages: &TargetPages<'_>) -> Option<CodeHeap> {

@@ -55,6 +55,11 @@ impl SegmentMap {
         (avma.saturating_sub(self.start) >> self.shift) as usize
     }
 
+    /// Returns the addresses of all segments.
+    pub(super) fn span(&self) -> Range<u64> {
+        self.avma(0)..self.avma(self.len())
+    }
+
     /// Returns the number of segments.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()

@@ -1,14 +1,14 @@
 //! Scans of heaps that a test has made, in the layout of a real machine.
 
 mod arrivals;
+mod work;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
 use super::machines::{JavaProgram, machines};
-use crate::proc::thread_time;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::layout::Place;
 use crate::runtime::java::tables::Field;
@@ -40,10 +40,21 @@ struct FakeMemory {
     pages: RefCell<HashMap<u64, Vec<u8>>>,
     /// Memory that has the same bytes in each page, and its own number at this offset.
     repeated: Option<(Range<u64>, Vec<u8>, usize)>,
+    /// What was read of it.
+    reads: Cell<Reads>,
+}
+
+/// How often memory was read, and how many bytes of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reads {
+    count: usize,
+    bytes: usize,
 }
 
 impl TargetMemory for FakeMemory {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        let Reads { count, bytes } = self.reads.get();
+        self.reads.set(Reads { count: count + 1, bytes: bytes + into.len() });
         let (pages, mut done) = (self.pages.borrow(), 0);
         while done < into.len() {
             let at = avma + done as u64;
@@ -68,7 +79,8 @@ impl TargetMemory for FakeMemory {
 
 impl FakeMemory {
     fn of(machine: JavaMachine) -> Self {
-        let memory = Self { machine, pages: RefCell::default(), repeated: None };
+        let (pages, reads) = (RefCell::default(), Cell::default());
+        let memory = Self { machine, pages, repeated: None, reads };
         memory.put(NAMES, b"nmethod\0");
         memory.put(NAMES + 64, b"a stub\0");
         memory
@@ -339,59 +351,4 @@ fn all_code_of_a_large_heap_is_found_in_several_scans() {
     }
     assert_eq!((found.len() as u64, scans > 2), (MANY, true), "{scans} scans");
     assert!(found.iter().all(|(start, number)| *start as u32 / 4096 == *number));
-}
-
-/// Most CPU time of one scan, without optimisation.
-const SCAN_MAX: Duration = Duration::from_secs(3);
-
-fn assert_bounded(memory: &FakeMemory, scan: &mut CodeScan, scans: usize) -> CodeChanges {
-    let mut last = CodeChanges::default();
-    for _ in 0..scans {
-        let began = thread_time();
-        last = memory.scan(scan, ScanDepth::Seals);
-        let took = thread_time() - began;
-        assert!(took < SCAN_MAX, "{took:?}");
-        assert!(last.blocks <= BUDGET.blocks, "{}", last.blocks);
-    }
-    last
-}
-
-#[test]
-fn maps_of_many_blocks_take_bounded_work() {
-    // Java 8 has one heap.
-    let has_many = |memory: &FakeMemory| memory.machine.layout.heaps.array.is_some();
-    let Some(memory) = memories().into_iter().find(has_many) else { return };
-    let zeros = vec![0; 4 << 20];
-    memory.make_heaps(&[&zeros[..]; 16], 6);
-    let changes = assert_bounded(&memory, &mut CodeScan::default(), 10);
-    assert_eq!((changes.spans.len(), changes.is_behind), (16, true));
-    assert!(changes.left_out > 0, "more blocks than there is room for");
-    // Without an end, and with other contents in each scan.
-    let mut scan = CodeScan::default();
-    for byte in [1, 0xff, 3, 0, 7] {
-        memory.make_heaps(&[&vec![byte; 1 << 20][..]; 4], 6);
-        assert_bounded(&memory, &mut scan, 1);
-    }
-    // Larger heaps than any machine's.
-    memory.make_heaps(&[&zeros[..]; 16], 7);
-    assert!(memory.scan(&mut scan, ScanDepth::Maps).spans.is_empty());
-}
-
-#[test]
-fn code_without_end_takes_bounded_work() {
-    let Some(memory) = memories().pop() else { return };
-    let segments = (4 << 20) >> SHIFT;
-    let map = [vec![0], vec![1; segments as usize - 1]].concat();
-    for (len, is_cut) in [(1 << 16, false), ((4 << 20) - 4096, true)] {
-        memory.make_heaps(&[&map], SHIFT);
-        // Each path changes the depth and goes on in two ways.
-        let code: Vec<u8> = [0x50, 0x75, 0xfb, 0x75, 0x7f].into_iter().cycle().take(len).collect();
-        memory.make_method((LOW, segments), len as u32, (&code, 4));
-        let began = thread_time();
-        let changes = memory.scan(&mut CodeScan::default(), ScanDepth::Maps);
-        let took = thread_time() - began;
-        eprintln!("{len} bytes: {took:?}, {} instructions", changes.instructions);
-        assert!(took < SCAN_MAX * 5, "{took:?}");
-        assert_eq!(changes.added.is_empty(), is_cut);
-    }
 }
