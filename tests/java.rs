@@ -123,21 +123,26 @@ fn compiled_methods_of_samples_have_names() {
 
 /// Of a thousand samples, the number that may miss the root.
 const UNROOTED: f64 = 1.0;
+/// Of a thousand samples, the number that may be in code that is newer than the tables: a recorder
+/// that hardly gets a processor publishes them late.
+const NEWER: f64 = 10.0;
 
-/// Returns the largest number of samples that may miss the root: three standard deviations more
-/// than the mean number of samples that do at the permitted rate.
-fn unrooted_max(samples: u64) -> u64 {
-    let mean = samples as f64 * UNROOTED / 1000.0;
+/// Returns the largest number of samples: three standard deviations more than the mean at the
+/// permitted rate.
+fn most(samples: u64, of_thousand: f64) -> u64 {
+    let mean = samples as f64 * of_thousand / 1000.0;
     (mean + 3.0 * mean.sqrt()) as u64
 }
 
 fn assert_rooted(java: &Java, outcome: &Outcome) {
-    let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
-    let (others, most) = (samples - rooted, unrooted_max(samples));
+    let [samples, rooted, newer] =
+        ["samples", "rooted", "ended.no module"].map(|key| outcome.trace.number(key));
     let (version, text) = (java.version, outcome.text());
     let folded = outcome.trace.folded();
     let ends: Vec<_> = folded.stacks().filter(|(stack, _)| stack[0] == "[truncated]").collect();
-    assert!(others <= most, "Java {version}: {others} of {samples} end early\n{text}\n{ends:#?}");
+    let others = samples - rooted - newer;
+    let is_rooted = others <= most(samples, UNROOTED) && newer <= most(samples, NEWER);
+    assert!(is_rooted, "Java {version}: {others} of {samples} end early\n{text}\n{ends:#?}");
 }
 
 /// Returns the only method that calls this one in `Single.java`.
