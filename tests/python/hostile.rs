@@ -127,8 +127,8 @@ fn processes_that_fork_in_a_thread_or_are_spawned_are_named() {
         let options = ["--pid", &pid, "--subprocesses"];
         let mut recorder = Recorder::start(&[&options[..], &OPTIONS].concat());
         recorder.wait_until_attached(target.pid());
-        // The other processes use more.
-        recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+        // The others never sleep, so they use more: enough for one of them to start as well.
+        recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
         recorder.send(Signal::SIGINT);
         let outcome = recorder.finish().expect_code(0);
         target.send(Signal::SIGTERM);
