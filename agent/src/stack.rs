@@ -35,7 +35,8 @@ pub fn walk<'a>(
     let unwound = unwind::unwind(snapshot, registers, memory, words.get(..DEPTH_MAX)?);
     let rest = words.get(unwound.depth..)?;
     let interrupted = (thread.tid, registers.sp);
-    let managed = runtime::append(data.control(), snapshot.runtimes(), interrupted, rest);
+    let (control, objects) = (data.control(), &mut memory.objects);
+    let managed = runtime::append(control, snapshot.runtimes(), interrupted, objects, rest);
     let (words, rest) = words.split_at_checked(unwound.depth.wrapping_add(managed.words))?;
     let task = rest.get(..managed.task)?;
     Some(Stack { words, end: unwound.end, task, holds_lock: managed.holds_lock })

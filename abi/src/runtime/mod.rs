@@ -16,6 +16,7 @@
 
 mod block;
 pub mod python;
+pub mod v8;
 pub mod word;
 
 pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use self::contexts::{ContextStats, Contexts};
 use self::java::reader::JavaCodeReader;
+use self::javascript::reader::JsReader;
 use self::managed::reader::FunctionReader;
 use self::managed::thread_names::ThreadNameReader;
 use self::mapping_changes::MappingChanges;
@@ -25,12 +26,14 @@ pub(crate) mod addresses;
 pub(crate) mod contexts;
 pub(crate) mod frames;
 pub(crate) mod java;
+pub(crate) mod javascript;
 pub(crate) mod jit;
 pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod outermost;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
+mod timeline;
 
 /// The interval between two readings of the mappings if nothing suggests a change.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -49,6 +52,8 @@ pub(crate) struct Namer<'a> {
     thread_names: ThreadNameReader,
     /// Reads the code of a Java machine.
     java: JavaCodeReader,
+    /// Reads functions and code of JavaScript.
+    javascript: JsReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
     refresh: Periodic,
@@ -114,6 +119,7 @@ impl<'a> Namer<'a> {
             functions: FunctionReader::default(),
             thread_names: ThreadNameReader::default(),
             java,
+            javascript: JsReader::default(),
             addresses,
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
@@ -223,6 +229,20 @@ impl<'a> Namer<'a> {
         }
     }
 
+    /// Reads the functions and the code of JavaScript that the traces of a batch are the first to
+    /// use. The first call for a batch says so.
+    pub(crate) fn read_javascript(&mut self, batch: &mut Batch, pid: i32, is_first: bool) {
+        if self.has_left && !self.is_program_there {
+            return;
+        }
+        if is_first {
+            self.javascript.begin();
+        }
+        let Batch { traces, javascript, .. } = batch;
+        let stacks = traces.entries().iter().map(|entry| (traces.frames_of(entry), entry.flags));
+        self.javascript.read(stacks, &self.addresses, pid, javascript);
+    }
+
     /// Notes whether the target has freed generated code.
     pub(crate) fn watch_code(&mut self, pid: i32) {
         if !self.has_left {
@@ -253,7 +273,8 @@ impl<'a> Namer<'a> {
 
     /// Returns whether functions were gone before they were read, since the last call.
     pub(crate) fn takes_lost_functions(&mut self) -> bool {
-        self.functions.takes_lost()
+        // Both, so that neither says so again.
+        self.functions.takes_lost() | self.javascript.takes_lost()
     }
 
     /// Returns whether the target has replaced code that was known, since the last call.

@@ -6,8 +6,13 @@
 //!   that ended long ago.
 
 use super::super::EndReason;
-use super::super::walk::{Climb, Lookup, Memory, word};
+use super::super::rule::{Rule, op};
+use super::super::walk::{Climb, Identity, Lookup, Memory, Objects, word};
 use super::{CODE_MIN, Frame, Registers};
+use crate::runtime::v8::{
+    BYTECODES_SLOT, CONTEXT_SLOT, FUNCTION_SLOT, FrameSlots, OFFSET_SLOT, function,
+};
+use crate::runtime::word::FrameFunction;
 
 /// Largest plausible frame in code without unwind information, in bytes.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
@@ -21,10 +26,16 @@ const STUB_PREFIXES: usize = 3;
 #[cold]
 pub(super) fn cross_gap(
     frame: &mut Frame,
-    guess: bool,
-    lookup: &Lookup,
+    rule: Rule,
+    lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
+    let guess = rule.op == op::GAP_GUESS;
+    if rule.cfa_off != 0
+        && let Some((cfa, pc)) = frameless_return(frame, rule, lookup, memory)
+    {
+        return frame.enter_caller(cfa, frame.registers.fp, pc);
+    }
     if frame.exact
         && let Some((cfa, fp, pc)) = leaf_return(frame, guess, lookup, memory)
     {
@@ -57,7 +68,53 @@ pub(super) fn cross_gap(
     if !is_believed {
         return Err(EndReason::Gap);
     }
+    if !guess {
+        identify_function(frame, lookup, memory);
+    }
     leave_record(frame, caller_fp, pc)
+}
+
+/// Adds the function that the frame has in a slot, if it is one of V8. The slots of a leaf may not
+/// be there yet.
+fn identify_function(frame: &Frame, lookup: &mut Lookup, memory: &mut impl Memory) {
+    let Some(layout) = lookup.v8() else { return };
+    let Registers { sp, fp, .. } = frame.registers;
+    let mut slot = |distance: i64| word(memory, sp, fp.wrapping_add_signed(distance)).ok();
+    let (Some(context), Some(of)) = (slot(CONTEXT_SLOT), slot(FUNCTION_SLOT)) else { return };
+    if context & 1 == 0 {
+        return;
+    }
+    // Compiled code keeps other values there, which may refer to memory that is freed meanwhile.
+    let has_offset = lookup.is_in_module();
+    let mut other = |at: i64| slot(at).filter(|_| has_offset).unwrap_or(u64::MAX);
+    let slots =
+        FrameSlots { function: of, bytecodes: other(BYTECODES_SLOT), offset: other(OFFSET_SLOT) };
+    let found = function(layout, slots, &mut Objects(memory));
+    if found.is_err() {
+        memory.count_no_function();
+    }
+    lookup.identify(Identity::Function(found.unwrap_or(FrameFunction::UNREADABLE)));
+}
+
+/// Returns the caller's (cfa, pc) of code that runs without a frame where its rule says so. Some of
+/// that code is also reached by a jump from a function with a frame, and then finds something else
+/// in the place of its return address.
+fn frameless_return(
+    frame: &Frame,
+    rule: Rule,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Option<(u64, u64)> {
+    let sp = frame.registers.sp;
+    let (cfa, pc) = match u64::try_from(rule.cfa_off) {
+        Ok(distance) => {
+            let cfa = sp.wrapping_add(distance);
+            (cfa, word(memory, sp, cfa.wrapping_sub(8)).ok()?)
+        }
+        Err(_) => (sp, frame.register(!rule.cfa_off as u8).ok()?),
+    };
+    let is_return = lookup.is_code(pc.wrapping_sub(1)) && is_behind_call(pc, memory);
+    is_return.then_some((cfa, pc))
 }
 
 /// Whether a frame record at fp is plausible for a frame at sp.
@@ -101,15 +158,23 @@ fn switch_stack(
 /// Whether the instruction before an address is a call.
 fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
     let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
-    // call *register; call *(register); both with 8 and with 32 bits of displacement
-    let is_indirect = |modrm: u8| modrm >> 3 & 7 == 2;
-    match bytes.to_le_bytes() {
-        [_, _, _, 0xE8, ..] => true,
-        [.., 0xFF, modrm] => is_indirect(modrm),
-        [.., 0xFF, modrm, _] => is_indirect(modrm) && modrm >> 6 == 1,
-        [_, _, 0xFF, modrm, ..] => is_indirect(modrm) && modrm >> 6 == 2,
-        _ => false,
-    }
+    let bytes = bytes.to_le_bytes();
+    let is_indirect = |len: usize| {
+        let call = bytes.get(7usize.wrapping_sub(len)..);
+        matches!(call, Some([0xFF, modrm, ..]) if modrm >> 3 & 7 == 2 && operand_len(*modrm) == len)
+    };
+    matches!(bytes, [_, _, _, 0xE8, ..]) || (1..=6).any(is_indirect)
+}
+
+/// Returns the number of bytes of an operand in a register or in memory, from this one on.
+fn operand_len(modrm: u8) -> usize {
+    let index = usize::from(modrm & 7 == 4);
+    let displacement = match (modrm >> 6, modrm & 7) {
+        (3, _) => return 1,
+        (0, 5) | (2, _) => 4,
+        (mode, _) => usize::from(mode),
+    };
+    index.wrapping_add(displacement).wrapping_add(1)
 }
 
 /// Returns the caller's (cfa, fp, pc) of a leaf that does not have a frame yet, or no longer has
@@ -260,6 +325,37 @@ mod tests {
         let target = call_target(0x1008 + code.len() as u64, &mut memory);
         let found = target.map(|target| stub_target(target, &mut memory).unwrap_or(target));
         assert_eq!(found, expected, "{code:x?}");
+    }
+
+    #[test]
+    fn calls_are_known_by_their_last_bytes() {
+        let is_call = |code: &[u8]| {
+            let mut all = [0x90; 0x20];
+            all[0x10 - code.len()..0x10].copy_from_slice(code);
+            is_behind_call(0x1010, &mut Code(0x1000, &all, (0, 0)))
+        };
+        // call 0x100; call *%rcx; *%r12; *(%rax); *(%r15,%r10,8); *8(%rsp); *8(%rdi);
+        // *0x100(%r13); *0x100(%r13,%rax,8); *0x100(%rip)
+        let calls: [&[u8]; 10] = [
+            &[0xE8, 0, 1, 0, 0],
+            &[0xFF, 0xD1],
+            &[0x41, 0xFF, 0xD4],
+            &[0xFF, 0x10],
+            &[0x43, 0xFF, 0x14, 0xD7],
+            &[0xFF, 0x54, 0x24, 8],
+            &[0xFF, 0x57, 8],
+            &[0x41, 0xFF, 0x95, 0, 1, 0, 0],
+            &[0x41, 0xFF, 0x94, 0xC5, 0, 1, 0, 0],
+            &[0xFF, 0x15, 0, 1, 0, 0],
+        ];
+        for call in calls {
+            assert!(is_call(call), "{call:x?}");
+            assert!(!is_call(&[call, &[0x90][..]].concat()), "{call:x?} and a nop");
+        }
+        // jmp *%rcx; call *%rcx with another byte for an operand in memory; pop %r10; int3
+        for other in [&[0xFF, 0xE1][..], &[0xFF, 0x14], &[0x41, 0x5A], &[0xCC]] {
+            assert!(!is_call(other), "{other:x?}");
+        }
     }
 
     #[test]

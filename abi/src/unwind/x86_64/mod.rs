@@ -202,8 +202,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         }
         op::STOP => return Err(EndReason::Root),
         op::STOP_CALLED if !frame.exact => return Err(EndReason::Root),
-        op::GAP_FP => return cross_gap(frame, false, lookup, memory),
-        op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
+        op::GAP_FP | op::GAP_GUESS => return cross_gap(frame, rule, lookup, memory),
         op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
             add(frame.register(op.wrapping_sub(op::REG_LEAF))?)
         }
