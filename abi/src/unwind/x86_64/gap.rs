@@ -8,7 +8,7 @@
 use super::super::EndReason;
 use super::super::rule::{Rule, op};
 use super::super::walk::{Climb, Identity, Lookup, Memory, Objects, word};
-use super::{CODE_MIN, Frame, Registers};
+use super::{CODE_MIN, Frame, Registers, edge};
 use crate::runtime::v8::{
     BYTECODES_SLOT, CONTEXT_SLOT, FUNCTION_SLOT, FrameSlots, OFFSET_SLOT, function,
 };
@@ -40,6 +40,13 @@ pub(super) fn cross_gap(
         && let Some((cfa, fp, pc)) = leaf_return(frame, guess, lookup, memory)
     {
         return frame.enter_caller(cfa, fp, pc);
+    }
+    if frame.exact
+        && !guess
+        && lookup.v8().is_some()
+        && let Some((cfa, pc)) = edge::caller(frame, lookup, memory)
+    {
+        return frame.enter_caller(cfa, frame.registers.fp, pc);
     }
     let Registers { sp, fp, .. } = frame.registers;
     if fp == 0 && frame.from_record && !guess {
@@ -156,7 +163,7 @@ fn switch_stack(
 }
 
 /// Whether the instruction before an address is a call.
-fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
+pub(super) fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
     let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
     let bytes = bytes.to_le_bytes();
     let is_indirect = |len: usize| {

@@ -7,6 +7,7 @@
 //! - Registers other than sp and fp are known only in the leaf and in a frame that a signal
 //!   interrupted. Only rbx is followed further, through modules that say where it is saved.
 
+mod edge;
 mod gap;
 mod hotspot;
 mod switch;
