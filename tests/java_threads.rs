@@ -1,18 +1,18 @@
 //! Threads of Java machines: their names in recordings, what they wait for, and what the threads of
 //! the compilers compile, against the programs and the machines' own tools.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use traceprof::trace::{LoadedTrace, RunState, load};
+use traceprof::trace::{LoadedTrace, RunState, TagKey, TextId, VIRTUAL_THREAD_TAG, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{
-    Java, Target, announce_skip, has_command, needs_recording, record, scratch_dir, skip, together,
-    traceprof, wait_until,
+    Java, Target, announce_skip, has_command, needs_recording, record, record_cpu, scratch_dir,
+    skip, together, traceprof, wait_until,
 };
 
 /// Names by thread id.
@@ -155,6 +155,67 @@ fn two_thousand_threads_have_their_names() {
     for version in [11, 17] {
         check_names(version, 2000);
     }
+}
+
+/// The largest number of bytes of the name of a virtual thread.
+const NAME_MAX: usize = 128;
+
+/// Records virtual threads that take turns on the same carriers, while objects move.
+fn check_virtual_threads(version: u32) {
+    needs_recording!();
+    let Some(java) = Java::of(version) else { skip!("java {version}: not installed") };
+    let _machine = together();
+    let mut target = Target::spawn(java.runs("Carried", &[]));
+    let number = &target.facts()["number-carried_nameless"];
+    let expected = |method: &str| match method {
+        "latin" => "of größe".to_owned(),
+        "wide" => "世界 😀".to_owned(),
+        "long" => format!("{}…", &"name ".repeat(50)[..NAME_MAX]),
+        _ => format!("virtual #{number}"),
+    };
+    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &["--freq", "997"]);
+    let loaded = load(&outcome.trace.path()).expect("a trace");
+    let keys = TagKey::of(&loaded.metadata);
+    let tag = keys.iter().position(|key| key.name == VIRTUAL_THREAD_TAG).expect("the tag");
+    let (mut named, mut without, mut wrong) = (HashMap::new(), 0, Vec::new());
+    for thread in &loaded.threads {
+        thread.for_each_sample(&mut |sample, stack| {
+            let names = stack.iter().map(|id| &loaded.locations[id.0 as usize]);
+            let names = names.map(|it| loaded.methods[it.method.0 as usize].name.as_str());
+            let names: Vec<&str> = names.collect();
+            let text = sample.tags[tag].checked_sub(1).map(|text| &*loaded.texts[&TextId(text)]);
+            let method = names.iter().find_map(|name| name.strip_prefix("Carried.carried_"));
+            match (method, text) {
+                (Some(method), Some(text)) if text == expected(method) => {
+                    *named.entry(method.to_owned()).or_insert(0) += 1;
+                }
+                (Some(_), None) => without += 1,
+                // A carrier between two virtual threads, and a stack without its outer frames.
+                (None, _) if !names.contains(&"Carried.collect") => {}
+                (None, None) => {}
+                (_, text) => wrong.push((names.join(";"), text.map(str::to_owned))),
+            }
+        });
+    }
+    assert!(wrong.is_empty(), "Java {version}: {wrong:#?}");
+    let all: u64 = named.values().sum();
+    eprintln!("Java {version}: {named:?}, {without} without a name");
+    assert!(named.len() == 4 && named.values().all(|count| *count > 50), "{named:?}");
+    // Those in native code and in the kernel.
+    assert!(without * 4 < all, "Java {version}: {without} beside {named:?}");
+    let grouped = outcome.trace.view(&["print", "--by", "task"]);
+    assert!(grouped.contains(&expected("nameless")), "{grouped}");
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn virtual_threads_of_21_have_their_names() {
+    check_virtual_threads(21);
+}
+
+#[test]
+fn virtual_threads_of_25_have_their_names() {
+    check_virtual_threads(25);
 }
 
 /// What the threads of `Machine.java` wait for.

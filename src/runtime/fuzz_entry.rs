@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: they take bytes and check the invariants that hold for any input.
+//! Entry point for fuzzing: takes bytes and checks the invariants that hold for any input.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::python::cookie;
 
-pub use super::java::fuzz_entry::java;
 use super::python::PythonExports;
 use super::{
     Function, NamesThreads, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNameMemo,
@@ -23,41 +22,26 @@ pub(super) const START: u64 = 0x10_0000;
 
 /// Memory that consists of the input, again and again, so that pointers in it lead to it.
 pub(super) struct Wild<'b> {
-    bytes: &'b [u8],
-    /// Number of bytes that are readable, and that one read may ask for.
-    len: u64,
-    read_max: usize,
-    reads: Cell<usize>,
-}
-
-impl<'b> Wild<'b> {
-    fn of(bytes: &'b [u8]) -> Self {
-        Self::with(bytes, 1 << 32, 8 << 20)
-    }
-
-    /// Makes memory of so many readable bytes, of which one read may ask for so many at most.
-    pub(super) fn with(bytes: &'b [u8], len: u64, read_max: usize) -> Self {
-        Self { bytes, len, read_max, reads: Cell::new(0) }
-    }
+    pub(super) bytes: &'b [u8],
+    pub(super) reads: Cell<usize>,
 }
 
 impl TargetMemory for Wild<'_> {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
         self.reads.set(self.reads.get() + 1);
         assert!(self.reads.get() < READS_MAX, "no end of reads");
-        assert!(into.len() <= self.read_max, "a read of {} bytes", into.len());
-        let Some(at) = avma.checked_sub(START).filter(|at| *at < self.len) else { return 0 };
+        assert!(into.len() <= 8 << 20, "a read of {} bytes", into.len());
+        let Some(at) = avma.checked_sub(START).filter(|at| *at < 1 << 32) else { return 0 };
         if self.bytes.is_empty() {
             return 0;
         }
-        let len = into.len().min((self.len - at) as usize);
         let (mut done, mut from) = (0, at as usize % self.bytes.len());
-        while done < len {
-            let some = (self.bytes.len() - from).min(len - done);
-            into[done..done + some].copy_from_slice(&self.bytes[from..from + some]);
-            (done, from) = (done + some, 0);
+        while done < into.len() {
+            let len = (self.bytes.len() - from).min(into.len() - done);
+            into[done..done + len].copy_from_slice(&self.bytes[from..from + len]);
+            (done, from) = (done + len, 0);
         }
-        len
+        into.len()
     }
 }
 
@@ -77,7 +61,7 @@ pub fn runtime(bytes: &[u8]) {
 }
 
 fn locate<E>(bytes: &[u8], found: impl Fn(&Wild<'_>) -> Result<Option<Runtime>, E>) {
-    let memory = Wild::of(bytes);
+    let memory = Wild { bytes, reads: Cell::new(0) };
     if let Ok(Some(runtime)) = found(&memory) {
         name(&runtime, bytes);
     }
@@ -85,7 +69,7 @@ fn locate<E>(bytes: &[u8], found: impl Fn(&Wild<'_>) -> Result<Option<Runtime>, 
 
 /// Names what looks like a code object, and what does not.
 fn name(runtime: &Runtime, bytes: &[u8]) {
-    let memory = Wild::of(bytes);
+    let memory = Wild { bytes, reads: Cell::new(0) };
     let Some(layout) = runtime.block.python() else { return };
     let (words, _) = bytes.as_chunks::<8>();
     let types = words.iter().enumerate().skip(1);

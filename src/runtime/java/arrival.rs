@@ -15,11 +15,19 @@
 //!   written this within [`VACANT_MAX_NS`], as above.
 //!
 //! Where a scan saw other code before, and no handler looked, it is not known which of the two was
-//! there until the new one was seen.
+//! there until the new one was seen. It does not matter where both have the same rule: methods that
+//! are compiled again mostly come to a place of the same size, with the same calls in it. That takes
+//! for granted, too, that no third code was there within [`VACANT_MAX_NS`].
 
 /// The longest time between two scans for which no other code is thought to have come and gone, in
 /// nanoseconds. Scans are 10 to 80 ms apart, unless the computer is overloaded.
 const VACANT_MAX_NS: u64 = 100_000_000;
+
+/// Whether one time is so soon after another that no other code is thought to have come and gone in
+/// between.
+pub(super) fn is_soon(before_ns: u64, after_ns: u64) -> bool {
+    after_ns.saturating_sub(before_ns) <= VACANT_MAX_NS
+}
 
 /// When code came to its place. Times are in CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +42,11 @@ impl Arrival {
     /// Whether the code was there at a time, if it is there now. `is_new`: at that time, there was
     /// no code that had been seen there.
     pub(super) fn is_before(&self, time_ns: u64, is_new: bool) -> bool {
-        if is_new && self.since_ns.saturating_sub(time_ns) <= VACANT_MAX_NS {
+        if is_new && is_soon(time_ns, self.since_ns) {
             return true;
         }
-        let is_soon = |vacant_ns: &u64| self.since_ns.saturating_sub(*vacant_ns) <= VACANT_MAX_NS;
-        let first_ns = self.vacant_ns.filter(is_soon).unwrap_or(self.since_ns);
+        let vacant_ns = self.vacant_ns.filter(|vacant_ns| is_soon(*vacant_ns, self.since_ns));
+        let first_ns = vacant_ns.unwrap_or(self.since_ns);
         first_ns.min(self.since_ns) <= time_ns
     }
 }

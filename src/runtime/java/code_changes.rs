@@ -1,12 +1,17 @@
 //! What a scan of the heaps of code is to do, and what it finds.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::{CodeIdentity, HeapSpan};
 
+use super::follow::Followed;
 use crate::proc::thread_time;
+
+/// Rules and the offsets from which on they apply.
+pub(super) type RuleRows = Arc<[(u32, Rule)]>;
 
 /// Code with its unwind rules. Addresses are AVMAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +24,8 @@ pub struct ScannedCode {
     pub length: u32,
     /// What tells it from later code.
     pub identity: CodeIdentity,
-    /// Rules and the offsets from which on they apply.
-    pub rows: Vec<(u32, Rule)>,
+    /// The rules.
+    pub rows: RuleRows,
 }
 
 /// What changed since the last scan.
@@ -52,6 +57,16 @@ pub struct CodeChanges {
     pub unknown: usize,
     /// Number of pieces of code that took too much work.
     pub cut: usize,
+}
+
+impl CodeChanges {
+    /// Counts what was followed of code of so many bytes, and returns its rules.
+    pub(super) fn count(&mut self, followed: Followed, bytes: usize) -> RuleRows {
+        self.instructions += if followed.is_cut { bytes } else { followed.instructions };
+        self.unknown += followed.unknown;
+        self.cut += usize::from(followed.is_cut);
+        followed.rows.into()
+    }
 }
 
 /// How much a scan reads.

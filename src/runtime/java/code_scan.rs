@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::sync::Arc;
 
 use traceprof_abi::unwind::code_heap::{HeapSpan, InterpreterLayout};
 
@@ -335,10 +336,23 @@ impl CodeScan {
         let changed = known
             .filter(|known| known.blob == blob)
             .map_or(0, |known| known.changed.saturating_add(1));
+        let followed = blob.as_ref().zip(bytes.as_deref()).map(|(blob, bytes)| {
+            let code = BlobCode { machine, pages, blob, bytes };
+            (blob, changes.count(code.follow(&self.entered), bytes.len()))
+        });
+        let added = followed.map(|(blob, rows)| ScannedCode {
+            block: block.clone(),
+            start: blob.code.start,
+            length: (blob.code.end - blob.code.start) as u32,
+            identity: seal.identity(layout, blob),
+            rows,
+        });
         let known = KnownBlock {
             end: block.end,
-            blob: blob.clone(),
             arrival: self.blocks.arrival(block.start, blob.as_ref(), read_ns),
+            before: self.blocks.before(block.start, blob.as_ref()),
+            rows: added.as_ref().map(|code| Arc::clone(&code.rows)).unwrap_or_default(),
+            blob,
             seen_ns: read_ns,
             seal,
             hash,
@@ -346,17 +360,9 @@ impl CodeScan {
             changed,
         };
         let is_replaced = self.blocks.insert(block.start, known).is_some();
-        let (Some(blob), Some(bytes)) = (blob, bytes) else {
-            changes.removed.extend(is_replaced.then_some(block));
-            return;
-        };
-        let code = BlobCode { machine, pages, blob: &blob, bytes: &bytes };
-        let followed = code.follow(&self.entered);
-        changes.instructions += if followed.is_cut { bytes.len() } else { followed.instructions };
-        changes.unknown += followed.unknown;
-        changes.cut += usize::from(followed.is_cut);
-        let (start, length) = (blob.code.start, bytes.len() as u32);
-        let identity = seal.identity(layout, &blob);
-        changes.added.push(ScannedCode { block, start, length, identity, rows: followed.rows });
+        match added {
+            Some(code) => changes.added.push(code),
+            None => changes.removed.extend(is_replaced.then_some(block)),
+        }
     }
 }

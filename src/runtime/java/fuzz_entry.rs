@@ -1,8 +1,11 @@
 //! Entry point for fuzzing the reader of Java machines: memory that holds anything.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use traceprof_abi::context::RecordKind;
 
 use super::exports::JavaExports;
 use super::image::{JavaImage, TIDS};
@@ -11,7 +14,7 @@ use super::{
     CodeChanges, CodeScan, JavaWaits, ScanBudget, ScanDepth, UnloadCount, may_redefine, which_hold,
 };
 use crate::runtime::fuzz_entry::{START, Wild};
-use crate::runtime::{NamesThreads, ThreadNameMemo, WantedNames};
+use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames, running_task};
 
 /// Number of readable bytes, and of those that one read may ask for: a map of the largest heap.
 const LEN: u64 = 4 << 20;
@@ -23,6 +26,24 @@ const ADDRESSES_MAX: usize = 8;
 /// What one scan may do.
 const BUDGET: ScanBudget =
     ScanBudget { blocks: 1 << 8, instructions: 1 << 12, time: Duration::MAX };
+
+/// Memory that consists of the input, again and again, up to [`LEN`].
+struct Bounded<'b>(Wild<'b>);
+
+impl<'b> Bounded<'b> {
+    fn of(bytes: &'b [u8]) -> Self {
+        Self(Wild { bytes, reads: Cell::new(0) })
+    }
+}
+
+impl TargetMemory for Bounded<'_> {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        assert!(into.len() <= READ_MAX, "a read of {} bytes", into.len());
+        let Some(rest) = (START + LEN).checked_sub(avma) else { return 0 };
+        let len = into.len().min(rest as usize);
+        self.0.read(avma, &mut into[..len])
+    }
+}
 
 /// Reads a machine from memory that holds the bytes: the machine that they describe, and one whose
 /// description was intact.
@@ -37,7 +58,7 @@ pub fn java(bytes: &[u8]) {
 }
 
 fn locate(exports: &JavaExports, bytes: &[u8]) {
-    if let Ok(Some(machine)) = exports.locate(START, &Wild::with(bytes, LEN, READ_MAX)) {
+    if let Ok(Some(machine)) = exports.locate(START, &Bounded::of(bytes)) {
         read(&machine, bytes);
     }
 }
@@ -47,7 +68,7 @@ fn intact(number: usize) -> Option<&'static JavaMachine> {
     static MACHINES: OnceLock<Vec<JavaMachine>> = OnceLock::new();
     let machine = |version| {
         let image = JavaImage::of(version, START);
-        let memory = Wild::with(&image.bytes, LEN, READ_MAX);
+        let memory = Bounded::of(&image.bytes);
         JavaExports::of_image().locate(START, &memory).ok().flatten()
     };
     let machines = MACHINES.get_or_init(|| VERSIONS.into_iter().filter_map(machine).collect());
@@ -56,7 +77,7 @@ fn intact(number: usize) -> Option<&'static JavaMachine> {
 
 /// Reads all that there is to read.
 fn read(machine: &JavaMachine, bytes: &[u8]) {
-    let memory = Wild::with(bytes, LEN, READ_MAX);
+    let memory = Bounded::of(bytes);
     let reader = machine.now(&memory);
     for thread in reader.threads().unwrap_or_default() {
         let texts = [thread.name, thread.virtual_thread, thread.compiles];
@@ -72,6 +93,13 @@ fn read(machine: &JavaMachine, bytes: &[u8]) {
         count.read(&memory);
     }
     may_redefine(machine, &memory);
+    let exports = JavaExports::of_image();
+    if let Some(block) = machine.carried_block((&exports, START), RecordKind::Glibc, &memory) {
+        for pointer in [START, START + 64, u64::MAX - 7] {
+            let task = running_task(&[block], pointer, &memory);
+            assert!(task.is_none_or(|task| is_printable(&task.name)));
+        }
+    }
     scan(machine, &memory);
     code(machine, &reader);
     let (words, _) = bytes.as_chunks::<8>();
@@ -111,7 +139,7 @@ fn code(machine: &JavaMachine, reader: &JavaReader<'_>) {
 }
 
 /// Follows the code of the heaps.
-fn scan(machine: &JavaMachine, memory: &Wild<'_>) {
+fn scan(machine: &JavaMachine, memory: &Bounded<'_>) {
     let mut scan = CodeScan::default();
     for depth in [ScanDepth::Maps, ScanDepth::Seals, ScanDepth::Blocks] {
         let changes = scan.scan(machine, memory, depth, BUDGET);

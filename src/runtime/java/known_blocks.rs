@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::code_heap::CodeIdentity;
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, is_soon};
 use super::blob::{BlobKind, CodeBlob};
+use super::code_changes::RuleRows;
+use super::code_layout::offset_in;
 use super::layout::MachineLayout;
 use super::pages::TargetPages;
 
@@ -62,6 +65,23 @@ impl BlockSeal {
     }
 }
 
+/// The code that a block had before.
+#[derive(Debug, Clone)]
+pub(super) struct FormerCode {
+    code: Range<u64>,
+    rows: RuleRows,
+    arrival: Arrival,
+    seen_ns: u64,
+}
+
+/// Returns the rule of an address in code.
+fn rule_at(code: &Range<u64>, rows: &RuleRows, avma: u64) -> Option<Rule> {
+    let offset = offset_in(code, avma)?;
+    let after = rows.partition_point(|(from, _)| *from <= offset);
+    let (_, rule) = after.checked_sub(1).and_then(|at| rows.get(at))?;
+    (*rule != Rule::BAD).then_some(*rule)
+}
+
 /// A block that was read.
 #[derive(Debug)]
 pub(super) struct KnownBlock {
@@ -73,6 +93,10 @@ pub(super) struct KnownBlock {
     pub(super) arrival: Arrival,
     /// When the block was last found to have this blob, or none, in CLOCK_MONOTONIC nanoseconds.
     pub(super) seen_ns: u64,
+    /// The rules of the code.
+    pub(super) rows: RuleRows,
+    /// The code that was known here before this one.
+    pub(super) before: Option<FormerCode>,
     /// A hash of all that the rules were made of.
     pub(super) hash: u64,
     /// Number of scans that have found the same since.
@@ -91,6 +115,25 @@ impl KnownBlock {
     fn arrival_of(&self, blob: &CodeBlob) -> Option<Arrival> {
         let is_same = self.blob.as_ref().is_some_and(|known| known.is_same(blob));
         is_same.then_some(self.arrival)
+    }
+
+    /// Whether this code or the one before was there at a time, and both have the same rule at an
+    /// address: it does not matter which of them ran.
+    fn has_rule_of_former(&self, avma: u64, time_ns: u64) -> bool {
+        let Some((blob, before)) = self.blob.as_ref().zip(self.before.as_ref()) else {
+            return false;
+        };
+        let was_one_there = before.arrival.is_before(time_ns, false)
+            && (time_ns <= before.seen_ns || is_soon(before.seen_ns, self.arrival.since_ns));
+        let rule = rule_at(&blob.code, &self.rows, avma);
+        was_one_there && rule.is_some() && rule == rule_at(&before.code, &before.rows, avma)
+    }
+
+    /// Returns the code as that of a block that has other code now.
+    fn former(&self) -> Option<FormerCode> {
+        let Some(blob) = &self.blob else { return self.before.clone() };
+        let (code, rows) = (blob.code.clone(), RuleRows::clone(&self.rows));
+        Some(FormerCode { code, rows, arrival: self.arrival, seen_ns: self.seen_ns })
     }
 
     /// Returns when the block was last seen without code. `None` if it had code then.
@@ -140,12 +183,12 @@ impl KnownBlocks {
         block.arrival_of(blob).map(|it| it.since_ns)
     }
 
-    /// Whether the code at an address was there at this time, if it is there now. See
-    /// [`Arrival::is_before`].
+    /// Whether the code at an address was there at this time, if it is there now, or code with the
+    /// same rule there. See [`Arrival::is_before`].
     pub(super) fn was_there(&self, avma: u64, time_ns: u64, is_new: bool) -> bool {
         let block = self.known.range(..=avma).next_back().map(|(_, block)| block);
-        block.is_some_and(|block| {
-            avma < block.end && block.blob.is_some() && block.arrival.is_before(time_ns, is_new)
+        block.filter(|block| avma < block.end && block.blob.is_some()).is_some_and(|block| {
+            block.arrival.is_before(time_ns, is_new) || block.has_rule_of_former(avma, time_ns)
         })
     }
 
@@ -158,6 +201,13 @@ impl KnownBlocks {
         };
         let before = known.zip(blob).and_then(|(known, blob)| known.arrival_of(blob));
         before.unwrap_or(Arrival { since_ns: read_ns, vacant_ns })
+    }
+
+    /// Returns the code that was in a block before the blob that was read now.
+    pub(super) fn before(&self, start: u64, blob: Option<&CodeBlob>) -> Option<FormerCode> {
+        let known = self.known.get(&start)?;
+        let is_same = blob.is_some_and(|blob| known.arrival_of(blob).is_some());
+        if is_same { known.before.clone() } else { known.former() }
     }
 
     /// Begins a scan.

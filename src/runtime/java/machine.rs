@@ -153,6 +153,7 @@ fn options(tables: &Tables, pages: &TargetPages<'_>) -> Option<ObjectOptions> {
             "UseCompactObjectHeaders" => &mut options.compact_headers,
             "UseZGC" => &mut options.zgc,
             "ZGenerational" => &mut options.zgc_generational,
+            "UseShenandoahGC" => &mut options.shenandoah,
             _ => continue,
         };
         *option = pages.byte(value.read(pages, flag)?)? != 0;
@@ -165,6 +166,11 @@ impl JavaMachine {
     /// the program runs.
     pub(super) fn has_late_references(&self) -> bool {
         self.objects.has_late_references
+    }
+
+    /// Returns whether objects move while the threads run.
+    pub(super) fn has_moving_collector(&self) -> bool {
+        self.objects.has_moving_collector
     }
 
     /// Returns whether recordings know the names that the program gives its threads.

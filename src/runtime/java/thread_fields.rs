@@ -15,8 +15,8 @@ const BLOCKER: (&str, &str) = ("parkBlocker", "Ljava/lang/Object;");
 /// The class of threads, and the offsets of its fields.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadFields {
-    class: u64,
-    name: u64,
+    pub(super) class: u64,
+    pub(super) name: u64,
     status: StatusPlace,
     /// What the thread is parked for.
     blocker: Option<u64>,

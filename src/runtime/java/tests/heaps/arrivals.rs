@@ -19,7 +19,8 @@ fn now_ns() -> u64 {
 fn code_is_not_taken_for_what_ran_before_it_came() {
     let block: Vec<u8> = (0..16).collect();
     let one_block = [&block[..], &[0xff; 24]].concat();
-    let (first, second) = (LOW + CODE, SECOND + CODE);
+    // In the body, where these methods have different rules.
+    let (first, second) = (LOW + CODE + COMPLETE, SECOND + CODE + COMPLETE);
     for memory in memories() {
         memory.make_heaps(&[&one_block], SHIFT);
         memory.make_method((LOW, 16), 7, (FOUR, 4));
@@ -70,7 +71,7 @@ fn code_is_not_taken_for_what_ran_before_it_came() {
         memory.make_heaps(&[&[&block[..], &[0xff; 4], &long].concat()], SHIFT);
         memory.make_method((SECOND - (4 << SHIFT), 20), 12, (SIX, 6));
         memory.scan(&mut scan, ScanDepth::Maps);
-        let third = SECOND - (4 << SHIFT) + CODE;
+        let third = SECOND - (4 << SHIFT) + CODE + COMPLETE;
         assert!(!scan.was_there(third, before, false), "number 11 was at a part of it");
         assert!(scan.was_there(third, now_ns(), false));
     }
@@ -116,4 +117,43 @@ fn much_may_have_come_and_gone_between_two_scans_that_are_far_apart() {
         !scan.was_there(SECOND + CODE, before, false)
             && scan.was_there(SECOND + CODE, now_ns(), false)
     );
+}
+
+/// It does not matter which of two pieces of code ran if both have the same rule at an address.
+#[test]
+fn code_with_the_rule_of_the_code_before_is_as_good() {
+    let block: Vec<u8> = (0..16).collect();
+    let one_block = [&block[..], &[0xff; 24]].concat();
+    let (entry, body) = (LOW + CODE, LOW + CODE + COMPLETE);
+    for memory in memories() {
+        memory.make_heaps(&[&one_block], SHIFT);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        let mut scan = CodeScan::with_clock(now_ns);
+        let before_all = now_ns();
+        memory.settle(&mut scan);
+        let next = |scan: &mut CodeScan, number, code| {
+            let before = now_ns();
+            memory.make_method((LOW, 16), number, code);
+            memory.scan(scan, ScanDepth::Seals);
+            [entry, body].map(|avma| scan.was_there(avma, before, false))
+        };
+        assert_eq!(next(&mut scan, 8, (SIX, 6)), [true, false], "another size of the frame");
+        assert!(!scan.was_there(entry, before_all, false), "nothing was known");
+        memory.settle(&mut scan);
+        assert_eq!(next(&mut scan, 9, (SIX, 6)), [true, true], "compiled again");
+        memory.settle(&mut scan);
+        // Another one could have been there in between.
+        NOW_MS.set(NOW_MS.get() + 200);
+        assert_eq!(next(&mut scan, 10, (SIX, 6)), [false, false]);
+        memory.settle(&mut scan);
+        // It is freed first.
+        let before = now_ns();
+        memory.use_block(LOW, false, 1);
+        memory.scan(&mut scan, ScanDepth::Seals);
+        memory.make_method((LOW, 16), 11, (SIX, 6));
+        memory.note_change(2);
+        memory.scan(&mut scan, ScanDepth::Maps);
+        assert!(scan.was_there(body, before, false));
+        assert!(!scan.was_there(body, before_all, false));
+    }
 }
