@@ -8,6 +8,7 @@ use traceprof_abi::unwind::rule::{fp_op, op};
 use super::against_gimli::{Counts, check};
 use super::{libc_path, vdso};
 use crate::elf::{Elf, is_elf};
+use crate::test_turn::is_long;
 use crate::unwind::{compile, compile_image};
 
 /// Number of addresses that a long run checks in all modules together.
@@ -51,8 +52,7 @@ fn all_modules_of_the_system_are_stepped_as_their_call_frame_information_says() 
     let modules = system_modules();
     assert!(modules.len() > 100, "{}", modules.len());
     let samples = LONG_RUN / modules.len() as u64 + 1;
-    let is_long_run = std::env::var_os("TRACEPROF_TEST_LONG").is_some();
-    let part = if is_long_run { 1 } else { SHORT_PART };
+    let part = if is_long() { 1 } else { SHORT_PART };
     let (mut compiled, mut asked) = (0, 0);
     let mut all = Counts::default();
     for path in modules.iter().step_by(part) {

@@ -363,7 +363,6 @@ impl Writer {
 }
 
 /// Sends the answers of symbolizers to the writer thread.
-#[derive(Clone)]
 pub(crate) struct AnswerSender {
     number: ProcessNumber,
     queue: SyncSender<Message>,
