@@ -263,7 +263,6 @@ fn threads_of_the_compilers_tell_what_they_compile() {
         command.stderr(fs::File::create(&log).unwrap());
         let mut target = Target::spawn(command);
         let mut told = HashSet::new();
-        // On a busy machine, few of these looks fall into a compilation.
         let has_all = wait_until(Duration::from_secs(120), || {
             for thread in shown_by_stacks(target.pid()) {
                 let name = thread["name"].as_str().unwrap();

@@ -6,7 +6,7 @@ mod shares;
 use std::io::Write;
 use std::time::Duration;
 
-use shares::Shares;
+use shares::{DRAWS_MIN, Shares};
 
 use crate::common::{Outcome, Target, alone, is_long_run, needs_recording, record_team};
 
@@ -37,9 +37,9 @@ fn budget(options: &[&str]) -> Duration {
     Duration::from_secs(if options == TIMER { 2 * seconds } else { seconds })
 }
 
-fn record(program: &str, args: &[&str], options: &[&str]) -> (Target, Outcome) {
-    let ms = budget(options).as_millis().to_string();
-    record_team(program, &[&[ms.as_str()], args].concat(), budget(options), options)
+fn record(program: &str, args: &[&str], options: &[&str], whole: Duration) -> (Target, Outcome) {
+    let ms = whole.as_millis().to_string();
+    record_team(program, &[&[ms.as_str()], args].concat(), whole, options)
 }
 
 /// Checks the shares of functions, at any depth, against the times that the target measured.
@@ -51,10 +51,21 @@ fn check_functions(target: &Target, outcome: &Outcome, functions: &[&str], title
     shares
 }
 
+/// Records for four times as long if the samples were too few: timers that expire late stand for
+/// many periods each, and how late they are depends on what else the machine does.
+fn record_enough(options: &[&str]) -> (Target, Outcome) {
+    let whole = budget(options);
+    let (target, outcome) = record("ratios", &[], options, whole);
+    if Shares::of(&outcome.trace.path(), &KINDS).draws() > DRAWS_MIN {
+        return (target, outcome);
+    }
+    record("ratios", &[], options, 4 * whole)
+}
+
 fn check_ratios(options: &[&str], title: &str) {
     needs_recording!();
     let _machine = alone();
-    let (target, outcome) = record("ratios", &[], options);
+    let (target, outcome) = record_enough(options);
     check_functions(&target, &outcome, &KINDS, title);
     // The leaf has its time from its callers, and nobody else calls it.
     let folded = outcome.trace.folded();
@@ -79,7 +90,7 @@ fn ratios_are_right_with_timers() {
 fn check_duties(options: &[&str], unseen_ms: f64, title: &str) {
     needs_recording!();
     let _machine = alone();
-    let (target, outcome) = record("duty", &[], options);
+    let (target, outcome) = record("duty", &[], options, budget(options));
     let periods = outcome.trace.periods_by_label();
     for (thread, duty) in DUTIES.iter().enumerate() {
         let own_ns = target.fact(&format!("used_{thread}"));
@@ -109,7 +120,7 @@ fn a_slowdown_shows_in_its_function_and_nowhere_else() {
     needs_recording!();
     let _machine = alone();
     let run = |percent: u64| {
-        let (target, outcome) = record("ratios", &[&percent.to_string()], FAST);
+        let (target, outcome) = record("ratios", &[&percent.to_string()], FAST, budget(FAST));
         let title = format!("slowdown of {percent} %");
         check_functions(&target, &outcome, &KINDS, &title)
     };
@@ -135,7 +146,7 @@ fn a_slowdown_shows_in_its_function_and_nowhere_else() {
 fn check_in_step(options: &[&str], (round_ns, passes): (u64, f64), title: &str) {
     needs_recording!();
     let _machine = alone();
-    let (target, outcome) = record("in_step", &[&round_ns.to_string()], options);
+    let (target, outcome) = record("in_step", &[&round_ns.to_string()], options, budget(options));
     let title = format!("{title}, rounds of {round_ns} ns");
     let functions = ["first_part", "second_part"];
     let shares = Shares::of(&outcome.trace.path(), &functions);

@@ -13,6 +13,9 @@ use traceprof::trace;
 /// once with timers, where few draws have large weights.
 const ERRORS_MAX: f64 = 5.0;
 
+/// Fewer samples, each of the same weight, say too little about shares.
+pub(super) const DRAWS_MIN: f64 = 500.0;
+
 /// The weights of a trace by function.
 pub(super) struct Shares {
     functions: Vec<String>,
@@ -57,7 +60,7 @@ impl Shares {
     }
 
     /// Returns the number of samples that would give the same precision if all had the same weight.
-    fn draws(&self) -> f64 {
+    pub(super) fn draws(&self) -> f64 {
         self.total() * self.total() / self.squares.max(1.0)
     }
 
@@ -76,7 +79,7 @@ impl Shares {
 
     /// Checks that no share differs by more than `allowance` and chance.
     pub(super) fn assert_drawn_from(&self, truth: &[u64], allowance: f64, title: &str) {
-        assert!(self.draws() > 500.0, "{title}: {} draws", self.draws());
+        assert!(self.draws() > DRAWS_MIN, "{title}: {} draws", self.draws());
         let worst = self.errors(truth, allowance).into_iter().fold(0.0, |a: f64, b| a.max(b.abs()));
         assert!(worst < ERRORS_MAX, "{}", self.row(title, truth));
     }

@@ -7,12 +7,58 @@ public class Compiles {
     public static class Work implements Runnable {
         static int sum;
 
+        /** Small enough to be inlined at each call. */
+        static int mix(int number, int[] table) {
+            int at = (number >>> 5) & 63;
+            table[at] += number * 31;
+            return Integer.rotateLeft(table[at] ^ number, table[(at + 7) & 63] & 31);
+        }
+
+        /** Its compiler has much to do: what is inlined is two hundred times as large. */
         static int hot(int number) {
-            int result = number;
-            for (int turn = 0; turn < 20; turn++) {
-                result = Integer.rotateLeft(result * 31 + turn, 7) ^ String.valueOf(turn).hashCode();
-            }
-            return result;
+            int[] t = new int[64];
+            int r = number;
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t); r = mix(r, t);
+            return r;
         }
 
         @Override
