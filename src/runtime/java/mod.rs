@@ -20,8 +20,12 @@ mod compiled;
 mod compiling;
 mod exports;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_entry;
 mod heap_watch;
 mod heaps;
+#[cfg(any(test, fuzzing))]
+mod image;
 mod known_blocks;
 mod layout;
 mod lines;
