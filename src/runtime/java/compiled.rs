@@ -23,7 +23,7 @@ const POSITIONS_MAX: u64 = 1 << 16;
 /// Maximum number of bytes of scopes.
 const SCOPES_LEN_MAX: u64 = 1 << 20;
 /// Maximum number of methods that are inlined into each other at one place.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 /// Maximum number of methods in one piece of code.
 const METHODS_MAX: usize = 4096;
 /// Maximum number of bytes of the methods of one piece of code.

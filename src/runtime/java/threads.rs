@@ -6,7 +6,7 @@ use super::thread_fields::{KnownThreadFields, ThreadFields};
 use super::waits::JavaActivity;
 
 /// Maximum number of threads.
-const THREADS_MAX: u64 = 1 << 16;
+pub(super) const THREADS_MAX: u64 = 1 << 16;
 
 /// A thread of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
