@@ -5,14 +5,17 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use traceprof_abi::context::RecordKind;
+
 use super::exports::JavaExports;
 use super::image::{self, JavaImage, TIDS};
 use super::machine::{JavaMachine, JavaReader};
 use super::{
-    CodeChanges, CodeScan, JavaWaits, ScanBudget, ScanDepth, UnloadCount, may_redefine, which_hold,
+    CodeChanges, CodeScan, JavaWaits, ScanBudget, ScanDepth, UnloadCount, carried_block,
+    may_redefine, which_hold,
 };
 use crate::runtime::fuzz_entry::{START, Wild};
-use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames};
+use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames, running_task};
 
 /// Number of readable bytes, and of those that one read may ask for: a map of the largest heap.
 const LEN: u64 = 4 << 20;
@@ -92,6 +95,13 @@ fn read(machine: &JavaMachine, bytes: &[u8]) {
         count.read(&memory);
     }
     may_redefine(machine, &memory);
+    let file = (&image::exports(), START);
+    if let Some(block) = carried_block(machine, file, RecordKind::Glibc, &memory) {
+        for pointer in [START, START + 64, u64::MAX - 7] {
+            let task = running_task(&[block], pointer, &memory);
+            assert!(task.is_none_or(|task| is_printable(&task.name)));
+        }
+    }
     scan(machine, &memory);
     code(machine, &reader);
     let (words, _) = bytes.as_chunks::<8>();

@@ -99,6 +99,7 @@ pub(super) const FIELDS: &[Described] = &[
     ("ciEnv::_task", "CompileTask*", 8, 25),
     ("CompileTask::_method", "Method*", 8, 25),
     ("OSThread::_thread_id", "OSThread::thread_id_t", 8, 25),
+    ("OSThread::_pthread_id", "pthread_t", 8, 25),
     ("ObjectMonitor::_object", "void*", 8, 25),
     ("StubQueue::_stub_buffer", "address", 8, 25),
     ("StubQueue::_queue_begin", "int", 8, 25),

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 
 use self::description::{CONSTANTS, FIELDS, SIZES, STATICS, base_of, room_of};
 pub(super) use self::threads::TIDS;
+use self::threads::{Carrier, THREAD_OFFSET};
 use super::exports::{JavaExports, TableSymbols};
 use super::tables::Field;
+use crate::elf::TlsAccess;
 
 /// Addresses relative to the start of the memory: what the symbols of the tables name, and static
 /// fields.
@@ -41,6 +43,8 @@ pub(super) struct JavaImage {
     /// The address of the compiled method's code, and that of its structure.
     pub(super) code: u64,
     pub(super) method: u64,
+    /// The first thread, and the virtual thread that it carries.
+    pub(super) carrier: Carrier,
     start: u64,
     version: u8,
     fields: HashMap<&'static str, Field>,
@@ -55,6 +59,7 @@ pub(super) fn exports() -> JavaExports {
         types: symbols(SYMBOLS + 64),
         ints: symbols(SYMBOLS + 96),
         longs: symbols(SYMBOLS + 128),
+        threads: vec![TlsAccess::Offset(THREAD_OFFSET.wrapping_neg())],
     }
 }
 
@@ -71,6 +76,7 @@ impl JavaImage {
             bytes: vec![0; ROOM as usize],
             code: 0,
             method: 0,
+            carrier: Carrier::default(),
             start,
             version,
             fields: HashMap::new(),
@@ -193,13 +199,13 @@ impl JavaImage {
         let release = self.text(&format!("{version}.0.1+1"));
         self.set_static("Abstract_VM_Version::_s_vm_release", release);
         let (on, mut flags) = (self.words(&[1]), Vec::new());
-        for name in ["UseCompressedOops", "UseCompressedClassPointers"] {
+        for name in ["UseCompressedOops", "UseCompressedClassPointers", "UseSerialGC"] {
             flags.extend([self.text(name), on]);
         }
         let flags = self.words(&flags);
         for kind in ["Flag", "JVMFlag"] {
             self.set_static(&format!("{kind}::flags"), flags);
-            self.set_static(&format!("{kind}::numFlags"), 2);
+            self.set_static(&format!("{kind}::numFlags"), 3);
         }
         for structure in ["Universe", "CompressedOops", "CompressedKlassPointers"] {
             for field in ["", "_narrow_oop.", "_narrow_klass."] {

@@ -2,12 +2,23 @@
 
 use super::JavaImage;
 
+/// How far below its thread pointer a thread has the address of its structure.
+pub(super) const THREAD_OFFSET: u64 = 16;
 /// The threads' ids.
 pub(in crate::runtime::java) const TIDS: [u64; 2] = [4321, 4322];
 
+/// A thread that carries a virtual one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::runtime::java) struct Carrier {
+    pub(in crate::runtime::java) structure: u64,
+    pub(in crate::runtime::java) pointer: u64,
+    /// The object of the virtual thread. 0 before 21.
+    pub(in crate::runtime::java) carried: u64,
+}
+
 impl JavaImage {
     fn object(&mut self, class: u64) -> u64 {
-        let object = self.room(32);
+        let object = self.room(48);
         self.word(object, 1);
         self.half(object + 8, self.narrow(class));
         object
@@ -36,7 +47,13 @@ impl JavaImage {
         let state =
             if self.version > 17 { ("holder", holder, 20) } else { ("threadStatus", "I", 20) };
         let blocker = ("parkBlocker", "Ljava/lang/Object;", 24);
-        let fields = [("name", "Ljava/lang/String;", 16), state, blocker];
+        let fields = [
+            ("name", "Ljava/lang/String;", 16),
+            state,
+            blocker,
+            ("tid", "J", 32),
+            ("eetop", "J", 40),
+        ];
         let class = self.class("java/lang/Thread", &fields, &[]);
         let holder = self.class("java/lang/Thread$FieldHolder", &[("threadStatus", "I", 16)], &[]);
         let mut threads = Vec::new();
@@ -48,8 +65,11 @@ impl JavaImage {
             self.half(held + 16, 0x201);
             self.half(object + 20, if self.version > 17 { self.narrow(held) } else { 0x201 });
             self.half(object + 24, self.narrow(name));
-            threads.push(self.thread(*tid, object));
+            let thread = self.thread(*tid, object);
+            self.word(object + 40, thread);
+            threads.push(thread);
         }
+        self.carry(threads[0], class, (string, array));
         self.set(threads[0], "JavaThread::_next", threads[1]);
         self.set_static("Threads::_thread_list", threads[0]);
         let (list, threads) = (self.room(64), self.words(&threads));
@@ -58,9 +78,42 @@ impl JavaImage {
         self.set_static("ThreadsSMRSupport::_java_thread_list", list);
     }
 
+    /// Makes a thread carry a virtual one, where there are such threads.
+    fn carry(&mut self, structure: u64, parent: u64, strings: (u64, u64)) {
+        self.carrier.structure = structure;
+        if self.version < 21 {
+            return;
+        }
+        let class = self.class("java/lang/VirtualThread", &[], &[]);
+        self.set(class, "Klass::_super", parent);
+        let (object, name) = (self.object(class), self.string(strings, "carried 😀"));
+        self.half(object + 16, self.narrow(name));
+        self.word(object + 32, 31);
+        let handle = self.words(&[object]);
+        self.set(structure, "JavaThread::_vthread", handle);
+        self.set_state(8);
+        self.carrier.carried = object;
+    }
+
+    /// Sets the state of the first thread.
+    pub(in crate::runtime::java) fn set_state(&mut self, state: u64) {
+        self.set(self.carrier.structure, "JavaThread::_thread_state", state);
+    }
+
+    /// Takes the name of the virtual thread away.
+    pub(in crate::runtime::java) fn unname(&mut self) {
+        self.half(self.carrier.carried + 16, 0);
+    }
+
     fn thread(&mut self, tid: u64, object: u64) -> u64 {
-        let (thread, os_thread) = (self.room(128), self.room(16));
+        let (thread, os_thread, block) = (self.room(128), self.room(16), self.room(64));
+        let pointer = block + THREAD_OFFSET;
+        self.word(block, thread);
+        if tid == TIDS[0] {
+            self.carrier.pointer = pointer;
+        }
         self.set(os_thread, "OSThread::_thread_id", tid);
+        self.set(os_thread, "OSThread::_pthread_id", pointer);
         self.set(thread, "JavaThread::_osthread", os_thread);
         self.set(thread, "Thread::_osthread", os_thread);
         let reference = if self.version < 17 { object } else { self.words(&[object]) };

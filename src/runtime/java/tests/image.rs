@@ -3,11 +3,13 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use crate::runtime::TargetMemory;
+use traceprof_abi::context::RecordKind;
+
 use crate::runtime::fuzz_entry::START;
 use crate::runtime::java::fuzz_entry::{VERSIONS, java};
 use crate::runtime::java::image::{self, JavaImage, TIDS};
-use crate::runtime::java::{JavaMachine, JavaWaits, UnloadCount};
+use crate::runtime::java::{JavaMachine, JavaWaits, UnloadCount, carried_block};
+use crate::runtime::{TargetMemory, TaskKind, TaskName, running_task};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/java");
 
@@ -69,6 +71,32 @@ fn threads_of_each_version_are_named() {
         assert_eq!(waits.as_deref(), Some(expected), "Java {version}");
         let unloaded = UnloadCount::of(&machine, &image).and_then(|count| count.read(&image));
         assert_eq!(unloaded, Some(3), "Java {version}");
+    }
+}
+
+#[test]
+fn virtual_threads_that_are_carried_are_named() {
+    for (version, mut image, machine) in images() {
+        let file = (&image::exports(), START);
+        let block = carried_block(&machine, file, RecordKind::Glibc, &image);
+        assert_eq!(block.is_some(), version > 17, "Java {version}");
+        let Some(block) = block else { continue };
+        let named = |image: &JavaImage| {
+            let found = running_task(&[block], image.carrier.pointer, image);
+            found.map(|TaskName { kind, name }| (kind == TaskKind::VirtualThread, name))
+        };
+        assert_eq!(named(&image), Some((true, "carried 😀".to_owned())), "Java {version}");
+        image.unname();
+        assert_eq!(named(&image), Some((true, "virtual #31".to_owned())), "Java {version}");
+        // In the machine's own code, in native code, and while the machine waits.
+        image.set_state(6);
+        assert!(named(&image).is_some(), "Java {version}");
+        for state in [4, 5, 10] {
+            image.set_state(state);
+            assert_eq!(named(&image), None, "Java {version}");
+        }
+        let carried = machine.now(&image).threads().unwrap().remove(0).virtual_thread;
+        assert_eq!(carried, None, "it has no name now");
     }
 }
 
