@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use traceprof_abi::context::RecordKind;
 
+use super::compiled::DEPTH_MAX;
 use super::exports::JavaExports;
 use super::image::{self, JavaImage, TIDS};
 use super::machine::{JavaMachine, JavaReader};
@@ -131,7 +132,9 @@ fn code(machine: &JavaMachine, reader: &JavaReader<'_>) {
         let Ok(code) = reader.compiled(&blob) else { continue };
         for avma in [avma, blob.code.start, blob.code.start + 8, blob.code.end, 0, u64::MAX] {
             code.is_call(avma);
-            for position in code.at(avma) {
+            let positions = code.at(avma);
+            assert!(positions.len() <= DEPTH_MAX, "{} positions", positions.len());
+            for position in positions {
                 position.line();
                 let name = position.method.map(|method| method.full_name());
                 assert!(name.is_none_or(|name| is_printable(&name)));
