@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use traceprof::trace::{LoadedTrace, RunState, load};
+use traceprof::trace::{LoadedTrace, RunState, TagKey, TextId, VIRTUAL_THREAD_TAG, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{
-    Java, Target, announce_skip, has_command, needs_recording, record, scratch_dir, skip, together,
-    traceprof, wait_until,
+    Java, Target, Trace, announce_skip, has_command, needs_recording, record, record_cpu,
+    scratch_dir, skip, together, traceprof, wait_until,
 };
 
 /// Names by thread id.
@@ -155,6 +155,120 @@ fn two_thousand_threads_have_their_names() {
     for version in [11, 17] {
         check_names(version, 2000);
     }
+}
+
+/// The largest number of bytes of the name of a virtual thread.
+const NAME_MAX: usize = 128;
+/// Classes whose functions begin and end to run a virtual thread.
+const STEPS: [&str; 2] = ["java.lang.VirtualThread", "jdk.internal.vm.Continuation"];
+
+/// Virtual threads that take turns on the same carriers, while objects move.
+struct Carried {
+    target: Target,
+    trace: LoadedTrace,
+    recording: Trace,
+}
+
+impl Carried {
+    /// Records a machine with such a collector.
+    fn of(java: &Java, collector: &str) -> Self {
+        let target = Target::spawn(java.runs("Carried", &[collector]));
+        let options = &["--freq", "997"];
+        let recording = record_cpu(target.pid(), Duration::from_secs(3), options).trace;
+        let trace = load(&recording.path()).expect("a trace");
+        Self { target, trace, recording }
+    }
+
+    /// Returns the name of the virtual thread that runs this method.
+    fn name(&self, method: &str) -> String {
+        match method {
+            "latin" => "of größe".to_owned(),
+            "wide" => "世界 😀".to_owned(),
+            "long" => format!("{}…", &"name ".repeat(50)[..NAME_MAX]),
+            _ => format!("virtual #{}", self.target.facts()["number-carried_nameless"]),
+        }
+    }
+
+    /// Calls `each` for each sample: with its functions, and the name of its virtual thread.
+    fn for_each_sample(&self, each: &mut dyn FnMut(&[&str], Option<&str>)) {
+        let loaded = &self.trace;
+        let keys = TagKey::of(&loaded.metadata);
+        let tag = keys.iter().position(|key| key.name == VIRTUAL_THREAD_TAG);
+        for thread in &loaded.threads {
+            thread.for_each_sample(&mut |sample, stack| {
+                let names = stack.iter().map(|id| &loaded.locations[id.0 as usize]);
+                let names = names.map(|it| loaded.methods[it.method.0 as usize].name.as_str());
+                let text = tag.and_then(|tag| sample.tags[tag].checked_sub(1));
+                let text = text.map(|text| &*loaded.texts[&TextId(text)]);
+                each(&names.collect::<Vec<_>>(), text);
+            });
+        }
+    }
+}
+
+/// Returns which virtual thread of `Carried.java` runs, by the functions of a stack.
+fn carried<'n>(names: &[&'n str]) -> Option<&'n str> {
+    names.iter().find_map(|name| name.strip_prefix("Carried.carried_"))
+}
+
+fn check_virtual_threads(version: u32, collectors: [&str; 2]) {
+    needs_recording!();
+    let Some(java) = Java::of(version) else { skip!("java {version}: not installed") };
+    let _machine = together();
+    for collector in collectors {
+        let mut program = Carried::of(&java, collector);
+        let methods = ["latin", "wide", "long", "nameless"];
+        let expected = BTreeMap::from(methods.map(|method| (method, program.name(method))));
+        let (mut named, mut without, mut others) = (BTreeMap::new(), 0, 0);
+        let mut wrong = Vec::new();
+        program.for_each_sample(&mut |names, text| match (carried(names), text) {
+            (Some(method), Some(text)) if text == expected[method] => {
+                *named.entry(method.to_owned()).or_insert(0u64) += 1;
+            }
+            (Some(_), None) => without += 1,
+            (None, None) => others += u64::from(names.contains(&"Carried.collect")),
+            // A carrier that begins or ends to run one.
+            (None, Some(text))
+                if expected.values().any(|name| name == text)
+                    && names.iter().any(|name| STEPS.iter().any(|step| name.contains(step))) => {}
+            (_, text) => wrong.push((names.join(";"), text.map(str::to_owned))),
+        });
+        assert!(wrong.is_empty(), "Java {version} {collector}: {wrong:#?}");
+        let count: u64 = named.values().sum();
+        eprintln!("Java {version} {collector}: {named:?}, {without} without, {others} others");
+        assert!(named.len() == 4 && named.values().all(|count| *count > 50), "{named:?}");
+        assert!(others > 0, "a thread that carries none");
+        // Those in native code and in the kernel.
+        assert!(without * 4 < count, "Java {version}: {without} beside {named:?}");
+        let grouped = program.recording.view(&["print", "--by", "task"]);
+        assert!(grouped.contains(&expected["nameless"]), "{grouped}");
+        program.target.goes_on_and_ends_by_itself();
+    }
+}
+
+#[test]
+fn virtual_threads_of_21_have_their_names() {
+    check_virtual_threads(21, ["-XX:+UseG1GC", "-XX:+UseParallelGC"]);
+}
+
+#[test]
+fn virtual_threads_of_25_have_their_names() {
+    check_virtual_threads(25, ["-XX:+UseG1GC", "-XX:+UseSerialGC"]);
+}
+
+#[test]
+fn virtual_threads_whose_objects_move_as_they_run_have_no_names() {
+    needs_recording!();
+    let Some(java) = Java::of(25) else { skip!("java 25: not installed") };
+    let _machine = together();
+    let mut program = Carried::of(&java, "-XX:+UseZGC");
+    let (mut samples, mut named) = (0, 0);
+    program.for_each_sample(&mut |names, text| {
+        samples += u64::from(carried(names).is_some());
+        named += u64::from(text.is_some());
+    });
+    assert!(samples > 50 && named == 0, "{named} of {samples}");
+    program.target.goes_on_and_ends_by_itself();
 }
 
 /// What the threads of `Machine.java` wait for.

@@ -13,7 +13,7 @@ use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::runtime::word::SectionEnd;
 use traceprof_abi::runtime::{
     Captured, CapturedThread, NamelessTask, RuntimeBlock, WordReader, capture, capture_task,
-    holds_lock, task_room,
+    has_frames, holds_lock, task_room,
 };
 use traceprof_abi::sync::AtomicU64;
 
@@ -93,7 +93,7 @@ pub fn append(
     let thread = CapturedThread { pointer: thread_pointer, stack };
     // The deepest stacks leave room for the name.
     let reserved = runtimes.iter().map(task_room).max().unwrap_or(0);
-    for numbered in runtimes.iter().enumerate() {
+    for numbered in runtimes.iter().enumerate().filter(|(_, block)| has_frames(block)) {
         let room = words.get(..words.len().saturating_sub(reserved)).unwrap_or(&[]);
         match capture(numbered, thread, &mut memory, room) {
             Captured::Section { words: written, end, foreign } => {

@@ -21,9 +21,9 @@ const OBJECTS_MAX: usize = 8;
 pub(super) const START: u64 = 0x10_0000;
 
 /// Memory that consists of the input, again and again, so that pointers in it lead to it.
-struct Wild<'b> {
-    bytes: &'b [u8],
-    reads: Cell<usize>,
+pub(super) struct Wild<'b> {
+    pub(super) bytes: &'b [u8],
+    pub(super) reads: Cell<usize>,
 }
 
 impl TargetMemory for Wild<'_> {
@@ -35,8 +35,11 @@ impl TargetMemory for Wild<'_> {
         if self.bytes.is_empty() {
             return 0;
         }
-        for (index, byte) in into.iter_mut().enumerate() {
-            *byte = self.bytes[(at as usize + index) % self.bytes.len()];
+        let (mut done, mut from) = (0, at as usize % self.bytes.len());
+        while done < into.len() {
+            let len = (self.bytes.len() - from).min(into.len() - done);
+            into[done..done + len].copy_from_slice(&self.bytes[from..from + len]);
+            (done, from) = (done + len, 0);
         }
         into.len()
     }

@@ -44,7 +44,7 @@ pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
-pub use task::{running_task, task_name};
+pub use task::{TaskKind, TaskName, running_task, task_name};
 pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
 
 /// The language of a runtime.

@@ -121,7 +121,7 @@ pub use options::{Compression, Durability, WriteMode, WriterOptions};
 pub use recover::{Recovered, recover};
 pub use run_state::RunState;
 pub use series::{RingPlan, RotateAfter, SavedTrace, Saves, SeriesPlan, TraceSeries};
-pub use tags::{TASK_TAG, TagKey, TagKind};
+pub use tags::{TASK_TAG, TagKey, TagKind, VIRTUAL_THREAD_TAG};
 pub use thread::{Call, Node, ThreadTrace};
 pub use verify::{FileState, IndexState, Verification, verify};
 pub use writer::{TraceWriter, Written};

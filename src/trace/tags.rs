@@ -17,6 +17,8 @@ const TEXT: &str = "text";
 
 /// The name of the tag that has the name of the asyncio task which a thread ran.
 pub const TASK_TAG: &str = "asyncio.task";
+/// The name of the tag that has the name of the virtual thread of Java which a thread carried.
+pub const VIRTUAL_THREAD_TAG: &str = "java.virtual_thread";
 
 /// A tag of the samples of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]

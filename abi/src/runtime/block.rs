@@ -3,6 +3,7 @@
 //! # Safety
 //! A block and the layouts in it consist of integers without padding, so any bytes are valid.
 
+use super::java::JavaLayout;
 use super::python::PythonLayout;
 
 /// Maximum number of runtimes in one process.
@@ -14,6 +15,8 @@ pub const BLOCK_BYTES: usize = BLOCK_WORDS * 8;
 
 /// The kind of a block that holds a [`PythonLayout`].
 const PYTHON: u64 = 1;
+/// The kind of a block that holds a [`JavaLayout`].
+const JAVA: u64 = 3;
 
 /// What a handler must know about a runtime. The first word is the kind of the layout that follows.
 #[repr(C, align(8))]
@@ -24,11 +27,14 @@ pub struct RuntimeBlock {
 }
 
 const PYTHON_WORDS: usize = size_of::<PythonLayout>() / 8;
+const JAVA_WORDS: usize = size_of::<JavaLayout>() / 8;
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<RuntimeBlock>() == BLOCK_BYTES);
     assert!(size_of::<PythonLayout>() == PYTHON_WORDS * 8 && align_of::<PythonLayout>() == 8);
     assert!(PYTHON_WORDS < BLOCK_WORDS);
+    assert!(size_of::<JavaLayout>() == JAVA_WORDS * 8 && align_of::<JavaLayout>() == 8);
+    assert!(JAVA_WORDS < BLOCK_WORDS);
 };
 
 impl RuntimeBlock {
@@ -54,6 +60,27 @@ impl RuntimeBlock {
         // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
         // of integers, so any bytes are valid.
         Some(unsafe { &*core::ptr::from_ref(words).cast::<PythonLayout>() })
+    }
+
+    /// Creates the block of a Java machine.
+    pub fn of_java(layout: &JavaLayout) -> Self {
+        let start = core::ptr::from_ref(layout).cast::<[u64; JAVA_WORDS]>();
+        // SAFETY: both types have the same size and alignment (asserted above), and the layout
+        // consists of integers without padding.
+        let words = unsafe { &*start };
+        let mut block = Self { kind: JAVA, layout: [0; BLOCK_WORDS - 1] };
+        if let Some(head) = block.layout.first_chunk_mut() {
+            *head = *words;
+        }
+        block
+    }
+
+    /// Returns the layout of a Java machine, if this is its block.
+    pub fn java(&self) -> Option<&JavaLayout> {
+        let words = self.layout.first_chunk::<JAVA_WORDS>().filter(|_| self.kind == JAVA)?;
+        // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
+        // of integers, so any bytes are valid.
+        Some(unsafe { &*core::ptr::from_ref(words).cast::<JavaLayout>() })
     }
 
     /// Returns the words of the block.

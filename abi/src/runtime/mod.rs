@@ -15,12 +15,14 @@
 //! - name anything, or align managed frames with native frames: the recorder does both.
 
 mod block;
+pub mod java;
 pub mod python;
+mod task;
 pub mod word;
 
 pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};
 
-pub use python::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_WORDS};
+pub use task::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_VIRTUAL, TASK_WORDS};
 
 use crate::sync::AtomicU64;
 use word::SectionEnd;
@@ -90,20 +92,29 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
     block.python().is_some_and(|layout| python::holds_lock(layout, thread_pointer, memory))
 }
 
+/// Whether a runtime keeps frames in memory of its own.
+pub fn has_frames(block: &RuntimeBlock) -> bool {
+    block.java().is_none()
+}
+
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no
 /// tasks.
 pub fn task_room(block: &RuntimeBlock) -> usize {
     let is_known = block.python().is_some_and(|layout| layout.task.state_task != python::ABSENT);
-    if is_known { TASK_WORDS } else { 0 }
+    if is_known || block.java().is_some() { TASK_WORDS } else { 0 }
 }
 
-/// Writes the name of the task that a thread runs in a runtime: see [`python::task_name`]. Returns
-/// the number of words.
+/// Writes the name of the task that a thread runs in a runtime: see [`python::task_name`], and
+/// [`java`] for virtual threads. Returns the number of words.
 pub fn capture_task(
     block: &RuntimeBlock,
     pointer: u64,
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Result<usize, NamelessTask> {
-    block.python().map_or(Ok(0), |layout| python::task_name(layout, pointer, memory, words))
+    match (block.python(), block.java()) {
+        (Some(layout), _) => python::task_name(layout, pointer, memory, words),
+        (_, Some(layout)) => java::carried_name(layout, pointer, memory, words),
+        _ => Ok(0),
+    }
 }

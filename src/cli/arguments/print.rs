@@ -90,7 +90,8 @@ pub struct PrintArguments {
     /// Group by function, module, line, thread, ...
     ///
     /// One of function, module, line, language, thread, process, span, root-span, task and
-    /// tag:NAME. task is the asyncio task of Python 3.14, the tag asyncio.task.
+    /// tag:NAME. task is the asyncio task of Python 3.14, the tag asyncio.task, or the virtual
+    /// thread of Java, the tag java.virtual_thread.
     ///
     /// function, module, line and language are the steps of a tree; consecutive calls within a
     /// module or a language are one step. thread, process, span, root-span, task and tag:NAME make

@@ -311,6 +311,8 @@ impl CodeScan {
         let (machine, layout) = (scanned.machine, &scanned.machine.layout);
         let heap = scanned.heaps.iter().find(|heap| heap.reserved.contains(&block.start));
         let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
+        // A machine changes a block's length and its map one after the other.
+        let contents = contents.filter(|contents| contents.end <= block.end);
         let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
         let seal = BlockSeal::read(layout, block.start, pages);
         let read_ns = (self.clock.0)();

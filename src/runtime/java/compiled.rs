@@ -23,7 +23,7 @@ const POSITIONS_MAX: u64 = 1 << 16;
 /// Maximum number of bytes of scopes.
 const SCOPES_LEN_MAX: u64 = 1 << 20;
 /// Maximum number of methods that are inlined into each other at one place.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 /// Maximum number of methods in one piece of code.
 const METHODS_MAX: usize = 4096;
 /// Maximum number of bytes of the methods of one piece of code.
@@ -142,6 +142,7 @@ impl CompiledCode {
             format: methods.format,
             known: HashMap::new(),
             scopes: Vec::new(),
+            depths: Vec::new(),
             // The method itself comes first.
             methods: vec![None],
             indices: HashMap::new(),
@@ -275,6 +276,8 @@ struct ScopeReader {
     /// Indices of scopes by their offsets.
     known: HashMap<u32, Option<u32>>,
     scopes: Vec<InlineScope>,
+    /// The number of methods from each scope to the compiled one.
+    depths: Vec<usize>,
     /// The machine's indices of methods; `None` for the method that was compiled.
     methods: Vec<Option<u32>>,
     /// The indices among these.
@@ -310,10 +313,16 @@ impl ScopeReader {
             chain.push((next, method, bci.checked_sub(1)));
             next = parent;
         }
-        for (at, method, bci) in chain.into_iter().rev() {
+        let outer = caller.and_then(|index: u32| self.depths.get(index as usize));
+        let outer = outer.copied().unwrap_or(0);
+        if outer + chain.len() > DEPTH_MAX {
+            return None;
+        }
+        for (depth, (at, method, bci)) in (outer + 1..).zip(chain.into_iter().rev()) {
             let method = self.method(method)?;
             let index = self.scopes.len() as u32;
             self.scopes.push(InlineScope { method, bci, caller });
+            self.depths.push(depth);
             self.known.insert(at, Some(index));
             caller = Some(index);
         }
@@ -338,6 +347,36 @@ impl ScopeReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the bytes of a number.
+    fn number(value: u32) -> Vec<u8> {
+        match value.checked_sub(192) {
+            None => vec![value as u8],
+            Some(rest) => vec![192 + (rest % 64) as u8, (rest / 64) as u8],
+        }
+    }
+
+    #[test]
+    fn methods_that_are_inlined_too_deep_are_none() {
+        let (mut bytes, mut offsets) = (vec![0], vec![0]);
+        for _ in 0..2 * DEPTH_MAX {
+            let parent = offsets[offsets.len() - 1];
+            offsets.push(bytes.len() as u32);
+            bytes.extend([parent, 1, 1].into_iter().flat_map(number));
+        }
+        let mut reader = ScopeReader {
+            bytes,
+            format: crate::runtime::java::numbers::NumberFormat::Any,
+            known: HashMap::new(),
+            scopes: Vec::new(),
+            depths: Vec::new(),
+            methods: Vec::new(),
+            indices: HashMap::new(),
+        };
+        let found = offsets[1..].iter().map(|offset| reader.scope(*offset).is_some());
+        assert_eq!(found.filter(|it| *it).count(), DEPTH_MAX);
+        assert_eq!(reader.scopes.len(), DEPTH_MAX);
+    }
 
     #[test]
     fn stubs_of_calls_are_found_by_their_code() {

@@ -1,6 +1,9 @@
 //! What the file of a HotSpot machine says: where its description of itself is.
 
-use crate::elf::{Definitions, Elf};
+use crate::elf::{Definitions, Elf, ThreadLocals, TlsAccess};
+
+/// `Thread::_thr_current`, the variable with the structure of a thread.
+const THREAD: &str = "_ZN6Thread12_thr_currentE";
 
 /// The symbols of a table: the pointer to its first entry, the length of an entry, and the offsets
 /// of what an entry has. Addresses are SVMAs.
@@ -23,6 +26,8 @@ pub struct JavaExports {
     /// Constants: name, value.
     pub(super) ints: TableSymbols<2>,
     pub(super) longs: TableSymbols<2>,
+    /// The ways to the variable with the structure of a thread. Empty if the file is stripped.
+    pub(super) threads: Vec<TlsAccess>,
 }
 
 impl JavaExports {
@@ -61,6 +66,7 @@ impl JavaExports {
                 ["gHotSpotVMLongConstants", "gHotSpotVMLongConstantEntryArrayStride"],
                 ["gHotSpotVMLongConstantEntryNameOffset", "gHotSpotVMLongConstantEntryValueOffset"],
             )?,
+            threads: ThreadLocals::of(&elf).ways_to_own(THREAD),
         })
     }
 }

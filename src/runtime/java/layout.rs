@@ -164,6 +164,8 @@ pub(super) struct ThreadLayout {
     pub(super) list: JavaThreadList,
     pub(super) os_thread: Field,
     pub(super) tid: Field,
+    /// The thread's id in the C library.
+    pub(super) pointer: Option<Field>,
     pub(super) object: Field,
     /// Whether fields for objects hold a handle of the object.
     pub(super) has_handles: bool,
@@ -393,6 +395,7 @@ impl ThreadLayout {
             list,
             os_thread: tables.field(&["JavaThread::_osthread", "Thread::_osthread"])?,
             tid: tables.field(&["OSThread::_thread_id"])?,
+            pointer: tables.optional("OSThread::_pthread_id"),
             object: tables.field(&["JavaThread::_threadObj"])?,
             has_handles: version >= 17,
             virtual_thread: tables.optional("JavaThread::_vthread"),

@@ -153,9 +153,10 @@ fn options(tables: &Tables, pages: &TargetPages<'_>) -> Option<ObjectOptions> {
             "UseCompactObjectHeaders" => &mut options.compact_headers,
             "UseZGC" => &mut options.zgc,
             "ZGenerational" => &mut options.zgc_generational,
+            "UseSerialGC" | "UseParallelGC" | "UseG1GC" => &mut options.stops_to_move,
             _ => continue,
         };
-        *option = pages.byte(value.read(pages, flag)?)? != 0;
+        *option |= pages.byte(value.read(pages, flag)?)? != 0;
     }
     Some(options)
 }
@@ -165,6 +166,12 @@ impl JavaMachine {
     /// the program runs.
     pub(super) fn has_late_references(&self) -> bool {
         self.objects.has_late_references
+    }
+
+    /// Returns whether objects move only while threads wait that are in Java's or the machine's
+    /// code.
+    pub(super) fn stops_to_move(&self) -> bool {
+        self.objects.stops_to_move
     }
 
     /// Returns whether recordings know the names that the program gives its threads.

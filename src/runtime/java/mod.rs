@@ -5,13 +5,15 @@
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
 //! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
 //! names were read from, and `unloads` counts what may change it. `threads` has
-//! the names of threads, `waits` what they wait for, and `compiling` what those of the compilers
-//! compile. `code_scan` finds new code, `arrival` says since when it is there, `blob_code` what is
-//! known of it, and `follow` makes its unwind rules.
+//! the names of threads, `waits` what they wait for, `compiling` what those of the compilers
+//! compile, and `carried` where a handler finds the virtual threads that they carry. `code_scan`
+//! finds new code, `arrival` says since when it is there, `blob_code` what is known of it, and
+//! `follow` makes its unwind rules.
 
 mod arrival;
 mod blob;
 mod blob_code;
+mod carried;
 mod class_name;
 mod code_changes;
 mod code_layout;
@@ -20,8 +22,12 @@ mod compiled;
 mod compiling;
 mod exports;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_entry;
 mod heap_watch;
 mod heaps;
+#[cfg(any(test, fuzzing))]
+mod image;
 mod known_blocks;
 mod layout;
 mod lines;
@@ -43,6 +49,7 @@ mod waits;
 mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
+pub use carried::carried_block;
 pub use code_changes::{CodeChanges, ScanBudget, ScanDepth, ScannedCode};
 pub use code_scan::CodeScan;
 pub use compiled::{CompiledCode, JavaPosition};

@@ -44,6 +44,8 @@ pub(super) struct ObjectShape {
     pub(super) is_coloured: bool,
     /// Whether references may be out of date until the program uses them (ZGC).
     pub(super) has_late_references: bool,
+    /// Whether objects move only while threads wait that are in Java's or the machine's code.
+    pub(super) stops_to_move: bool,
     /// Whether arrays of bytes start behind the length of an array, without padding.
     pub(super) has_tight_arrays: bool,
 }
@@ -56,6 +58,8 @@ pub(super) struct ObjectOptions {
     pub(super) compact_headers: bool,
     pub(super) zgc: bool,
     pub(super) zgc_generational: bool,
+    /// Whether a collector is in use that stops the threads to move objects.
+    pub(super) stops_to_move: bool,
 }
 
 impl ObjectShape {
@@ -110,12 +114,13 @@ impl ObjectShape {
             class_in_mark: is_compact.then(mark_shift).transpose()?,
             is_coloured: options.zgc && (version > 21 || options.zgc_generational),
             has_late_references: options.zgc,
+            stops_to_move: options.stops_to_move && !options.zgc,
             has_tight_arrays: version > 21,
         })
     }
 
     /// Returns the offsets of the length and of the first byte of an array of bytes.
-    fn array(&self) -> (u64, u64) {
+    pub(super) fn array(&self) -> (u64, u64) {
         if self.class_in_mark.is_some() {
             return (8, 12);
         }

@@ -12,7 +12,7 @@ use crate::runtime::memory::TargetMemory;
 const PAGE: usize = 4096;
 /// Maximum number of pages of one operation: 64 MiB. The methods of the largest compiled code take
 /// a hundredth of it.
-const PAGES_MAX: usize = 1 << 14;
+pub(super) const PAGES_MAX: usize = 1 << 14;
 /// Maximum length in bytes of what is read in one piece.
 const PIECE_MAX: usize = 4 << 20;
 /// Number of bytes of a text that are read at once. Most texts end in them.

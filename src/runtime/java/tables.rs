@@ -28,7 +28,7 @@ pub(super) struct Field {
 
 impl Field {
     /// Makes a field by the name of its C++ type.
-    fn new(at: u64, kind: &str) -> Self {
+    pub(super) fn new(at: u64, kind: &str) -> Self {
         let kind = kind.trim_start_matches("const ").trim_start_matches("volatile ");
         let (width, is_signed) = match kind {
             // An enumeration of four bytes in some versions. Its first byte has the level.

@@ -10,14 +10,17 @@ const THREAD: &str = "java/lang/Thread";
 const NAME: (&str, &str) = ("name", "Ljava/lang/String;");
 const STATUS: (&str, &str) = ("threadStatus", "I");
 const HOLDER: (&str, &str) = ("holder", "Ljava/lang/Thread$FieldHolder;");
+const STRUCTURE: (&str, &str) = ("eetop", "J");
 const BLOCKER: (&str, &str) = ("parkBlocker", "Ljava/lang/Object;");
 
 /// The class of threads, and the offsets of its fields.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadFields {
-    class: u64,
-    name: u64,
+    pub(super) class: u64,
+    pub(super) name: u64,
     status: StatusPlace,
+    /// The address of the machine's structure of the thread.
+    pub(super) structure: Option<u64>,
     /// What the thread is parked for.
     blocker: Option<u64>,
 }
@@ -59,7 +62,8 @@ impl ThreadFields {
             }
         };
         let (name, blocker) = (objects.own_field(class, NAME)?, objects.own_field(class, BLOCKER));
-        Some(Self { class, name, status, blocker })
+        let structure = objects.own_field(class, STRUCTURE);
+        Some(Self { class, name, status, structure, blocker })
     }
 
     /// Returns the name of a thread, given by its object.

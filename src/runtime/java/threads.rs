@@ -6,7 +6,7 @@ use super::thread_fields::{KnownThreadFields, ThreadFields};
 use super::waits::JavaActivity;
 
 /// Maximum number of threads.
-const THREADS_MAX: u64 = 1 << 16;
+pub(super) const THREADS_MAX: u64 = 1 << 16;
 
 /// A thread of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,13 @@ impl ThreadReader<'_> {
         Some(layout.tid.read(pages, layout.os_thread.pointer(pages, thread)?)? as u32)
     }
 
+    /// Returns the thread pointer of a thread, given by the address of its structure: its id in the
+    /// C library, which is that in all of them.
+    pub(super) fn pointer(&self, thread: u64) -> Option<u64> {
+        let (layout, pages) = (&self.objects.layout.thread, self.objects.pages);
+        layout.pointer?.pointer(pages, layout.os_thread.pointer(pages, thread)?)
+    }
+
     /// Reads a thread, given by the address of its structure.
     pub(super) fn thread(&self, thread: u64) -> Option<JavaThread> {
         let (layout, pages) = (&self.objects.layout.thread, self.objects.pages);
@@ -96,7 +103,7 @@ impl ThreadReader<'_> {
     }
 
     /// Returns the object of a thread. A virtual thread that it runs has another one.
-    fn object_of(&self, thread: u64) -> Option<u64> {
+    pub(super) fn object_of(&self, thread: u64) -> Option<u64> {
         let objects = &self.objects;
         objects.referred(objects.layout.thread.object.read(objects.pages, thread)?)
     }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use crate::trace::{LazyTrace, Sample, TASK_TAG, TagKey, TraceError};
+use crate::trace::{LazyTrace, Sample, TASK_TAG, TagKey, TraceError, VIRTUAL_THREAD_TAG};
 use crate::view::recording::context::{ContextKey, ContextTags, ContextText};
 use crate::view::select::context_filter::check_name;
 use crate::view::text::escape::escaped;
@@ -23,6 +23,8 @@ pub enum GroupBy {
     RootSpan,
     /// The value of the tag with this name.
     Tag(String),
+    /// The task: of asyncio, or in a trace without any, the virtual thread of Java.
+    Task,
 }
 
 impl FromStr for GroupBy {
@@ -32,7 +34,7 @@ impl FromStr for GroupBy {
         match (text, text.strip_prefix("tag:")) {
             ("span", _) => Ok(Self::Span),
             ("root-span", _) => Ok(Self::RootSpan),
-            ("task", _) => Ok(Self::Tag(TASK_TAG.to_owned())),
+            ("task", _) => Ok(Self::Task),
             (_, Some(name)) if !name.is_empty() => Ok(Self::Tag(name.to_owned())),
             _ => Err("expected span, root-span, task or tag:NAME".to_owned()),
         }
@@ -66,12 +68,19 @@ impl Grouping {
         let kind = match by {
             GroupBy::Span => GroupingKind::Span,
             GroupBy::RootSpan => GroupingKind::RootSpan,
-            GroupBy::Tag(name) => {
-                let named = keys.iter().enumerate().filter(|(_, key)| key.name == *name);
-                GroupingKind::Tag(name.clone(), named.map(|(index, _)| index).collect())
+            GroupBy::Tag(name) => Self::by_tag(name, keys),
+            GroupBy::Task => {
+                let is_there = |name: &&str| keys.iter().any(|key| key.name == *name);
+                let name = [TASK_TAG, VIRTUAL_THREAD_TAG].into_iter().find(is_there);
+                Self::by_tag(name.unwrap_or(TASK_TAG), keys)
             }
         };
         Self { kind, kept_max: None }
+    }
+
+    fn by_tag(name: &str, keys: &[TagKey]) -> GroupingKind {
+        let named = keys.iter().enumerate().filter(|(_, key)| key.name == name);
+        GroupingKind::Tag(name.to_owned(), named.map(|(index, _)| index).collect())
     }
 
     /// Returns the same grouping with at most `kept_max` groups, the heaviest.
@@ -94,6 +103,9 @@ impl Grouping {
     pub(in crate::view) fn check(by: &GroupBy, keys: &[TagKey]) -> Result<(), String> {
         match by {
             GroupBy::Tag(name) => check_name(name, keys),
+            GroupBy::Task => {
+                check_name(VIRTUAL_THREAD_TAG, keys).or_else(|_| check_name(TASK_TAG, keys))
+            }
             GroupBy::Span | GroupBy::RootSpan => Ok(()),
         }
     }
@@ -332,15 +344,30 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::TagKind;
 
     #[test]
     fn groups_are_by_span_root_or_tag() {
         assert_eq!("span".parse(), Ok(GroupBy::Span));
         assert_eq!("root-span".parse(), Ok(GroupBy::RootSpan));
         assert_eq!("tag:span".parse(), Ok(GroupBy::Tag("span".to_owned())));
+        assert_eq!("task".parse(), Ok(GroupBy::Task));
         for text in ["", "tag", "tag:", "root", "Span", "route"] {
             assert!(text.parse::<GroupBy>().unwrap_err().contains("tag:NAME"), "{text}");
         }
+    }
+
+    #[test]
+    fn tasks_are_those_that_the_trace_has() {
+        let key = |name: &str| TagKey { name: name.to_owned(), kind: TagKind::Text };
+        let of = |names: &[&str]| {
+            let keys: Vec<TagKey> = names.iter().map(|name| key(name)).collect();
+            (Grouping::new(&GroupBy::Task, &keys).kind, Grouping::check(&GroupBy::Task, &keys))
+        };
+        let tag = |name: &str, at| GroupingKind::Tag(name.to_owned(), vec![at]);
+        assert_eq!(of(&["a", VIRTUAL_THREAD_TAG]), (tag(VIRTUAL_THREAD_TAG, 1), Ok(())));
+        assert_eq!(of(&[VIRTUAL_THREAD_TAG, TASK_TAG]), (tag(TASK_TAG, 1), Ok(())));
+        assert!(of(&["a"]).1.unwrap_err().contains(TASK_TAG));
     }
 
     #[test]

@@ -23,9 +23,7 @@ use crate::sync::{AtomicU64, Ordering};
 use lists::FrameLists;
 use walk::Walk;
 
-pub use task::{
-    NamelessTask, TASK_CUT, TASK_NAME_MAX, TASK_NUMBER, TASK_WORDS, TaskLayout, task_name,
-};
+pub use task::{TaskLayout, task_name};
 
 /// Maximum number of frames in a section.
 pub const FRAMES_MAX: usize = 1024;

@@ -10,16 +10,8 @@
 
 use super::{ABSENT, Lost, OBJECT_TYPE, PythonLayout, Reader};
 use crate::runtime::WordReader;
-use crate::sync::{AtomicU64, Ordering};
-
-/// Maximum number of bytes of a name. A longer one is cut.
-pub const TASK_NAME_MAX: usize = 128;
-/// Maximum number of words of a captured name.
-pub const TASK_WORDS: usize = 2 + TASK_NAME_MAX / 8;
-/// The kind of a name that is a number.
-pub const TASK_NUMBER: u64 = 0;
-/// The bit of a kind that says that the name was cut.
-pub const TASK_CUT: u64 = 1 << 8;
+use crate::runtime::task::{NamelessTask, TASK_CUT, TASK_NAME_MAX, TASK_NUMBER, write};
+use crate::sync::AtomicU64;
 
 /// Offset of the size of a type's objects.
 const TYPE_SIZE: u64 = 32;
@@ -58,16 +50,8 @@ impl TaskLayout {
         Self { number_type: 0, text_type: 0, state_task: ABSENT, size: 0, name: 0, mark: 0 };
 }
 
-/// A thread runs a task without a readable name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamelessTask;
-
 /// Writes the name of the task that a thread runs, and returns the number of words: 0 if it runs
 /// none.
-///
-/// The words are those of a set of attributes: the length in bytes, then the bytes. The first eight
-/// bytes are the kind: [`TASK_NUMBER`], or the number of bytes of a character, perhaps with
-/// [`TASK_CUT`]. The number or the characters follow.
 pub fn task_name(
     layout: &PythonLayout,
     pointer: u64,
@@ -129,7 +113,7 @@ fn number(
         (2, 0) => u64::from(high) << DIGIT_BITS | u64::from(low),
         _ => return Ok(None),
     };
-    write(words, TASK_NUMBER, 8, |_| Ok(value))
+    Ok(write(words, TASK_NUMBER, 8, |_| Some(value)))
 }
 
 /// Writes the characters of a string.
@@ -150,28 +134,5 @@ fn text(
     let most = (TASK_NAME_MAX as u64).checked_div(width).unwrap_or(0);
     let kind = width | if count > most { TASK_CUT } else { 0 };
     let len = count.min(most).wrapping_mul(width);
-    write(words, kind, len as usize, |at| reader.word(start.wrapping_add(at as u64)))
-}
-
-/// Writes a name of `len` bytes. `load` returns eight of them from an offset on.
-fn write(
-    words: &[AtomicU64],
-    kind: u64,
-    len: usize,
-    mut load: impl FnMut(usize) -> Result<u64, Lost>,
-) -> Result<Option<usize>, Lost> {
-    let used = len.div_ceil(8).wrapping_add(2);
-    let Some(words) = words.get(..used) else { return Ok(None) };
-    let Some((head, rest)) = words.split_first_chunk::<2>() else { return Ok(None) };
-    // Relaxed, here and below: the words are the caller's own until it publishes them.
-    head[0].store(len.wrapping_add(8) as u64, Ordering::Relaxed);
-    head[1].store(kind, Ordering::Relaxed);
-    for (index, word) in rest.iter().enumerate() {
-        let at = index.wrapping_mul(8);
-        // What follows the last byte would make equal names different.
-        let excess = at.wrapping_add(8).saturating_sub(len);
-        let mask = u64::MAX >> (excess as u32).wrapping_mul(8);
-        word.store(load(at)? & mask, Ordering::Relaxed);
-    }
-    Ok(Some(used))
+    Ok(write(words, kind, len as usize, |at| reader.word(start.wrapping_add(at as u64)).ok()))
 }

@@ -7,6 +7,7 @@ use std::vec::Vec;
 use super::*;
 use crate::context::RecordKind;
 use crate::runtime::word::{EMPTY, UNPROVEN, sections};
+use crate::runtime::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_WORDS};
 
 const THREAD: u64 = 0x7000;
 const STATE: u64 = 0x8000;

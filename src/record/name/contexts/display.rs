@@ -6,7 +6,7 @@ use crate::proc::{self, Mapping};
 use crate::record::batch::contexts::ThreadContext;
 use crate::record::name::contexts::{ContextReader, Contexts, Otel};
 use crate::record::target::modules::AddressMap;
-use crate::trace::{TASK_TAG, TagKind};
+use crate::trace::TagKind;
 
 /// The span and tags that a thread works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,8 @@ impl Contexts {
     /// Returns a context as text; `None` for a thread that works on nothing.
     pub(crate) fn describe(&mut self, context: ThreadContext) -> Option<ThreadWork> {
         let ThreadContext { source, span, root_span, root_high, tags, task } = context;
-        let task = self.outside.task_name(task).map(|name| (TASK_TAG.to_owned(), name.to_string()));
+        let task = self.outside.task_name(task);
+        let task = task.map(|(tag, name)| (tag.to_owned(), name.to_string()));
         let mut tags = match source {
             origin::NONE if task.is_none() => return None,
             origin::NONE => Vec::new(),
@@ -41,7 +42,7 @@ impl Contexts {
             table => self.describe_tags(table.wrapping_sub(origin::TABLE) as usize, tags),
         };
         // As in traces, a tag of the application's own with this name stays.
-        tags.extend(task.filter(|_| tags.iter().all(|(name, _)| name != TASK_TAG)));
+        tags.extend(task.filter(|(tag, _)| tags.iter().all(|(name, _)| name != tag)));
         let root_span = u128::from(root_high) << 64 | u128::from(root_span);
         Some(ThreadWork { span, root_span, tags })
     }

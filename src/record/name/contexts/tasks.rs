@@ -10,10 +10,19 @@ use crate::inject;
 use crate::proc::{self, ProcessMemory};
 use crate::record::batch::Batch;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::{running_task, task_name};
-use crate::trace::{TASK_TAG, TagKind};
+use crate::runtime::{TaskKind, TaskName, running_task, task_name};
+use crate::trace::{TASK_TAG, TagKind, VIRTUAL_THREAD_TAG};
 
-/// The blocks of the runtimes whose tasks are known.
+/// The tags that have the names, by what has the name.
+const TAGS: [(TaskKind, &str); 2] =
+    [(TaskKind::Asyncio, TASK_TAG), (TaskKind::VirtualThread, VIRTUAL_THREAD_TAG)];
+
+/// Returns the bytes under which a name gets its number.
+fn key(name: &TaskName) -> Vec<u8> {
+    [&[name.kind as u8][..], name.name.as_bytes()].concat()
+}
+
+/// The blocks of the runtimes whose tasks are known, and can be read from outside.
 pub(super) fn blocks(addresses: &AddressMap) -> Vec<RuntimeBlock> {
     let runtimes = addresses.runtimes.iter().filter(|runtime| runtime.has_tasks());
     runtimes.map(|runtime| runtime.block).collect()
@@ -39,13 +48,15 @@ impl ContextReader {
             return 0;
         }
         let name = running_task(&self.runtimes, pointer, &ProcessMemory::of(self.pid));
-        name.map_or(0, |name| self.sets.number(name.as_bytes()))
+        name.map_or(0, |name| self.sets.number(&key(&name)))
     }
 
-    /// Returns the name with a number.
-    pub(super) fn task_name(&self, number: u32) -> Option<Arc<str>> {
+    /// Returns the tag and the name with a number.
+    pub(super) fn task_name(&self, number: u32) -> Option<(&'static str, Arc<str>)> {
         let bytes = self.sets.get(number)?;
-        std::str::from_utf8(&bytes).ok().map(Arc::from)
+        let (kind, name) = bytes.split_first()?;
+        let (_, tag) = TAGS.into_iter().find(|(known, _)| *known as u8 == *kind)?;
+        Some((tag, Arc::from(std::str::from_utf8(name).ok()?)))
     }
 }
 
@@ -56,7 +67,7 @@ pub(super) fn number(contexts: &mut Contexts, batch: &mut Batch) {
         let id = std::mem::take(&mut sample.task);
         let number = *known.entry(id).or_insert_with(|| {
             let name = batch.attributes.get(&id).and_then(|bytes| task_name(bytes));
-            name.map_or(0, |name| contexts.outside.sets.number(name.as_bytes()))
+            name.map_or(0, |name| contexts.outside.sets.number(&key(&name)))
         });
         sample.task = u64::from(number);
         contexts.stats.tags_lost += u64::from(number == 0);
@@ -71,8 +82,8 @@ pub(super) fn name(contexts: &mut Contexts, batch: &mut Batch) {
     for sample in samples.iter_mut().filter(|sample| sample.task != 0) {
         let number = std::mem::take(&mut sample.task);
         let named = *known.entry(number).or_insert_with(|| {
-            let name = contexts.outside.task_name(u32::try_from(number).ok()?)?;
-            let index = contexts.tags.index_of(TASK_TAG, TagKind::Text)?;
+            let (tag, name) = contexts.outside.task_name(u32::try_from(number).ok()?)?;
+            let index = contexts.tags.index_of(tag, TagKind::Text)?;
             let text = contexts.texts.admit_task(&name).then(|| batch.text(&name))?;
             Some((index, u32::try_from(text).ok()?))
         });

@@ -10,7 +10,7 @@ use traceprof_abi::runtime::{RUNTIMES_MAX, RuntimeBlock};
 use super::address_map::AddressRange;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::Runtime;
-use crate::runtime::java::JavaMachine;
+use crate::runtime::java::{JavaExports, JavaMachine, carried_block};
 
 /// The message about a processor or kernel on which handlers cannot find their thread.
 const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so the functions of \
@@ -30,6 +30,8 @@ pub(super) struct RuntimeSearch {
     pub(super) found: Vec<Arc<Runtime>>,
     /// The Java machine, of which a process has one at most.
     pub(super) java: Option<Arc<JavaMachine>>,
+    /// The block with which handlers name the virtual threads of the machine, once it was found.
+    carried: Option<RuntimeBlock>,
     /// Whether the machine was found since the last [`Self::takes_new_java`].
     is_java_new: bool,
     /// When a machine that was not found is searched again: one that starts.
@@ -47,6 +49,11 @@ type ModulePlace = (u32, u64);
 
 fn place(range: &AddressRange) -> Option<ModulePlace> {
     Some((range.module.as_ref()?.index, range.bias))
+}
+
+/// Returns what the file of a Java machine says, and its place.
+fn exports_of_java(ranges: &[AddressRange]) -> Option<(&JavaExports, ModulePlace)> {
+    ranges.iter().find_map(|range| Some((range.module.as_ref()?.java.as_ref()?, place(range)?)))
 }
 
 impl RuntimeSearch {
@@ -90,6 +97,7 @@ impl RuntimeSearch {
             }
         }
         has_changed |= self.search_java(pid, ranges, notices);
+        has_changed |= self.search_carried(pid, ranges, vector);
         let has_new = self.found.len() > before;
         if has_new && before == 0 && !proc::may_read_thread_pointer() {
             notices.push(NO_HANDLERS.to_owned());
@@ -107,17 +115,11 @@ impl RuntimeSearch {
         if self.java.is_some() {
             return false;
         }
-        let with_machine = |range: &&AddressRange| {
-            let module = range.module.as_ref();
-            module.is_some_and(|module| module.java.is_some())
-        };
-        let Some(range) = ranges.iter().find(with_machine) else { return false };
-        let java = range.module.as_ref().and_then(|module| module.java.as_ref());
-        let (Some(java), Some(key)) = (java, place(range)) else { return false };
+        let Some((java, key)) = exports_of_java(ranges) else { return false };
         if self.refused.contains(&key) {
             return false;
         }
-        match java.locate(range.bias, &ProcessMemory::of(pid)) {
+        match java.locate(key.1, &ProcessMemory::of(pid)) {
             Ok(found) => self.java = found.map(Arc::new),
             Err(refusal) => {
                 let known = self.starting.filter(|(starting, _)| *starting == key);
@@ -131,6 +133,21 @@ impl RuntimeSearch {
         }
         self.is_java_new = self.java.is_some();
         self.is_java_new
+    }
+
+    /// Searches what handlers need to name the virtual threads of the machine, and returns whether
+    /// it is new.
+    fn search_carried(&mut self, pid: i32, ranges: &[AddressRange], vector: RecordKind) -> bool {
+        if self.carried.is_some() || self.found.len() >= RUNTIMES_MAX {
+            return false;
+        }
+        let Some((machine, (exports, key))) = self.java.as_ref().zip(exports_of_java(ranges))
+        else {
+            return false;
+        };
+        let memory = ProcessMemory::of(pid);
+        self.carried = carried_block(machine, (exports, key.1), vector, &memory);
+        self.carried.is_some()
     }
 
     /// Searches a Java machine that has not been found, if that is due, and returns whether it was
@@ -189,6 +206,8 @@ impl RuntimeSearch {
         let block = |(runtime, (_, is_mapped)): (&Arc<Runtime>, &(ModulePlace, bool))| {
             if *is_mapped { runtime.block } else { RuntimeBlock::UNLOADED }
         };
-        found.map(block).collect()
+        // Frames have the numbers of the others. Machines are never unloaded.
+        let carried = self.carried.filter(|_| self.found.len() < RUNTIMES_MAX);
+        found.map(block).chain(carried).collect()
     }
 }

@@ -322,6 +322,17 @@ fn blocks_that_are_cut_or_joined_are_found() {
     }
 }
 
+#[test]
+fn code_outside_of_its_block_is_not_followed() {
+    for memory in memories() {
+        // The block says that it is longer than the map does.
+        let map: Vec<u8> = (0..4).chain(0..28).collect();
+        memory.make_heaps(&[&map], SHIFT);
+        memory.make_method((LOW, 32), 7, (FOUR, 4));
+        assert!(memory.settle(&mut CodeScan::default()).is_empty());
+    }
+}
+
 /// Number of methods: more memory than one operation may read page by page.
 const MANY: u64 = 17_000;
 

@@ -2,6 +2,7 @@
 
 mod code;
 mod heaps;
+mod image;
 pub(crate) mod machines;
 mod stacks;
 mod threads;
