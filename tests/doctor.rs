@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program,
+    Java, Node, Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program,
     program_for_everyone, record_cpu, scratch_dir, skip, some_pythons, together, traceprof,
     without_perf,
 };
@@ -219,6 +219,14 @@ fn languages_are_named_with_what_a_recording_shows() {
             let gives = "methods, lines, threads only in stacks, because of ZGC";
             assert_language(named(&["-XX:+UseZGC"]), &label, gives);
         }
+    }
+    for node in Node::some(66) {
+        let label = format!("Node.js {}.", node.version);
+        assert_language(node.runs("shares.js", &[]), &label, "functions, lines");
+    }
+    if let Some(node) = Node::some(69).first() {
+        let gives = "functions, lines (not checked: it has no optimized code yet)";
+        assert_language(node.runs("shares.js", &["--jitless"]), "Node.js", gives);
     }
     let native = Target::start("steady", &["2"]);
     let (all, _) = examined(doctor(native.pid()));

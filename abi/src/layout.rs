@@ -70,7 +70,8 @@ pub const HANDLER_STACK_BYTES: u64 = 0x1000;
 /// The most bytes of the thread's own stack that the handler needs below the kernel's signal frame.
 /// A test of the image measures both needs.
 pub const HANDLER_NEED_BYTES: u64 = 512;
-/// Maximum number of recorded frames of a stack. A deeper stack is marked truncated.
+/// Maximum number of recorded frames of a stack, unless the process has V8: see
+/// [`crate::unwind::walk_words_max`]. A deeper stack is marked truncated.
 pub const DEPTH_MAX: usize = 1024;
 /// Offset of the first trace table.
 pub const TRACE_TABLES_OFFSET: u64 = 0x1600_0000;

@@ -24,6 +24,7 @@ pub mod frame;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
+pub mod objects;
 pub mod otel_record;
 pub mod own_stack;
 pub mod prime;

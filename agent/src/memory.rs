@@ -21,10 +21,13 @@
 //! - No handler for SIGSEGV: faults are prevented, not caught.
 //! - A verified window is trusted only within one epoch of the recorder, and only by one thread.
 
+use traceprof_abi::layout::{ControlBlock, Counter};
+use traceprof_abi::runtime::WordReader;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::thread::ThreadSlot;
 use traceprof_abi::unwind::{Memory, Snapshot};
 
+use crate::objects::ProbedMemory;
 use crate::probe::PAGE;
 use crate::sys;
 
@@ -43,7 +46,9 @@ const EPOCHS_MAX: u64 = 10;
 #[derive(Debug)]
 pub struct StackMemory<'a> {
     snapshot: &'a Snapshot<'a>,
-    probe_failed: &'a AtomicU64,
+    control: &'a ControlBlock,
+    /// Objects of runtimes.
+    pub objects: ProbedMemory,
     /// Bounds [lo, hi) of the addresses that may be read.
     lo: u64,
     hi: u64,
@@ -62,7 +67,7 @@ impl<'a> StackMemory<'a> {
         slot: &ThreadSlot,
         epoch: u64,
         sp: u64,
-        probe_failed: &'a AtomicU64,
+        control: &'a ControlBlock,
     ) -> Self {
         // Relaxed: only this thread uses its slot's window.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -71,7 +76,8 @@ impl<'a> StackMemory<'a> {
         let window = if age == 0 { last } else { (0, 0) };
         let earlier = if age <= EPOCHS_MAX { last } else { (0, 0) };
         let spot = u64::MAX;
-        let mut memory = Self { snapshot, probe_failed, lo: 0, hi: 0, window, earlier, spot };
+        let objects = ProbedMemory::unprobed();
+        let mut memory = Self { snapshot, control, objects, lo: 0, hi: 0, window, earlier, spot };
         memory.bound(sp);
         if !(window.0 <= sp && sp <= window.1) {
             memory.window = (0, 0);
@@ -150,8 +156,7 @@ impl<'a> StackMemory<'a> {
             return true;
         }
         if !sys::readable(page) {
-            // Relaxed: a count.
-            self.probe_failed.fetch_add(1, Ordering::Relaxed);
+            self.control.count(Counter::ProbeFailed);
             return false;
         }
         if lo == hi {
@@ -190,8 +195,7 @@ impl Memory for StackMemory<'_> {
         let is_known = lo <= page && page < hi;
         // The old stack's window and spot are dropped for the new stack.
         if !is_known && !sys::readable(page) {
-            // Relaxed: a count.
-            self.probe_failed.fetch_add(1, Ordering::Relaxed);
+            self.control.count(Counter::ProbeFailed);
             return false;
         }
         self.bound(sp);
@@ -227,12 +231,18 @@ impl Memory for StackMemory<'_> {
         // code would take longer than the rest of a step. Any value is valid.
         Some(unsafe { word.read_volatile() })
     }
+
+    fn load_object(&mut self, avma: u64) -> Option<u64> {
+        self.objects.load(avma)
+    }
+
+    fn count_no_function(&mut self) {
+        self.control.count(Counter::RuntimeForeignObject);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use traceprof_abi::unwind::Tables;
 
     use super::*;
@@ -242,6 +252,10 @@ mod tests {
     struct Stack([u64; 512 * 4]);
 
     const MOST: u64 = 16 << 10;
+
+    fn failed(control: &ControlBlock) -> u64 {
+        control.counters[Counter::ProbeFailed as usize].load(Ordering::Relaxed)
+    }
 
     fn no_modules() -> Tables {
         static TABLES: Aligned = Aligned(NO_MODULES);
@@ -256,10 +270,10 @@ mod tests {
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[0];
-        let failed = AtomicU64::new(0);
+        let control = data.control();
         let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
-        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, control);
         let sp = base + PAGE + 0x108;
         let mut memory = at(sp);
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 2 * PAGE));
@@ -273,7 +287,7 @@ mod tests {
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 3 * PAGE));
         memory.keep(slot, 1);
         assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "the pages of an earlier sample");
-        let later = |epoch| StackMemory::new(&snapshot, slot, epoch, sp, &failed).known(sp, MOST).1;
+        let later = |epoch| StackMemory::new(&snapshot, slot, epoch, sp, control).known(sp, MOST).1;
         let ends = [2, 1 + EPOCHS_MAX, 2 + EPOCHS_MAX].map(later);
         assert_eq!(ends, [base + 3 * PAGE, base + 3 * PAGE, base + 2 * PAGE], "not for long");
         // The stack has grown since.
@@ -298,13 +312,13 @@ mod tests {
         // SAFETY: aligned, as long as said, lives longer.
         let tables = unsafe { Tables::new(segment.0.as_ptr().cast(), size_of::<Aligned>()) };
         let snapshot = tables.snapshot().unwrap();
-        let mut memory = StackMemory::new(&snapshot, slot, 2, sp, &failed);
+        let mut memory = StackMemory::new(&snapshot, slot, 2, sp, control);
         assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 4 * PAGE));
         assert_eq!(memory.load(base + 4 * PAGE - 8), Some(7));
         assert_eq!(memory.known(sp, PAGE), (sp - RED_ZONE, sp - RED_ZONE + PAGE), "at most that");
         let nowhere = 0x18;
         assert_eq!(at(nowhere).known(nowhere, MOST), (nowhere, nowhere));
-        assert_eq!(failed.load(Ordering::Relaxed), 1);
+        assert_eq!(failed(control), 1);
     }
 
     #[test]
@@ -313,10 +327,10 @@ mod tests {
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[2];
-        let failed = AtomicU64::new(0);
+        let control = data.control();
         let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
-        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, control);
         let above = base + 2 * PAGE + 0x108;
         let mut memory = at(above);
         assert_eq!([above, above + PAGE].map(|avma| memory.load(avma & !7)), [Some(7); 2]);
@@ -335,11 +349,11 @@ mod tests {
         let stack = Box::new(Stack([7; 512 * 4]));
         let base = stack.0.as_ptr() as u64;
         let data = segment();
-        let failed = AtomicU64::new(0);
+        let control = data.control();
         let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
         let sp = base + 0x108;
-        let mut memory = StackMemory::new(&snapshot, &data.threads().slots[3], 1, sp, &failed);
+        let mut memory = StackMemory::new(&snapshot, &data.threads().slots[3], 1, sp, control);
         assert_eq!([sp, sp + 3 * PAGE].map(|avma| memory.load(avma)), [Some(7); 2]);
         assert_eq!(memory.known(sp, MOST).1, base + 4 * PAGE);
     }
@@ -351,10 +365,10 @@ mod tests {
         let base = stack.0.as_ptr() as u64;
         let data = segment();
         let slot = &data.threads().slots[1];
-        let failed = AtomicU64::new(0);
+        let control = data.control();
         let tables = no_modules();
         let snapshot = tables.snapshot().unwrap();
-        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, control);
         let sp = base + 0x108;
         let mut memory = at(sp);
         assert!((0..3).all(|page| memory.load(sp + page * PAGE).is_some()));
@@ -373,6 +387,6 @@ mod tests {
         let known = at(sp).known(sp, MOST);
         assert_eq!(protect(3), 0);
         assert_eq!(loads, [Some(7), None, Some(7)], "found readable a moment before");
-        assert_eq!((known.1, failed.load(Ordering::Relaxed)), (base + PAGE, 2));
+        assert_eq!((known.1, failed(control)), (base + PAGE, 2));
     }
 }

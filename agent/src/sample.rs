@@ -186,8 +186,7 @@ fn store(
     let registers = frame.context.registers();
     // Relaxed: an epoch that is seen late only causes the window to be verified again.
     let epoch = control.window_epoch.load(Ordering::Relaxed);
-    let probe_failed = &control.counters[Counter::ProbeFailed as usize];
-    let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
+    let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, control);
     let walked = stack::walk(data, thread, snapshot, &registers, &mut memory);
     let Some(Stack { words, end, task, holds_lock }) = walked else {
         return control.count(Counter::Broken);

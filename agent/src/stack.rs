@@ -1,9 +1,8 @@
 //! The stack of a sample: program counters, then managed frames.
 
-use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::AtomicU64;
-use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot};
+use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot, walk_words_max};
 
 use crate::memory::StackMemory;
 use crate::runtime;
@@ -32,10 +31,12 @@ pub fn walk<'a>(
     memory: &mut StackMemory<'_>,
 ) -> Option<Stack<'a>> {
     let words = data.scratch(thread.index)?;
-    let unwound = unwind::unwind(snapshot, registers, memory, words.get(..DEPTH_MAX)?);
+    let unwound =
+        unwind::unwind(snapshot, registers, memory, words.get(..walk_words_max(snapshot))?);
     let rest = words.get(unwound.depth..)?;
     let interrupted = (thread.tid, registers.sp);
-    let managed = runtime::append(data.control(), snapshot.runtimes(), interrupted, rest);
+    let (control, objects) = (data.control(), &mut memory.objects);
+    let managed = runtime::append(control, snapshot.runtimes(), interrupted, objects, rest);
     let (words, rest) = words.split_at_checked(unwound.depth.wrapping_add(managed.words))?;
     let task = rest.get(..managed.task)?;
     Some(Stack { words, end: unwound.end, task, holds_lock: managed.holds_lock })

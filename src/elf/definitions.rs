@@ -67,6 +67,18 @@ impl<'e, 'a> Definitions<'e, 'a> {
         found
     }
 
+    /// Returns the variables and functions that other modules may use and whose names begin like
+    /// this, each with the rest of its name.
+    pub fn exported_after(&self, beginning: &str) -> Vec<(&'a str, Definition)> {
+        after(Symbols::exported(self.0), beginning)
+    }
+
+    /// Returns the variables and functions whose own symbols begin like this, each with the rest of
+    /// its name. Empty if the file is stripped.
+    pub fn own_after(&self, beginning: &str) -> Vec<(&'a str, Definition)> {
+        after(Symbols::all(self.0), beginning)
+    }
+
     /// Returns the addresses of the functions whose own symbols begin like this. Empty if the file
     /// is stripped.
     pub fn functions_named(&self, beginning: &str) -> Vec<Range<u64>> {
@@ -74,6 +86,11 @@ impl<'e, 'a> Definitions<'e, 'a> {
         let found = Symbols::all(self.0).iter().filter(is_it);
         found.filter_map(|symbol| Definition::of(&symbol).range()).collect()
     }
+}
+
+fn after<'a>(symbols: Symbols<'a>, beginning: &str) -> Vec<(&'a str, Definition)> {
+    let defined = symbols.iter().filter(|it| it.is_variable() || it.is_function());
+    defined.filter_map(|it| Some((it.name_after(beginning)?, Definition::of(&it)))).collect()
 }
 
 fn find<const N: usize>(symbols: Symbols<'_>, names: [&str; N]) -> [Option<Definition>; N] {

@@ -27,6 +27,36 @@ fn bounds(elf: &Elf<'_>, svmas: &[u64]) -> Option<Vec<Option<Range<u64>>>> {
     Some(svmas.iter().map(bounds).collect())
 }
 
+/// Number of long distances between entries that are looked at.
+const GAPS: usize = 16;
+
+/// Returns the longest piece of code between two functions that no entry of `.eh_frame` has.
+pub fn largest_gap(elf: &Elf<'_>) -> Option<Range<u64>> {
+    let index = elf.eh_frame_hdr()?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(index);
+    let header = EhFrameHdr::new(elf.data(index)?, LittleEndian).parse(&bases, 8).ok()?;
+    let mut starts = Vec::new();
+    let table = header.table()?;
+    let mut entries = table.iter(&bases);
+    while let Ok(Some((Pointer::Direct(start), _))) = entries.next() {
+        starts.push(start);
+    }
+    starts.sort_unstable();
+    let next = starts.iter().skip(1);
+    let mut distances: Vec<(u64, u64)> =
+        starts.iter().zip(next).map(|(start, next)| (next - start, *start)).collect();
+    distances.sort_unstable_by(|one, other| other.cmp(one));
+    distances.truncate(GAPS);
+    let firsts: Vec<u64> = distances.iter().map(|(_, start)| *start).collect();
+    let functions = functions_around(elf, &firsts).into_iter().zip(distances);
+    let gaps = functions.filter_map(|(function, (distance, start))| {
+        let next = start.checked_add(distance)?;
+        let end = function.map_or(start, |function| function.end);
+        (end < next && elf.code().any(|code| code.contains(&end))).then_some(end..next)
+    });
+    gaps.max_by_key(|gap| gap.end - gap.start)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,7 +37,7 @@ use object::read::elf::{
 };
 
 pub use definitions::{Definition, Definitions};
-pub use function_bounds::functions_around;
+pub use function_bounds::{functions_around, largest_gap};
 pub use packed::unpack;
 #[cfg(any(test, fuzzing))]
 pub use pclntab::pclntab as probe_pclntab;
@@ -245,6 +245,16 @@ impl<'a> Elf<'a> {
         let is_function = |kind| kind == STT_FUNC || kind == STT_GNU_IFUNC;
         let functions = symbols.filter(|symbol| is_function(symbol.st_type()));
         let mut starts: Vec<u64> = functions.map(|symbol| symbol.st_value(LE)).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    }
+
+    /// Returns the start addresses of the functions whose names begin like this, sorted.
+    pub fn functions_beginning(&self, beginning: &str) -> Vec<u64> {
+        let symbols = Symbols::all(self).iter();
+        let functions = symbols.filter(|it| it.is_defined && it.begins_with(beginning));
+        let mut starts: Vec<u64> = functions.map(|symbol| symbol.value).collect();
         starts.sort_unstable();
         starts.dedup();
         starts

@@ -41,6 +41,13 @@ impl<'a> Symbol<'a> {
         self.after(beginning).is_some()
     }
 
+    /// Returns what follows this beginning of the symbol's name. `None` if it does not begin so.
+    pub(super) fn name_after(&self, beginning: &str) -> Option<&'a str> {
+        let rest = self.after(beginning)?;
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(rest.get(..end)?).ok()
+    }
+
     /// Whether the file defines a variable with the symbol.
     pub(super) fn is_variable(&self) -> bool {
         self.is_defined && self.kind == STT_OBJECT.0

@@ -73,8 +73,8 @@ pub(crate) use abandoned_segments::create as create_segment;
 pub use address_gap::find_gap;
 pub use capture::sleeping::{SleepingThread, copy_stack, read_sleeping_thread};
 pub use capture::{
-    Capture, CaptureSelection, Captures, NotCaptured, ThreadSnapshot, ThreadView, capture,
-    capture_threads,
+    Capture, CaptureSelection, Captures, NotCaptured, StoppedThread, ThreadSnapshot, ThreadView,
+    capture, capture_threads,
 };
 pub use error::InjectError;
 pub use guardian::Guardian;

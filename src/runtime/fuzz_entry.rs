@@ -1,4 +1,4 @@
-//! Entry point for fuzzing: takes bytes and checks the invariants that hold for any input.
+//! Entry points for fuzzing: they take bytes and check the invariants that hold for any input.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -7,6 +7,7 @@ use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::python::cookie;
 
 use super::python::PythonExports;
+use super::v8::V8Machine;
 use super::{
     Function, NamesThreads, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNameMemo,
     WantedNames,
@@ -43,6 +44,35 @@ impl TargetMemory for Wild<'_> {
         }
         into.len()
     }
+}
+
+/// Reads functions and code of V8 from memory that holds the bytes.
+pub fn v8(bytes: &[u8]) {
+    for machine in V8Machine::for_test() {
+        let memory = Wild { bytes, reads: Cell::new(0) };
+        let reader = machine.reader(&memory);
+        let (words, _) = bytes.as_chunks::<8>();
+        let references = words.iter().map(|word| u64::from_le_bytes(*word));
+        let objects = references.filter(|word| word & 3 == 1).map(|word| word - 1);
+        for object in objects.take(OBJECTS_MAX).chain([0, START, START + 3, u64::MAX]) {
+            let cookie = machine.layout.cookie(object, &mut TargetWords(&memory)).unwrap_or(7);
+            if let Ok(function) = reader.function(object, cookie) {
+                let texts = [&function.name, &function.file];
+                assert!(texts.iter().all(|text| is_printable_text(text)));
+                for offset in [0, 1, 60, u32::MAX] {
+                    function.line_at(offset);
+                }
+            }
+            assert!(reader.function(object, !cookie).is_err(), "another cookie");
+            let Ok(code) = reader.code_at(object, Some((object, cookie))) else { continue };
+            assert!(code.code.contains(&object));
+            code.positions(object);
+        }
+    }
+}
+
+fn is_printable_text(text: &str) -> bool {
+    text.len() <= LENGTH_MAX && !text.contains(char::is_control)
 }
 
 /// Reads a runtime from memory that holds the bytes.
@@ -92,5 +122,5 @@ fn is_printable(function: &Function) -> bool {
         function.line_at(position);
     }
     let texts = [&function.name, &function.file];
-    texts.iter().all(|text| text.len() <= LENGTH_MAX && !text.contains(char::is_control))
+    texts.iter().all(|text| is_printable_text(text))
 }

@@ -27,11 +27,14 @@ pub mod fuzz_entry;
 pub mod java;
 mod memory;
 mod outside;
+mod pages;
 mod python;
 mod task;
 #[cfg(test)]
 mod tests;
 mod thread_names;
+pub mod v8;
+mod witness;
 
 use std::fmt;
 use std::ops::Range;
@@ -46,6 +49,7 @@ pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
 pub use task::{TaskKind, TaskName, running_task, task_name};
 pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
+pub use witness::{Witness, which_hold};
 
 /// The language of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,24 +58,28 @@ pub enum ManagedLanguage {
     Python,
     /// Java.
     Java,
+    /// JavaScript.
+    JavaScript,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::Python, Self::Java];
+    pub const ALL: [Self; 3] = [Self::Python, Self::Java, Self::JavaScript];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "Python",
             Self::Java => "Java",
+            Self::JavaScript => "JavaScript",
         }
     }
 
-    /// Returns whether frames are on the native stack, so that samples of the kernel have them.
-    pub fn is_on_native_stack(self) -> bool {
+    /// Returns whether the kernel's samples have the frames: what tells their functions is on the
+    /// native stack.
+    pub fn is_in_kernel_samples(self) -> bool {
         match self {
-            Self::Python => false,
+            Self::Python | Self::JavaScript => false,
             Self::Java => true,
         }
     }
@@ -80,7 +88,7 @@ impl ManagedLanguage {
     pub fn lock_name(self) -> Option<&'static str> {
         match self {
             Self::Python => Some("the GIL"),
-            Self::Java => None,
+            Self::Java | Self::JavaScript => None,
         }
     }
 }

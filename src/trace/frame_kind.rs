@@ -66,6 +66,8 @@ frame_kinds! {
     JavaScriptMiddle = 50 "javascript-middle" JavaScript,
     /// A JavaScript function that the optimizing compiler compiled (Turbofan).
     JavaScriptOptimized = 51 "javascript-optimized" JavaScript,
+    /// A JavaScript function of which it is not known how it runs.
+    JavaScript = 52 "javascript" JavaScript,
     /// A kind of a later version.
     Other = 255 "other" Other,
 }

@@ -12,6 +12,7 @@ use super::architecture::Architecture;
 use super::code::PADDING;
 use super::linkage;
 use super::rows::{RowBuilder, RuleId, Rules};
+use super::v8_builtins;
 use crate::elf::Elf;
 
 /// Minimum length in bytes of a gap. Fewer bytes can be padding: functions are aligned to 16.
@@ -50,13 +51,17 @@ pub(super) struct Gaps<'e, 'a> {
     frame_pointers: bool,
     /// Start addresses of functions, read when they are first needed.
     symbols: OnceCell<Vec<u64>>,
+    /// Start addresses of the builtins of V8, read when they are first needed.
+    builtins: OnceCell<Vec<u64>>,
 }
 
 impl<'e, 'a> Gaps<'e, 'a> {
     /// Creates a filler. `frame_pointers` says that most of the module's code keeps them.
     pub(super) fn new(elf: &'e Elf<'a>, base: u64, frame_pointers: bool) -> Self {
         let go = elf.section(".gopclntab").or_else(|| elf.section(".data.rel.ro.gopclntab"));
-        Self { elf, base, frame_pointers: frame_pointers || go.is_some(), symbols: OnceCell::new() }
+        let frame_pointers = frame_pointers || go.is_some();
+        let (symbols, builtins) = (OnceCell::new(), OnceCell::new());
+        Self { elf, base, frame_pointers, symbols, builtins }
     }
 
     /// Adds the rows for the gap from `start` to `end`. Returns whether it is a gap.
@@ -103,7 +108,16 @@ impl<'e, 'a> Gaps<'e, 'a> {
         let code = self.code(start, end);
         let mut parts: Vec<_> = known(code).collect();
         if Architecture::of(self.elf.machine()) == Some(Architecture::X86_64) {
-            parts.extend(linkage::stubs(self.elf, code, self.base + u64::from(start)));
+            let svma = self.base + u64::from(start);
+            parts.extend(linkage::stubs(self.elf, code, svma));
+            if in_turn.len() > 1 {
+                parts.extend(v8_builtins::collector_parts(code));
+            }
+            // Of what keeps frame pointers.
+            if in_turn.len() == 1 && end - start > GENERATED_MIN {
+                let builtins = self.builtins.get_or_init(|| v8_builtins::starts(self.elf));
+                parts.extend(v8_builtins::all_parts(code, svma, builtins));
+            }
         }
         parts.extend(self.entry(start, end, &functions));
         parts.sort_by_key(|(bytes, _)| bytes.start);

@@ -35,6 +35,7 @@ mod python_trampolines;
 mod remote;
 mod rows;
 mod sections;
+mod v8_builtins;
 mod writer;
 
 #[cfg(test)]

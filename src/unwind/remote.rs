@@ -9,6 +9,9 @@
 //! value is an address. A rule that follows such a value, or decides by it, ends the walk. Two
 //! walks that reach the root the same way have not used the values.
 //!
+//! Functions that frames have in slots are read from objects. The collector of their runtime moves
+//! and frees these, so they are read only of a thread that does not run meanwhile.
+//!
 //! # Invariants
 //! - The copy and all memory that is read belong to another process. Arbitrary bytes are expected
 //!   input.
@@ -18,6 +21,7 @@
 //! - stop threads;
 //! - read memory other than through the function that is passed in.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use traceprof_abi::unwind::{EndReason, Memory, RSP, Registers, Snapshot, unwind};
@@ -34,6 +38,8 @@ const RED_ZONE: u64 = 128;
 /// Bytes above the stack pointer that belong to the stack where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
 const PAGE: u64 = 4096;
+/// Maximum number of pages with objects that are read for one stack.
+const OBJECT_PAGES_MAX: usize = 1024;
 /// Values for unknown registers, far from any memory that a process can have. One is aligned to a
 /// word, the other is not.
 const UNKNOWN: [u64; 2] = [0xA5C3_5A3C_9669_F000, 0x5AC3_A53C_6996_0FFB];
@@ -63,15 +69,25 @@ pub struct RemoteStack {
 #[derive(Debug)]
 pub struct RemoteUnwinder {
     words: Vec<AtomicU64>,
+    reads_objects: bool,
 }
 
 impl Default for RemoteUnwinder {
     fn default() -> Self {
-        Self { words: (0..DEPTH_MAX).map(|_| AtomicU64::new(UNSET)).collect() }
+        let words = (0..DEPTH_MAX).map(|_| AtomicU64::new(UNSET)).collect();
+        Self { words, reads_objects: false }
     }
 }
 
 impl RemoteUnwinder {
+    /// Creates an unwinder that also reads the objects to which frames refer.
+    ///
+    /// In a process with a runtime that has such frames, the caller ensures that a thread does not
+    /// run from before its registers are read until its stack is unwound, or drops the result.
+    pub fn with_objects() -> Self {
+        Self { reads_objects: true, ..Self::default() }
+    }
+
     /// Unwinds a stack. `read` reads the process's memory, as far as it exists, and returns the
     /// number of bytes read.
     pub fn unwind(
@@ -101,6 +117,7 @@ impl RemoteUnwinder {
             bounds: (0, 0),
             page: (UNSET, [0; PAGE as usize]),
             late: None,
+            objects: self.reads_objects.then(HashMap::new),
             loaded: Vec::new(),
             missing: Vec::new(),
         };
@@ -149,6 +166,8 @@ struct RemoteMemory<'a> {
     /// Address and contents of the page that was read last.
     page: (u64, [u8; PAGE as usize]),
     late: Option<usize>,
+    /// The pages with objects that were read; `None` if no objects are read.
+    objects: Option<HashMap<u64, Option<Box<[u8]>>>>,
     /// Addresses and values of the words that were loaded.
     loaded: Vec<(u64, u64)>,
     /// Addresses of the words that could not be read.
@@ -217,6 +236,22 @@ impl Memory for RemoteMemory<'_> {
 
     fn bounds(&self) -> (u64, u64) {
         self.bounds
+    }
+
+    fn load_object(&mut self, avma: u64) -> Option<u64> {
+        let pages = self.objects.as_mut()?;
+        let start = avma & !(PAGE - 1);
+        if pages.len() >= OBJECT_PAGES_MAX && !pages.contains_key(&start) {
+            return None;
+        }
+        let page = pages.entry(start).or_insert_with(|| {
+            let mut bytes = vec![0; PAGE as usize].into_boxed_slice();
+            ((self.read)(start, &mut bytes) == bytes.len()).then_some(bytes)
+        });
+        let bytes = page.as_ref()?.get((avma - start) as usize..)?.first_chunk();
+        let word = bytes.map(|bytes| u64::from_le_bytes(*bytes))?;
+        self.loaded.push((avma, word));
+        Some(word)
     }
 
     fn load_code(&mut self, avma: u64) -> Option<u64> {

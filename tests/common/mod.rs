@@ -10,6 +10,7 @@ mod host;
 mod jail;
 mod java;
 pub(crate) mod maker;
+mod node;
 mod page;
 mod peak;
 mod program;
@@ -32,6 +33,7 @@ pub(crate) use jail::{
 };
 pub(crate) use java::Java;
 pub(crate) use maker::Maker;
+pub(crate) use node::Node;
 pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};
 pub(crate) use program::{

@@ -25,7 +25,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
         return rust_variant(name, &format!("{name}.rs"), &["-O"]);
     }
     let flags = match name {
-        "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
+        "plugin" | "posing_v8" | "sync_log" => &["-shared", "-fPIC", "-pthread"][..],
         "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
         // Kept small, because hundreds of them are recorded briefly.
         "prey" => &["-static", "-pthread"],

@@ -5,6 +5,7 @@
 
 use super::java::JavaLayout;
 use super::python::PythonLayout;
+use super::v8::V8Layout;
 
 /// Maximum number of runtimes in one process.
 pub const RUNTIMES_MAX: usize = 4;
@@ -15,6 +16,8 @@ pub const BLOCK_BYTES: usize = BLOCK_WORDS * 8;
 
 /// The kind of a block that holds a [`PythonLayout`].
 const PYTHON: u64 = 1;
+/// The kind of a block that holds a [`V8Layout`].
+const V8: u64 = 2;
 /// The kind of a block that holds a [`JavaLayout`].
 const JAVA: u64 = 3;
 
@@ -27,12 +30,15 @@ pub struct RuntimeBlock {
 }
 
 const PYTHON_WORDS: usize = size_of::<PythonLayout>() / 8;
+const V8_WORDS: usize = size_of::<V8Layout>() / 8;
 const JAVA_WORDS: usize = size_of::<JavaLayout>() / 8;
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<RuntimeBlock>() == BLOCK_BYTES);
     assert!(size_of::<PythonLayout>() == PYTHON_WORDS * 8 && align_of::<PythonLayout>() == 8);
     assert!(PYTHON_WORDS < BLOCK_WORDS);
+    assert!(size_of::<V8Layout>() == V8_WORDS * 8 && align_of::<V8Layout>() <= 8);
+    assert!(V8_WORDS < BLOCK_WORDS);
     assert!(size_of::<JavaLayout>() == JAVA_WORDS * 8 && align_of::<JavaLayout>() == 8);
     assert!(JAVA_WORDS < BLOCK_WORDS);
 };
@@ -60,6 +66,26 @@ impl RuntimeBlock {
         // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
         // of integers, so any bytes are valid.
         Some(unsafe { &*core::ptr::from_ref(words).cast::<PythonLayout>() })
+    }
+
+    /// Creates the block of V8.
+    pub fn of_v8(layout: &V8Layout) -> Self {
+        let mut block = Self { kind: V8, layout: [0; BLOCK_WORDS - 1] };
+        if let Some(head) = block.layout.first_chunk_mut::<V8_WORDS>() {
+            let start = core::ptr::from_mut(head).cast::<V8Layout>();
+            // SAFETY: the words have the size of the layout and at least its alignment (asserted
+            // above), and only this function knows them.
+            unsafe { *start = *layout };
+        }
+        block
+    }
+
+    /// Returns the layout of V8, if this is its block.
+    pub fn v8(&self) -> Option<&V8Layout> {
+        let words = self.layout.first_chunk::<V8_WORDS>().filter(|_| self.kind == V8)?;
+        // SAFETY: the words have the size of the layout and at least its alignment (asserted
+        // above). It consists of integers, so any bytes are valid.
+        Some(unsafe { &*core::ptr::from_ref(words).cast::<V8Layout>() })
     }
 
     /// Creates the block of a Java machine.

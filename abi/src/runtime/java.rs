@@ -15,7 +15,7 @@
 //!   the machine's other threads have no name here, whatever their structures hold.
 //! - An object is taken for a virtual thread only if its class extends that of threads, and for a
 //!   name only if it is a string.
-//! - At most [`PARENTS_MAX`] classes are looked at, and at most [`TASK_NAME_MAX`] bytes of a name.
+//! - At most `PARENTS_MAX` classes are looked at, and at most `TASK_NAME_MAX` bytes of a name.
 
 use super::WordReader;
 use super::task::{NamelessTask, TASK_CUT, TASK_NAME_MAX, TASK_VIRTUAL, write};

@@ -18,6 +18,7 @@ mod block;
 pub mod java;
 pub mod python;
 mod task;
+pub mod v8;
 pub mod word;
 
 pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};
@@ -92,9 +93,9 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
     block.python().is_some_and(|layout| python::holds_lock(layout, thread_pointer, memory))
 }
 
-/// Whether a runtime keeps frames in memory of its own.
+/// Whether a runtime keeps frames in memory of its own, not on the thread's stack.
 pub fn has_frames(block: &RuntimeBlock) -> bool {
-    block.java().is_none()
+    block.python().is_some()
 }
 
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no

@@ -8,11 +8,14 @@
 //! | header of a section | number of the runtime's block | [`SectionEnd`] << 32, number of frames |
 //! | frame | [`ENTRY`], [`FOREIGN`], [`EMPTY`], [`UNPROVEN`] | address of the code object |
 //! | frame in place | number of the runtime's block, or [`JAVA`] | address of the code object |
+//! | function | 0 | address of what the function shares with its other instances |
 //!
 //! A section is a header and its frames, leaf first. After the word of a frame comes another word
 //! with any value: the position in the code << 32, and the cookie. A frame in place is among the
 //! program counters and stands for one of them: the frame of an interpreter that keeps its frames
 //! on the thread's stack. Its other word is what the frame and a register say about the position.
+//! A function follows a program counter: the frame of that code has it in a slot. Its other word is
+//! that of a frame.
 
 /// The value of bits 60 to 62.
 const MARK: u64 = 0b010 << 60;
@@ -22,6 +25,7 @@ const KIND_MASK: u64 = 0xf << KIND_SHIFT;
 const SECTION: u64 = 1 << KIND_SHIFT;
 const FRAME: u64 = 2 << KIND_SHIFT;
 const IN_PLACE: u64 = 3 << KIND_SHIFT;
+const FUNCTION: u64 = 4 << KIND_SHIFT;
 const DETAIL_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << DETAIL_SHIFT) - 1;
 const END_SHIFT: u32 = 32;
@@ -157,6 +161,41 @@ pub enum FrameWord {
         /// The frame.
         frame: FrameInPlace,
     },
+    /// A program counter, and the function that the frame has in a slot.
+    WithFunction(u64, FrameFunction),
+}
+
+/// The function of a frame, as a slot of the frame and the function's objects have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FrameFunction {
+    /// Address of what the function shares with its other instances (AVMA).
+    pub object: u64,
+    /// The position in its code, in a unit of the runtime, or [`Self::NOWHERE`]. It may be left
+    /// over from other code of the function that had the frame before.
+    pub position: u32,
+    /// A number that changes when another object takes the address.
+    pub cookie: u32,
+}
+
+impl FrameFunction {
+    /// The frame has no position.
+    pub const NOWHERE: u32 = u32::MAX;
+    /// The frame is that of a function, but its slot has none that can be read.
+    pub const UNREADABLE: Self = Self { object: 0, position: Self::NOWHERE, cookie: 0 };
+
+    /// Returns the function's words, which follow the program counter.
+    pub fn words(&self) -> [u64; FRAME_WORDS] {
+        let second = u64::from(self.position) << 32 | u64::from(self.cookie);
+        [MARK | FUNCTION | self.object & ADDRESS_MASK, second]
+    }
+
+    fn of_words([first, second]: [u64; FRAME_WORDS]) -> Option<Self> {
+        is_function(first).then_some(Self {
+            object: first & ADDRESS_MASK,
+            position: (second >> 32) as u32,
+            cookie: second as u32,
+        })
+    }
 }
 
 /// A frame of an interpreter that keeps its frames on the thread's stack, as the stack and the
@@ -204,61 +243,75 @@ fn is_in_place(word: u64) -> bool {
     is_managed(word) && word & KIND_MASK == IN_PLACE
 }
 
-/// Splits the words of a stack into its program counters, with the frames in place, and its
+fn is_function(word: u64) -> bool {
+    is_managed(word) && word & KIND_MASK == FUNCTION
+}
+
+/// Returns the number of words that a word before the sections begins.
+fn len_from(word: u64) -> usize {
+    if is_in_place(word) || is_function(word) { FRAME_WORDS } else { 1 }
+}
+
+/// Splits the words of a stack into its program counters, with what is among them, and its
 /// sections.
 pub fn split(words: &[u64]) -> (&[u64], &[u64]) {
     let mut at = 0usize;
     while let Some(word) = words.get(at) {
-        let is_section = is_managed(*word) && !is_in_place(*word);
+        let len = len_from(*word);
+        let is_section = is_managed(*word) && len == 1;
         if is_section {
             break;
         }
-        at = at.wrapping_add(if is_in_place(*word) { FRAME_WORDS } else { 1 });
+        at = at.wrapping_add(len);
     }
     words.split_at(at.min(words.len()))
 }
 
-/// Returns the frames before the sections, leaf first, up to the first word that is not of one.
-pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
+/// Returns the frames before the sections, leaf first, each with the index of its first word, up to
+/// the first word that is not of one.
+pub fn indexed_frames(words: &[u64]) -> impl Iterator<Item = (usize, FrameWord)> {
     let mut rest = words;
     core::iter::from_fn(move || {
+        let index = words.len().wrapping_sub(rest.len());
         if let Some((pair, after)) = rest.split_first_chunk::<FRAME_WORDS>()
             && is_in_place(pair[0])
         {
             rest = after;
-            return Some(FrameInPlace::of_words(*pair));
+            return Some((index, FrameInPlace::of_words(*pair)));
         }
-        let (word, after) = rest.split_first()?;
+        let (pc, after) = rest.split_first().filter(|(word, _)| !is_managed(**word))?;
         rest = after;
-        (!is_managed(*word)).then_some(FrameWord::Pc(*word))
+        if let Some((pair, after)) = rest.split_first_chunk::<FRAME_WORDS>()
+            && let Some(function) = FrameFunction::of_words(*pair)
+        {
+            rest = after;
+            return Some((index, FrameWord::WithFunction(*pc, function)));
+        }
+        Some((index, FrameWord::Pc(*pc)))
     })
+}
+
+/// Returns the frames before the sections, leaf first, up to the first word that is not of one.
+pub fn frames(words: &[u64]) -> impl Iterator<Item = FrameWord> {
+    indexed_frames(words).map(|(_, frame)| frame)
 }
 
 /// Returns the program counters before the sections, leaf first, each with its index among the
 /// words.
 pub fn pcs(words: &[u64]) -> impl Iterator<Item = (usize, u64)> {
-    let mut at = 0usize;
-    frames(words).filter_map(move |frame| {
-        let here = at;
-        match frame {
-            FrameWord::Pc(pc) => {
-                at = at.wrapping_add(1);
-                Some((here, pc))
-            }
-            FrameWord::InPlace { .. } => {
-                at = at.wrapping_add(FRAME_WORDS);
-                None
-            }
-        }
+    indexed_frames(words).filter_map(|(index, frame)| match frame {
+        FrameWord::Pc(pc) | FrameWord::WithFunction(pc, _) => Some((index, pc)),
+        FrameWord::InPlace { .. } => None,
     })
 }
 
-/// Returns the words without the first half of a frame in place whose other half was cut off.
+/// Returns the words without the first half of a frame in place, or of a function, whose other half
+/// was cut off.
 pub fn whole_frames(words: &[u64]) -> &[u64] {
     let mut rest = words;
     let mut whole = 0usize;
     while let Some(word) = rest.first() {
-        let len = if is_in_place(*word) { FRAME_WORDS } else { 1 };
+        let len = len_from(*word);
         let Some(after) = rest.get(len..) else { break };
         rest = after;
         whole = whole.wrapping_add(len);
@@ -342,6 +395,37 @@ mod tests {
         assert_eq!(ends, [1, 2, 2, 4, 5]);
         let expected = [(0, 0x5000), (1, 0x6000 | RETURN_ADDRESS), (4, 0x7000 | RETURN_ADDRESS)];
         assert_eq!(pcs(&words).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn functions_follow_their_program_counters() {
+        // Its second word looks like a header.
+        let position = (header(0, SectionEnd::Root, 0) >> 32) as u32;
+        let function = FrameFunction { object: 0x7f00_0000_0040, position, cookie: 7 };
+        let nowhere =
+            FrameFunction { position: FrameFunction::NOWHERE, cookie: u32::MAX, ..function };
+        let mut words = std::vec![0x5000];
+        words.extend(function.words());
+        words.push(0x6000 | RETURN_ADDRESS);
+        words.push(0x7000 | RETURN_ADDRESS);
+        words.extend(nowhere.words());
+        let stack = words.len();
+        words.push(header(0, SectionEnd::Root, 1));
+        words.extend(frame(8, 0).words());
+        assert_eq!((split(&words).0, sections(&words).count()), (&words[..stack], 1));
+        let expected = [
+            FrameWord::WithFunction(0x5000, function),
+            FrameWord::Pc(0x6000 | RETURN_ADDRESS),
+            FrameWord::WithFunction(0x7000 | RETURN_ADDRESS, nowhere),
+        ];
+        assert_eq!(frames(split(&words).0).collect::<Vec<_>>(), expected);
+        let places: Vec<usize> = pcs(&words).map(|(index, _)| index).collect();
+        assert_eq!(places, [0, 3, 4]);
+        // A function that was cut off is none, nor is one without a program counter.
+        assert_eq!(frames(&words[..6]).last(), Some(FrameWord::Pc(0x7000 | RETURN_ADDRESS)));
+        let ends = [1, 2, 3, 4, 5, 6, 7].map(|end| whole_frames(&words[..end]).len());
+        assert_eq!(ends, [1, 1, 3, 4, 5, 5, 7]);
+        assert_eq!(frames(&words[1..]).count(), 0);
     }
 
     #[test]

@@ -12,6 +12,9 @@ use super::walk::Machine;
 use super::x86_64::Registers;
 use super::{EndReason, Memory, aarch64, unwind};
 use crate::ABI_VERSION;
+use crate::runtime::RuntimeBlock;
+use crate::runtime::v8::{ABSENT, V8Layout};
+use crate::runtime::word::{self, FrameFunction, FrameWord};
 use crate::sync::{AtomicU64, Ordering};
 
 const BOUNDS: (u64, u64) = (0x7000_0000, 0x7001_0000);
@@ -48,7 +51,12 @@ struct Checked {
     mostly_code: bool,
     bounds: (u64, u64),
     loads: usize,
+    objects: usize,
+    without_function: usize,
 }
+
+/// The first and the last instance type of functions of V8.
+const FUNCTIONS: (u64, u64) = (0x800, 0x801);
 
 impl Memory for Checked {
     fn load(&mut self, avma: u64) -> Option<u64> {
@@ -75,6 +83,23 @@ impl Memory for Checked {
     fn load_code(&mut self, _: u64) -> Option<u64> {
         self.loads += 1;
         Some(self.random.plausible())
+    }
+
+    fn load_object(&mut self, avma: u64) -> Option<u64> {
+        assert!(avma.is_multiple_of(8), "{avma:#x} is not aligned");
+        self.objects += 1;
+        let types = FUNCTIONS.0 + self.random.next() % 4;
+        match self.random.next() % 16 {
+            0 => None,
+            1 => Some(self.random.next()),
+            // Where a map has its type, in half of all maps.
+            _ if avma % 16 == 8 => Some(types << 32 | self.random.next() & !0xffff_0000_0000),
+            _ => Some(self.random.plausible() & !7 | 1),
+        }
+    }
+
+    fn count_no_function(&mut self) {
+        self.without_function += 1;
     }
 }
 
@@ -109,14 +134,22 @@ fn walk_from(
     random: &mut Random,
 ) -> (usize, EndReason) {
     let frames: Vec<AtomicU64> = (0..DEPTH).map(|_| AtomicU64::new(0)).collect();
-    let mut memory =
-        Checked { random: Random(random.next() | 1), mostly_code, bounds: BOUNDS, loads: 0 };
+    let mut memory = Checked {
+        random: Random(random.next() | 1),
+        mostly_code,
+        bounds: BOUNDS,
+        loads: 0,
+        objects: 0,
+        without_function: 0,
+    };
     let unwound = unwind(snapshot, registers, &mut memory, &frames);
     assert!(unwound.depth >= 1 && unwound.depth <= DEPTH);
     // The search for a caller on another stack adds loads, a bounded number of times.
     assert!(memory.loads <= DEPTH * 24 + SWITCHES * 512, "{} loads", memory.loads);
     let unwritten = &frames[unwound.depth..];
     assert!(unwritten.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    // A function takes seven loads at most, and two for its bytecodes.
+    assert!(memory.objects <= DEPTH * 9, "{} loads of objects", memory.objects);
     (unwound.depth, unwound.end)
 }
 
@@ -301,6 +334,129 @@ fn random_rules_of_generated_code_end_every_walk() {
     assert!(deepest > 8, "no walk went deep");
     let reached = [EndReason::NoModule, EndReason::BadRule, EndReason::Range];
     assert!(reached.iter().all(|reason| ends[*reason as usize] > 0));
+}
+
+/// A stack of frame records, each with slots of random words above the one below.
+struct Records {
+    random: Random,
+    bounds: (u64, u64),
+    checked: Checked,
+}
+
+impl Memory for Records {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        let place = (avma - self.bounds.0) / 8 % 8;
+        // Of eight words: the offset, the bytecodes, one more, the function and the context, and
+        // the record at a multiple of 64 bytes.
+        Some(match place {
+            0 if self.random.next().is_multiple_of(32) => self.random.plausible(),
+            0 => avma + 64,
+            1 => CODE.0 + self.random.next() % (CODE.1 - CODE.0),
+            3 if self.random.next().is_multiple_of(2) => self.random.next() << 32,
+            _ => self.random.plausible() & !7 | 1,
+        })
+    }
+
+    fn rebound(&mut self, _: u64) -> bool {
+        true
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        self.bounds
+    }
+
+    fn load_object(&mut self, avma: u64) -> Option<u64> {
+        self.checked.load_object(avma)
+    }
+
+    fn count_no_function(&mut self) {
+        self.checked.count_no_function();
+    }
+}
+
+/// Returns a segment with two ranges of code, no writable one, and a block. The first range is
+/// without a file, and the second is that of a module with one rule, in which interpreted functions
+/// run.
+fn segment_with_v8(layout: &V8Layout) -> Vec<[u64; 2]> {
+    const MODULE: u64 = 640;
+    const TABLE: u64 = MODULE + 64;
+    const RULES: u64 = TABLE + 16;
+    let pair = |low: u64, high: u64| low | high << 32;
+    let middle = CODE.0.midpoint(CODE.1);
+    let mut words = std::vec![[0u64; 2]; 64];
+    head(&mut words, size_of::<Header>() as u64);
+    let flat = words.as_flattened_mut();
+    flat[8..12].copy_from_slice(&[2, 1, 0, 1]);
+    flat[12..20].copy_from_slice(&[CODE.0, middle, 0, 0, middle, CODE.1, 0, MODULE]);
+    let block = RuntimeBlock::of_v8(layout).words();
+    flat[20..20 + block.len()].copy_from_slice(&block);
+    let module = [0, 0, pair(TABLE, TABLE), pair(TABLE, RULES), 1];
+    flat[MODULE as usize / 8..][..module.len()].copy_from_slice(&module);
+    flat[RULES as usize / 8] = Rule::GAP_FP.to_bits();
+    words
+}
+
+#[test]
+fn random_objects_of_v8_give_functions_or_none() {
+    let mut random = Random(0x0FF5E7);
+    let layout = V8Layout {
+        function_first: FUNCTIONS.0 as u16,
+        function_last: FUNCTIONS.1 as u16,
+        shared_type: 1,
+        bytecodes_type: FUNCTIONS.0 as u16 + 2,
+        map_instance_type: 12,
+        function_shared: 32,
+        shared_script: 40,
+        shared_literal: 60,
+        shared_unique: 64,
+        script_id: 64,
+        reserved: [0; 2],
+    };
+    let (mut functions, mut positions, mut others, mut frames) = (0, 0, 0, 0);
+    for round in 0..500 {
+        let layout = match round % 4 {
+            0 => V8Layout { shared_unique: ABSENT, ..layout },
+            // A segment that was overwritten: any offset is safe.
+            1 => V8Layout {
+                map_instance_type: random.next() as u16,
+                function_shared: random.next() as u16,
+                shared_unique: random.next() as u16,
+                ..layout
+            },
+            _ => layout,
+        };
+        let words = segment_with_v8(&layout);
+        // SAFETY: as in `walk`.
+        let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(&*words)) };
+        let snapshot = tables.snapshot().expect("the segment is valid");
+        let sp = BOUNDS.0 + 24;
+        let registers = Registers { pc: CODE.0 + 64, sp, fp: BOUNDS.0 + 64, gpr: [0; 16] };
+        let store: Vec<AtomicU64> = (0..DEPTH).map(|_| AtomicU64::new(0)).collect();
+        let checked = Checked {
+            random: Random(random.next() | 1),
+            mostly_code: false,
+            bounds: BOUNDS,
+            loads: 0,
+            objects: 0,
+            without_function: 0,
+        };
+        let mut memory = Records { random: Random(random.next() | 1), bounds: BOUNDS, checked };
+        let unwound = unwind(&snapshot, &registers, &mut memory, &store);
+        let found: Vec<u64> =
+            store[..unwound.depth].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let (all, sections) = word::split(&found);
+        assert_eq!((all.len(), sections.len()), (found.len(), 0));
+        assert_eq!(word::whole_frames(all).len(), all.len());
+        for frame in word::frames(all) {
+            frames += 1;
+            let FrameWord::WithFunction(_, function) = frame else { continue };
+            functions += usize::from(function.object != 0);
+            positions += usize::from(function.position != FrameFunction::NOWHERE);
+        }
+        others += memory.checked.without_function;
+    }
+    std::eprintln!("{frames} frames, {functions} functions, {positions} with a position");
+    assert!(frames > 5_000 && functions > 100 && positions > 10 && others > 1_000);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use rule::Rule;
 #[cfg(not(loom))]
 pub use tables::{Snapshot, Tables};
 #[cfg(not(loom))]
-pub use walk::{Memory, Unwound, unwind};
+pub use walk::{Memory, Unwound, unwind, walk_words_max};
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub use x86_64::{RBP, RSP, Registers};
 
@@ -81,7 +81,7 @@ pub enum EndReason {
     BadRule = 3,
     /// The stack pointer or a saved value is outside the stack.
     Range = 4,
-    /// The stack has more than [`crate::layout::DEPTH_MAX`] frames.
+    /// The stack has more frames than [`walk_words_max`] words can hold.
     Depth = 5,
     /// Stack memory could not be read.
     Unreadable = 6,

@@ -44,7 +44,10 @@ pub mod op {
     pub const SIGNAL: u8 = 10;
     /// The outermost frame: it has no caller.
     pub const STOP: u8 = 11;
-    /// The code has no call frame information and is assumed to keep frame pointers.
+    /// The code has no call frame information and is assumed to keep frame pointers. With o > 0, it
+    /// has no frame here: pc is `[sp + o - 8]`, sp + o is the CFA and fp is the caller's. With
+    /// o < 0, pc is in register !o in DWARF order, and sp and fp are the caller's. The unwinder
+    /// accepts either if a call is before the return address, and a frame pointer otherwise.
     pub const GAP_FP: u8 = 12;
     /// The code has no call frame information and does not keep frame pointers. A leaf may have its
     /// return address at `[sp]`, and a single function may have a frame pointer. The unwinder
@@ -202,6 +205,11 @@ impl Rule {
     /// Creates a rule without parameters.
     pub const fn plain(op: u8) -> Self {
         Self { op, fp_op: fp_op::SAME, fp_off: 0, cfa_off: 0 }
+    }
+
+    /// Creates the rule of code without a frame in a gap: `cfa_off` is as [`op::GAP_FP`] says.
+    pub const fn frameless(cfa_off: i32) -> Self {
+        Self { cfa_off, ..Self::GAP_FP }
     }
 
     /// Creates a rule with an op that names the locations of sp, fp and pc.

@@ -12,7 +12,10 @@ use super::code_heap::{CodeHeap, CodeTable, InterpreterLayout};
 use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
-use crate::runtime::word::{FrameInPlace, as_pc};
+use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
+use crate::runtime::WordReader;
+use crate::runtime::v8::V8Layout;
+use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The registers of an architecture from which the unwinding starts.
@@ -36,13 +39,15 @@ pub trait Climb {
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason>;
 }
 
-/// What names a frame in place of its pc.
+/// What names a frame in place of its pc, or besides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identity {
     /// The return address that was in the frame before another one replaced it.
     Original(u64),
     /// A method that an interpreter runs, and the number of the runtime's block.
     Managed(u8, FrameInPlace),
+    /// The function that the frame has in a slot.
+    Function(FrameFunction),
 }
 
 /// The stack that is walked.
@@ -70,6 +75,24 @@ pub trait Memory {
     fn load_description(&mut self, avma: u64) -> Option<u64> {
         self.load_code(avma)
     }
+
+    /// Loads the eight bytes at a multiple of 8 in an object of a runtime, and never faults. `None`
+    /// costs a frame its function.
+    fn load_object(&mut self, _avma: u64) -> Option<u64> {
+        None
+    }
+
+    /// Counts a frame of a runtime whose slot has no function that can be read.
+    fn count_no_function(&mut self) {}
+}
+
+/// The objects of a runtime.
+pub(super) struct Objects<'m, M>(pub(super) &'m mut M);
+
+impl<M: Memory> WordReader for Objects<'_, M> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        self.0.load_object(avma)
+    }
 }
 
 /// The result of an unwinding.
@@ -79,6 +102,13 @@ pub struct Unwound {
     pub depth: usize,
     /// Why the unwinding ended.
     pub end: EndReason,
+}
+
+/// Returns the maximum number of words of a handler's walk. A frame of V8 takes up to three words,
+/// and its functions need no section behind the walk.
+pub fn walk_words_max(snapshot: &Snapshot) -> usize {
+    let has_v8 = snapshot.runtimes().iter().any(|block| block.v8().is_some());
+    if has_v8 { FRAME_WORDS_MAX } else { DEPTH_MAX }
 }
 
 /// Unwinds from `registers` and stores the frame words, leaf first. `frames.len()` is the maximum
@@ -110,6 +140,16 @@ pub fn unwind(
                 word.store(first, Ordering::Relaxed);
                 next.store(second, Ordering::Relaxed);
                 depth = depth.wrapping_add(1);
+            }
+            Some(Identity::Function(function)) => {
+                let Some([first, second]) = frames.get(depth..).and_then(|it| it.first_chunk())
+                else {
+                    break;
+                };
+                let words = function.words();
+                first.store(words[0], Ordering::Relaxed);
+                second.store(words[1], Ordering::Relaxed);
+                depth = depth.wrapping_add(FRAME_WORDS);
             }
         }
         if let Err(end) = stepped {
@@ -228,6 +268,16 @@ impl<'s> Lookup<'s> {
     /// Whether the address is in any heap of generated code.
     pub(super) fn is_in_heap(&self, avma: u64) -> bool {
         self.snapshot.range(avma).is_some_and(|range| self.snapshot.heap(range).is_some())
+    }
+
+    /// Whether the cached range is a module's.
+    pub(super) fn is_in_module(&self) -> bool {
+        matches!(self.code, Code::Module(_))
+    }
+
+    /// Returns how V8 keeps functions, if the process has it.
+    pub(super) fn v8(&self) -> Option<&'s V8Layout> {
+        self.snapshot.runtimes().iter().find_map(|block| block.v8())
     }
 
     /// Returns where the interpreter of the cached range keeps what is read of its frames.

@@ -116,6 +116,21 @@ pub struct CaptureSelection<'a> {
     pub time_max: Duration,
 }
 
+/// A thread that is stopped.
+#[derive(Debug, Clone, Copy)]
+pub struct StoppedThread<'s> {
+    /// The thread's id.
+    pub tid: i32,
+    /// The thread pointer.
+    pub pointer: u64,
+    /// The registers.
+    pub registers: &'s Registers,
+    /// The start of the copy of the stack (AVMA).
+    pub stack_avma: u64,
+    /// The stack, from below the stack pointer upwards.
+    pub stack: &'s [u8],
+}
+
 /// What the caller of a capture reads of each thread itself. A function reads only before the stop.
 pub trait ThreadView {
     /// What was read.
@@ -124,9 +139,8 @@ pub trait ThreadView {
     /// Reads a thread just before its stop.
     fn before_stop(&mut self, tid: i32) -> Self::Seen;
 
-    /// Reads more while the thread is stopped with this thread pointer. The stop lasts as long as
-    /// the call.
-    fn while_stopped(&mut self, _tid: i32, _thread_pointer: u64, _seen: &mut Self::Seen) {}
+    /// Reads more while the thread is stopped. The stop lasts as long as the call.
+    fn while_stopped(&mut self, _stopped: StoppedThread<'_>, _seen: &mut Self::Seen) {}
 }
 
 impl<T: Send, F: FnMut(i32) -> T> ThreadView for F {
@@ -315,13 +329,14 @@ impl<'a, V: ThreadView> CaptureSession<'a, V> {
         stopped: Stopped,
         seen: &mut V::Seen,
     ) -> Result<ThreadSnapshot, NotCaptured> {
-        let thread_pointer = arch::thread_pointer(&stopped.saved().registers);
+        let pointer = arch::thread_pointer(&stopped.saved().registers);
         let registers = arch::general(&stopped.saved().registers);
         let call = arch::interrupted_call(&stopped.saved().registers);
         let (stack_avma, stack) = self.copy(&stopped, registers.sp);
         self.copied += stack.len() as u64;
         let tid = stopped.tid();
-        self.view.while_stopped(tid, thread_pointer, seen);
+        let view = StoppedThread { tid, pointer, registers: &registers, stack_avma, stack: &stack };
+        self.view.while_stopped(view, seen);
         match stopped.release() {
             Ok(stopped) => {
                 let stopped_ns = stopped.as_nanos() as u64;

@@ -1,11 +1,14 @@
 //! The language runtimes in a process, and what a recording shows of their programs.
 
+use std::ops::Range;
+
 use traceprof_abi::context::RecordKind;
 
 use super::Finding;
 use crate::elf::Elf;
 use crate::proc::{Mapping, ProcessMemory};
 use crate::runtime::java::{JavaExports, JavaMachine};
+use crate::runtime::v8::{V8Exports, V8Machine};
 use crate::runtime::{Runtime, RuntimeExports};
 
 const SUBJECT: &str = "language";
@@ -16,6 +19,7 @@ pub(super) struct LanguageExports {
     bias: u64,
     managed: Option<RuntimeExports>,
     java: Option<JavaExports>,
+    v8: Option<V8Exports>,
 }
 
 impl LanguageExports {
@@ -23,11 +27,17 @@ impl LanguageExports {
     pub(super) fn of(mapping: &Mapping, bytes: &[u8], elf: &Elf<'_>, path: &str) -> Self {
         let bias = elf.bias(mapping.start, mapping.file_offset, mapping.exec).unwrap_or_default();
         let (managed, java) = (RuntimeExports::of(bytes, path), JavaExports::of(bytes, path));
-        Self { bias, managed, java }
+        Self { bias, managed, java, v8: V8Exports::of(bytes, path) }
     }
 
-    /// Finds the runtimes in the process. `vector` tells its C library.
-    pub(super) fn findings(&self, pid: i32, vector: RecordKind) -> Vec<Finding> {
+    /// Finds the runtimes in the process. `vector` tells its C library, and `generated` is its code
+    /// without a file (AVMA).
+    pub(super) fn findings(
+        &self,
+        pid: i32,
+        vector: RecordKind,
+        generated: &[Range<u64>],
+    ) -> Vec<Finding> {
         let memory = ProcessMemory::of(pid);
         let managed = self.managed.as_ref().map(|exports| {
             let found = exports.locate(self.bias, &memory, vector);
@@ -36,12 +46,16 @@ impl LanguageExports {
         let java = self.java.as_ref().map(|exports| {
             ("Java", exports.locate(self.bias, &memory).map(|it| it.map(|it| of_machine(&it))))
         });
+        let v8 = self.v8.as_ref().map(|exports| {
+            let found = exports.locate(self.bias, &memory, generated);
+            ("JavaScript", found.map(|it| it.map(|it| of_engine(&it))))
+        });
         let finding = |(name, found)| match found {
             Ok(Some(seen)) => Finding::fine(SUBJECT, seen),
             Ok(None) => Finding::fine(SUBJECT, format!("{name}, which does not run yet")),
             Err(refusal) => Finding::limit(SUBJECT, format!("{refusal}"), None),
         };
-        managed.into_iter().chain(java).map(finding).collect()
+        managed.into_iter().chain(java).chain(v8).map(finding).collect()
     }
 }
 
@@ -56,4 +70,14 @@ fn of_machine(machine: &JavaMachine) -> String {
         false => "threads only in stacks, because of ZGC",
     };
     format!("{}: methods, lines, {threads}", machine.label)
+}
+
+fn of_engine(machine: &V8Machine) -> String {
+    let label = &machine.label;
+    if machine.is_proven {
+        format!("{label}: functions, lines")
+    } else {
+        // The layout is checked with code that only a program that has run for a while has.
+        format!("{label}: functions, lines (not checked: it has no optimized code yet)")
+    }
 }

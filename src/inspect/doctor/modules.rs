@@ -53,7 +53,10 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     let count = modules.len();
     let is_of_musl = modules.iter().any(|module| module.is_of_musl);
     let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
-    let languages = modules.iter().flat_map(|module| module.languages.findings(pid, vector));
+    let generated = mappings.iter().filter(|mapping| mapping.exec && mapping.inode == 0);
+    let generated: Vec<_> = generated.map(|mapping| mapping.start..mapping.end).collect();
+    let languages =
+        modules.iter().flat_map(|module| module.languages.findings(pid, vector, &generated));
     let mut findings = vec![
         missing("modules", &unreadable, format!("{count}, all readable"), "cannot be read: "),
         missing("unwind tables", &bare, "in every module".to_owned(), "without any: "),

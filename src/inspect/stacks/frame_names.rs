@@ -7,10 +7,11 @@ use traceprof_abi::runtime::word::{JAVA, pcs};
 use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS};
 
 use super::java::JavaView;
+use super::javascript::JsView;
 use super::managed::ManagedNames;
 use super::named_frame::NamedFrame;
 use crate::record::name::addresses::{ModuleAddress, by_module, fallback, locate};
-use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
+use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, NativeFrame, mixed_frames};
 use crate::record::name::symbolizers;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::Resolved;
@@ -22,6 +23,7 @@ pub(super) struct FrameNaming<'a> {
     addresses: &'a AddressMap,
     resolved: HashMap<ModuleAddress, Resolved>,
     java: &'a JavaView,
+    javascript: &'a JsView,
 }
 
 impl<'a> FrameNaming<'a> {
@@ -29,7 +31,7 @@ impl<'a> FrameNaming<'a> {
     pub(super) fn of(
         pcs: impl Iterator<Item = u64>,
         addresses: &'a AddressMap,
-        java: &'a JavaView,
+        (java, javascript): (&'a JavaView, &'a JsView),
     ) -> io::Result<Self> {
         let mut resolved = HashMap::new();
         let words = pcs.map(|pc| (pc, addresses.epoch()));
@@ -38,7 +40,7 @@ impl<'a> FrameNaming<'a> {
             let places = answer.svmas.into_iter().map(|svma| (number, svma));
             resolved.extend(places.zip(answer.resolved));
         }
-        Ok(Self { addresses, resolved, java })
+        Ok(Self { addresses, resolved, java, javascript })
     }
 
     /// Returns the functions of a stack, innermost first. `managed` are the frame words of its
@@ -59,9 +61,9 @@ impl<'a> FrameNaming<'a> {
         let mut named: Vec<NamedFrame> = Vec::with_capacity(words.len());
         for frame in frames {
             match frame {
-                MixedFrame::Native(word, role) => {
+                MixedFrame::Native(frame, role) => {
                     let is_late = places.next().is_some_and(|index| index >= late);
-                    named.extend(self.functions(word, is_late, role).into_iter().rev());
+                    named.extend(self.functions(&frame, is_late, role).into_iter().rev());
                 }
                 MixedFrame::InPlace(JAVA, frame) => named.push(self.java.interpreted(&frame)),
                 MixedFrame::InPlace(..) => {}
@@ -75,9 +77,16 @@ impl<'a> FrameNaming<'a> {
     }
 
     /// Returns the functions of a native frame, innermost first.
-    fn functions(&self, word: u64, late: bool, role: CarrierRole) -> Vec<NamedFrame> {
+    fn functions(&self, native: &NativeFrame, late: bool, role: CarrierRole) -> Vec<NamedFrame> {
+        let word = native.word;
         let (module, place) = locate(self.addresses, word, self.addresses.epoch());
         let module = module.map(|module| &**module);
+        if module.is_none()
+            && let Some(functions) = self.javascript.in_generated(self.addresses, (native, place.1))
+        {
+            let late = |frame| NamedFrame { late, ..frame };
+            return functions.into_iter().rev().map(late).collect();
+        }
         let java = if module.is_none() { self.java.at(place.1) } else { None };
         let code_kind = java.as_ref().map_or(FrameKind::Native, |(_, kind)| *kind);
         let resolved = java.as_ref().map(|(resolved, _)| resolved);
@@ -106,6 +115,9 @@ impl<'a> FrameNaming<'a> {
         let known = resolved.and_then(|it| it.function.as_ref()).map(|it| it.name.as_str());
         let name = physical(resolved, module, place.1);
         functions.push(frame(name, source, kind(known), false));
+        if let Some(builtin) = module.and_then(|module| module.builtin_at(place.1)) {
+            self.javascript.add_to_builtin(self.addresses, (builtin, native), &mut functions);
+        }
         functions
     }
 }

@@ -46,7 +46,7 @@ impl JavaView {
         let reader = machine.now(&memory);
         for frame in stacks.flat_map(frames) {
             let avma = match frame {
-                FrameWord::Pc(pc) => lookup_avma(pc),
+                FrameWord::Pc(pc) | FrameWord::WithFunction(pc, _) => lookup_avma(pc),
                 FrameWord::InPlace { runtime, frame } => {
                     if runtime == JAVA && !self.methods.contains_key(&frame.object) {
                         let read = reader.interpreted(frame.object);

@@ -88,7 +88,9 @@ impl WatchedMachine {
         let stack = self.process.unwind(unwinder, tid, stopped);
         let words: Vec<FrameWord> = frames(&stack.frames).collect();
         let is_java = |word: &FrameWord| match word {
-            FrameWord::Pc(pc) => self.machine.may_have(pc & !RETURN_ADDRESS),
+            FrameWord::Pc(pc) | FrameWord::WithFunction(pc, _) => {
+                self.machine.may_have(pc & !RETURN_ADDRESS)
+            }
             FrameWord::InPlace { .. } => true,
         };
         if !words.iter().any(is_java) {
@@ -134,7 +136,7 @@ impl WatchedMachine {
             let (Some(pc), Some(caller_fp)) = (read(fp.wrapping_add(8)), read(fp)) else { break };
             let Some(caller) = self.blob(pc) else { break };
             let is_equal = match word {
-                FrameWord::Pc(found) => {
+                FrameWord::Pc(found) | FrameWord::WithFunction(found, _) => {
                     let found = found & !RETURN_ADDRESS;
                     let is_deoptimized = caller.compiled.is_some_and(|it| it.is_deopt_handler(pc));
                     found == pc || is_deoptimized && caller.code.contains(&found)

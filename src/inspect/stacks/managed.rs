@@ -2,23 +2,26 @@
 
 use std::collections::{HashMap, HashSet};
 
-use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::runtime::word::{FOREIGN, ManagedFrame, sections};
+use traceprof_abi::unwind::Snapshot;
 
 use super::ThreadActivity;
 use super::named_frame::NamedFrame;
-use crate::inject::ThreadView;
+use crate::inject::{self, StoppedThread, ThreadView};
 use crate::proc::{self, ProcessMemory};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::batch::functions::FunctionKey;
 use crate::record::name::managed::locations::{gone_name, kind_of};
 use crate::record::target::modules::AddressMap;
 use crate::runtime::{Function, Gone, ManagedReader, ManagedThread, ThreadNameMemo, WantedNames};
+use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
 
 /// What is read of a thread besides its registers and its stack.
 pub(super) struct SeenThread {
     pub(super) activity: ThreadActivity,
     pub(super) context: ThreadContext,
+    /// The native stack, if its frames refer to objects that are read during the stop.
+    pub(super) stack: Option<RemoteStack>,
     /// The frame words of the managed frames.
     pub(super) managed: Vec<u64>,
     /// Whether the thread holds the lock of a runtime.
@@ -33,8 +36,9 @@ pub(super) struct StackView<'a> {
     /// Whether to read the kernel's functions.
     pub(super) kernel: bool,
     pub(super) contexts: &'a (dyn ReadContext + Sync),
-    /// The runtimes of the process.
-    pub(super) runtimes: &'a [RuntimeBlock],
+    /// The tables of the process.
+    pub(super) snapshot: &'a Snapshot<'a>,
+    pub(super) unwinder: RemoteUnwinder,
     /// Whether there is a Java machine, whose threads are found by their ids.
     pub(super) has_java: bool,
     pub(super) frames: ManagedReader,
@@ -44,21 +48,30 @@ impl ThreadView for StackView<'_> {
     type Seen = SeenThread;
 
     fn before_stop(&mut self, tid: i32) -> SeenThread {
+        let runtimes = self.snapshot.runtimes();
         let inner_tid = || proc::task_status(self.pid, tid).ok()?.inner_pid.try_into().ok();
         SeenThread {
             activity: ThreadActivity::read(self.pid, tid, self.kernel),
             context: self.contexts.read(tid),
+            stack: None,
             managed: Vec::new(),
             holds_lock: false,
-            inner_tid: if self.runtimes.is_empty() && !self.has_java { None } else { inner_tid() },
+            inner_tid: if runtimes.is_empty() && !self.has_java { None } else { inner_tid() },
         }
     }
 
-    fn while_stopped(&mut self, _tid: i32, pointer: u64, seen: &mut SeenThread) {
+    fn while_stopped(&mut self, stopped: StoppedThread<'_>, seen: &mut SeenThread) {
+        let (runtimes, pointer) = (self.snapshot.runtimes(), stopped.pointer);
+        if runtimes.iter().any(|block| block.v8().is_some()) {
+            let StoppedThread { tid, registers, stack_avma, stack, .. } = stopped;
+            let copy = StackCopy { avma: stack_avma, bytes: stack };
+            let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+            seen.stack = Some(self.unwinder.unwind(self.snapshot, registers, copy, &mut read));
+        }
         let Some(inner_tid) = seen.inner_tid else { return };
         let (thread, memory) = (ManagedThread { pointer, inner_tid }, ProcessMemory::of(self.pid));
-        let stack = self.frames.read(self.runtimes, thread, &memory);
-        seen.holds_lock = stack.is_some() && thread.holds_lock(self.runtimes, &memory);
+        let stack = self.frames.read(runtimes, thread, &memory);
+        seen.holds_lock = stack.is_some() && thread.holds_lock(runtimes, &memory);
         seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
         // Before the stop, the thread may have run another task than that of these frames.
         seen.context.task = self.contexts.read_task((pointer, inner_tid));

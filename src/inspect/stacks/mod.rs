@@ -10,8 +10,11 @@ mod frame_names;
 mod java;
 #[cfg(test)]
 mod java_tests;
+mod javascript;
 mod managed;
 mod named_frame;
+#[cfg(test)]
+mod v8_tests;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,6 +31,7 @@ use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
 use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::name::contexts::Contexts;
+use crate::record::store::outside_unwind::with_functions;
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::namespace::check_proc;
 use crate::record::target::shm::{SharedMemory, Use};
@@ -37,6 +41,7 @@ use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 pub use self::activity::{SleepingCall, ThreadActivity};
 use self::java::JavaView;
+use self::javascript::JsView;
 use self::managed::{ManagedNames, SeenThread, StackView, thread_names};
 pub use self::named_frame::NamedFrame;
 pub use crate::record::name::contexts::ThreadWork;
@@ -112,11 +117,14 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     let mut process = InspectedProcess::open(pid, &mappings)?;
     let mut contexts = Contexts::of_process(pid, &mappings, &process.modules.current());
     let tables = process.tables.as_tables();
+    let snapshot = tables.snapshot().context("reading the unwind tables");
+    let snapshot = snapshot.map_err(RecordError::Other)?;
     let view = StackView {
         pid,
         kernel,
         contexts: contexts.outside(),
-        runtimes: tables.snapshot().map_or(&[], |snapshot| snapshot.runtimes()),
+        snapshot: &snapshot,
+        unwinder: RemoteUnwinder::with_objects(),
         has_java: process.modules.current().java.is_some(),
         frames: ManagedReader::default(),
     };
@@ -128,11 +136,13 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     // First of all, since the target may free code at any time.
     let words = captures.iter().map(|capture| capture.seen.managed.as_slice());
     let functions = ManagedNames::of(words, &process.modules.current(), pid);
+    let stacks = captures.iter().filter_map(|capture| capture.seen.stack.as_ref());
+    let javascript = JsView::of(stacks, &process.modules.current(), pid);
     let seen = captures.iter().map(|capture| &capture.seen);
     let names = thread_names(seen, &process.modules.current(), pid);
     let java = JavaView::of(&process.modules.current(), pid);
     process.follow();
-    let names = (&functions, &names, java);
+    let names = StackNames { functions: &functions, threads: &names, java, javascript };
     let threads = process.threads(captures, names, &mut contexts).map_err(gone)?;
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
@@ -148,6 +158,14 @@ fn has_stayed(pid: i32, tid: i32, stopped: &ThreadSnapshot) -> bool {
         }
     }
     false
+}
+
+/// The names of what stacks contain.
+struct StackNames<'n> {
+    functions: &'n ManagedNames,
+    threads: &'n HashMap<u32, String>,
+    java: JavaView,
+    javascript: JsView,
 }
 
 /// The parts of a process that its stacks need.
@@ -184,7 +202,7 @@ impl InspectedProcess {
     fn threads(
         &self,
         captures: Vec<Capture<SeenThread>>,
-        (functions, names, mut java): (&ManagedNames, &HashMap<u32, String>, JavaView),
+        StackNames { functions, threads: names, mut java, javascript }: StackNames<'_>,
         contexts: &mut Contexts,
     ) -> io::Result<Vec<ThreadStack>> {
         let addresses = self.modules.current();
@@ -192,10 +210,18 @@ impl InspectedProcess {
         let mut unwound = Vec::new();
         for Capture { tid, seen, outcome } in captures {
             let inner_tid = seen.inner_tid;
-            let stack = match &outcome {
-                Ok(stopped) => Some((self.unwind(&mut unwinder, tid, stopped), seen.managed)),
-                Err(_) => None,
-            };
+            let stack = outcome.as_ref().ok().map(|stopped| {
+                let of_stop = seen.stack;
+                if let Some(stack) = of_stop.as_ref().filter(|it| it.end == EndReason::Root) {
+                    return (stack.clone(), seen.managed);
+                }
+                // The code may have become known since.
+                let mut stack = self.unwind(&mut unwinder, tid, stopped);
+                if let Some(of_stop) = of_stop {
+                    stack.frames = with_functions(&of_stop.frames, &stack.frames);
+                }
+                (stack, seen.managed)
+            });
             let work = contexts.describe(seen.context);
             let lock = addresses.runtimes.first().filter(|_| seen.holds_lock);
             let lock = lock.and_then(|runtime| runtime.language.lock_name());
@@ -212,7 +238,7 @@ impl InspectedProcess {
         }
         let words = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
         java.read_code(words.map(|(stack, _)| &*stack.frames), &addresses, self.pid);
-        name(unwound, (functions, &java), &addresses)
+        name(unwound, functions, (&java, &javascript), &addresses)
     }
 
     fn unwind(
@@ -265,12 +291,13 @@ type UnwoundThread = (ThreadStack, Option<(RemoteStack, Vec<u64>)>);
 
 fn name(
     unwound: Vec<UnwoundThread>,
-    (functions, java): (&ManagedNames, &JavaView),
+    functions: &ManagedNames,
+    generated: (&JavaView, &JsView),
     addresses: &Arc<AddressMap>,
 ) -> io::Result<Vec<ThreadStack>> {
     let frames = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
     let words = frames.flat_map(|(stack, _)| pcs(&stack.frames)).map(|(_, pc)| pc);
-    let names = frame_names::FrameNaming::of(words, addresses, java)?;
+    let names = frame_names::FrameNaming::of(words, addresses, generated)?;
     let named = unwound.into_iter().map(|(thread, stack)| match stack {
         Some((stack, managed)) => {
             let frames = names.stack(&stack, &managed, functions);

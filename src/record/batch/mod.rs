@@ -4,6 +4,7 @@
 pub(crate) mod contexts;
 pub(crate) mod functions;
 pub(crate) mod java;
+pub(crate) mod javascript;
 pub(crate) mod mapped;
 pub(crate) mod process;
 pub(crate) mod raw_stacks;
@@ -18,6 +19,7 @@ use traceprof_abi::storage::log::Sample;
 
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
+use crate::record::batch::javascript::NewJavaScript;
 use crate::record::batch::raw_stacks::Slices;
 use crate::record::batch::traces::{Collection, TraceEntry, empty};
 use crate::record::target::modules::AddressMap;
@@ -37,6 +39,8 @@ pub(crate) struct Batch {
     pub(crate) functions: NewFunctions,
     /// The code of a Java machine that the new traces are the first to use.
     pub(crate) java: NewJava,
+    /// The functions and the code of JavaScript that the new traces are the first to use.
+    pub(crate) javascript: NewJavaScript,
     /// The raw stacks of samples that did not reach their root, until the recorder has unwound
     /// them.
     pub(crate) slices: Slices,
@@ -121,6 +125,7 @@ impl Batch {
         self.slices.clear();
         self.functions.clear();
         self.java.clear();
+        self.javascript.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.texts.clear();
         self.numbers.clear();

@@ -1,11 +1,13 @@
 //! Finds the module and function of an address, and the context of a thread.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::contexts::{ContextStats, Contexts};
 use self::java::reader::JavaCodeReader;
+use self::javascript::reader::{JsReader, JsStack};
 use self::managed::reader::FunctionReader;
 use self::managed::thread_names::ThreadNameReader;
 use self::mapping_changes::MappingChanges;
@@ -17,6 +19,7 @@ use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
+use crate::record::store::threads::Registry;
 use crate::record::target::attach::Attached;
 use crate::record::target::modules::AddressMap;
 use crate::runtime::java::CodeBlob;
@@ -25,15 +28,19 @@ pub(crate) mod addresses;
 pub(crate) mod contexts;
 pub(crate) mod frames;
 pub(crate) mod java;
+pub(crate) mod javascript;
 pub(crate) mod jit;
 pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod outermost;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
+mod timeline;
 
 /// The interval between two readings of the mappings if nothing suggests a change.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How often the functions of JavaScript are read for one batch, while threads end.
+const READS_MAX: usize = 3;
 /// How long after the start the mappings are read in every turn of the loop.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -49,6 +56,8 @@ pub(crate) struct Namer<'a> {
     thread_names: ThreadNameReader,
     /// Reads the code of a Java machine.
     java: JavaCodeReader,
+    /// Reads functions and code of JavaScript.
+    javascript: JsReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
     refresh: Periodic,
@@ -114,6 +123,7 @@ impl<'a> Namer<'a> {
             functions: FunctionReader::default(),
             thread_names: ThreadNameReader::default(),
             java,
+            javascript: JsReader::default(),
             addresses,
             changes: MappingChanges::since(began_ns),
             refresh: Periodic::new(REFRESH),
@@ -223,6 +233,59 @@ impl<'a> Namer<'a> {
         }
     }
 
+    /// Reads the functions and the code of JavaScript that the traces of a batch are the first to
+    /// use. The first call for a batch says so.
+    pub(crate) fn read_javascript(
+        &mut self,
+        batch: &mut Batch,
+        (pid, threads): (i32, &Registry),
+        is_first: bool,
+    ) {
+        let is_gone = self.has_left && !self.is_program_there;
+        if is_gone || self.addresses.v8.is_none() {
+            return;
+        }
+        if is_first {
+            self.javascript.begin();
+        }
+        let tids: HashSet<u32> = batch.samples.iter().map(|sample| sample.tid).collect();
+        let ended = || tids.iter().filter(|tid| !threads.is_alive(**tid)).count();
+        let mut before = ended();
+        if before > 0 && proc::mappings(pid).unwrap_or_default().is_empty() {
+            // All has ended. What is known stays true.
+            return;
+        }
+        for _ in 0..READS_MAX {
+            if before > 0 && is_first {
+                self.javascript.forget(&mut batch.javascript);
+            }
+            self.read_javascript_of(batch, pid, threads);
+            // A thread may have ended as it was read.
+            let now = ended();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+        self.javascript.forget(&mut batch.javascript);
+    }
+
+    fn read_javascript_of(&mut self, batch: &mut Batch, pid: i32, threads: &Registry) {
+        let Batch { traces, samples, javascript, .. } = batch;
+        let mut is_alive = HashMap::new();
+        let dead: HashSet<u64> = samples
+            .iter()
+            .filter(|it| !*is_alive.entry(it.tid).or_insert_with(|| threads.is_alive(it.tid)))
+            .map(|it| it.trace_id)
+            .collect();
+        let stacks = traces.entries().iter().map(|entry| JsStack {
+            words: traces.frames_of(entry),
+            flags: entry.flags,
+            is_dead: dead.contains(&entry.id),
+        });
+        self.javascript.read(stacks, &self.addresses, pid, javascript);
+    }
+
     /// Notes whether the target has freed generated code.
     pub(crate) fn watch_code(&mut self, pid: i32) {
         if !self.has_left {
@@ -253,7 +316,8 @@ impl<'a> Namer<'a> {
 
     /// Returns whether functions were gone before they were read, since the last call.
     pub(crate) fn takes_lost_functions(&mut self) -> bool {
-        self.functions.takes_lost()
+        // Both, so that neither says so again.
+        self.functions.takes_lost() | self.javascript.takes_lost()
     }
 
     /// Returns whether the target has replaced code that was known, since the last call.

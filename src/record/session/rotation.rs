@@ -95,6 +95,11 @@ impl Session<'_> {
         fault::at(FaultPoint::RecordDrained);
         // At once: the target may free them.
         self.namer.read_functions(rotation.batch(), self.attached.pid());
+        self.namer.read_javascript(
+            rotation.batch(),
+            (self.attached.pid(), &self.store.threads),
+            true,
+        );
         if rotation.origin.is_complete {
             self.namer.recycle(&mut self.attached);
         }
@@ -107,6 +112,11 @@ impl Session<'_> {
         rotation.batch().flush = true;
         self.store.drain_remaining(rotation.batch());
         self.namer.read_functions(rotation.batch(), self.attached.pid());
+        self.namer.read_javascript(
+            rotation.batch(),
+            (self.attached.pid(), &self.store.threads),
+            true,
+        );
         DrainedRotation(rotation)
     }
 
@@ -191,8 +201,9 @@ impl Session<'_> {
         let is_complete = rotation.origin.is_complete;
         let batch = rotation.batch();
         // Those of stacks that the stages before have added, such as those of sleeping threads.
-        self.namer.read_functions(batch, self.attached.pid());
         let pid = self.attached.pid();
+        self.namer.read_functions(batch, pid);
+        self.namer.read_javascript(batch, (pid, &self.store.threads), false);
         let modules = self.attached.modules();
         self.namer.read_code(batch, pid, &|blob| modules.code_since(blob));
         self.namer.read_thread_names(batch, self.attached.pid(), &self.store);

@@ -10,11 +10,13 @@
 //! - A stack ends at a frame in code that may have come after the sample, in place of the code that
 //!   ran. What was known of that code is gone.
 
-use traceprof_abi::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use traceprof_abi::runtime::word::{FRAME_WORDS, FrameWord, frames, pcs, split, whole_frames};
+use traceprof_abi::layout::FRAME_WORDS_MAX;
+use traceprof_abi::runtime::word::{
+    FRAME_WORDS, FrameFunction, FrameWord, frames, indexed_frames, pcs, split, whole_frames,
+};
 use traceprof_abi::storage::slice::Slice;
 use traceprof_abi::unwind::{
-    EndReason, RBP, RSP, Registers, Snapshot, lookup_avma, trace_epoch, trace_flags,
+    EndReason, RBP, RSP, Registers, Snapshot, lookup_avma, trace_epoch, trace_flags, walk_words_max,
 };
 
 use crate::inject;
@@ -61,6 +63,7 @@ impl OutsideUnwinder {
                 continue;
             }
             let mut stack = self.unwind(slice, bytes, pid, snapshot);
+            stack.frames = with_functions(known, &stack.frames);
             // The code that the handler had no table of, if it ended there.
             let ended = sample.reason == EndReason::NoModule as u16;
             let new =
@@ -164,9 +167,10 @@ impl OutsideUnwinder {
             stack.frames.truncate(late);
             stack.end = EndReason::Copied;
         }
-        if stack.frames.len() > DEPTH_MAX {
+        let words_max = walk_words_max(snapshot);
+        if stack.frames.len() > words_max {
             // As deep as a handler's stacks: the tables have no room for more.
-            let whole = whole_frames(&stack.frames[..DEPTH_MAX]).len();
+            let whole = whole_frames(&stack.frames[..words_max]).len();
             stack.frames.truncate(whole);
             stack.end = EndReason::Depth;
         }
@@ -184,16 +188,53 @@ fn proven_words(
     let mut count = 0;
     for frame in frames(words) {
         match frame {
-            FrameWord::Pc(word) => {
+            FrameWord::Pc(word) | FrameWord::WithFunction(word, _) => {
                 count += 1;
                 if !had_code(lookup_avma(word), new == Some(count - 1)) {
                     return Some(count);
                 }
+                let has_function = matches!(frame, FrameWord::WithFunction(..));
+                count += if has_function { FRAME_WORDS } else { 0 };
             }
             FrameWord::InPlace { .. } => count += FRAME_WORDS,
         }
     }
     None
+}
+
+/// Returns the words of a stack with the functions that a handler read of the frames that both
+/// have. The thread has run on since.
+pub(crate) fn with_functions(known: &[u64], unwound: &[u64]) -> Vec<u64> {
+    let mut words = Vec::with_capacity(unwound.len());
+    let mut knowns = frames(known);
+    let mut ends = indexed_frames(unwound).skip(1).map(|(index, _)| index);
+    let mut is_same = true;
+    for (index, frame) in indexed_frames(unwound) {
+        let end = ends.next().unwrap_or(unwound.len());
+        words.extend(unwound.get(index..end).unwrap_or_default());
+        match (frame, knowns.next()) {
+            (FrameWord::Pc(pc), Some(FrameWord::WithFunction(same, function)))
+                if is_same && pc == same =>
+            {
+                words.extend(function.words());
+            }
+            (FrameWord::WithFunction(pc, none), Some(FrameWord::WithFunction(same, function)))
+                if is_same && pc == same && none == FrameFunction::UNREADABLE =>
+            {
+                words.truncate(words.len() - FRAME_WORDS);
+                words.extend(function.words());
+            }
+            (frame, known) => is_same &= known.is_some_and(|known| pc_of(known) == pc_of(frame)),
+        }
+    }
+    words
+}
+
+fn pc_of(frame: FrameWord) -> Option<u64> {
+    match frame {
+        FrameWord::Pc(pc) | FrameWord::WithFunction(pc, _) => Some(pc),
+        FrameWord::InPlace { .. } => None,
+    }
 }
 
 /// Returns whether a stack ends in generated code that has a table now. Its tables change while the

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::layout::{BlobLayout, CompiledLayout, MachineLayout, Place};
-use super::pages::TargetPages;
+use crate::runtime::pages::TargetPages;
 use crate::text::printable;
 
 /// Maximum length of the name of a blob.

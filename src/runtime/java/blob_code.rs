@@ -6,8 +6,8 @@ use super::blob::{BlobKind, CodeBlob};
 use super::code_layout::offset_in;
 use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
 use super::machine::JavaMachine;
-use super::pages::TargetPages;
 use super::thaw::{EnteredThreads, has_barriers};
+use crate::runtime::pages::TargetPages;
 
 /// The code of a blob that is to be followed.
 pub(super) struct BlobCode<'a> {

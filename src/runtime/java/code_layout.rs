@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::code_heap::InterpreterLayout;
 
-use super::pages::TargetPages;
 use super::tables::{Field, Missing, Tables};
+use crate::runtime::pages::TargetPages;
 
 /// Maximum number of parts of the interpreter. Machines have 300.
 const PARTS_MAX: usize = 4096;

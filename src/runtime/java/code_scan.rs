@@ -25,11 +25,11 @@ use super::heap_watch::WatchedHeap;
 use super::heaps::{CodeHeap, code_heaps};
 use super::known_blocks::{BlockSeal, KnownBlock, KnownBlocks};
 use super::machine::JavaMachine;
-use super::pages::TargetPages;
 use super::segment_map::SegmentMap;
 use super::thaw::{EnteredThreads, has_barriers};
 use crate::proc::monotonic_ns;
 use crate::runtime::memory::TargetMemory;
+use crate::runtime::pages::TargetPages;
 
 /// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
 const BATCH_MAX: usize = 128;

@@ -15,8 +15,8 @@ use super::follow::{CALL_STUB_LEN, is_call_stub};
 use super::layout::{DebugLayout, MachineLayout};
 use super::method::{JavaMethod, MethodReader};
 use super::numbers::NumberReader;
-use super::pages::TargetPages;
 use crate::runtime::Gone;
+use crate::runtime::pages::TargetPages;
 
 /// Maximum number of positions of one piece of code.
 const POSITIONS_MAX: u64 = 1 << 16;

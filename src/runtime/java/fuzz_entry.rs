@@ -13,10 +13,12 @@ use super::image::{self, JavaImage, TIDS};
 use super::machine::{JavaMachine, JavaReader};
 use super::{
     CodeChanges, CodeScan, JavaWaits, ScanBudget, ScanDepth, UnloadCount, carried_block,
-    may_redefine, which_hold,
+    may_redefine,
 };
 use crate::runtime::fuzz_entry::{START, Wild};
-use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames, running_task};
+use crate::runtime::{
+    NamesThreads, TargetMemory, ThreadNameMemo, WantedNames, running_task, which_hold,
+};
 
 /// Number of readable bytes, and of those that one read may ask for: a map of the largest heap.
 const LEN: u64 = 4 << 20;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::layout::HeapLayout;
-use super::pages::TargetPages;
+use crate::runtime::pages::TargetPages;
 
 /// Maximum number of heaps. Machines have three at most.
 const HEAPS_MAX: u64 = 16;

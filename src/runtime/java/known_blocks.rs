@@ -8,7 +8,7 @@ use traceprof_abi::unwind::code_heap::CodeIdentity;
 use super::arrival::Arrival;
 use super::blob::{BlobKind, CodeBlob};
 use super::layout::MachineLayout;
-use super::pages::TargetPages;
+use crate::runtime::pages::TargetPages;
 
 /// Maximum number of blocks. 240 MB of code have a quarter of it.
 const BLOCKS_MAX: usize = 1 << 18;

@@ -11,12 +11,12 @@ use super::layout::MachineLayout;
 use super::method::{InterpretedMethod, MethodReader};
 use super::numbers::NumberFormat;
 use super::objects::{JavaObjectReader, ObjectOptions, ObjectShape};
-use super::pages::TargetPages;
 use super::tables::{Missing, Tables};
 use super::thread_fields::KnownThreadFields;
 use super::threads::{JavaThread, ThreadReader};
-use super::witness::{Witness, which_hold};
 use crate::runtime::memory::TargetMemory;
+use crate::runtime::pages::TargetPages;
+use crate::runtime::witness::{Witness, which_hold};
 use crate::runtime::{Gone, Unsupported};
 
 /// The versions whose structures are known.

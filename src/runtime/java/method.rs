@@ -8,9 +8,9 @@ use super::class_name::{class_name, is_method_name, is_signature};
 use super::layout::{MachineLayout, MethodLayout, SourceSlot};
 use super::lines::JavaLines;
 use super::numbers::{NumberFormat, NumberReader};
-use super::pages::TargetPages;
-use super::witness::Witness;
 use crate::runtime::Gone;
+use crate::runtime::pages::TargetPages;
+use crate::runtime::witness::Witness;
 use crate::text::printable;
 
 /// Maximum length of a symbol in bytes. The machine allows 65535; longer ones than this are cut

@@ -3,12 +3,11 @@
 //! `exports` reads the file that contains the machine: libjvm. A machine describes itself to its
 //! debugger in tables; `tables` reads them, and `layout` takes all offsets from there.
 //! `machine` finds the machine in a live process. `heaps` and `blob` find the code at an
-//! address, `compiled` the methods in it, and `method` their names and lines. `witness` has what
-//! names were read from, and `unloads` counts what may change it. `threads` has
-//! the names of threads, `waits` what they wait for, `compiling` what those of the compilers
-//! compile, and `carried` where a handler finds the virtual threads that they carry. `code_scan`
-//! finds new code, `arrival` says since when it is there, `blob_code` what is known of it, and
-//! `follow` makes its unwind rules.
+//! address, `compiled` the methods in it, and `method` their names and lines. `unloads` counts what
+//! may change what names were read from. `threads` has the names of threads, `waits` what they wait
+//! for, `compiling` what those of the compilers compile, and `carried` where a handler finds the
+//! virtual threads that they carry. `code_scan` finds new code, `arrival` says since when it is
+//! there, `blob_code` what is known of it, and `follow` makes its unwind rules.
 
 mod arrival;
 mod blob;
@@ -35,7 +34,6 @@ mod machine;
 mod method;
 mod numbers;
 mod objects;
-mod pages;
 mod segment_map;
 mod tables;
 #[cfg(test)]
@@ -46,7 +44,6 @@ mod thread_finder;
 mod threads;
 mod unloads;
 mod waits;
-mod witness;
 
 pub use blob::{BlobKind, CodeBlob, CompiledIdentity};
 pub use carried::carried_block;
@@ -60,4 +57,3 @@ pub use thread_finder::JavaWaits;
 pub use threads::JavaThread;
 pub use unloads::{UnloadCount, may_redefine};
 pub use waits::{JavaActivity, JavaState, RunningCode};
-pub use witness::{Witness, which_hold};

@@ -7,8 +7,8 @@
 use super::layout::{ClassFields, MachineLayout};
 use super::method::MethodReader;
 use super::numbers::{NumberFormat, NumberReader};
-use super::pages::TargetPages;
 use super::tables::{Missing, Tables};
+use crate::runtime::pages::TargetPages;
 use crate::text::{LENGTH_MAX, printable};
 
 /// Maximum number of classes between a class and one that it extends.

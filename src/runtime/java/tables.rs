@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 
 use super::exports::{JavaExports, TableSymbols};
-use super::pages::TargetPages;
+use crate::runtime::pages::TargetPages;
+use crate::runtime::witness::Witness;
 
 /// Maximum number of entries of a table. The largest has about 2000.
 const ENTRIES_MAX: u64 = 1 << 14;
@@ -81,6 +82,14 @@ impl Field {
     /// Returns the value as a pointer that is neither null nor misaligned.
     pub(super) fn pointer(self, pages: &TargetPages<'_>, start: u64) -> Option<u64> {
         self.read(pages, start).filter(|it| *it != 0 && it.is_multiple_of(8))
+    }
+}
+
+impl Witness {
+    /// Adds the bytes of a field of a structure that starts at this address.
+    pub(super) fn add(&mut self, pages: &TargetPages<'_>, start: u64, field: Field) -> Option<()> {
+        let len = field.end().checked_sub(field.at)?;
+        self.add_bytes(pages, start.checked_add(field.at)?, len as usize)
     }
 }
 

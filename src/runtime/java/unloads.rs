@@ -6,8 +6,8 @@
 //! have written there for twenty years.
 
 use super::machine::JavaMachine;
-use super::pages::TargetPages;
 use crate::runtime::memory::{TargetMemory, word};
+use crate::runtime::pages::TargetPages;
 
 /// The first bytes of the memory with the counters.
 const MAGIC: u32 = u32::from_le_bytes([0xca, 0xfe, 0xc0, 0xc0]);

@@ -23,6 +23,7 @@ mod single_step;
 mod sleeping;
 mod switch;
 mod system;
+mod v8;
 mod writer;
 
 use std::path::PathBuf;

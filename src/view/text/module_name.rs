@@ -3,8 +3,15 @@
 /// Files whose name says nothing without that of their folder.
 const OF_FOLDERS: [&str; 4] = ["__init__.py", "__main__.py", "index.js", "index.mjs"];
 
+/// How the names of modules of JavaScript begin that are no paths: those of Node.js itself, and
+/// code that is evaluated.
+const NO_PATHS: [&str; 2] = ["node:", "eval at "];
+
 /// Returns the last part of a module's path, with its folder if the name says nothing alone.
 pub(in crate::view) fn module_name(path: &str) -> &str {
+    if NO_PATHS.iter().any(|start| path.starts_with(start)) {
+        return path;
+    }
     let Some((folder, name)) = path.rsplit_once('/') else { return path };
     match OF_FOLDERS.contains(&name) {
         true => folder.rfind('/').map_or(path, |slash| &path[slash + 1..]),
@@ -26,6 +33,8 @@ mod tests {
             ("json/__init__.py", "json/__init__.py"),
             ("__init__.py", "__init__.py"),
             ("/srv/app/index.js", "app/index.js"),
+            ("node:fs/promises", "node:fs/promises"),
+            ("eval at f (/srv/app/a.js:7)", "eval at f (/srv/app/a.js:7)"),
             ("/", ""),
             ("", ""),
         ] {

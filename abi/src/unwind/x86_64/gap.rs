@@ -6,29 +6,45 @@
 //!   that ended long ago.
 
 use super::super::EndReason;
-use super::super::walk::{Climb, Lookup, Memory, word};
-use super::{CODE_MIN, Frame, Registers};
+use super::super::rule::{Rule, op};
+use super::super::walk::{Climb, Identity, Lookup, Memory, Objects, word};
+use super::call::{call_target, is_behind_call, stub_target};
+use super::{CODE_MIN, Frame, Registers, edge};
+use crate::runtime::v8::{
+    BYTECODES_SLOT, CONTEXT_SLOT, FUNCTION_SLOT, FrameSlots, OFFSET_SLOT, function,
+};
+use crate::runtime::word::FrameFunction;
 
 /// Largest plausible frame in code without unwind information, in bytes.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
 /// Bytes of the `syscall` instruction.
 const SYSCALL_LEN: u64 = 2;
-/// Maximum number of instructions of a linkage table's entry, the jump included: `endbr64`, `bnd`
-/// and the jump.
-const STUB_PREFIXES: usize = 3;
 
 /// Leaves code without unwind information, if the result is plausible.
 #[cold]
 pub(super) fn cross_gap(
     frame: &mut Frame,
-    guess: bool,
-    lookup: &Lookup,
+    rule: Rule,
+    lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
+    let guess = rule.op == op::GAP_GUESS;
+    if rule.cfa_off != 0
+        && let Some((cfa, pc)) = frameless_return(frame, rule, lookup, memory)
+    {
+        return frame.enter_caller(cfa, frame.registers.fp, pc);
+    }
     if frame.exact
         && let Some((cfa, fp, pc)) = leaf_return(frame, guess, lookup, memory)
     {
         return frame.enter_caller(cfa, fp, pc);
+    }
+    if frame.exact
+        && !guess
+        && lookup.v8().is_some()
+        && let Some((cfa, pc)) = edge::caller(frame, lookup, memory)
+    {
+        return frame.enter_caller(cfa, frame.registers.fp, pc);
     }
     let Registers { sp, fp, .. } = frame.registers;
     if fp == 0 && frame.from_record && !guess {
@@ -57,7 +73,53 @@ pub(super) fn cross_gap(
     if !is_believed {
         return Err(EndReason::Gap);
     }
+    if !guess {
+        identify_function(frame, lookup, memory);
+    }
     leave_record(frame, caller_fp, pc)
+}
+
+/// Adds the function that the frame has in a slot, if it is one of V8. The slots of a leaf may not
+/// be there yet.
+fn identify_function(frame: &Frame, lookup: &mut Lookup, memory: &mut impl Memory) {
+    let Some(layout) = lookup.v8() else { return };
+    let Registers { sp, fp, .. } = frame.registers;
+    let mut slot = |distance: i64| word(memory, sp, fp.wrapping_add_signed(distance)).ok();
+    let (Some(context), Some(of)) = (slot(CONTEXT_SLOT), slot(FUNCTION_SLOT)) else { return };
+    if context & 1 == 0 {
+        return;
+    }
+    // Compiled code keeps other values there, which may refer to memory that is freed meanwhile.
+    let has_offset = lookup.is_in_module();
+    let mut other = |at: i64| slot(at).filter(|_| has_offset).unwrap_or(u64::MAX);
+    let slots =
+        FrameSlots { function: of, bytecodes: other(BYTECODES_SLOT), offset: other(OFFSET_SLOT) };
+    let found = function(layout, slots, &mut Objects(memory));
+    if found.is_err() {
+        memory.count_no_function();
+    }
+    lookup.identify(Identity::Function(found.unwrap_or(FrameFunction::UNREADABLE)));
+}
+
+/// Returns the caller's (cfa, pc) of code that runs without a frame where its rule says so. Some of
+/// that code is also reached by a jump from a function with a frame, and then finds something else
+/// in the place of its return address.
+fn frameless_return(
+    frame: &Frame,
+    rule: Rule,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Option<(u64, u64)> {
+    let sp = frame.registers.sp;
+    let (cfa, pc) = match u64::try_from(rule.cfa_off) {
+        Ok(distance) => {
+            let cfa = sp.wrapping_add(distance);
+            (cfa, word(memory, sp, cfa.wrapping_sub(8)).ok()?)
+        }
+        Err(_) => (sp, frame.register(!rule.cfa_off as u8).ok()?),
+    };
+    let is_return = lookup.is_code(pc.wrapping_sub(1)) && is_behind_call(pc, memory);
+    is_return.then_some((cfa, pc))
 }
 
 /// Whether a frame record at fp is plausible for a frame at sp.
@@ -96,20 +158,6 @@ fn switch_stack(
         return Err(EndReason::Gap);
     }
     leave_record(frame, caller_fp, pc)
-}
-
-/// Whether the instruction before an address is a call.
-fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
-    let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
-    // call *register; call *(register); both with 8 and with 32 bits of displacement
-    let is_indirect = |modrm: u8| modrm >> 3 & 7 == 2;
-    match bytes.to_le_bytes() {
-        [_, _, _, 0xE8, ..] => true,
-        [.., 0xFF, modrm] => is_indirect(modrm),
-        [.., 0xFF, modrm, _] => is_indirect(modrm) && modrm >> 6 == 1,
-        [_, _, 0xFF, modrm, ..] => is_indirect(modrm) && modrm >> 6 == 2,
-        _ => false,
-    }
 }
 
 /// Returns the caller's (cfa, fp, pc) of a leaf that does not have a frame yet, or no longer has
@@ -177,108 +225,4 @@ fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> b
 fn is_after_syscall(pc: u64, memory: &mut impl Memory) -> bool {
     let code = memory.load_code(pc.wrapping_sub(SYSCALL_LEN)).map(u64::to_le_bytes);
     matches!(code, Some([0x0F, 0x05, ..]))
-}
-
-/// Returns the target of the call that returns to `ret`, if its operand names the target.
-pub(super) fn call_target(ret: u64, memory: &mut impl Memory) -> Option<u64> {
-    let (opcode, operand) = relative(memory.load_code(ret.wrapping_sub(8))?);
-    let target = ret.wrapping_add_signed(operand);
-    match opcode {
-        [_, 0xE8] => Some(target),
-        // call *operand(%rip)
-        [0xFF, 0x15] => memory.load_code(target),
-        _ => None,
-    }
-}
-
-/// Returns the address to which an entry of a linkage table jumps.
-fn stub_target(stub: u64, memory: &mut impl Memory) -> Option<u64> {
-    let mut at = stub;
-    for _ in 0..STUB_PREFIXES {
-        at = match memory.load_code(at)?.to_le_bytes() {
-            // endbr64
-            [0xF3, 0x0F, 0x1E, 0xFA, ..] => at.wrapping_add(4),
-            // bnd
-            [0xF2, ..] => at.wrapping_add(1),
-            // jmp *operand(%rip)
-            [0xFF, 0x25, a, b, c, d, ..] => {
-                let operand = i64::from(i32::from_le_bytes([a, b, c, d]));
-                return memory.load_code(at.wrapping_add(6).wrapping_add_signed(operand));
-            }
-            _ => return None,
-        };
-    }
-    None
-}
-
-/// Returns the two bytes of the opcode, and the last four of the eight bytes as the operand after
-/// it.
-fn relative(bytes: u64) -> ([u8; 2], i64) {
-    let [_, _, first, second, operand @ ..] = bytes.to_le_bytes();
-    ([first, second], i64::from(i32::from_le_bytes(operand)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Code at an address, and the address and value of a slot.
-    struct Code<'c>(u64, &'c [u8], (u64, u64));
-
-    impl Memory for Code<'_> {
-        fn load(&mut self, _: u64) -> Option<u64> {
-            None
-        }
-
-        fn rebound(&mut self, _: u64) -> bool {
-            false
-        }
-
-        fn bounds(&self) -> (u64, u64) {
-            (0, 0)
-        }
-
-        fn load_code(&mut self, avma: u64) -> Option<u64> {
-            if avma == self.2.0 {
-                return Some(self.2.1);
-            }
-            let at = avma.checked_sub(self.0)? as usize;
-            let bytes = (at..at + 8).map(|at| self.1.get(at).copied().unwrap_or(0x90));
-            let mut word = [0; 8];
-            word.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
-            Some(u64::from_le_bytes(word))
-        }
-    }
-
-    /// Checks the target of the call at the end of `code`. The memory starts at 0x1000, and 0x5000
-    /// contains 0x7777.
-    fn check(code: &[u8], stub: &[u8], expected: Option<u64>) {
-        let mut all = [0x90; 0x40];
-        all[8..8 + code.len()].copy_from_slice(code);
-        all[0x20..0x20 + stub.len()].copy_from_slice(stub);
-        let mut memory = Code(0x1000, &all, (0x5000, 0x7777));
-        let target = call_target(0x1008 + code.len() as u64, &mut memory);
-        let found = target.map(|target| stub_target(target, &mut memory).unwrap_or(target));
-        assert_eq!(found, expected, "{code:x?}");
-    }
-
-    #[test]
-    fn operands_give_the_targets_of_calls() {
-        // call 0x1020
-        let direct = [0xE8, 0x13, 0, 0, 0];
-        check(&direct, &[0x55], Some(0x1020));
-        check(&[0xE8, 0xFB, 0xFF, 0xFF, 0xFF], &[], Some(0x1008));
-        // Its target is jmp *0x5000, with and without prefixes.
-        check(&direct, &[0xFF, 0x25, 0xDA, 0x3F, 0, 0], Some(0x7777));
-        check(&direct, &[0xF2, 0xFF, 0x25, 0xD9, 0x3F, 0, 0], Some(0x7777));
-        check(&direct, &[0xF3, 0x0F, 0x1E, 0xFA, 0xFF, 0x25, 0xD6, 0x3F, 0, 0], Some(0x7777));
-        let both = [0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0xD5, 0x3F, 0, 0];
-        check(&direct, &both, Some(0x7777));
-        // call *0x5000
-        check(&[0xFF, 0x15, 0xF2, 0x3F, 0, 0], &[], Some(0x7777));
-        // call *%rax, call *8(%rsp), nops
-        check(&[0xFF, 0xD0], &[], None);
-        check(&[0xFF, 0x54, 0x24, 0x08], &[], None);
-        check(&[], &[], None);
-    }
 }

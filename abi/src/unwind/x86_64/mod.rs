@@ -7,6 +7,8 @@
 //! - Registers other than sp and fp are known only in the leaf and in a frame that a signal
 //!   interrupted. Only rbx is followed further, through modules that say where it is saved.
 
+mod call;
+mod edge;
 mod gap;
 mod hotspot;
 mod switch;
@@ -202,8 +204,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         }
         op::STOP => return Err(EndReason::Root),
         op::STOP_CALLED if !frame.exact => return Err(EndReason::Root),
-        op::GAP_FP => return cross_gap(frame, false, lookup, memory),
-        op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
+        op::GAP_FP | op::GAP_GUESS => return cross_gap(frame, rule, lookup, memory),
         op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
             add(frame.register(op.wrapping_sub(op::REG_LEAF))?)
         }

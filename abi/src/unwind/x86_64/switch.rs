@@ -8,7 +8,7 @@
 use super::super::rule::{Rule, fp_op, op};
 use super::super::walk::{Climb, Lookup, Memory};
 use super::Frame;
-use super::gap::call_target;
+use super::call::call_target;
 
 /// Maximum number of words searched. The recorder's rules name no larger frames.
 const WORDS_MAX: u64 = 512;

@@ -2,13 +2,17 @@
 
 use std::ops::Range;
 
-use traceprof_abi::runtime::word::FrameInPlace;
+use traceprof_abi::runtime::word::{FrameFunction, FrameInPlace};
 
+use super::javascript::{JsLocations, JsPlace, PLACES_MAX, js_locations};
 use super::{FrameNames, NamedStack};
 use crate::record::batch::java::{gone_method, resolved_method};
 use crate::record::name::addresses::write_locations;
+use crate::record::name::javascript::shown::{ShownBuiltin, ShownFrame, in_builtin, in_generated};
 use crate::record::name::managed::locations::ManagedLocation;
+use crate::record::name::managed::mixed::NativeFrame;
 use crate::record::name::outermost;
+use crate::runtime::v8::{BuiltinRole, V8Machine};
 use crate::runtime::{Gone, ManagedLanguage};
 use crate::symbol::FoundCode;
 use crate::trace::{FrameKind, LocationId, Module, ModuleId, TraceError, TraceSeries};
@@ -200,5 +204,90 @@ impl FrameNames {
             None => None,
         };
         Ok((ManagedLocation { language: ManagedLanguage::Java, id, gone }, times_ns))
+    }
+
+    /// Adds the functions of a frame in code that V8 has generated. Returns whether it has some.
+    pub(super) fn push_generated_javascript(
+        &mut self,
+        writer: &mut TraceSeries,
+        (machine, frame, avma): (&V8Machine, &NativeFrame, u64),
+        time_ns: u64,
+        named: &mut NamedStack,
+    ) -> Result<bool, TraceError> {
+        let NativeFrame { function, is_young, .. } = *frame;
+        let is_return = frame.is_return();
+        let place = JsPlace::Generated { avma, is_return, function, is_young };
+        let version = self.version();
+        if !self.knows(&place, version, time_ns) {
+            let shown = in_generated(&self.js, (frame, avma), time_ns);
+            let shown = shown.unwrap_or(ShownFrame { functions: Vec::new(), times_ns: 0..0 });
+            let functions = js_locations(writer, machine, &shown.functions)?;
+            let times_ns = shown.times_ns;
+            let known =
+                JsLocations { version, times_ns, functions, is_carrier: false, is_inner: false };
+            self.keep(place, known);
+        }
+        let Some(known) = self.js_locations.get(&place) else { return Ok(false) };
+        if known.functions.is_empty() {
+            return Ok(false);
+        }
+        named.limit(&known.times_ns);
+        for location in &known.functions {
+            named.locations.extend(location.id);
+            named.count(*location);
+        }
+        Ok(true)
+    }
+
+    /// Adds to the locations of a builtin, which are those from `first` on, the function that has
+    /// the frame.
+    pub(super) fn add_to_builtin(
+        &mut self,
+        writer: &mut TraceSeries,
+        (machine, role, function): (&V8Machine, BuiltinRole, Option<FrameFunction>),
+        first: usize,
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let place = JsPlace::Builtin(role, function);
+        let version = self.version();
+        if !self.knows(&place, version, 0) {
+            let ShownBuiltin { function, is_carrier, is_inner } =
+                in_builtin(&self.js, role, function);
+            let functions = js_locations(writer, machine, function.as_slice())?;
+            let times_ns = 0..u64::MAX;
+            let known = JsLocations { version, times_ns, functions, is_carrier, is_inner };
+            self.keep(place, known);
+        }
+        let Some(known) = self.js_locations.get(&place) else { return Ok(()) };
+        if known.is_carrier {
+            let mut parent = None;
+            for location in named.locations.iter_mut().skip(first) {
+                *location = writer.location_as(*location, FrameKind::Interpreter, parent)?;
+                parent = Some(*location);
+            }
+        }
+        if known.functions.iter().any(|location| location.gone.is_some_and(Gone::is_transient)) {
+            // A later read may find the function.
+            named.limit(&known.times_ns);
+        }
+        let at = if known.is_inner { first } else { named.locations.len() };
+        let ids: Vec<LocationId> = known.functions.iter().filter_map(|it| it.id).collect();
+        for location in &known.functions {
+            named.count(*location);
+        }
+        named.locations.splice(at..at, ids);
+        Ok(())
+    }
+
+    fn keep(&mut self, place: JsPlace, known: JsLocations) {
+        if self.js_locations.len() >= PLACES_MAX {
+            self.js_locations.clear();
+        }
+        self.js_locations.insert(place, known);
+    }
+
+    fn knows(&self, place: &JsPlace, version: u64, time_ns: u64) -> bool {
+        let known = self.js_locations.get(place);
+        known.is_some_and(|it| it.version == version && it.times_ns.contains(&time_ns))
     }
 }

@@ -5,6 +5,7 @@
 //!   without a name and counted.
 
 mod generated;
+mod javascript;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -15,15 +16,20 @@ use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames, pcs, s
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
 use self::generated::{GeneratedLocations, InterpretedLocation};
+use self::javascript::{JsLocations, JsPlace};
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
+use crate::record::batch::javascript::NewJavaScript;
 use crate::record::batch::traces::Collection;
 use crate::record::name::addresses::{ModuleAddress, by_module, locate, write_locations};
 use crate::record::name::java::names::JavaNames;
+use crate::record::name::javascript::names::JsNames;
 use crate::record::name::jit::JitNames;
 use crate::record::name::managed::count::ManagedCount;
 use crate::record::name::managed::locations::{ManagedLocation, ManagedLocations};
-use crate::record::name::managed::mixed::{CarrierRole, MixedFrame, mixed_frames};
+use crate::record::name::managed::mixed::{
+    CarrierRole, MixedFrame, NativeFrame, mixed_frames, native_frames,
+};
 use crate::record::name::progress;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolQuery, SymbolizerPool, Symbolizers};
 use crate::record::target::jit_dump::DumpFile;
@@ -80,6 +86,7 @@ pub(crate) struct FrameNames {
     symbolizers: Symbolizers,
     jit: JitNames,
     java: JavaNames,
+    js: JsNames,
     modules: HashMap<Option<u32>, ModuleId>,
     /// The reported source of each module's names.
     sources: HashMap<ModuleId, String>,
@@ -89,6 +96,8 @@ pub(crate) struct FrameNames {
     generated: HashMap<u64, GeneratedLocations>,
     /// The locations of methods that a Java machine interprets, by their positions.
     interpreted: HashMap<FrameInPlace, InterpretedLocation>,
+    /// The locations of JavaScript functions, by what decides which ones a frame has.
+    js_locations: HashMap<JsPlace, JsLocations>,
     /// The numbers of requests without an answer.
     open: BTreeSet<u64>,
     /// The number of requests so far.
@@ -123,11 +132,13 @@ impl FrameNames {
             symbolizers,
             jit,
             java: JavaNames::default(),
+            js: JsNames::default(),
             sources: HashMap::new(),
             modules: HashMap::new(),
             locations_by_address: HashMap::new(),
             generated: HashMap::new(),
             interpreted: HashMap::new(),
+            js_locations: HashMap::new(),
             open: BTreeSet::new(),
             asked: 0,
             managed: ManagedLocations::default(),
@@ -236,8 +247,8 @@ impl FrameNames {
             self.push_mixed(writer, addresses, (words, flags, time_ns), &mut named)?;
             return Ok(named.counted());
         }
-        for frame in natives.iter().rev() {
-            let at = (*frame, trace_epoch(flags), time_ns);
+        for frame in native_frames(natives, addresses) {
+            let at = (&frame, trace_epoch(flags), time_ns);
             self.push_native(writer, addresses, at, &mut named)?;
         }
         Ok(named.counted())
@@ -248,27 +259,102 @@ impl FrameNames {
         &mut self,
         writer: &mut TraceSeries,
         addresses: &AddressMap,
-        (frame, epoch, time_ns): (u64, u16, u64),
+        (frame, epoch, time_ns): (&NativeFrame, u16, u64),
         named: &mut NamedStack,
     ) -> Result<(), TraceError> {
-        let (module, address) = locate(addresses, frame, epoch);
+        let (module, address) = locate(addresses, frame.word, epoch);
         let Some(module) = module else {
+            if let Some(machine) = &addresses.v8 {
+                let at = (&**machine, frame, address.1);
+                if self.push_generated_javascript(writer, at, time_ns, named)? {
+                    return Ok(());
+                }
+            }
             let is_java = addresses.java.as_ref().is_some_and(|java| java.may_have(address.1));
             return self.push_generated(writer, (address.1, time_ns), is_java, named);
         };
+        let first = named.locations.len();
         if let Some(Some(known)) = self.locations_by_address.get(&address) {
             named.locations.extend(known);
-            return Ok(());
+        } else {
+            self.unnamed += 1;
+            let id = self.module(writer, Some(module))?;
+            let locations = write_locations(writer, id, Some(module), address.1, None)?;
+            self.note_carriers(Some(module), &locations, std::iter::once(None));
+            named.locations.extend(&locations);
+            self.locations_by_address.insert(address, Some(locations.into()));
         }
-        self.unnamed += 1;
-        let id = self.module(writer, Some(module))?;
-        let locations = write_locations(writer, id, Some(module), address.1, None)?;
-        self.note_carriers(Some(module), &locations, std::iter::once(None));
-        named.locations.extend(&locations);
-        self.locations_by_address.insert(address, Some(locations.into()));
-        Ok(())
+        match (&addresses.v8, module.builtin_at(address.1)) {
+            (Some(machine), Some(role)) => {
+                let builtin = (&**machine, role, frame.function);
+                self.add_to_builtin(writer, builtin, first, named)
+            }
+            _ => Ok(()),
+        }
     }
 
+    /// Takes over the functions that a batch is the first to use.
+    pub(crate) fn learn_functions(&mut self, new: &NewFunctions) {
+        self.managed.learn(new);
+    }
+
+    /// Takes over the code of a Java machine that a batch is the first to use.
+    pub(crate) fn learn_java(&mut self, new: &NewJava) {
+        if new.is_fresh {
+            self.interpreted.clear();
+        }
+        self.java.learn(new);
+    }
+
+    /// Takes over the functions and the code of JavaScript that a batch is the first to use.
+    pub(crate) fn learn_javascript(&mut self, new: &NewJavaScript) {
+        if new.is_fresh {
+            self.js_locations.clear();
+        }
+        self.js.learn(new);
+    }
+
+    /// Returns the trace's id of a module.
+    pub(crate) fn module(
+        &mut self,
+        writer: &mut TraceSeries,
+        module: Option<&LoadedModule>,
+    ) -> Result<ModuleId, TraceError> {
+        let index = module.map(|module| module.index);
+        if let Some(id) = self.modules.get(&index) {
+            return Ok(*id);
+        }
+        let id = writer.module(&match module {
+            Some(module) => Module { path: module.path.clone(), build_id: module.build_id.clone() },
+            None => Module { path: "[unknown]".to_string(), build_id: Vec::new() },
+        })?;
+        self.modules.insert(index, id);
+        Ok(id)
+    }
+
+    /// Reads the names that a runtime has written since the last call, and dumps of its code.
+    pub(crate) fn refresh(&mut self, dumps: &[Arc<DumpFile>]) {
+        self.jit.refresh(dumps);
+    }
+
+    /// Starts another program in the process.
+    pub(crate) fn start_program(&mut self) {
+        self.jit.start_program();
+        self.java.start_program();
+        self.js.start_program();
+        self.js_locations.clear();
+        self.managed.start_program();
+        self.generated.clear();
+        self.interpreted.clear();
+    }
+
+    /// Returns a number that changes whenever a runtime names code.
+    pub(crate) fn version(&self) -> u64 {
+        self.jit.version() + self.java.version() + self.js.version()
+    }
+}
+
+impl FrameNames {
     /// Adds the locations of a stack with managed frames.
     ///
     /// Native frames that only carry managed ones get another kind, so that views can hide them.
@@ -282,9 +368,9 @@ impl FrameNames {
         let is_complete = trace_end(flags) == EndReason::Root as u16;
         for frame in mixed_frames(frames, is_complete, addresses) {
             match frame {
-                MixedFrame::Native(word, role) => {
+                MixedFrame::Native(frame, role) => {
                     let before = named.locations.len();
-                    let at = (word, trace_epoch(flags), time_ns);
+                    let at = (&frame, trace_epoch(flags), time_ns);
                     self.push_native(writer, addresses, at, named)?;
                     self.mark_carriers(writer, &mut named.locations[before..], role)?;
                 }
@@ -345,56 +431,6 @@ impl FrameNames {
             parent = Some(*location);
         }
         Ok(())
-    }
-
-    /// Takes over the functions that a batch is the first to use.
-    pub(crate) fn learn_functions(&mut self, new: &NewFunctions) {
-        self.managed.learn(new);
-    }
-
-    /// Takes over the code of a Java machine that a batch is the first to use.
-    pub(crate) fn learn_java(&mut self, new: &NewJava) {
-        if new.is_fresh {
-            self.interpreted.clear();
-        }
-        self.java.learn(new);
-    }
-
-    /// Returns the trace's id of a module.
-    pub(crate) fn module(
-        &mut self,
-        writer: &mut TraceSeries,
-        module: Option<&LoadedModule>,
-    ) -> Result<ModuleId, TraceError> {
-        let index = module.map(|module| module.index);
-        if let Some(id) = self.modules.get(&index) {
-            return Ok(*id);
-        }
-        let id = writer.module(&match module {
-            Some(module) => Module { path: module.path.clone(), build_id: module.build_id.clone() },
-            None => Module { path: "[unknown]".to_string(), build_id: Vec::new() },
-        })?;
-        self.modules.insert(index, id);
-        Ok(id)
-    }
-
-    /// Reads the names that a runtime has written since the last call, and dumps of its code.
-    pub(crate) fn refresh(&mut self, dumps: &[Arc<DumpFile>]) {
-        self.jit.refresh(dumps);
-    }
-
-    /// Starts another program in the process.
-    pub(crate) fn start_program(&mut self) {
-        self.jit.start_program();
-        self.java.start_program();
-        self.managed.start_program();
-        self.generated.clear();
-        self.interpreted.clear();
-    }
-
-    /// Returns a number that changes whenever a runtime names code.
-    pub(crate) fn version(&self) -> u64 {
-        self.jit.version() + self.java.version()
     }
 }
 

@@ -5,51 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::record::batch::java::{JavaCode, NewJava, ReadMethod};
+use crate::record::name::timeline::{Presence, Timeline};
 use crate::runtime::Gone;
-
-/// What may be at an address.
-trait Presence {
-    /// Whether it is only known that something else has ended.
-    fn is_unproven(&self) -> bool;
-}
-
-impl Presence for Option<Arc<JavaCode>> {
-    fn is_unproven(&self) -> bool {
-        self.is_none()
-    }
-}
 
 impl Presence for ReadMethod {
     fn is_unproven(&self) -> bool {
         matches!(self, Err(Gone::Unproven))
-    }
-}
-
-/// What is at an address over time, each with its start, in the order of the starts.
-#[derive(Debug)]
-struct Timeline<T>(Vec<(u64, T)>);
-
-impl<T: Presence> Timeline<T> {
-    /// Adds what is there from a time on, instead of what was thought to be there then. That
-    /// something has ended stays true: nothing that began before holds after that.
-    fn push(&mut self, since_ns: u64, value: T) {
-        let at = self.0.partition_point(|(before_ns, _)| *before_ns < since_ns);
-        let mut later = self.0.split_off(at);
-        later.retain(|(_, known)| known.is_unproven());
-        if later.first().is_none_or(|(known_ns, _)| *known_ns != since_ns) {
-            self.0.push((since_ns, value));
-        }
-        self.0.append(&mut later);
-    }
-
-    /// Returns what is there at a time, and the times at which it is. `None` before all.
-    fn at(&self, time_ns: u64) -> (Option<&T>, Range<u64>) {
-        let after = self.0.partition_point(|(since_ns, _)| *since_ns <= time_ns);
-        let end_ns = self.0.get(after).map_or(u64::MAX, |(next_ns, _)| *next_ns);
-        match after.checked_sub(1).and_then(|at| self.0.get(at)) {
-            Some((since_ns, value)) => (Some(value), *since_ns..end_ns),
-            None => (None, 0..end_ns),
-        }
     }
 }
 
@@ -70,11 +31,11 @@ impl JavaNames {
         }
         self.version += u64::from(!new.found.is_empty() || !new.methods.is_empty());
         for found in &new.methods {
-            let methods = self.methods.entry(found.object).or_insert(Timeline(Vec::new()));
+            let methods = self.methods.entry(found.object).or_default();
             methods.push(found.since_ns, found.read.clone());
         }
         for found in &new.found {
-            let codes = self.found.entry(found.avma).or_insert(Timeline(Vec::new()));
+            let codes = self.found.entry(found.avma).or_default();
             codes.push(found.since_ns, found.code.clone());
         }
     }

@@ -45,8 +45,9 @@ use crate::record::batch::java::{FoundJava, FoundMethod, JavaCode, NewJava};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::name::addresses::locate;
 use crate::record::target::modules::AddressMap;
-use crate::runtime::java::{CodeBlob, JavaMachine, JavaReader, Witness, may_redefine, which_hold};
+use crate::runtime::java::{CodeBlob, JavaMachine, JavaReader, may_redefine};
 use crate::runtime::{Gone, TargetMemory};
+use crate::runtime::{Witness, which_hold};
 
 /// The largest number of addresses that are known at once.
 const ADDRESSES_MAX: usize = 1 << 18;
@@ -390,14 +391,18 @@ impl Used {
         for (entry, last_ns) in entries {
             for frame in frames(split(batch.traces.frames_of(entry)).0) {
                 let used_ns = match frame {
-                    FrameWord::Pc(word) if machine.may_have(lookup_avma(word)) => {
+                    FrameWord::Pc(word) | FrameWord::WithFunction(word, _)
+                        if machine.may_have(lookup_avma(word)) =>
+                    {
                         let (module, (_, avma)) = locate(addresses, word, trace_epoch(entry.flags));
                         module.is_none().then(|| used.avmas.entry(avma).or_default())
                     }
                     FrameWord::InPlace { runtime: JAVA, frame } => {
                         Some(used.methods.entry(frame.object).or_default())
                     }
-                    FrameWord::Pc(_) | FrameWord::InPlace { .. } => None,
+                    FrameWord::Pc(_) | FrameWord::WithFunction(..) | FrameWord::InPlace { .. } => {
+                        None
+                    }
                 };
                 if let Some(used_ns) = used_ns {
                     *used_ns = last_ns.max(*used_ns);

@@ -107,7 +107,7 @@ impl ManagedCount {
             if others > 0 {
                 let name = language.name();
                 text.push_str(&format!("; {others} samples have no {name} function"));
-                if by_kernel && !language.is_on_native_stack() {
+                if by_kernel && !language.is_in_kernel_samples() {
                     text.push_str(" (none in the kernel has one; --engine timer shows them)");
                 }
             }

@@ -76,6 +76,7 @@ pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
     match language {
         ManagedLanguage::Python => FrameKind::Python,
         ManagedLanguage::Java => FrameKind::JavaInterpreted,
+        ManagedLanguage::JavaScript => FrameKind::JavaScript,
     }
 }
 

@@ -1,9 +1,9 @@
 //! A stack of native and managed frames.
 
 use traceprof_abi::runtime::word::{
-    FrameInPlace, FrameWord, ManagedFrame, frames, sections, split,
+    FrameFunction, FrameInPlace, FrameWord, ManagedFrame, frames, sections, split,
 };
-use traceprof_abi::unwind::lookup_avma;
+use traceprof_abi::unwind::{RETURN_ADDRESS, lookup_avma};
 
 use crate::record::name::managed::order::{PlacedFrame, interleave};
 use crate::record::target::modules::{AddressMap, LoadedModule};
@@ -49,11 +49,51 @@ pub(crate) fn is_start(function: &str) -> bool {
     })
 }
 
+/// A frame of the native stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NativeFrame {
+    /// The frame word.
+    pub(crate) word: u64,
+    /// The function that a slot of the frame has.
+    pub(crate) function: Option<FrameFunction>,
+    /// Whether that may be the caller's, because the code has no frame yet or no longer.
+    pub(crate) is_young: bool,
+}
+
+impl NativeFrame {
+    /// Returns whether the frame has called another one.
+    pub(crate) fn is_return(&self) -> bool {
+        self.word & RETURN_ADDRESS != 0
+    }
+}
+
+/// Returns the frames before the sections, root first, without frames in place.
+pub(crate) fn native_frames(words: &[u64], addresses: &AddressMap) -> Vec<NativeFrame> {
+    let natives: Vec<FrameWord> = frames(split(words).0).collect();
+    let frame = |at: usize| native_frame(&natives, at, addresses);
+    (0..natives.len()).rev().filter_map(frame).collect()
+}
+
+fn native_frame(natives: &[FrameWord], at: usize, addresses: &AddressMap) -> Option<NativeFrame> {
+    let (word, function) = match *natives.get(at)? {
+        FrameWord::Pc(word) => (word, None),
+        FrameWord::WithFunction(word, function) => (word, Some(function)),
+        FrameWord::InPlace { .. } => return None,
+    };
+    // A builtin without a frame may be called before its caller has one.
+    let is_young = match natives {
+        _ if at == 0 => true,
+        [FrameWord::Pc(leaf), ..] if at == 1 => addresses.is_builtin(lookup_avma(*leaf)),
+        _ => false,
+    };
+    Some(NativeFrame { word, function, is_young })
+}
+
 /// A frame of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MixedFrame {
-    /// A native frame: the frame word, and whether it only carries managed frames.
-    Native(u64, CarrierRole),
+    /// A native frame, and whether it only carries managed frames.
+    Native(NativeFrame, CarrierRole),
     /// A frame of the runtime with this number.
     Managed(u8, ManagedFrame),
     /// A frame in place of the runtime with this number.
@@ -69,7 +109,7 @@ pub(crate) fn mixed_frames(
 ) -> Vec<MixedFrame> {
     let natives: Vec<FrameWord> = frames(split(words).0).collect();
     let pc_of = |at: usize| match natives[at] {
-        FrameWord::Pc(pc) => Some(lookup_avma(pc)),
+        FrameWord::Pc(pc) | FrameWord::WithFunction(pc, _) => Some(lookup_avma(pc)),
         FrameWord::InPlace { .. } => None,
     };
     let loop_of = |at: usize| addresses.loop_at(pc_of(at)?);
@@ -86,11 +126,14 @@ pub(crate) fn mixed_frames(
             Some(_) => CarrierRole::ByName,
         }
     };
-    let mixed = placed.into_iter().enumerate().map(|(index, frame)| match frame {
-        PlacedFrame::Managed(number, frame) => MixedFrame::Managed(number, frame),
+    let mixed = placed.into_iter().enumerate().filter_map(|(index, frame)| match frame {
+        PlacedFrame::Managed(number, frame) => Some(MixedFrame::Managed(number, frame)),
         PlacedFrame::Native(at) => match natives[at] {
-            FrameWord::Pc(pc) => MixedFrame::Native(pc, role(at, index)),
-            FrameWord::InPlace { runtime, frame } => MixedFrame::InPlace(runtime, frame),
+            FrameWord::InPlace { runtime, frame } => Some(MixedFrame::InPlace(runtime, frame)),
+            FrameWord::Pc(_) | FrameWord::WithFunction(..) => {
+                let frame = native_frame(&natives, at, addresses)?;
+                Some(MixedFrame::Native(frame, role(at, index)))
+            }
         },
     });
     mixed.collect()

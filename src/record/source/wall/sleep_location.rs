@@ -172,7 +172,7 @@ impl LocationReader {
             pid,
             start_time: proc::start_time(pid)?,
             tables,
-            unwinder: RemoteUnwinder::default(),
+            unwinder: RemoteUnwinder::with_objects(),
             search: FrameSearch::new(pid),
             waits: AwaitedNames::new(pid),
             mappings: proc::mappings(pid)?,
@@ -294,8 +294,8 @@ impl LocationReader {
         };
         let tids: Vec<i32> = unknown.iter().map(|it| it.tid).collect();
         let chosen = CaptureSelection { tids: &tids, time_max: STOPPING_MAX };
-        let (runtimes, search) = (snapshot.runtimes(), &mut self.search);
-        let view = SleeperView { contexts, runtimes, search };
+        let (unwinder, search) = (&mut self.unwinder, &mut self.search);
+        let view = SleeperView { contexts, snapshot: &snapshot, unwinder, search };
         let (pid, mappings) = (self.pid, &self.mappings);
         let captured = inject::capture_threads(pid, self.start_time, mappings, chosen, view);
         // On an error the program has exited; the session detects that.
@@ -315,7 +315,7 @@ impl LocationReader {
         capture: Capture<SeenSleeper>,
         stats: &mut WallStats,
     ) -> Option<KnownLocation> {
-        let SeenSleeper { activity, context, frames: managed, block, holds_lock, .. } =
+        let SeenSleeper { activity, context, frames: managed, block, holds_lock, stack, .. } =
             capture.seen;
         let state = unknown.state;
         if capture.outcome == Err(NotCaptured::Gone) {
@@ -345,8 +345,10 @@ impl LocationReader {
         let copy = StackCopy { avma: portrait.stack_avma, bytes: &portrait.stack };
         let mut read = |avma, into: &mut [u8]| inject::read_part(unknown.tid, avma, into);
         stats.unsearched += u64::from(!managed.is_searched);
-        let (mut stack, fingerprint) =
-            self.unwinder.unwind_with_fingerprint(&snapshot, &portrait.registers, copy, &mut read);
+        let (mut stack, fingerprint) = stack.unwrap_or_else(|| {
+            let registers = &portrait.registers;
+            self.unwinder.unwind_with_fingerprint(&snapshot, registers, copy, &mut read)
+        });
         stack.frames.extend(&managed.words);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;

@@ -1,11 +1,13 @@
 //! The managed frames of sleeping threads.
 
 use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::unwind::Snapshot;
 
-use crate::inject::ThreadView;
+use crate::inject::{self, StoppedThread, ThreadView};
 use crate::proc::{self, ProcessMemory, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::runtime::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
+use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, StackFingerprint};
 
 /// The managed frames at a location, and how to recognise them.
 #[derive(Debug, Default)]
@@ -120,13 +122,16 @@ pub(super) struct SeenSleeper {
     pub(super) block: Option<ManagedThread>,
     /// Whether the thread holds the lock of a runtime.
     pub(super) holds_lock: bool,
+    /// The stack, if its frames refer to objects that are read during the stop.
+    pub(super) stack: Option<(RemoteStack, StackFingerprint)>,
     inner_tid: Option<u32>,
 }
 
 /// Reads threads around their stops.
 pub(super) struct SleeperView<'a> {
     pub(super) contexts: &'a dyn ReadContext,
-    pub(super) runtimes: &'a [RuntimeBlock],
+    pub(super) snapshot: &'a Snapshot<'a>,
+    pub(super) unwinder: &'a mut RemoteUnwinder,
     pub(super) search: &'a mut FrameSearch,
 }
 
@@ -140,19 +145,29 @@ impl ThreadView for SleeperView<'_> {
             frames: KnownFrames { is_searched: true, ..KnownFrames::default() },
             block: None,
             holds_lock: false,
+            stack: None,
             inner_tid: self.search.inner_tid(tid),
         }
     }
 
-    fn while_stopped(&mut self, _tid: i32, pointer: u64, seen: &mut SeenSleeper) {
-        if self.runtimes.is_empty() {
+    fn while_stopped(&mut self, stopped: StoppedThread<'_>, seen: &mut SeenSleeper) {
+        let (runtimes, pointer) = (self.snapshot.runtimes(), stopped.pointer);
+        if runtimes.is_empty() {
             return;
+        }
+        if runtimes.iter().any(|block| block.v8().is_some()) {
+            let StoppedThread { tid, registers, stack_avma, stack, .. } = stopped;
+            let copy = StackCopy { avma: stack_avma, bytes: stack };
+            let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+            let unwound =
+                self.unwinder.unwind_with_fingerprint(self.snapshot, registers, copy, &mut read);
+            seen.stack = Some(unwound);
         }
         seen.block = seen.inner_tid.map(|inner_tid| thread((pointer, inner_tid)));
         let FrameSearch { memory, reader, .. } = &mut *self.search;
-        let found = seen.block.and_then(|block| reader.read(self.runtimes, block, memory));
+        let found = seen.block.and_then(|block| reader.read(runtimes, block, memory));
         seen.block = seen.block.filter(|_| found.is_some());
-        seen.frames = KnownFrames::of(self.runtimes, found);
-        seen.holds_lock = self.search.holds_lock(self.runtimes, seen.block);
+        seen.frames = KnownFrames::of(runtimes, found);
+        seen.holds_lock = self.search.holds_lock(runtimes, seen.block);
     }
 }

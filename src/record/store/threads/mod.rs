@@ -246,6 +246,13 @@ impl Registry {
         stat.is_ok_and(|stat| life.is_of(stat.start_time))
     }
 
+    /// Returns whether the thread with this id as the target sees it is alive now, and no other one
+    /// with its id.
+    pub(crate) fn is_alive(&self, inner_tid: u32) -> bool {
+        let number = self.list.lives.living_inner(inner_tid);
+        number.is_some_and(|number| self.is_still((number, 0)))
+    }
+
     /// Returns whether the owner of a hazard ([`hazard::owner`]) is gone: its slot has another
     /// generation, or its thread does not exist.
     pub(crate) fn is_owner_gone(&self, owner: u32) -> bool {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
 use crate::runtime::java::JavaMachine;
+use crate::runtime::v8::V8Machine;
 use crate::runtime::{NamesThreads, Runtime};
 use crate::unwind::ModuleRef;
 
@@ -63,6 +64,8 @@ pub(crate) struct AddressMap {
     pub(crate) runtimes: Vec<Arc<Runtime>>,
     /// The Java machine, if there is one.
     pub(crate) java: Option<Arc<JavaMachine>>,
+    /// The engine of JavaScript, if there is one.
+    pub(crate) v8: Option<Arc<V8Machine>>,
 }
 
 impl AddressMap {
@@ -76,6 +79,15 @@ impl AddressMap {
     pub(crate) fn loop_at(&self, avma: u64) -> Option<u8> {
         let holds = |runtime: &Arc<Runtime>| runtime.loops.iter().any(|it| it.contains(&avma));
         self.runtimes.iter().position(holds).map(|number| number as u8)
+    }
+
+    /// Whether an address is in a function of the engine of JavaScript itself.
+    pub(crate) fn is_builtin(&self, avma: u64) -> bool {
+        let range = self.find(avma).filter(|_| self.v8.is_some());
+        range.is_some_and(|range| {
+            let module = range.module.as_deref();
+            module.is_some_and(|it| it.builtin_at(avma.wrapping_sub(range.bias)).is_some())
+        })
     }
 
     /// Whether an agent of a Java machine is loaded.
@@ -227,6 +239,7 @@ pub(crate) mod tests {
             exports: Default::default(),
             runtime: None,
             java: None,
+            v8: None,
             has_java_agent: false,
         });
         AddressRange {

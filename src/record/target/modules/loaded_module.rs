@@ -2,6 +2,7 @@
 
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::JavaExports;
+use crate::runtime::v8::{BuiltinRole, V8Exports};
 use crate::symbol::ElfFile;
 use crate::unwind::ModuleRef;
 
@@ -30,6 +31,8 @@ pub(crate) struct LoadedModule {
     pub(crate) runtime: Option<RuntimeExports>,
     /// The symbols that lead to a Java machine, if the file has one.
     pub(crate) java: Option<JavaExports>,
+    /// The symbols that lead to an engine of JavaScript, if the file has one.
+    pub(crate) v8: Option<V8Exports>,
     /// Whether the file has an agent of a Java machine.
     pub(super) has_java_agent: bool,
 }
@@ -48,12 +51,19 @@ impl LoadedModule {
         self.runtime.as_ref().is_some_and(|runtime| runtime.is_carrier(function))
     }
 
+    /// Returns what an address (SVMA) is a part of, if it is in a function of an engine of
+    /// JavaScript itself.
+    pub(crate) fn builtin_at(&self, svma: u64) -> Option<BuiltinRole> {
+        let exports = self.v8.as_ref().filter(|it| it.builtins().contains(&svma))?;
+        Some(exports.builtin_at(svma))
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
         let (build_id, functions) = (Vec::new(), Vec::new());
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
-        let (runtime, java, has_java_agent, table) = (None, None, false, None);
+        let (runtime, java, v8, has_java_agent, table) = (None, None, None, false, None);
         Self {
             index,
             path,
@@ -65,6 +75,7 @@ impl LoadedModule {
             exports,
             runtime,
             java,
+            v8,
             has_java_agent,
         }
     }

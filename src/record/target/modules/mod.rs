@@ -11,6 +11,7 @@ pub(crate) mod address_map;
 mod compiled;
 mod java_code;
 mod loaded_module;
+mod reservation;
 mod runtimes;
 mod writable;
 
@@ -28,6 +29,7 @@ use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::{JavaExports, has_agent};
+use crate::runtime::v8::V8Exports;
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
@@ -179,6 +181,9 @@ impl<'a> Modules<'a> {
                 ranges.push(self.range(mapping));
             }
         }
+        if ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.v8.is_some()) {
+            self.extend_code(&mut ranges, mappings);
+        }
         // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
@@ -222,10 +227,27 @@ impl<'a> Modules<'a> {
         }
         let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
         let (program, runtimes) = (self.current.program, self.runtimes.found.clone());
-        let java = self.runtimes.java.clone();
-        let map = AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes, java };
+        let (java, v8) = (self.runtimes.java.clone(), self.runtimes.v8.clone());
+        let map =
+            AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes, java, v8 };
         self.current = Arc::new(map);
         Ok(Some(Arc::clone(&self.current)))
+    }
+
+    /// Makes generated code as large as the address space that is reserved for it.
+    fn extend_code(&self, ranges: &mut Vec<AddressRange>, mappings: &[Mapping]) {
+        let others = mappings.iter().filter(|mapping| !self.own.contains(&mapping.start));
+        for whole in reservation::reservations(others) {
+            let is_part = |range: &AddressRange| {
+                !range.has_table() && whole.start <= range.start && range.end <= whole.end
+            };
+            let Some(first) = ranges.iter().position(is_part) else { continue };
+            let (start, end) = (whole.start, whole.end);
+            let range = AddressRange { start, end, ..ranges[first].clone() };
+            ranges.retain(|range| !is_part(range));
+            let at = ranges.partition_point(|range| range.start < start);
+            ranges.insert(at, range);
+        }
     }
 
     /// Starts another epoch if a range disappeared, and sets the epoch of each range.
@@ -333,6 +355,7 @@ impl<'a> Modules<'a> {
             exports: ContextExports::default(),
             runtime: None,
             java: None,
+            v8: None,
             has_java_agent: false,
         };
         let (descriptor, bytes) = match loaded {
@@ -350,6 +373,7 @@ impl<'a> Modules<'a> {
             module.exports = ContextExports::of(&bytes);
             module.runtime = RuntimeExports::of(&bytes, &path);
             module.java = JavaExports::of(&bytes, &path);
+            module.v8 = V8Exports::of(&bytes, &path);
             module.has_java_agent = has_agent(&bytes);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);

@@ -11,6 +11,7 @@ use super::address_map::AddressRange;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::Runtime;
 use crate::runtime::java::{JavaExports, JavaMachine, carried_block};
+use crate::runtime::v8::V8Machine;
 
 /// The message about a processor or kernel on which handlers cannot find their thread.
 const NO_HANDLERS: &str = "handlers cannot read their thread pointer here, so the functions of \
@@ -34,6 +35,9 @@ pub(super) struct RuntimeSearch {
     carried: Option<RuntimeBlock>,
     /// Whether the machine was found since the last [`Self::takes_new_java`].
     is_java_new: bool,
+    /// The engine of JavaScript with its module: the first one, if a process has several.
+    pub(super) v8: Option<Arc<V8Machine>>,
+    v8_module: Option<ModulePlace>,
     /// When a machine that was not found is searched again: one that starts.
     next_search: Option<Instant>,
     /// The machine whose tables were not complete, and when that was seen first.
@@ -98,11 +102,51 @@ impl RuntimeSearch {
         }
         has_changed |= self.search_java(pid, ranges, notices);
         has_changed |= self.search_carried(pid, ranges, vector);
+        has_changed |= self.search_v8(pid, ranges, notices);
         let has_new = self.found.len() > before;
         if has_new && before == 0 && !proc::may_read_thread_pointer() {
             notices.push(NO_HANDLERS.to_owned());
         }
         has_new || has_changed
+    }
+
+    /// Searches the modules for an engine of JavaScript, and returns whether another one was found
+    /// than before, or it was unloaded.
+    fn search_v8(&mut self, pid: i32, ranges: &[AddressRange], notices: &mut Vec<String>) -> bool {
+        if let Some(known) = self.v8_module {
+            let is_there = ranges.iter().any(|range| place(range) == Some(known));
+            if !is_there {
+                (self.v8, self.v8_module) = (None, None);
+            }
+            // A program that starts says later which version it has.
+            if !is_there || self.v8.as_ref().is_none_or(|v8| v8.is_labelled) {
+                return !is_there;
+            }
+        }
+        let exports = |range: &AddressRange| range.module.as_ref()?.v8.clone();
+        // Newer engines map their own functions a second time, at another bias.
+        let with_engine = ranges.iter().filter(|range| exports(range).is_some());
+        let Some(range) = with_engine.max_by_key(|range| range.end - range.start) else {
+            return false;
+        };
+        let (Some(exports), Some(key)) = (exports(range), place(range)) else { return false };
+        if self.refused.contains(&key) {
+            return false;
+        }
+        let generated = ranges.iter().filter(|range| range.module.is_none());
+        let generated: Vec<_> = generated.map(|range| range.start..range.end).collect();
+        let found = match exports.locate(range.bias, &ProcessMemory::of(pid), &generated) {
+            Ok(found) => found,
+            Err(refusal) => {
+                self.refused.insert(key);
+                notices.push(refusal.to_string());
+                None
+            }
+        };
+        let Some(found) = found else { return false };
+        let has_changed = self.v8.as_ref().is_none_or(|known| known.label != found.label);
+        (self.v8, self.v8_module) = (Some(Arc::new(found)), Some(key));
+        has_changed
     }
 
     /// Searches the modules for a Java machine, and returns whether there is a new one.
@@ -198,16 +242,16 @@ impl RuntimeSearch {
 
     /// Returns the blocks for the handlers.
     pub(super) fn blocks(&self) -> Vec<RuntimeBlock> {
-        // A handler takes the blocks as a promise that it may read its thread pointer.
-        if !proc::may_read_thread_pointer() {
-            return Vec::new();
-        }
+        // A handler takes the block of a list of frames as a promise that it may read its thread
+        // pointer.
+        let may_read = proc::may_read_thread_pointer();
         let found = self.found.iter().zip(&self.modules);
         let block = |(runtime, (_, is_mapped)): (&Arc<Runtime>, &(ModulePlace, bool))| {
-            if *is_mapped { runtime.block } else { RuntimeBlock::UNLOADED }
+            if *is_mapped && may_read { runtime.block } else { RuntimeBlock::UNLOADED }
         };
-        // Frames have the numbers of the others. Machines are never unloaded.
-        let carried = self.carried.filter(|_| self.found.len() < RUNTIMES_MAX);
-        found.map(block).chain(carried).collect()
+        // Behind the others, whose numbers stay. Machines are never unloaded.
+        let carried = self.carried.filter(|_| may_read);
+        let v8 = self.v8.iter().map(|machine| machine.block());
+        found.map(block).chain(carried).chain(v8).take(RUNTIMES_MAX).collect()
     }
 }

@@ -192,6 +192,7 @@ impl WriterProcess {
         self.names.refresh(&self.addresses.dumps);
         self.names.learn_functions(&batch.functions);
         self.names.learn_java(&batch.java);
+        self.names.learn_javascript(&batch.javascript);
         self.resolve(writer, &batch.traces)?;
         let is_end = |news: &&ThreadChange| matches!(news, ThreadChange::Exited { .. });
         for news in batch.threads.iter().filter(|news| !is_end(news)) {

@@ -2,8 +2,8 @@
 
 use super::machines::{JavaProgram, folded, machines};
 use crate::runtime::java::JavaReader;
-use crate::runtime::java::pages::TargetPages;
 use crate::runtime::java::tables::Tables;
+use crate::runtime::pages::TargetPages;
 
 /// A method, and the line in it, 0 if it is unknown.
 type Frame = (String, u32);

@@ -7,9 +7,9 @@ use super::machines::{JavaProgram, machines};
 use crate::proc::ProcessMemory;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::compiled::DEPTH_MAX;
-use crate::runtime::java::pages::PAGES_MAX;
 use crate::runtime::java::threads::THREADS_MAX;
 use crate::runtime::java::{JavaExports, JavaMachine};
+use crate::runtime::pages::PAGES_MAX;
 use crate::test_turn::turn;
 
 /// Maximum number of reads of one operation: its pages, and those of a second look at what must not

@@ -41,6 +41,7 @@ impl Category {
             FrameKind::JavaInterpreted => Self(5, 1),
             FrameKind::JavaC1 => Self(5, 2),
             FrameKind::JavaC2 => Self(5, 3),
+            FrameKind::JavaScript => Self(6, 0),
             FrameKind::JavaScriptInterpreted => Self(6, 1),
             FrameKind::JavaScriptBaseline => Self(6, 2),
             FrameKind::JavaScriptMiddle => Self(6, 3),

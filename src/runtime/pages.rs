@@ -3,11 +3,11 @@
 //! # Invariants
 //! - An operation reads a bounded number of pages, so lists that have no end come to one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::runtime::memory::TargetMemory;
+use super::memory::TargetMemory;
 
 const PAGE: usize = 4096;
 /// Maximum number of pages of one operation: 64 MiB. The methods of the largest compiled code take
@@ -15,6 +15,8 @@ const PAGE: usize = 4096;
 pub(super) const PAGES_MAX: usize = 1 << 14;
 /// Maximum length in bytes of what is read in one piece.
 const PIECE_MAX: usize = 4 << 20;
+/// Maximum number of bytes of one operation that are read without being kept.
+const ONCE_MAX: usize = 32 << 20;
 /// Number of bytes of a text that are read at once. Most texts end in them.
 const TEXT_PART: usize = 64;
 
@@ -24,6 +26,8 @@ pub(super) struct TargetPages<'m> {
     /// What was read in pieces before, in the order of their addresses: the address and the bytes.
     pieces: Vec<(u64, Range<usize>)>,
     piece_bytes: Vec<u8>,
+    /// Number of bytes that were read without being kept.
+    once: Cell<usize>,
     /// The readable bytes of each page that was asked for.
     pages: RefCell<HashMap<u64, Vec<u8>>>,
 }
@@ -31,7 +35,13 @@ pub(super) struct TargetPages<'m> {
 impl<'m> TargetPages<'m> {
     /// Starts an operation that knows nothing of the memory yet.
     pub(super) fn of(memory: &'m dyn TargetMemory) -> Self {
-        Self { memory, pieces: Vec::new(), piece_bytes: Vec::new(), pages: RefCell::default() }
+        Self {
+            memory,
+            pieces: Vec::new(),
+            piece_bytes: Vec::new(),
+            once: Cell::default(),
+            pages: RefCell::default(),
+        }
     }
 
     /// Reads pieces, given by their addresses and lengths, in the order of the addresses. What is
@@ -83,6 +93,14 @@ impl<'m> TargetPages<'m> {
             done += len;
         }
         Some(())
+    }
+
+    /// Fills the buffer from this address on with bytes that are not needed again. `None` if they
+    /// are unreadable, or too many.
+    pub(super) fn read_once(&self, avma: u64, into: &mut [u8]) -> Option<()> {
+        let once = self.once.get().checked_add(into.len()).filter(|it| *it <= ONCE_MAX)?;
+        self.once.set(once);
+        (self.memory.read(avma, into) == into.len()).then_some(())
     }
 
     fn array<const N: usize>(&self, avma: u64) -> Option<[u8; N]> {

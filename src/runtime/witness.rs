@@ -1,8 +1,7 @@
 //! What names were read from: as long as it is the same, so are the names.
 
+use super::memory::TargetMemory;
 use super::pages::TargetPages;
-use super::tables::Field;
-use crate::runtime::memory::TargetMemory;
 
 /// Most parts of one witness.
 const PARTS_MAX: usize = 16;
@@ -14,12 +13,6 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Adds the bytes of a field of a structure that starts at this address.
-    pub(super) fn add(&mut self, pages: &TargetPages<'_>, start: u64, field: Field) -> Option<()> {
-        let len = field.end().checked_sub(field.at)?;
-        self.add_bytes(pages, start.checked_add(field.at)?, len as usize)
-    }
-
     /// Adds the bytes at an address.
     pub(super) fn add_bytes(
         &mut self,
