@@ -15,7 +15,11 @@ const RUNTIMES: [(&[&str], &str); 5] = [
         "Java's methods have names without an option, unless their code was freed before it was \
          read: traceprof-runtimes(7) says which versions are supported",
     ),
-    (&["node", "nodejs"], "start it with `node --perf-basic-prof`"),
+    (
+        &["node", "nodejs"],
+        "JavaScript has names without an option in the versions that traceprof-runtimes(7) lists; \
+         other code has some with `node --perf-basic-prof`",
+    ),
     (&["python3", "libpython3"], "start it with `python3 -X perf`, from 3.12 on"),
     (&["beam.smp"], "start it with `erl +JPperf true`"),
     (&["luajit", "libluajit"], "it has no names for compiled code; `luajit -joff` compiles none"),
