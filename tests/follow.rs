@@ -23,7 +23,9 @@ struct Follower {
 }
 
 impl Follower {
+    /// Starts once there is a trace.
     fn start(trace: &Trace, args: &[&str]) -> Self {
+        assert!(wait_until(PATIENCE, || trace.path().exists()), "no {}", trace.path().display());
         let mut command = traceprof(&["print", "--follow"]);
         command.args(args).arg(trace.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("traceprof");

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use traceprof::trace::{self, LoadedTrace, LocationId, Sample};
+use traceprof::trace::{self, FrameKind, LoadedTrace, LocationId, Sample};
 use traceprof_abi::storage::log::flags::KERNEL;
 use traceprof_abi::unwind::EndReason;
 
@@ -40,6 +40,8 @@ const CHANCE: f64 = 5.0;
 const BEYOND_CHANCE: f64 = 0.03;
 /// Sampling rate: a prime, and unlike the clock tick.
 const HZ: u32 = 4999;
+/// What stands for code of regular expressions.
+const REGEXP: &str = "(regular expression)";
 /// Lines of each kind in a message.
 const TOPS: usize = 12;
 /// The two sides of a [`Flat`].
@@ -169,10 +171,17 @@ impl Tops {
     }
 }
 
-/// Returns the native frames of a stack: perf sees no others.
-fn natives(trace: &LoadedTrace, stack: &[LocationId]) -> Vec<LocationId> {
-    let kind = |id: &LocationId| trace.locations[id.0 as usize].kind;
-    stack.iter().filter(|id| !kind(id).language().is_managed()).copied().collect()
+/// Returns the frames of a stack that perf sees: native ones, and compiled ones of JavaScript, which
+/// the program names for it.
+fn seen_by_perf(trace: &LoadedTrace, stack: &[LocationId]) -> Vec<LocationId> {
+    let is_seen = |id: &&LocationId| match trace.locations[id.0 as usize].kind {
+        FrameKind::JavaScriptBaseline
+        | FrameKind::JavaScriptMiddle
+        | FrameKind::JavaScriptOptimized => true,
+        FrameKind::JavaScript => function(trace, **id).1 == REGEXP,
+        kind => !kind.language().is_managed(),
+    };
+    stack.iter().filter(is_seen).copied().collect()
 }
 
 impl Comparison {
@@ -182,7 +191,7 @@ impl Comparison {
         let (mut in_kernel, mut cut) = (0, 0);
         for thread in &trace.threads {
             thread.for_each_sample(&mut |sample, stack| {
-                let stack = &natives(&trace, stack)[..];
+                let stack = &seen_by_perf(&trace, stack)[..];
                 let end = EndReason::from_number(sample.end_reason);
                 let is_in_kernel = sample.flags & KERNEL != 0;
                 in_kernel += usize::from(is_in_kernel);

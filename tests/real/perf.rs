@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::REGEXP;
 use crate::common::wait_until;
 
 /// perf writes less than this before its first sample.
@@ -111,9 +112,24 @@ fn user_frame(line: &str) -> Option<Frame> {
     let (address, rest) = line.trim().split_once(' ')?;
     let (name, file) = rest.rsplit_once(" (")?;
     let offset = u64::from_str_radix(address, 16).ok()?;
-    let name = (name != "[unknown]").then(|| name.to_owned());
+    let name = (name != "[unknown]").then(|| plain_name(name));
     let file = file.trim_end_matches(')').to_owned();
     (offset >> 63 == 0).then_some(Frame { offset, name, file })
+}
+
+/// Returns a name as ours are: Node.js adds how a function runs and where it is, and has the texts
+/// of regular expressions.
+fn plain_name(name: &str) -> String {
+    if name.starts_with("RegExp:") {
+        return REGEXP.to_owned();
+    }
+    let Some(function) = name.strip_prefix("JS:") else { return name.to_owned() };
+    let function = function.trim_start_matches(['~', '^', '+', '*', '\'']);
+    match function.rsplit_once(' ') {
+        Some(("", _)) => "(anonymous)".to_owned(),
+        Some((name, _)) => name.to_owned(),
+        None => function.to_owned(),
+    }
 }
 
 #[test]
@@ -131,7 +147,7 @@ fn samples_are_parsed() {
         \tffffffff812fd30b exit ([kernel.kallsyms])\n \
         ABI:0 \n\
         26740 81070.436177004: \n\
-        \t29cfff404fe9 JS:*sum of (a.js) (/tmp/perf-1.map)\n \
+        \t29cfff404fe9 JS:*get sum /a/a.js:13:17 (/tmp/perf-1.map)\n \
         ABI:2    IP:0x29cfff404fe9 FLAGS:0x202 \n";
     let sample = |ns: u64, pc, name: Option<&str>| PerfSample {
         time_ns: 81_070_000_000_000 + ns,
@@ -144,7 +160,7 @@ fn samples_are_parsed() {
     let expected = [
         PerfSample { caller, ..sample(332_712_001, 0x53_5731, Some("evaluate")) },
         sample(436_175_002, 0x58_19b3, None),
-        sample(436_177_004, 0x29cf_ff40_4fe9, Some("JS:*sum of (a.js)")),
+        sample(436_177_004, 0x29cf_ff40_4fe9, Some("get sum")),
     ];
     assert_eq!(parse(text), expected);
 }
