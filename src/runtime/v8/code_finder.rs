@@ -103,17 +103,17 @@ fn described(reader: &V8Reader<'_>, stream: u64, code: u64) -> Option<CodeObject
     is_behind.then_some(CodeObject { stream, code, instructions, kind })
 }
 
-/// Returns some code in these addresses that is wanted: at most `count` pieces.
+/// Returns some code in these addresses that is wanted: at most `count` pieces. `bytes` is how much
+/// may be looked at, of which what was looked at is taken.
 pub(super) fn some_code(
     reader: &V8Reader<'_>,
     range: &Range<u64>,
     is_wanted: impl Fn(&CodeObject) -> bool,
     count: usize,
+    bytes: &mut u64,
 ) -> Vec<CodeObject> {
-    /// Number of bytes that are looked at.
-    const LOOKED_AT: u64 = 1 << 20;
     let mut found = Vec::new();
-    let end = range.end.min(range.start.saturating_add(LOOKED_AT));
+    let end = range.end.min(range.start.saturating_add(*bytes));
     let mut start = range.start;
     while start < end && found.len() < count {
         let next = end.min(start.saturating_add(CHUNK));
@@ -126,6 +126,7 @@ pub(super) fn some_code(
                 }
             }
         }
+        *bytes = bytes.saturating_sub(next - start);
         start = next;
     }
     found

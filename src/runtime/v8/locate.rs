@@ -11,9 +11,10 @@ use crate::runtime::memory::{self, TargetMemory};
 use crate::runtime::{Gone, Unsupported};
 use crate::text::printable;
 
-/// Number of pieces of code with which the layout is checked, in how many ranges of addresses.
+/// Number of pieces of code with which the layout is checked, and of bytes in which they are
+/// searched.
 const CHECKED: usize = 16;
-const RANGES_MAX: usize = 64;
+const SEARCHED: u64 = 8 << 20;
 /// Maximum length of a version of Node.js in bytes.
 const VERSION_MAX: u64 = 32;
 
@@ -78,10 +79,10 @@ impl V8Exports {
 /// Returns how many pieces of optimized code of the process are as the layout says, and how many
 /// are not. There may be none yet, and what is read while it changes may be anything.
 fn compared(reader: &V8Reader<'_>, code: &[Range<u64>]) -> (usize, usize) {
-    let (mut fits, mut others) = (0, 0);
+    let (mut fits, mut others, mut bytes) = (0, 0, SEARCHED);
     let is_optimized = |code: &_| matches!(reader.tier(code), JsTier::Mid | JsTier::Optimized);
-    for range in code.iter().take(RANGES_MAX) {
-        for found in some_code(reader, range, is_optimized, CHECKED) {
+    for range in code {
+        for found in some_code(reader, range, is_optimized, CHECKED, &mut bytes) {
             match reader.code_at(found.instructions.start, None) {
                 Ok(code) if code.function.is_some() => fits += 1,
                 Ok(_) | Err(Gone::OtherType) => others += 1,
