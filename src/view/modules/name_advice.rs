@@ -17,8 +17,8 @@ const RUNTIMES: [(&[&str], &str); 5] = [
     ),
     (
         &["node", "nodejs"],
-        "JavaScript has names without an option in the versions that traceprof-runtimes(7) lists; \
-         other code has some with `node --perf-basic-prof`",
+        "JavaScript has names without an option in the versions that traceprof-runtimes(7) lists, \
+         and other code with `node --perf-basic-prof`",
     ),
     (&["python3", "libpython3"], "start it with `python3 -X perf`, from 3.12 on"),
     (&["beam.smp"], "start it with `erl +JPperf true`"),
