@@ -126,7 +126,8 @@ fn damaged_memory_holds() {
         let (engine, memory) = (program.engine(), program.memory());
         let wanted = wanted(&engine, &memory);
         let whole = read(&engine.machine, &memory, &wanted);
-        assert!(whole > 20, "{version}: {whole}");
+        // The program goes on, and drops some of them.
+        assert!(whole > wanted.functions.len() / 2, "{version}: {whole}");
         let (mut replaced, mut reads) = (0, 0);
         for seed in turn(0..25, 5) {
             for one_in in [3, 40, 400, 4000] {
