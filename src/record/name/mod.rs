@@ -1,6 +1,6 @@
 //! Finds the module and function of an address, and the context of a thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -249,17 +249,19 @@ impl<'a> Namer<'a> {
             self.javascript.begin();
         }
         let tids: HashSet<u32> = batch.samples.iter().map(|sample| sample.tid).collect();
-        let ended = || tids.iter().filter(|tid| !threads.is_alive(**tid)).count();
+        let ended = || -> HashSet<u32> {
+            tids.iter().copied().filter(|tid| !threads.is_alive(*tid)).collect()
+        };
         let mut before = ended();
-        if before > 0 && proc::mappings(pid).unwrap_or_default().is_empty() {
+        if !before.is_empty() && proc::mappings(pid).unwrap_or_default().is_empty() {
             // All has ended. What is known stays true.
             return;
         }
         for _ in 0..READS_MAX {
-            if before > 0 && is_first {
+            if !before.is_empty() && is_first {
                 self.javascript.forget(&mut batch.javascript);
             }
-            self.read_javascript_of(batch, pid, threads);
+            self.read_javascript_beside(batch, pid, &before);
             // A thread may have ended as it was read.
             let now = ended();
             if now == before {
@@ -270,14 +272,11 @@ impl<'a> Namer<'a> {
         self.javascript.forget(&mut batch.javascript);
     }
 
-    fn read_javascript_of(&mut self, batch: &mut Batch, pid: i32, threads: &Registry) {
+    /// Reads what the traces use that no thread among those that have ended has.
+    fn read_javascript_beside(&mut self, batch: &mut Batch, pid: i32, ended: &HashSet<u32>) {
         let Batch { traces, samples, javascript, .. } = batch;
-        let mut is_alive = HashMap::new();
-        let dead: HashSet<u64> = samples
-            .iter()
-            .filter(|it| !*is_alive.entry(it.tid).or_insert_with(|| threads.is_alive(it.tid)))
-            .map(|it| it.trace_id)
-            .collect();
+        let of_ended = samples.iter().filter(|sample| ended.contains(&sample.tid));
+        let dead: HashSet<u64> = of_ended.map(|sample| sample.trace_id).collect();
         let stacks = traces.entries().iter().map(|entry| JsStack {
             words: traces.frames_of(entry),
             flags: entry.flags,

@@ -82,7 +82,7 @@ pub struct JsCode {
     /// of the function that was asked for.
     pub function: Option<Arc<JsFunction>>,
     /// The address and the cookie of what functions from its source share.
-    own: Option<(u64, u32)>,
+    pub(super) own: Option<(u64, u32)>,
     /// Offsets in the code, and the innermost link from each on.
     positions: Vec<(u32, Option<usize>)>,
     links: Vec<ChainLink>,
@@ -97,12 +97,6 @@ impl JsCode {
     /// Returns whether the code was compiled from the function with this cookie.
     pub fn is_of(&self, cookie: u32) -> bool {
         self.own.is_some_and(|(_, own)| own == cookie)
-    }
-
-    /// Returns the address (AVMA) and the cookie of what functions from its source share. `None` if
-    /// the code does not tell.
-    pub fn own(&self) -> Option<(u64, u32)> {
-        self.own
     }
 
     /// Returns the functions that an address belongs to, outermost first. Empty if the function

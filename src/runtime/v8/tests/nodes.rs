@@ -11,18 +11,15 @@ use crate::elf::Elf;
 use crate::proc::{self, Mapping, ProcessMemory};
 use crate::runtime::tests::tools;
 use crate::runtime::v8::{V8Exports, V8Machine};
+use crate::test_turn::turn;
 
 const VERSIONS: [u8; 4] = [18, 20, 22, 24];
 
 /// Returns the versions of this run: two of them, which the seed of the tests' random choices
 /// decides, and all in long runs.
 fn versions_of_run() -> Vec<u8> {
-    if std::env::var_os("TRACEPROF_TEST_LONG").is_some() {
-        return VERSIONS.to_vec();
-    }
-    let seed = std::env::var("TRACEPROF_TEST_SEED").ok().and_then(|it| it.parse::<usize>().ok());
-    let first = seed.unwrap_or(std::process::id() as usize);
-    [first, first.wrapping_add(2)].map(|index| VERSIONS[index % VERSIONS.len()]).to_vec()
+    let half = VERSIONS.len() / 2;
+    turn(0..VERSIONS.len(), half).map(|index| VERSIONS[index]).collect()
 }
 
 /// Returns the program of a version, if it is here. Says loudly if it is not, and fails where

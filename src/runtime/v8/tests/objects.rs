@@ -284,7 +284,7 @@ fn baseline_code_is_that_of_the_function_with_its_bytecodes() {
         assert_eq!(at(&code, start + 9), inner(2));
         assert_eq!(at(&code, start + 12), inner(3));
         let other = world.code(start + 5, 0).unwrap();
-        assert!(other.own().is_none() && other.positions(start + 5).is_empty());
+        assert!(other.own.is_none() && other.positions(start + 5).is_empty());
     }
 }
 

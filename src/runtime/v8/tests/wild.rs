@@ -107,7 +107,7 @@ fn wanted(engine: &LiveEngine, memory: &ProcessMemory) -> Wanted {
         for at in (range.start..range.end.min(range.start + (4 << 20))).step_by(512) {
             let Ok(code) = reader.code_at(at, None) else { continue };
             wanted.code.push(at);
-            wanted.functions.extend(code.own());
+            wanted.functions.extend(code.own);
         }
     }
     assert!(wanted.code.len() >= SOME && wanted.functions.len() > 2, "{}", wanted.code.len());
