@@ -163,6 +163,16 @@ const NAME_MAX: usize = 128;
 /// Classes whose functions begin and end to run a virtual thread.
 const STEPS: [&str; 2] = ["java.lang.VirtualThread", "jdk.internal.vm.Continuation"];
 
+/// A sample of a thread that may carry virtual threads.
+struct CarrierSample<'s> {
+    /// The functions of the stack.
+    names: &'s [&'s str],
+    /// Whether they are all of it.
+    is_whole: bool,
+    /// The name of the virtual thread.
+    text: Option<&'s str>,
+}
+
 /// Virtual threads that take turns on the same carriers, while objects move.
 struct Carried {
     target: Target,
@@ -190,9 +200,8 @@ impl Carried {
         }
     }
 
-    /// Calls `each` for each sample: with its functions, whether they are all of its stack, and the
-    /// name of its virtual thread.
-    fn for_each_sample(&self, each: &mut dyn FnMut((&[&str], bool), Option<&str>)) {
+    /// Calls `each` for each sample.
+    fn for_each_sample(&self, each: &mut dyn FnMut(CarrierSample<'_>)) {
         let loaded = &self.trace;
         let keys = TagKey::of(&loaded.metadata);
         let tag = keys.iter().position(|key| key.name == VIRTUAL_THREAD_TAG);
@@ -203,7 +212,7 @@ impl Carried {
                 let text = tag.and_then(|tag| sample.tags[tag].checked_sub(1));
                 let text = text.map(|text| &*loaded.texts[&TextId(text)]);
                 let is_whole = sample.end_reason == EndReason::Root as u16;
-                each((&names.collect::<Vec<_>>(), is_whole), text);
+                each(CarrierSample { names: &names.collect::<Vec<_>>(), is_whole, text });
             });
         }
     }
@@ -224,7 +233,10 @@ fn check_virtual_threads(version: u32, collectors: [&str; 2]) {
         let expected = BTreeMap::from(methods.map(|method| (method, program.name(method))));
         let (mut named, mut without, mut others) = (BTreeMap::new(), 0, 0);
         let mut wrong = Vec::new();
-        program.for_each_sample(&mut |(names, is_whole), text| match (carried(names), text) {
+        program.for_each_sample(&mut |CarrierSample { names, is_whole, text }| match (
+            carried(names),
+            text,
+        ) {
             (Some(method), Some(text)) if text == expected[method] => {
                 *named.entry(method.to_owned()).or_insert(0u64) += 1;
             }
@@ -267,7 +279,7 @@ fn virtual_threads_whose_objects_move_as_they_run_have_no_names() {
     let _machine = together();
     let mut program = Carried::of(&java, "-XX:+UseZGC");
     let (mut samples, mut named) = (0, 0);
-    program.for_each_sample(&mut |(names, _), text| {
+    program.for_each_sample(&mut |CarrierSample { names, text, .. }| {
         samples += u64::from(carried(names).is_some());
         named += u64::from(text.is_some());
     });
