@@ -13,7 +13,7 @@
 //! `TRACEPROF_FAULT=POINT=ACTION[,POINT=ACTION]...` runs each action when a process reaches its
 //! point for the first time. `POINT.N=ACTION` runs the action at the Nth pass. An action names the
 //! process to kill, or makes the calling thread pause for a time (`stall`) or for ever (`hang`).
-//! `stop` stops the target by SIGSTOP, and `freeze` the guardian.
+//! `stop` stops the target by SIGSTOP, and `freeze` the guardian. `crash` sends the target SIGSEGV.
 //!
 //! `TRACEPROF_FAULT_LOG=FILE` receives a line for each point that a process reaches, and for each
 //! action. Before each [`FaultPoint::ThreadTouched`] it receives a line with `call` and the name of
@@ -337,6 +337,7 @@ mod armed {
             "target" => (vec![Party::Target], Signal::SIGKILL),
             "stop" => (vec![Party::Target], Signal::SIGSTOP),
             "freeze" => (vec![Party::Guardian], Signal::SIGSTOP),
+            "crash" => (vec![Party::Target], Signal::SIGSEGV),
             "exec" => (vec![Party::Target], Signal::SIGUSR1),
             "exit" => (vec![Party::Target], Signal::SIGUSR2),
             "stall" => return std::thread::sleep(STALL),

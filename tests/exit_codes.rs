@@ -78,12 +78,38 @@ fn a_target_that_dies_while_it_is_sampled_is_reported() {
         let args = ["--pid", &pid, "--json", "--freq", "997", "--engine", engine];
         let outcome = Recorder::start(&args).finish().expect_code(12);
         let summary = summary(&outcome);
+        if engine == "timer" && summary["ended"].is_null() {
+            expect_death_during_attach(&outcome, &pid);
+            continue;
+        }
         let died = format!("SIGSEGV ended process {pid} while it was sampled");
         assert_eq!(summary["ended"], died, "{summary}");
         let reason = summary["reason"].as_str().expect("a reason");
         assert!(reason.starts_with(&died) && reason.contains("is written"), "{reason}");
         assert!(outcome.trace.path().exists());
     }
+}
+
+/// The first expiry of a timer can come as early as this crash.
+#[test]
+fn a_target_that_dies_during_the_attach_is_reported() {
+    needs_recording!();
+    needs_fault_points!();
+    let _machine = together();
+    let target = Target::start("steady", &[]);
+    let pid = target.pid().to_string();
+    let mut command = traceprof(&["record", "--pid", &pid, "--json", "--engine", "timer"]);
+    command.env("TRACEPROF_FAULT", "EntryStopped=crash");
+    let outcome = Recorder::spawn(command, Trace::new()).finish().expect_code(12);
+    expect_death_during_attach(&outcome, &pid);
+}
+
+fn expect_death_during_attach(outcome: &Outcome, pid: &str) {
+    let summary = summary(outcome);
+    let died = format!("SIGSEGV ended process {pid} during the attach");
+    let reason = summary["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with(&died), "{summary}");
+    assert!(!outcome.trace.path().exists());
 }
 
 /// A debugger that attaches during the recording prevents the detach.

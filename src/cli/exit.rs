@@ -81,7 +81,7 @@ impl ExitCode {
             Self::Lossy => "the trace is readable, but parts of it are lost",
             Self::Unreadable => "the file is not a readable trace",
             Self::LeftBehind => "the recording is done, but something of it is left in the target",
-            Self::TargetDied => "the recording is done, but a crash ended the target meanwhile",
+            Self::TargetDied => "a crash ended the target during the recording",
             Self::Interrupted => {
                 "ended at once by a second signal: the trace is not closed, the target is restored"
             }
@@ -115,6 +115,7 @@ impl CommandFailure {
         let (code, error) = match error {
             RecordError::NotPermitted(error) => (ExitCode::NotPermitted, error),
             RecordError::TargetGone(error) => (ExitCode::TargetGone, error),
+            RecordError::TargetDied(error) => (ExitCode::TargetDied, error),
             RecordError::Output(error) => (ExitCode::Output, error),
             RecordError::Usage(text) => (ExitCode::Usage, anyhow::anyhow!(text)),
             RecordError::Other(error) => (ExitCode::Failure, error),

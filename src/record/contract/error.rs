@@ -15,6 +15,8 @@ pub enum RecordError {
     NotPermitted(anyhow::Error),
     /// The target exited before anything was recorded.
     TargetGone(anyhow::Error),
+    /// A crash ended the target before anything was recorded.
+    TargetDied(anyhow::Error),
     /// The output files could not be written.
     Output(anyhow::Error),
     /// The request is invalid.
@@ -35,6 +37,7 @@ impl RecordError {
         match self {
             Self::NotPermitted(_) => Self::NotPermitted(anyhow!(text)),
             Self::TargetGone(_) => Self::TargetGone(anyhow!(text)),
+            Self::TargetDied(_) => Self::TargetDied(anyhow!(text)),
             Self::Output(_) => Self::Output(anyhow!(text)),
             Self::Other(_) => Self::Other(anyhow!(text)),
             Self::Usage(_) => Self::Usage(text),
@@ -46,6 +49,7 @@ impl RecordError {
         match self {
             Self::NotPermitted(error)
             | Self::TargetGone(error)
+            | Self::TargetDied(error)
             | Self::Output(error)
             | Self::Other(error) => format!("{error:#}"),
             Self::Usage(text) => text.clone(),

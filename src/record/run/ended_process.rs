@@ -21,6 +21,13 @@ const FAULTS: [i32; 7] = [
     libc::SIGABRT,
 ];
 
+/// Returns the name of the signal that ended a process, if sampling by `signals` could have caused
+/// its death.
+pub(crate) fn suspect(signal: i32, signals: &[i32]) -> Option<String> {
+    let is_suspect = FAULTS.contains(&signal) || signals.contains(&signal);
+    is_suspect.then(|| proc::signal_name(signal))
+}
+
 /// A process that is restored and whose samples have been passed to the writer.
 pub(crate) struct EndedProcess {
     /// Its number within the recording.
@@ -77,12 +84,8 @@ impl EndedProcess {
     /// Returns how the process died, if a signal ended it that sampling could have caused: one that
     /// follows from a fault, or a signal of the agent.
     pub(crate) fn death(&self) -> Option<String> {
-        let signal = self.ended_by?;
-        let is_suspect = FAULTS.contains(&signal) || self.program_run.signals.contains(&signal);
-        is_suspect.then(|| {
-            let name = proc::signal_name(signal);
-            format!("{name} ended process {} while it was sampled", self.opened.pid)
-        })
+        let name = suspect(self.ended_by?, &self.program_run.signals)?;
+        Some(format!("{name} ended process {} while it was sampled", self.opened.pid))
     }
 
     /// Returns why the recording ended, unless the user ended it.

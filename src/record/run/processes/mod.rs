@@ -151,11 +151,13 @@ pub(crate) fn record(
 /// Returns why no process was recorded: of several errors, the one that the user can fix best.
 fn none_of(mut refused: Vec<Refused>) -> RecordError {
     let of_use = |error: &RecordError| match error {
-        RecordError::Usage(_) => 0,
-        RecordError::Output(_) => 1,
-        RecordError::NotPermitted(_) => 2,
-        RecordError::Other(_) => 3,
-        RecordError::TargetGone(_) => 4,
+        // Sampling may have caused it.
+        RecordError::TargetDied(_) => 0,
+        RecordError::Usage(_) => 1,
+        RecordError::Output(_) => 2,
+        RecordError::NotPermitted(_) => 3,
+        RecordError::Other(_) => 4,
+        RecordError::TargetGone(_) => 5,
     };
     refused.sort_by_key(|it| (of_use(&it.error), it.pid));
     let texts: Vec<String> =

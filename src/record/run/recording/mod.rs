@@ -6,7 +6,7 @@
 //! # Invariants
 //! - Once the files exist, all samples are reported, whatever happens to the next program.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::fault::{self, FaultPoint};
@@ -19,7 +19,7 @@ use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::name::contexts::Contexts;
 use crate::record::run::common_state::CommonState;
-use crate::record::run::ended_process::{EndedProcess, is_listed};
+use crate::record::run::ended_process::{EndedProcess, is_listed, suspect};
 use crate::record::run::executions::{Executions, Fate};
 use crate::record::run::opened::{NEVER_SAMPLED, OpenedProcess, exit_descriptor};
 use crate::record::run::plan::Plan;
@@ -145,7 +145,10 @@ impl<'a> Recording<'a> {
         let (number, guardian) = (self.number, self.guardian.pid());
         let charge = common.ledger.account(number, guardian);
         let overhead = Overhead::new(max_overhead_percent, setup, engine, charge);
-        let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach)?;
+        let signals = attach.signals;
+        let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach);
+        let attached = attached
+            .map_err(|error| explain_exit(error, (self.exit.as_fd(), self.opened.pid), &signals))?;
         fault::at(FaultPoint::RecordAttached);
         if next.is_some() {
             // The name from before the exec is no longer current.
@@ -229,6 +232,21 @@ impl<'a> Recording<'a> {
             tally,
         })
     }
+}
+
+/// Returns the error of an attach to a process. Timers run from the agent's first call on, so the
+/// first signal can end the target before the attach does.
+fn explain_exit(
+    error: RecordError,
+    (exit, pid): (BorrowedFd<'_>, i32),
+    signals: &[i32],
+) -> RecordError {
+    let RecordError::TargetGone(_) = &error else { return error };
+    let signal = proc::exit_signal(exit, pid);
+    let Some(name) = signal.and_then(|signal| suspect(signal, signals)) else { return error };
+    RecordError::TargetDied(anyhow::anyhow!(
+        "{name} ended process {pid} during the attach, and nothing was recorded"
+    ))
 }
 
 /// Writes the outcomes of executed programs to the trace.
