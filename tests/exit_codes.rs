@@ -21,10 +21,7 @@ fn summary(outcome: &Outcome) -> serde_json::Value {
 fn stacks_that_end_early_are_a_quality_below_the_requested_one() {
     needs_recording!();
     let _machine = together();
-    // The program has no unwind tables and no debug file.
-    let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-s"];
-    let program = variant("tableless", "frameless.c", "cc", &flags);
-    let target = Target::spawn(std::process::Command::new(program));
+    let target = Target::start("variable_frame", &[]);
     let pid = target.pid().to_string();
     let args = ["--pid", &pid, "--json", "--freq", "997", "--fail-under", "100"];
     let mut recorder = Recorder::start(&args);

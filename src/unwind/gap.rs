@@ -10,8 +10,9 @@ use traceprof_abi::unwind::Rule;
 
 use super::architecture::Architecture;
 use super::code::PADDING;
+use super::followed;
 use super::linkage;
-use super::rows::{RowBuilder, RuleId, Rules};
+use super::rows::{RowBuilder, RuleId, RuleRange, Rules};
 use super::v8_builtins;
 use crate::elf::Elf;
 
@@ -107,11 +108,13 @@ impl<'e, 'a> Gaps<'e, 'a> {
         let mut filled = start;
         let code = self.code(start, end);
         let mut parts: Vec<_> = known(code).collect();
+        let mut followed = Vec::new();
         if Architecture::of(self.elf.machine()) == Some(Architecture::X86_64) {
             let svma = self.base + u64::from(start);
             parts.extend(linkage::stubs(self.elf, code, svma));
             if in_turn.len() > 1 {
                 parts.extend(v8_builtins::collector_parts(code));
+                followed = followed::parts(code, svma, &self.starts(start, &functions));
             }
             // Of what keeps frame pointers.
             if in_turn.len() == 1 && end - start > GENERATED_MIN {
@@ -120,6 +123,8 @@ impl<'e, 'a> Gaps<'e, 'a> {
             }
         }
         parts.extend(self.entry(start, end, &functions));
+        parts.sort_by_key(|(bytes, _)| bytes.start);
+        parts.extend(without(followed, &parts));
         parts.sort_by_key(|(bytes, _)| bytes.start);
         for (bytes, known) in parts {
             let from = (start + bytes.start).max(filled);
@@ -153,6 +158,14 @@ impl<'e, 'a> Gaps<'e, 'a> {
         &code[..code.len().min((end - start) as usize)]
     }
 
+    /// Returns the offsets of the functions that start in a gap, given those after its first byte.
+    fn starts(&self, start: u32, functions: &[u32]) -> Vec<u32> {
+        let symbols = self.symbols.get_or_init(|| self.elf.function_symbols());
+        let is_first = symbols.binary_search(&(self.base + u64::from(start))).is_ok();
+        let first = is_first.then_some(start);
+        first.into_iter().chain(functions.iter().copied()).map(|at| at - start).collect()
+    }
+
     /// Returns the functions that start in a gap, after its first byte.
     fn functions(&self, start: u32, end: u32) -> Vec<u32> {
         let symbols = self.symbols.get_or_init(|| self.elf.function_symbols());
@@ -162,6 +175,27 @@ impl<'e, 'a> Gaps<'e, 'a> {
         // A gap ends inside the code, which `Code` keeps shorter than 4 GiB.
         inside.map(|svma| (svma - self.base) as u32).collect()
     }
+}
+
+/// Returns what is left of ranges without others. Both are ascending.
+fn without(ranges: Vec<RuleRange>, others: &[RuleRange]) -> Vec<RuleRange> {
+    let mut left = Vec::new();
+    for (mut range, rule) in ranges {
+        let first = others.partition_point(|(other, _)| other.end <= range.start);
+        for (other, _) in &others[first..] {
+            if other.start >= range.end {
+                break;
+            }
+            if range.start < other.start {
+                left.push((range.start..other.start, rule));
+            }
+            range.start = range.start.max(other.end);
+        }
+        if range.start < range.end {
+            left.push((range, rule));
+        }
+    }
+    left
 }
 
 /// Returns whether the functions in this code begin with `push %rbp; mov %rsp,%rbp`.
@@ -184,10 +218,20 @@ fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
     (0..code.len()).filter_map(move |at| match code[at] {
         // The first bytes of trampolines.
         0x48 | 0xB8 | 0x68 => part(at, sigreturn_len(&code[at..])?, Rule::SIGNAL),
+        0x31 => part(at, new_thread_len(code, at)?, Rule::STOP),
         // Nothing runs where main returns to; the address is only looked up.
         0x89 if is_exit_of_main(code, at) => part(at, 0, Rule::STOP),
         _ => None,
     })
+}
+
+/// Returns the length of the code that a new thread runs first, if it is at `at`: `xor %ebp,%ebp`
+/// and a call, in musl's `__clone` behind `syscall; test %eax,%eax; jne` past it.
+fn new_thread_len(code: &[u8], at: usize) -> Option<usize> {
+    const LEN_MAX: u8 = 32;
+    let (before, code) = code.split_at(at);
+    let [.., 0x0F, 0x05, 0x85, 0xC0, 0x75, len @ ..LEN_MAX] = *before else { return None };
+    code.starts_with(&[0x31, 0xED]).then_some(usize::from(len))
 }
 
 /// Returns whether the code at `at` is the second instruction of exactly `call *register; mov

@@ -27,6 +27,7 @@ mod dwarf;
 mod error;
 mod fde;
 mod fingerprint;
+mod followed;
 mod gap;
 mod go;
 mod interpreter;

@@ -19,11 +19,14 @@ fn compiled(directory: &Path, (file, source): (&str, &str), flags: &[&str]) -> P
     let code = directory.join(file);
     std::fs::write(&code, source).unwrap();
     let program = directory.join("program");
-    let compiler = if file.ends_with(".cpp") { "c++" } else { "cc" };
-    let mut command = Command::new(compiler);
-    let status = command.arg("-o").arg(&program).arg(&code).args(flags).status();
-    assert!(status.expect("a compiler is needed").success(), "{flags:?}");
+    compile((&code, &program), if file.ends_with(".cpp") { "c++" } else { "cc" }, flags);
     program
+}
+
+fn compile((code, program): (&Path, &Path), compiler: &str, flags: &[&str]) {
+    let mut command = Command::new(compiler);
+    let status = command.arg("-o").arg(program).arg(code).args(flags).status();
+    assert!(status.expect("a compiler is needed").success(), "{flags:?}");
 }
 
 /// Runs at full speed to the deepest recursion, compares there, and runs on to the last mark.
@@ -96,6 +99,27 @@ fn programs_are_exact_however_they_are_compiled() {
     for way in turn(0..ways.len(), 2) {
         let tally = check_callers(ways[way], false);
         assert!(tally.steps > 5_000);
+    }
+}
+
+/// Neither the program nor its C library has unwind information. What cannot be proved is a gap.
+#[test]
+fn code_that_nothing_describes_is_never_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let code = directory.path().join("callers.c");
+    std::fs::write(&code, include_str!("callers.c")).unwrap();
+    let nothing = ["-static", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+    for flags in [&["-O2"][..], &["-Os", "-fomit-frame-pointer"], &["-O2", "-s"]] {
+        let program = directory.path().join("program");
+        compile((&code, &program), "musl-gcc", &[&nothing, flags].concat());
+        let segment = SegmentMemory::new(16 << 20);
+        let mut command = Command::new(program);
+        command.env_clear();
+        let mut oracle = Oracle::new(command, &segment);
+        let mut registers = run_to_main(&mut oracle);
+        assert!(oracle.step_to_mark(&mut registers), "stepped to the pause");
+        oracle.tally.assert_right(&format!("{flags:?}"), 90);
+        assert!(oracle.tally.steps > 5_000);
     }
 }
 
