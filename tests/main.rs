@@ -86,6 +86,7 @@ mod runtimes; // Go, Node, Java and others
 mod small_stacks; // threads whose stack has no room for a signal
 mod snapshot; // complete outputs, kept beside the tests
 mod soak; // storms of everything, for a long time
+mod source_maps; // original functions of compiled and bundled TypeScript
 mod speedscope; // profiles for speedscope.app
 mod stacks; // all threads at once, against the target itself and gdb
 mod stop; // signals, exits, repeated requests

@@ -56,7 +56,7 @@ impl Survey {
         let id = cursor.u32()?;
         let mut parent = NONE;
         let mut compared = None;
-        let mut added = None;
+        let (mut added, mut column) = (None, 0);
         match kind {
             Kind::String => {
                 let len = cursor.u16()?;
@@ -76,6 +76,7 @@ impl Survey {
                 cursor.u64()?;
                 self.refer_always(Kind::String, cursor.u32()?);
                 added = Some((cursor.at(), addition::read(cursor, addition::FIRST_LINE)?));
+                column = addition::read(cursor, addition::COLUMN)?;
             }
             Kind::Location => {
                 self.refer_always(Kind::Method, cursor.u32()?);
@@ -87,6 +88,7 @@ impl Survey {
                     return cursor.fail("a location is inlined into a later one");
                 }
                 added = Some((cursor.at(), addition::read(cursor, addition::FRAME_KIND)?));
+                column = addition::read(cursor, addition::COLUMN)?;
             }
             Kind::StackNode => {
                 parent = cursor.u32()?;
@@ -120,18 +122,18 @@ impl Survey {
             }
         }
         let (end, added) = added.unwrap_or((cursor.at(), 0));
-        let crc = compared.unwrap_or_else(|| crc_of(&bytes[start..end], added));
+        let crc = compared.unwrap_or_else(|| crc_of(&bytes[start..end], [added, column]));
         self.objects.push(ObjectRow { kind, id, at: at as u32, crc, parent });
         Ok(())
     }
 }
 
-/// Returns the checksum of an object and the number that was added to it.
-fn crc_of(object: &[u8], added: u32) -> u32 {
+/// Returns the checksum of an object and the numbers that were added to it.
+fn crc_of(object: &[u8], added: [u32; 2]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(object);
-    if added != 0 {
-        crc.update(&added.to_be_bytes());
+    if added != [0, 0] {
+        added.iter().for_each(|number| crc.update(&number.to_be_bytes()));
     }
     crc.finalize()
 }
