@@ -145,7 +145,7 @@ impl Pthreads {
     }
 
     /// Returns lists in which the fields are one behind the other.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(super) fn for_test(heads: [u64; 2]) -> Self {
         Self { fields: PthreadFields { list: 0, tid: 16, start: 24, heads: [0, 0] }, heads }
     }

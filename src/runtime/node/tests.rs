@@ -7,7 +7,7 @@ use super::*;
 use crate::runtime::pthreads::Pthreads;
 use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames};
 
-const START: u64 = 0x10_0000;
+const START: u64 = 0x7f12_3400_0000;
 const HEADS: [u64; 2] = [START, START + 0x10];
 const POOL: u64 = 0x40_1000;
 const WORKER: u64 = 0x40_2000;
@@ -50,8 +50,8 @@ impl Made {
     fn names(&self) -> Vec<(u32, String)> {
         let exports = NodeExports {
             starts: vec![
-                (POOL - START, ThreadRole::Named("libuv pool")),
-                (WORKER - START, ThreadRole::Worker),
+                (POOL.wrapping_sub(START), ThreadRole::Named("libuv pool")),
+                (WORKER.wrapping_sub(START), ThreadRole::Worker),
             ],
         };
         let node = NodeThreads::of(&exports, START, Some(Pthreads::for_test(HEADS)));

@@ -13,8 +13,8 @@ use crate::text::printable;
 const READ: usize = 640;
 /// Maximum distance of the number from the thread, in bytes.
 const NUMBER_MAX: usize = 192;
-/// Maximum size of a stack.
-const STACK_MAX: u64 = 1 << 30;
+/// Maximum size of a stack. Most have four MiB.
+const STACK_MAX: u64 = 64 << 20;
 /// Maximum length of a name in bytes that is shown.
 const NAME_MAX: u64 = 200;
 /// The length up to which a string of the library is in its own object.
