@@ -18,8 +18,8 @@ pub struct WantedNames<'a> {
 /// A runtime in which threads have names: those that the program has given them, or what they are
 /// for.
 pub trait NamesThreads: fmt::Debug {
-    /// Returns the names of wanted threads, each with the thread's id in its own namespace. One that
-    /// is not there now has none.
+    /// Returns the names of wanted threads, each with its id in its own namespace. A thread
+    /// that is not there now has none.
     fn thread_names(
         &self,
         memo: &mut ThreadNameMemo,

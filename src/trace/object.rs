@@ -3,6 +3,7 @@
 //! Thread-neutral objects have fixed-width big-endian fields, since they are read by position.
 //! Trace points have varints, since they are the bulk of a file.
 
+use super::Value;
 use super::addition;
 use super::bytes::{
     Cursor, ParseResult, put_signed, put_u16, put_u32, put_u32s, put_u64, put_u64s, put_varint,
@@ -10,7 +11,6 @@ use super::bytes::{
 };
 use super::kind::{FIRST_SIZED, Kind};
 use super::metadata;
-use super::{MAX_TEXT_BYTES, Value};
 
 /// A thread-neutral object whose references are still ids.
 #[derive(Debug, Clone, PartialEq)]
@@ -220,10 +220,7 @@ impl Neutral {
                 Self::String { id, text: cursor.text(usize::from(len))? }
             }
             Kind::LongString => {
-                let len = cursor.u32()? as usize;
-                if !(0x10000..=MAX_TEXT_BYTES).contains(&len) {
-                    return cursor.fail("a LONG_STRING has an invalid length");
-                }
+                let len = cursor.long_text_len()?;
                 Self::String { id, text: cursor.text(len)? }
             }
             Kind::Module => {
