@@ -118,7 +118,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-f -o -I -X -h --paths --top --format --json --output --force --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --base-thread --base-process --base-from --base-to --base-span --base-root-span --base-tag --help"
+            opts="-f -o -I -X -h --paths --top --format --json --output --force --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --base-thread --base-process --base-from --base-to --base-span --base-root-span --base-tag --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -284,7 +284,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -I -X -h --format --output --force --threads --by --annotate --no-idle --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --help"
+            opts="-f -o -t -I -X -h --format --output --force --threads --by --annotate --no-idle --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -400,7 +400,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-t -v -I -X -o -h --summary --top --inverted --timeline --by --threads --aggregate --verbose --idle --min-percent --depth --follow --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --output --force --json --color --help"
+            opts="-t -v -I -X -o -h --summary --top --inverted --timeline --by --threads --aggregate --verbose --idle --min-percent --depth --follow --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --output --force --json --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1074,7 +1074,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__view)
-            opts="-o -I -X -h --output --open --force --no-idle --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --help"
+            opts="-o -I -X -h --output --open --force --no-idle --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

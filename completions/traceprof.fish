@@ -192,6 +192,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'S
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Follow the trace until its recording ends'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l native-frames -d 'Show the native frames of interpreters, too'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l source-maps -d 'Show original files, lines and names of JavaScript'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write JSON instead of text'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help; --help prints more than -h'
@@ -219,6 +220,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l annotate 
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l native-frames -d 'Show the native frames of interpreters, too'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l source-maps -d 'Show original files, lines and names of JavaScript'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l thread -d 'Only this thread; repeatable, `*` matches any text' -r
@@ -239,6 +241,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'R
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l native-frames -d 'Show the native frames of interpreters, too'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l source-maps -d 'Show original files, lines and names of JavaScript'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Number of changes to print' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'table, json, folded or flamegraph' -r
@@ -268,6 +271,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Wr
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l native-frames -d 'Show the native frames of interpreters, too'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l source-maps -d 'Show original files, lines and names of JavaScript'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'

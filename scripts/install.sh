@@ -67,6 +67,16 @@ install_firefox_profiler() {
     fi
 }
 
+# install_typescript DIRECTORY: the compiler whose output tests record.
+install_typescript() {
+    if [[ ! -e "$1/node_modules/typescript" ]]; then
+        echo "installing: typescript" >&2
+        mkdir -p "$1"
+        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts typescript@5.9.3 >&2 ||
+            echo "not to be had: typescript; a test that needs it is skipped" >&2
+    fi
+}
+
 # install_nodes DIRECTORY: Node.js of the versions that the tests know, the system's among them or not.
 install_nodes() {
     local version packages=()

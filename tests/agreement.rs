@@ -90,7 +90,7 @@ fn files(trace: &Trace, compress: Compression, closed: bool) -> [Vec<u8>; 2] {
 
 fn location(writer: &mut TraceWriter, module: traceprof::trace::ModuleId, n: usize) -> LocationId {
     let start_svma = n as u64 * 16;
-    let method = Method { module: Some(module), name: format!("f{n}"), start_svma, line: 0 };
+    let method = Method { module: Some(module), start_svma, ..Method::named(&format!("f{n}")) };
     let method = writer.method(&method).unwrap();
     let file = n.is_multiple_of(2).then(|| "x.c".to_owned());
     let svma = start_svma + 4;

@@ -73,7 +73,7 @@ impl Place {
         for index in 0..=leaves {
             let name = if index == 0 { "main".to_owned() } else { format!("leaf_{index}") };
             let start_svma = 0x1000 + u64::from(index) * 16;
-            let method = Method { module: Some(module), name, start_svma, line: 0 };
+            let method = Method { module: Some(module), name, start_svma, ..Method::default() };
             let method = writer.method(&method).unwrap();
             let file = (index % 2 == 0).then(|| "demo.c".to_owned());
             let svma = start_svma + 4;

@@ -24,13 +24,15 @@ fn of_names(writer: &mut TraceWriter) {
 fn of_functions(writer: &mut TraceWriter) {
     let name = "x".repeat(NAME_BYTES);
     for start_svma in 0..100 {
-        writer.method(&Method { module: None, name: name.clone(), start_svma, line: 0 }).unwrap();
+        writer
+            .method(&Method { module: None, name: name.clone(), start_svma, ..Method::default() })
+            .unwrap();
     }
 }
 
 /// Locations of one function with a long name.
 fn of_locations(writer: &mut TraceWriter) {
-    let method = Method { module: None, name: "x".repeat(NAME_BYTES), start_svma: 0, line: 0 };
+    let method = Method { module: None, name: "x".repeat(NAME_BYTES), ..Method::default() };
     let method = writer.method(&method).unwrap();
     for svma in 0..100 {
         let location = Location::at(method, svma);

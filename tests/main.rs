@@ -51,6 +51,7 @@ mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
 mod nasty; // every kind of target
 mod node; // functions of Node.js without a flag, against the programs
+mod node_threads; // names of threads of Node.js
 mod node_work; // Node.js at work: servers, workers, sleepers, shares, and garbage
 mod older_kernels; // calls that older kernels lack, and Yama's levels
 mod opener; // the command with which a desktop opens pages
@@ -85,6 +86,7 @@ mod runtimes; // Go, Node, Java and others
 mod small_stacks; // threads whose stack has no room for a signal
 mod snapshot; // complete outputs, kept beside the tests
 mod soak; // storms of everything, for a long time
+mod source_maps; // original functions of compiled and bundled TypeScript
 mod speedscope; // profiles for speedscope.app
 mod stacks; // all threads at once, against the target itself and gdb
 mod stop; // signals, exits, repeated requests

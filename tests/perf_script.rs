@@ -104,8 +104,12 @@ fn odd_names_lose_no_sample() {
             "(",
             "f (deleted)",
         ] {
-            let method =
-                Method { module: Some(module), name: name.to_owned(), start_svma: 16, line: 0 };
+            let method = Method {
+                module: Some(module),
+                name: name.to_owned(),
+                start_svma: 16,
+                ..Method::default()
+            };
             let method = maker.writer.method(&method).unwrap();
             let place = Location::at(method, 24);
             let place = maker.writer.location(&place).unwrap();

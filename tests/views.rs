@@ -62,8 +62,12 @@ impl Maker {
             _ => (name, 0),
         };
         let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
-        let method =
-            Method { module: Some(ModuleId(module)), name: name.to_owned(), start_svma, line: 0 };
+        let method = Method {
+            module: Some(ModuleId(module)),
+            name: name.to_owned(),
+            start_svma,
+            ..Method::default()
+        };
         let method = MethodId(index(&mut self.profile.methods, method));
         let svma = start_svma + 4 + u64::from(line);
         let file = (line > 0).then(|| "src/demo.c".to_owned());
@@ -230,8 +234,7 @@ fn siblings_of_one_name_are_distinguished() {
 fn an_inlined_copy_is_the_function_itself_with_its_own_location() {
     let mut maker = Maker::new().thread(1, "x", &[("main:1", 1, ROOT)]);
     let main = maker.location("main:1");
-    let inlined =
-        Method { module: Some(ModuleId(0)), name: "get".to_owned(), start_svma: 0, line: 0 };
+    let inlined = Method { module: Some(ModuleId(0)), name: "get".to_owned(), ..Method::default() };
     maker.profile.methods.push(inlined);
     let method = MethodId(u32::try_from(maker.profile.methods.len() - 1).unwrap());
     let file = Some("src/get.h".to_owned());

@@ -203,7 +203,7 @@ fn write_symbols(
             module: method.module.map(|module| modules[module as usize]),
             name: name(seed << 32 | number as u64),
             start_svma: method.start_svma,
-            line: 0,
+            ..Method::default()
         })?);
     }
     let mut locations: Vec<LocationId> = Vec::new();
@@ -214,12 +214,10 @@ fn write_symbols(
             format!("/usr/src/{}/{}_{}_{file}.c", word(0), word(8), word(16))
         });
         locations.push(writer.location(&trace::Location {
-            method: methods[location.method as usize],
-            svma: location.svma,
             file,
             line: location.line,
             inline_parent: location.inline_parent.map(|parent| locations[parent as usize]),
-            kind: trace::FrameKind::Native,
+            ..trace::Location::at(methods[location.method as usize], location.svma)
         })?);
     }
     Ok(locations)

@@ -9,7 +9,7 @@ use super::exit::{CommandFailure, ExitCode};
 use super::notes::note;
 use super::progress_line;
 use crate::trace::{LazyTrace, index_path, memory};
-use crate::view::{Selected, Selection};
+use crate::view::{Selected, Selection, SourceMaps};
 
 /// Starts work on the trace at `path`, which `doing` names: shows its progress, and limits its
 /// memory.
@@ -37,14 +37,18 @@ pub(super) fn open(path: &Path) -> Result<LazyTrace, CommandFailure> {
 /// Opens a trace as [`open`] does, for a view of a selection.
 pub(super) fn open_for(path: &Path, selection: &Selection) -> Result<LazyTrace, CommandFailure> {
     let mut trace = open(path)?;
-    leave_out(&mut trace, selection);
+    show(&mut trace, selection);
     Ok(trace)
 }
 
-/// Leaves out of all stacks what the selection does not show.
-pub(super) fn leave_out(trace: &mut LazyTrace, selection: &Selection) {
+/// Shows frames as the selection says: which ones, and their names.
+pub(super) fn show(trace: &mut LazyTrace, selection: &Selection) {
     if !selection.native_frames {
         trace.leave_out_interpreters();
+    }
+    if selection.source_maps {
+        let maps = SourceMaps::of(trace.metadata());
+        trace.relabel(Box::new(maps));
     }
 }
 

@@ -79,6 +79,17 @@ impl<'e, 'a> Definitions<'e, 'a> {
         after(Symbols::all(self.0), beginning)
     }
 
+    /// Returns all functions whose own symbols have one of these names, each with the index of its
+    /// name. Empty if the file is stripped.
+    pub fn own_functions(&self, names: &[&str]) -> Vec<(usize, Definition)> {
+        let functions = Symbols::all(self.0).iter().filter(Symbol::is_function);
+        let named = functions.filter_map(|symbol| {
+            let index = names.iter().position(|name| symbol.is_named(name))?;
+            Some((index, Definition::of(&symbol)))
+        });
+        named.collect()
+    }
+
     /// Returns the addresses of the functions whose own symbols begin like this. Empty if the file
     /// is stripped.
     pub fn functions_named(&self, beginning: &str) -> Vec<Range<u64>> {

@@ -60,7 +60,7 @@ pub fn v8(bytes: &[u8]) {
                 let texts = [&function.name, &function.file];
                 assert!(texts.iter().all(|text| is_printable_text(text)));
                 for offset in [0, 1, 60, u32::MAX] {
-                    function.line_at(offset);
+                    function.place_at(offset);
                 }
             }
             assert!(reader.function(object, !cookie).is_err(), "another cookie");

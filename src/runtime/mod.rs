@@ -9,7 +9,8 @@
 //!    returns its [`Runtime`] with the block for the handlers.
 //! 3. [`Runtime::functions`] reads the functions of frames, soon after their capture: code objects
 //!    do not live forever. A [`Function`] needs no read of the target afterwards.
-//! 4. [`NamesThreads::thread_names`] reads the names that the program has given its threads.
+//! 4. [`NamesThreads::thread_names`] reads the names that the program has given its threads,
+//!    or that say what a thread of the runtime is for.
 //!
 //! # Invariants
 //! - All that is read from the target may be anything. Lengths are bounded, and no read, loop or
@@ -26,8 +27,10 @@ mod function;
 pub mod fuzz_entry;
 pub mod java;
 mod memory;
+pub mod node;
 mod outside;
 mod pages;
+pub mod pthreads;
 mod python;
 mod task;
 #[cfg(test)]

@@ -15,10 +15,11 @@ pub struct WantedNames<'a> {
     pub first: u32,
 }
 
-/// A runtime in which a program gives its threads names.
+/// A runtime in which threads have names: those that the program has given them, or what they are
+/// for.
 pub trait NamesThreads: fmt::Debug {
-    /// Returns the names that the program has given to wanted threads, each with the thread's id in
-    /// its own namespace. A thread that is not there now has none.
+    /// Returns the names of wanted threads, each with its id in its own namespace. A thread
+    /// that is not there now has none.
     fn thread_names(
         &self,
         memo: &mut ThreadNameMemo,

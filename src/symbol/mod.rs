@@ -47,6 +47,7 @@ mod panic_guard;
 mod parser;
 mod plt;
 mod resolved;
+pub mod source_map;
 mod split_dwarf;
 #[cfg(test)]
 mod tests;

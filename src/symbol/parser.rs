@@ -11,6 +11,9 @@ use blazesym::symbolize::{Input, Sym, Symbolizer as Blazesym};
 /// Number of addresses in one batch.
 pub(super) const BATCH: usize = 64;
 
+/// Maximum number of labels in front of an address whose function is searched.
+const LABELS_MAX: usize = 8;
+
 /// A source of names of one file.
 pub(super) trait NameSource {
     /// Resolves addresses, with one answer for each. Returns `None` if the source has no names at
@@ -91,9 +94,40 @@ fn ask(
     let symbols = parser.symbolize(source, Input::VirtOffset(svmas)).ok()?;
     let answers = symbols.iter().zip(svmas).map(|(symbolized, &svma)| {
         let symbol = symbolized.as_sym()?;
-        is_in_reach(symbol, headers, svma).then(|| Resolved::from_symbol(symbol))
+        if !is_in_reach(symbol, headers, svma) {
+            return None;
+        }
+        let resolved = Resolved::from_symbol(symbol);
+        let around = symbol.size.is_none().then(|| around_label(parser, source, symbol, svma));
+        match around.flatten().and_then(|around| around.function) {
+            Some(function) => Some(Resolved { function: Some(function), ..resolved }),
+            None => Some(resolved),
+        }
     });
     Some(answers.collect())
+}
+
+/// Returns the function that contains an address behind a symbol without a size, if that is a label
+/// in it: written in assembler, or one that V8 has among its own functions.
+fn around_label(
+    parser: &Blazesym,
+    source: &Source<'_>,
+    label: &Sym<'_>,
+    svma: u64,
+) -> Option<Resolved> {
+    let mut start = label.addr;
+    for _ in 0..LABELS_MAX {
+        let before = [start.checked_sub(1)?];
+        let symbols = parser.symbolize(source, Input::VirtOffset(&before)).ok()?;
+        let symbol = symbols.first()?.as_sym()?;
+        let Some(size) = symbol.size else {
+            start = symbol.addr;
+            continue;
+        };
+        let is_inside = svma.checked_sub(symbol.addr).is_some_and(|at| at < size as u64);
+        return is_inside.then(|| Resolved::from_symbol(symbol));
+    }
+    None
 }
 
 /// Returns whether the symbol may name the address. blazesym lets a symbol without a size extend to

@@ -13,6 +13,10 @@ pub(super) const FIRST_LINE: u8 = 131;
 /// The id plus 1 of the name that a THREAD has in its language's runtime.
 pub(super) const RUNTIME_NAME: u8 = 132;
 
+/// The column that belongs to the line of a CODE_LOCATION or to the first line of a METHOD. Comes
+/// behind the other addition.
+pub(super) const COLUMN: u8 = 133;
+
 /// Writes an addition, unless its number is 0, which is the value without one.
 pub(super) fn put(out: &mut Vec<u8>, kind: u8, number: u32) {
     if number == 0 {
@@ -49,6 +53,7 @@ pub(super) fn refuse_stray(kind: u8) -> Result<(), &'static str> {
         FRAME_KIND => Err("a FRAME_KIND does not follow a CODE_LOCATION"),
         FIRST_LINE => Err("a FIRST_LINE does not follow a METHOD"),
         RUNTIME_NAME => Err("a RUNTIME_NAME does not follow a THREAD"),
+        COLUMN => Err("a COLUMN does not follow a CODE_LOCATION or a METHOD"),
         _ => Ok(()),
     }
 }

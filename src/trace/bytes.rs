@@ -140,6 +140,14 @@ impl<'a> Cursor<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
+    /// Reads the length of a LONG_STRING.
+    pub(super) fn long_text_len(&mut self) -> ParseResult<usize> {
+        match self.u32()? as usize {
+            len @ 0x10000..=super::MAX_TEXT_BYTES => Ok(len),
+            _ => self.fail("a LONG_STRING has an invalid length"),
+        }
+    }
+
     /// Reads `len` bytes of modified UTF-8.
     pub(super) fn text(&mut self, len: usize) -> ParseResult<String> {
         let at = self.at;

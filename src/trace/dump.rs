@@ -151,16 +151,19 @@ fn neutral(object: &Neutral) -> Fields {
         Neutral::Module { path, build_id, .. } => {
             vec![("path", (*path).into()), ("build_id", FieldValue::Bytes(build_id.clone()))]
         }
-        Neutral::Method { module, start_svma, name, line, .. } => {
+        Neutral::Method { module, start_svma, name, line, column, .. } => {
             let mut fields = vec![
                 ("module", optional(*module)),
                 ("start_svma", (*start_svma).into()),
                 ("name", (*name).into()),
             ];
             fields.extend((*line != 0).then(|| ("first_line", (*line).into())));
+            fields.extend((*column != 0).then(|| ("column", (*column).into())));
             fields
         }
-        Neutral::Location { method, svma, file, line, inline_parent, frame_kind, .. } => {
+        Neutral::Location {
+            method, svma, file, line, column, inline_parent, frame_kind, ..
+        } => {
             let mut fields = vec![
                 ("method", (*method).into()),
                 ("svma", (*svma).into()),
@@ -169,6 +172,7 @@ fn neutral(object: &Neutral) -> Fields {
                 ("inline_parent", optional(*inline_parent)),
             ];
             fields.extend((*frame_kind != 0).then(|| ("frame_kind", frame_kind_of(*frame_kind))));
+            fields.extend((*column != 0).then(|| ("column", (*column).into())));
             fields
         }
         Neutral::StackNode { parent, location, .. } => {

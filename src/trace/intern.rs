@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::infer::Site;
 use super::kind::Kind;
-use super::object::{Neutral, optional};
+use super::object::Neutral;
 use super::recent::Recent;
 use super::{
     FrameKind, Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE,
@@ -55,7 +55,7 @@ impl NeutralBlock {
 pub(super) struct InternTables {
     strings: HashMap<Box<str>, u32>,
     modules: HashMap<(u32, Vec<u8>), u32>,
-    methods: HashMap<(u32, u64, u32, u32), u32>,
+    methods: HashMap<(u32, u64, u32, (u32, u32)), u32>,
     locations: HashMap<InternedLocation, u32>,
     /// The contents of locations by id.
     contents: Vec<InternedLocation>,
@@ -72,12 +72,18 @@ struct InternedLocation {
     svma: u64,
     file: u32,
     line: u32,
+    column: u32,
     inline_parent: u32,
     kind: FrameKind,
 }
 
 /// The longest build id in bytes, given its length field.
 const MAX_BUILD_ID_BYTES: usize = u16::MAX as usize;
+
+/// Returns the id, or [`NONE`].
+fn optional(id: Option<u32>) -> u32 {
+    id.unwrap_or(NONE)
+}
 
 /// Returns the next id of a table with `len` objects.
 pub(super) fn next_id(len: usize) -> Result<u32, TraceError> {
@@ -126,13 +132,13 @@ impl InternTables {
         }
         let name = self.string(&method.name)?;
         let (module, start_svma) = (optional(method.module.map(|id| id.0)), method.start_svma);
-        let line = method.line;
-        let key = (module, start_svma, name, line);
+        let (line, column) = (method.line, method.column);
+        let key = (module, start_svma, name, (line, column));
         if let Some(id) = self.methods.get(&key) {
             return Ok(MethodId(*id));
         }
         let id = next_id(self.methods.len())?;
-        self.block.push(&Neutral::Method { id, module, start_svma, name, line });
+        self.block.push(&Neutral::Method { id, module, start_svma, name, line, column });
         self.methods.insert(key, id);
         Ok(MethodId(id))
     }
@@ -148,6 +154,7 @@ impl InternTables {
             svma: location.svma,
             file: optional(file),
             line: location.line,
+            column: location.column,
             inline_parent: optional(location.inline_parent.map(|id| id.0)),
             kind: location.kind,
         };
@@ -175,7 +182,7 @@ impl InternTables {
             return Ok(LocationId(*id));
         }
         let id = next_id(self.locations.len())?;
-        let InternedLocation { method, svma, file, line, inline_parent, kind } = key;
+        let InternedLocation { method, svma, file, line, column, inline_parent, kind } = key;
         let frame_kind = kind as u32;
         self.block.push(&Neutral::Location {
             id,
@@ -183,6 +190,7 @@ impl InternTables {
             svma,
             file,
             line,
+            column,
             inline_parent,
             frame_kind,
         });

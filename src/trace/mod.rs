@@ -113,7 +113,7 @@ pub use frame_kind::{FrameKind, Language};
 pub use index::{IndexCell, Reindexed, Unsorted, dump_index, index_path, reindex};
 pub use join_parts::join;
 pub use kind::Kind;
-pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, ThreadSummary, Window};
+pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, Relabel, ThreadSummary, Window};
 pub use load::{LoadedTrace, load, load_from, load_within};
 pub use loss::{BadRange, Loss};
 pub use model::*;

@@ -53,6 +53,8 @@ pub struct Method {
     pub start_svma: u64,
     /// The line at which the function begins in its file, 0 if unknown.
     pub line: u32,
+    /// The column at which it begins there, from 1 on in code units of UTF-16; 0 if unknown.
+    pub column: u32,
 }
 
 impl Method {
@@ -80,6 +82,8 @@ pub struct Location {
     pub file: Option<String>,
     /// The line, 0 if unknown.
     pub line: u32,
+    /// The column, as that of a method.
+    pub column: u32,
     /// For an inlined call: the location that it is inlined into. In a stack (root first), that
     /// location is directly before this one.
     pub inline_parent: Option<LocationId>,
@@ -92,7 +96,8 @@ impl Location {
     /// Returns a location in native code of which nothing but the address is known.
     pub const fn at(method: MethodId, svma: u64) -> Self {
         let (file, inline_parent) = (None, None);
-        Self { method, svma, file, line: 0, inline_parent, kind: FrameKind::Native }
+        let (line, column) = (0, 0);
+        Self { method, svma, file, line, column, inline_parent, kind: FrameKind::Native }
     }
 }
 

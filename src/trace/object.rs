@@ -3,6 +3,7 @@
 //! Thread-neutral objects have fixed-width big-endian fields, since they are read by position.
 //! Trace points have varints, since they are the bulk of a file.
 
+use super::Value;
 use super::addition;
 use super::bytes::{
     Cursor, ParseResult, put_signed, put_u16, put_u32, put_u32s, put_u64, put_u64s, put_varint,
@@ -10,7 +11,6 @@ use super::bytes::{
 };
 use super::kind::{FIRST_SIZED, Kind};
 use super::metadata;
-use super::{MAX_TEXT_BYTES, NONE, Value};
 
 /// A thread-neutral object whose references are still ids.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,7 @@ pub(super) enum Neutral {
         start_svma: u64,
         name: u32,
         line: u32,
+        column: u32,
     },
     Location {
         id: u32,
@@ -37,6 +38,7 @@ pub(super) enum Neutral {
         svma: u64,
         file: u32,
         line: u32,
+        column: u32,
         inline_parent: u32,
         /// The number of a [`FrameKind`](super::FrameKind), or of one of a later version.
         frame_kind: u32,
@@ -170,17 +172,21 @@ impl Neutral {
                 put_u16(out, build_id.len() as u16);
                 out.extend_from_slice(build_id);
             }
-            Self::Method { module, start_svma, name, line, .. } => {
+            Self::Method { module, start_svma, name, line, column, .. } => {
                 put_u32(out, *module);
                 put_u64(out, *start_svma);
                 put_u32(out, *name);
                 addition::put(out, addition::FIRST_LINE, *line);
+                addition::put(out, addition::COLUMN, *column);
             }
-            Self::Location { method, svma, file, line, inline_parent, frame_kind, .. } => {
+            Self::Location {
+                method, svma, file, line, column, inline_parent, frame_kind, ..
+            } => {
                 put_u32(out, *method);
                 put_u64(out, *svma);
                 put_u32s(out, [*file, *line, *inline_parent]);
                 addition::put(out, addition::FRAME_KIND, *frame_kind);
+                addition::put(out, addition::COLUMN, *column);
             }
             Self::StackNode { parent, location, .. } => put_u32s(out, [*parent, *location]),
             Self::CallTrace { trace_id, node, end_reason, .. } => {
@@ -214,10 +220,7 @@ impl Neutral {
                 Self::String { id, text: cursor.text(usize::from(len))? }
             }
             Kind::LongString => {
-                let len = cursor.u32()? as usize;
-                if !(0x10000..=MAX_TEXT_BYTES).contains(&len) {
-                    return cursor.fail("a LONG_STRING has an invalid length");
-                }
+                let len = cursor.long_text_len()?;
                 Self::String { id, text: cursor.text(len)? }
             }
             Kind::Module => {
@@ -231,6 +234,7 @@ impl Neutral {
                 start_svma: cursor.u64()?,
                 name: cursor.u32()?,
                 line: addition::read(cursor, addition::FIRST_LINE)?,
+                column: addition::read(cursor, addition::COLUMN)?,
             },
             Kind::Location => Self::Location {
                 id,
@@ -240,6 +244,7 @@ impl Neutral {
                 line: cursor.u32()?,
                 inline_parent: cursor.u32()?,
                 frame_kind: addition::read(cursor, addition::FRAME_KIND)?,
+                column: addition::read(cursor, addition::COLUMN)?,
             },
             Kind::StackNode => {
                 Self::StackNode { id, parent: cursor.u32()?, location: cursor.u32()? }
@@ -486,9 +491,4 @@ impl Record {
             _ => return cursor.fail("an object of the index is in the data"),
         })
     }
-}
-
-/// Returns the id, or [`NONE`].
-pub(super) fn optional(id: Option<u32>) -> u32 {
-    id.unwrap_or(NONE)
 }

@@ -4,7 +4,7 @@ use super::addition;
 use super::bytes::{Cursor, ParseResult, is_modified_utf8};
 use super::index::tables::{NEUTRAL_KINDS, neutral_kind_index};
 use super::kind::Kind;
-use super::{MAX_TEXT_BYTES, Metadata, NONE, metadata};
+use super::{Metadata, NONE, metadata};
 
 /// A thread-neutral object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Survey {
                 text(cursor, len.into())?;
             }
             Kind::LongString => {
-                let len = long_length(cursor)?;
+                let len = cursor.long_text_len()?;
                 text(cursor, len)?;
             }
             Kind::Module => {
@@ -75,7 +75,7 @@ impl Survey {
                 self.refer(Kind::Module, cursor.u32()?);
                 cursor.u64()?;
                 self.refer_always(Kind::String, cursor.u32()?);
-                added = Some((cursor.at(), addition::read(cursor, addition::FIRST_LINE)?));
+                added = Some(additions(cursor, addition::FIRST_LINE)?);
             }
             Kind::Location => {
                 self.refer_always(Kind::Method, cursor.u32()?);
@@ -86,7 +86,7 @@ impl Survey {
                 if inline_parent != NONE && inline_parent >= id {
                     return cursor.fail("a location is inlined into a later one");
                 }
-                added = Some((cursor.at(), addition::read(cursor, addition::FRAME_KIND)?));
+                added = Some(additions(cursor, addition::FRAME_KIND)?);
             }
             Kind::StackNode => {
                 parent = cursor.u32()?;
@@ -119,29 +119,28 @@ impl Survey {
                 compared = Some(0);
             }
         }
-        let (end, added) = added.unwrap_or((cursor.at(), 0));
+        let (end, added) = added.unwrap_or((cursor.at(), [0, 0]));
         let crc = compared.unwrap_or_else(|| crc_of(&bytes[start..end], added));
         self.objects.push(ObjectRow { kind, id, at: at as u32, crc, parent });
         Ok(())
     }
 }
 
-/// Returns the checksum of an object and the number that was added to it.
-fn crc_of(object: &[u8], added: u32) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(object);
-    if added != 0 {
-        crc.update(&added.to_be_bytes());
-    }
-    crc.finalize()
+/// Reads what may follow an object: an addition of this kind, and a column. Returns the end of the
+/// object, and the numbers.
+fn additions(cursor: &mut Cursor<'_>, kind: u8) -> ParseResult<(usize, [u32; 2])> {
+    let end = cursor.at();
+    Ok((end, [addition::read(cursor, kind)?, addition::read(cursor, addition::COLUMN)?]))
 }
 
-/// Reads the length of a LONG_STRING.
-fn long_length(cursor: &mut Cursor<'_>) -> ParseResult<usize> {
-    match cursor.u32()? as usize {
-        len @ 0x10000..=MAX_TEXT_BYTES => Ok(len),
-        _ => cursor.fail("a LONG_STRING has an invalid length"),
+/// Returns the checksum of an object and the numbers that were added to it.
+fn crc_of(object: &[u8], added: [u32; 2]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(object);
+    if added != [0, 0] {
+        added.iter().for_each(|number| crc.update(&number.to_be_bytes()));
     }
+    crc.finalize()
 }
 
 /// Skips and checks text.

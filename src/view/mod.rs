@@ -1,8 +1,8 @@
 //! Views of a trace: pure functions from a [`Profile`] to a writer.
 //!
 //! Invariants: the same trace gives the same bytes; text from the trace is escaped; no recursion
-//! follows the depth of a stack. Does not open files other than the trace, print to a terminal or
-//! know command-line arguments.
+//! follows the depth of a stack. Does not open files other than the trace (but for source maps, if
+//! asked to), print to a terminal or know command-line arguments.
 
 pub mod diff;
 pub mod dump;
@@ -15,6 +15,7 @@ pub mod print;
 pub mod profile;
 pub mod recording;
 pub mod select;
+mod source_maps;
 pub mod text;
 pub mod timeline;
 
@@ -35,5 +36,6 @@ pub use select::sample_filter::{CallNumber, SampleFilter, StateName};
 pub use select::selection::{Selected, Selection};
 pub use select::stack_filter::{FunctionPattern, StackFilter};
 pub use select::time_point::{TimePoint, TimeRange};
+pub use source_maps::SourceMaps;
 pub use text::span_id::{RootId, SpanId};
 pub use text::text_style::TextStyle;

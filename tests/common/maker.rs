@@ -93,7 +93,8 @@ impl Maker {
             None => (place, 0),
         };
         let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
-        let method = Method { module: Some(module), name: name.to_owned(), start_svma, line: 0 };
+        let method =
+            Method { module: Some(module), name: name.to_owned(), start_svma, ..Method::default() };
         let method = self.writer.method(&method).expect("a method");
         let file = (line > 0).then(|| "src/demo.c".to_owned());
         let svma = start_svma + 4 + u64::from(line);

@@ -105,6 +105,14 @@ pub struct SelectionArguments {
     /// the interpreter. A stack of nothing else keeps its innermost function.
     #[arg(long, help_heading = SELECTION, hide_short_help = true)]
     pub native_frames: bool,
+
+    /// Show original files, lines and names of JavaScript
+    ///
+    /// For functions of a file that was compiled or bundled, such as one from TypeScript, and
+    /// names its source map in its last comment. The files are read now, where they were when they
+    /// were recorded. What has no mapping is shown as it was recorded.
+    #[arg(long, help_heading = SELECTION, hide_short_help = true)]
+    pub source_maps: bool,
 }
 
 impl From<SelectionArguments> for Selection {
@@ -114,11 +122,13 @@ impl From<SelectionArguments> for Selection {
         let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
         let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
-        let SelectionArguments { include, exclude, native_frames, gil: holders, .. } = arguments;
+        let SelectionArguments { include, exclude, gil: holders, .. } = arguments;
+        let SelectionArguments { native_frames, source_maps, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
         let (threads, processes) = (thread, process);
         let all = Self { threads, processes, from, to, mode, states, calls, ..Self::default() };
-        Self { spans, roots, tags, include, exclude, native_frames, holders, ..all }
+        let narrowed = Self { spans, roots, tags, include, exclude, holders, ..all };
+        Self { native_frames, source_maps, ..narrowed }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn run(
     let mut watch = FileWatch::new(path);
     input::limit_memory(path);
     let (mut trace, mut written) = open(path, &mut watch)?;
-    input::leave_out(&mut trace, &selection);
+    input::show(&mut trace, &selection);
     let mut news = NewSamples::new(selection);
     first(&trace, &mut news, printer)?;
     loop {

@@ -75,7 +75,7 @@ fn named(machine: &V8Machine, shown: &ShownJs) -> NamedFrame {
         avma: None,
         function: shown.name(machine),
         module: None,
-        source: file.map(|file| (file, shown.line)),
+        source: file.map(|file| (file, shown.place.line)),
         kind: shown.kind,
         inlined: shown.is_inlined,
         late: false,

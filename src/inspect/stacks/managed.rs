@@ -39,8 +39,8 @@ pub(super) struct StackView<'a> {
     /// The tables of the process.
     pub(super) snapshot: &'a Snapshot<'a>,
     pub(super) unwinder: RemoteUnwinder,
-    /// Whether there is a Java machine, whose threads are found by their ids.
-    pub(super) has_java: bool,
+    /// Whether there is a runtime that names threads by their ids.
+    pub(super) has_thread_names: bool,
     pub(super) frames: ManagedReader,
 }
 
@@ -56,7 +56,11 @@ impl ThreadView for StackView<'_> {
             stack: None,
             managed: Vec::new(),
             holds_lock: false,
-            inner_tid: if runtimes.is_empty() && !self.has_java { None } else { inner_tid() },
+            inner_tid: if runtimes.is_empty() && !self.has_thread_names {
+                None
+            } else {
+                inner_tid()
+            },
         }
     }
 

@@ -125,7 +125,7 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
         contexts: contexts.outside(),
         snapshot: &snapshot,
         unwinder: RemoteUnwinder::with_objects(),
-        has_java: process.modules.current().java.is_some(),
+        has_thread_names: !process.modules.current().with_thread_names().is_empty(),
         frames: ManagedReader::default(),
     };
     let captured = inject::capture(pid, facts.start_time, &mappings, view).map_err(inject_error)?;

@@ -9,7 +9,7 @@ use traceprof_abi::unwind::lookup_avma;
 use crate::record::name::symbolizers::SymbolQuery;
 use crate::record::target::modules::{AddressMap, LoadedModule};
 use crate::symbol::Resolved;
-use crate::trace::{FrameKind, Location, LocationId, Method, ModuleId, TraceError, TraceSeries};
+use crate::trace::{Location, LocationId, Method, ModuleId, TraceError, TraceSeries};
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 pub(crate) type ModuleAddress = (Option<u32>, u64);
@@ -74,15 +74,12 @@ pub(crate) fn write_locations(
         Some(function) => (function.name.clone(), function.start_svma),
         None => fallback(loaded, svma),
     };
-    let method = Method { module: Some(module), name, start_svma, line: 0 };
+    let method = Method { module: Some(module), name, start_svma, ..Method::default() };
     let method = writer.method(&method)?;
     let mut parent = writer.location(&Location {
-        method,
-        svma,
         file: resolved.and_then(|resolved| resolved.file.clone()),
         line: resolved.map_or(0, |resolved| resolved.line),
-        inline_parent: None,
-        kind: FrameKind::Native,
+        ..Location::at(method, svma)
     })?;
     let mut locations = vec![parent];
     for inlined in resolved.map_or(&[][..], |resolved| &resolved.inlined) {
@@ -90,12 +87,10 @@ pub(crate) fn write_locations(
         let method = Method { module: Some(module), name, ..Method::default() };
         let method = writer.method(&method)?;
         parent = writer.location(&Location {
-            method,
-            svma,
             file: inlined.file.clone(),
             line: inlined.line,
             inline_parent: Some(parent),
-            kind: FrameKind::Native,
+            ..Location::at(method, svma)
         })?;
         locations.push(parent);
     }

@@ -15,6 +15,7 @@ use super::function::JsFunction;
 use super::heap::{small, weak_object};
 use super::machine::V8Reader;
 use super::positions::{SourcePosition, at_or_before, baseline_bytecodes, source_positions};
+use super::script::SourcePlace;
 use crate::runtime::{Gone, Witness};
 
 /// Maximum number of functions in one piece of code.
@@ -52,13 +53,13 @@ pub enum JsTier {
     Unknown,
 }
 
-/// A function, and a line in it.
+/// A function, and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsPosition<'c> {
     /// The function, or why it could not be read.
     pub function: Result<&'c Arc<JsFunction>, Gone>,
-    /// The line, 0 if it is unknown.
-    pub line: u32,
+    /// The place.
+    pub place: SourcePlace,
 }
 
 /// A position in a function, and the position of its caller if it is inlined.
@@ -66,7 +67,7 @@ pub struct JsPosition<'c> {
 struct ChainLink {
     /// The index among the functions.
     function: usize,
-    line: u32,
+    place: SourcePlace,
     caller: Option<usize>,
 }
 
@@ -111,7 +112,7 @@ impl JsCode {
         let offset = offset.filter(|it| self.code.contains(&avma) && *it < self.exits);
         let innermost = offset.and_then(|offset| at_or_before(&self.positions, offset).flatten());
         let chain = self.chain(innermost);
-        let own = JsPosition { function: self.function_at(0), line: 0 };
+        let own = JsPosition { function: self.function_at(0), place: SourcePlace::default() };
         if chain.is_empty() { vec![own] } else { chain }
     }
 
@@ -120,7 +121,7 @@ impl JsCode {
         let mut chain = Vec::new();
         let mut next = innermost;
         while let Some(link) = next.and_then(|index| self.links.get(index)) {
-            chain.push(JsPosition { function: self.function_at(link.function), line: link.line });
+            chain.push(JsPosition { function: self.function_at(link.function), place: link.place });
             next = link.caller;
         }
         chain.reverse();
@@ -233,9 +234,9 @@ impl ChainReader<'_, '_> {
             };
             let shared = *self.shared.get(function)?;
             let known = shared.filter(|_| !self.doubtful.contains(&position));
-            let line = known.map_or(0, |shared| self.reader.line_in(shared, position));
+            let place = known.map(|shared| self.reader.place_in(shared, position));
             let index = self.links.len();
-            self.links.push(ChainLink { function, line, caller });
+            self.links.push(ChainLink { function, place: place.unwrap_or_default(), caller });
             self.known.insert(position, Some(index));
             caller = Some(index);
         }
@@ -318,10 +319,10 @@ impl V8Reader<'_> {
         let header = heap.layout.bytecodes.data.saturating_sub(1) as u32;
         let (mut positions, mut links) = (Vec::new(), Vec::new());
         for (start, bytecode) in starts.unwrap_or_default() {
-            let line = function.line_at(bytecode.saturating_add(header));
-            if links.last().is_none_or(|last: &ChainLink| last.line != line) {
+            let place = function.place_at(bytecode.saturating_add(header));
+            if links.last().is_none_or(|last: &ChainLink| last.place != place) {
                 positions.push((start, Some(links.len())));
-                links.push(ChainLink { function: 0, line, caller: None });
+                links.push(ChainLink { function: 0, place, caller: None });
             }
         }
         Ok(JsCode {

@@ -1,6 +1,7 @@
 //! The functions of frames.
 
 use super::positions::at_or_before;
+use super::script::SourcePlace;
 use crate::runtime::Witness;
 
 /// The name of what stands for code of regular expressions.
@@ -15,12 +16,14 @@ pub struct JsFunction {
     pub file: String,
     /// The line on which the function starts, 0 if it is unknown.
     pub line: u32,
+    /// The column there, as in [`SourcePlace`].
+    pub column: u32,
     /// The address (AVMA) of what all functions from this source share.
     pub shared: u64,
     /// Its cookie.
     pub cookie: u32,
-    /// Offsets in the bytecodes as frames have them, and the line from each on.
-    pub(super) lines: Vec<(u32, u32)>,
+    /// Offsets in the bytecodes as frames have them, and the place from each on.
+    pub(super) places: Vec<(u32, SourcePlace)>,
     /// Whether it is one of the engine itself, without a source.
     pub is_builtin: bool,
     /// The address of the bytecodes, 0 if there are none.
@@ -30,15 +33,15 @@ pub struct JsFunction {
 }
 
 impl JsFunction {
-    /// Returns the line of a bytecode, given by the offset in the frame. 0 if it is unknown.
-    pub fn line_at(&self, offset: u32) -> u32 {
-        at_or_before(&self.lines, offset).unwrap_or(0)
+    /// Returns the place of a bytecode, given by the offset in the frame.
+    pub fn place_at(&self, offset: u32) -> SourcePlace {
+        at_or_before(&self.places, offset).unwrap_or_default()
     }
 
     /// Returns whether another function has the same name and place in the same source.
     pub fn has_source_of(&self, other: &Self) -> bool {
-        (&self.name, &self.file, self.line, self.cookie)
-            == (&other.name, &other.file, other.line, other.cookie)
+        let place = |it: &Self| (it.line, it.column, it.cookie);
+        (&self.name, &self.file, place(self)) == (&other.name, &other.file, place(other))
     }
 
     /// Returns what stands for the code that the engine makes of regular expressions.
@@ -47,9 +50,10 @@ impl JsFunction {
             name: REGEXP.to_owned(),
             file: String::new(),
             line: 0,
+            column: 0,
             shared: 0,
             cookie: 0,
-            lines: Vec::new(),
+            places: Vec::new(),
             is_builtin: true,
             bytecodes: 0,
             witness: Witness::default(),
@@ -64,8 +68,8 @@ impl JsFunction {
 
     /// Returns the bytes of memory that the function takes.
     pub fn bytes(&self) -> usize {
-        let lines = self.lines.len() * size_of::<(u32, u32)>();
-        size_of::<Self>() + self.name.len() + self.file.len() + lines + self.witness.bytes()
+        let places = self.places.len() * size_of::<(u32, SourcePlace)>();
+        size_of::<Self>() + self.name.len() + self.file.len() + places + self.witness.bytes()
     }
 }
 
@@ -79,14 +83,17 @@ mod unit_tests {
             name: "f".to_owned(),
             file: "a.js".to_owned(),
             line: 1,
+            column: 1,
             shared: 0x1000,
             cookie: 7,
-            lines: vec![(53, 2), (60, 4)],
+            places: [(53, 2), (60, 4)]
+                .map(|(at, line)| (at, SourcePlace { line, column: 9 }))
+                .into(),
             is_builtin: false,
             bytecodes: 0,
             witness: Witness::default(),
         };
-        let lines = [0, 52, 53, 59, 60, u32::MAX].map(|offset| function.line_at(offset));
+        let lines = [0, 52, 53, 59, 60, u32::MAX].map(|offset| function.place_at(offset).line);
         assert_eq!(lines, [0, 0, 2, 2, 4, 4]);
         assert!(function.bytes() > size_of::<JsFunction>());
     }

@@ -110,11 +110,14 @@ pub(super) struct ScriptFields {
     pub(super) source: u64,
     pub(super) name: u64,
     pub(super) line_offset: u64,
+    pub(super) column_offset: u64,
     pub(super) line_ends: u64,
     pub(super) id: u64,
     pub(super) eval_shared: u64,
     pub(super) eval_position: u64,
     pub(super) source_url: u64,
+    /// The source map that the script names.
+    pub(super) map_url: u64,
 }
 
 /// The layout of the objects of one version.
@@ -441,11 +444,13 @@ fn script(wanted: &WantedConstants<'_, '_>) -> Result<ScriptFields, Refused> {
         source: 8,
         name: 16,
         line_offset: 24,
+        column_offset: 32,
         line_ends: 56,
         id: 64,
         eval_shared: 72,
         eval_position: 80,
         source_url: if is_longer { 112 } else { 104 },
+        map_url: if is_longer { 120 } else { 112 },
     };
     wanted.is_as_known("Script__source", known.source)?;
     wanted.is_as_known("Script__name", known.name)?;

@@ -12,7 +12,7 @@ use super::function::JsFunction;
 use super::heap::HeapReader;
 use super::layout::ObjectLayout;
 use super::positions::{SourcePosition, at_or_before};
-use super::script::{KnownLines, LineEnds, ScriptName, lines, script_name};
+use super::script::{KnownLines, LineEnds, ScriptName, SourcePlace, lines, script_name};
 use super::shared_info::SharedFacts;
 use super::strings::text;
 use crate::runtime::memory::TargetMemory;
@@ -154,25 +154,26 @@ impl V8Reader<'_> {
         let facts = heap.shared_facts(shared).ok_or(Gone::OtherType)?;
         let (name, file) = self.name_and_file(&facts)?;
         let ends = self.lines_of(facts.script);
-        let line = facts.start.map_or(0, |start| ends.line_at(start));
+        let start = facts.start.map_or(SourcePlace::default(), |start| ends.place_at(start));
         let bytecodes = heap.bytecodes_of(shared);
         let positions = bytecodes.and_then(|it| heap.bytecode_positions(it));
         let header = heap.layout.bytecodes.data.saturating_sub(1) as u32;
         let positions = positions.unwrap_or_default().into_iter();
-        let mut lines: Vec<(u32, u32)> = positions
-            .map(|(at, position)| (at.saturating_add(header), line_of(position, &ends)))
+        let mut places: Vec<(u32, SourcePlace)> = positions
+            .map(|(at, position)| (at.saturating_add(header), place_of(position, &ends)))
             .collect();
-        lines.dedup_by_key(|(_, line)| *line);
+        places.dedup_by_key(|(_, place)| *place);
         if !self.holds(&witness) {
             return Err(Gone::Changing);
         }
         Ok(JsFunction {
             name,
             file,
-            line,
+            line: start.line,
+            column: start.column,
             shared,
             cookie,
-            lines,
+            places,
             is_builtin: facts.script.is_none(),
             bytecodes: bytecodes.unwrap_or(0),
             witness,
@@ -185,12 +186,12 @@ impl V8Reader<'_> {
         lines.unwrap_or_default()
     }
 
-    /// Returns the line of a position in the source of what functions share, 0 if it is unknown.
-    pub(super) fn line_in(&self, shared: u64, position: SourcePosition) -> u32 {
+    /// Returns the place of a position in the source of what functions share.
+    pub(super) fn place_in(&self, shared: u64, position: SourcePosition) -> SourcePlace {
         let mut sources = self.sources.borrow_mut();
         let ends =
             sources.entry(shared).or_insert_with(|| self.lines_of(self.heap().script_of(shared)));
-        line_of(position, ends)
+        place_of(position, ends)
     }
 
     fn name_and_file(&self, facts: &SharedFacts) -> Result<(String, String), Gone> {
@@ -244,10 +245,10 @@ impl V8Reader<'_> {
         let positions = self.heap().bytecodes_of(shared);
         let positions = positions.and_then(|it| self.heap().bytecode_positions(it));
         let position = at_or_before(&positions.unwrap_or_default(), position.unsigned_abs());
-        position.map_or(0, |it| line_of(it, &ends))
+        position.map_or(0, |it| place_of(it, &ends).line)
     }
 }
 
-fn line_of(position: SourcePosition, ends: &LineEnds) -> u32 {
-    position.offset().map_or(0, |offset| ends.line_at(offset))
+fn place_of(position: SourcePosition, ends: &LineEnds) -> SourcePlace {
+    position.offset().map_or(SourcePlace::default(), |offset| ends.place_at(offset))
 }

@@ -42,3 +42,4 @@ pub use code::{JsCode, JsPosition, JsTier};
 pub use exports::V8Exports;
 pub use function::JsFunction;
 pub use machine::{V8Machine, V8Reader};
+pub use script::SourcePlace;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::file_url::path_of;
 use super::heap::{HeapReader, small};
-use super::strings::{FlatText, code_units, flat_text, is_text, text};
+use super::strings::{FlatText, code_units, flat_text, is_text, text, text_len};
 
 /// Maximum number of characters of a source text.
 const SOURCE_MAX: u32 = 64 << 20;
@@ -20,12 +20,24 @@ const LINE_FEED: u16 = 0x0a;
 const CARRIAGE_RETURN: u16 = 0x0d;
 const SEPARATORS: [u16; 2] = [0x2028, 0x2029];
 
+/// A place in a source text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SourcePlace {
+    /// The line, 0 if it is unknown.
+    pub line: u32,
+    /// The column, from 1 on in code units of UTF-16. 0 if it is unknown, or if the script names no
+    /// source map: without one, nobody needs it.
+    pub column: u32,
+}
+
 /// Where the lines of a source text end, in characters.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LineEnds {
     ends: Vec<u32>,
     /// The number of lines in front of the first one.
     before: u32,
+    /// Whether the script names a source map.
+    has_map: bool,
 }
 
 impl LineEnds {
@@ -36,6 +48,18 @@ impl LineEnds {
         }
         let index = self.ends.partition_point(|end| *end < offset);
         u32::try_from(index).map_or(0, |index| index.saturating_add(1).saturating_add(self.before))
+    }
+
+    /// Returns the place of a character.
+    pub(super) fn place_at(&self, offset: u32) -> SourcePlace {
+        let line = self.line_at(offset);
+        if line == 0 || !self.has_map {
+            return SourcePlace { line, column: 0 };
+        }
+        let index = self.ends.partition_point(|end| *end < offset);
+        let last = index.checked_sub(1).and_then(|index| self.ends.get(index));
+        let start = last.map_or(0, |end| end.saturating_add(1));
+        SourcePlace { line, column: offset.saturating_sub(start).saturating_add(1) }
     }
 
     fn bytes(&self) -> usize {
@@ -133,12 +157,22 @@ pub(super) fn lines(
     });
     let before = heap.small(script, fields.line_offset).filter(|it| *it < SOURCE_MAX);
     let is_found = ends.is_some();
-    let lines = LineEnds { ends: ends.unwrap_or_default(), before: before.unwrap_or(0) };
+    let has_map = has_source_map(heap, script);
+    let lines = LineEnds { ends: ends.unwrap_or_default(), before: before.unwrap_or(0), has_map };
     let lines = Arc::new(lines);
     if is_found {
         known.keep(key, &lines);
     }
     Some(lines)
+}
+
+/// Returns whether a script names a source map that tells the places of its text: not if it is a
+/// part of a line.
+fn has_source_map(heap: &HeapReader<'_>, script: u64) -> bool {
+    let fields = heap.layout.script;
+    let url = heap.word(script, fields.map_url).filter(|url| is_text(heap, *url));
+    let len = url.and_then(|url| text_len(heap, url));
+    len.is_some_and(|len| len > 0) && heap.small(script, fields.column_offset) == Some(0)
 }
 
 /// Returns the ends of lines that the engine has found.

@@ -60,6 +60,11 @@ pub(super) fn is_text(heap: &HeapReader<'_>, word: u64) -> bool {
     object_of(word).and_then(|it| heap.kind(it)).is_some_and(|kind| kind < STRINGS_END)
 }
 
+/// Returns the number of characters of the string that a word refers to.
+pub(super) fn text_len(heap: &HeapReader<'_>, word: u64) -> Option<u32> {
+    whole(heap, word).map(|whole| whole.end)
+}
+
 /// Returns the text of the string that a word refers to, as it can be printed.
 pub(super) fn text(heap: &HeapReader<'_>, word: u64) -> Option<String> {
     let whole = whole(heap, word)?;

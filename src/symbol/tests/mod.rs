@@ -147,6 +147,23 @@ fn stripped_library_keeps_its_exported_names() {
 }
 
 #[test]
+fn a_label_in_a_function_does_not_take_its_place() {
+    let source = r#"
+        asm(".text\n .type around, @function\n around: nop\n first: nop\n second: nop\n ret\n"
+            " .size around, . - around\n alone: nop\n ret\n");
+        int main(void) { return 0; }"#;
+    let built = build("cc", "labels.c", source, &["-O2"]);
+    let (around, size) = symbol(&built.path, "around");
+    assert_eq!(size, 4);
+    let svmas: Vec<u64> = (around..around + 6).collect();
+    let answers = Symbolizer::new().resolve(&open(&built.path), &svmas);
+    let names: Vec<_> = answers.iter().map(|answer| name(answer).unwrap()).collect();
+    assert_eq!(names, ["around", "around", "around", "around", "alone", "alone"]);
+    let start = |answer: &Resolved| answer.function.as_ref().unwrap().start_svma;
+    assert_eq!([3, 5].map(|at| start(&answers[at])), [around, around + 4]);
+}
+
+#[test]
 fn symbol_without_size_ends_with_its_section() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
     let (init, size) = symbol(&built.path, "_init");

@@ -77,7 +77,7 @@ fn object() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(vec![Kind::BlockEnd as u8]),
         1 => any::<[u8; 16]>().prop_map(|fields| [&[Kind::Eof as u8], &fields[..]].concat()),
         // Additions follow objects that are not in streams.
-        1 => (133..=255u8, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(kind, bytes)| {
+        1 => (134..=255u8, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(kind, bytes)| {
             let mut out = vec![kind];
             put_varint(&mut out, bytes.len() as u64);
             out.extend_from_slice(&bytes);

@@ -90,9 +90,9 @@ impl ObjectCollector<'_> {
 
     fn method(&mut self, id: u32) -> LazyResult<()> {
         let method = match self.stored.object(Kind::Method, id)? {
-            Some(Neutral::Method { module, start_svma, name, line, .. }) => {
+            Some(Neutral::Method { module, start_svma, name, line, column, .. }) => {
                 let module = present(module).map(ModuleId);
-                Method { module, name: self.string(name), start_svma, line }
+                Method { module, name: self.string(name), start_svma, line, column }
             }
             _ => Method::named(LOST),
         };
@@ -105,12 +105,20 @@ impl ObjectCollector<'_> {
     fn location(&mut self, id: u32, lost: MethodId) -> LazyResult<()> {
         let location = match self.stored.object(Kind::Location, id)? {
             Some(Neutral::Location {
-                method, svma, file, line, inline_parent, frame_kind, ..
+                method,
+                svma,
+                file,
+                line,
+                column,
+                inline_parent,
+                frame_kind,
+                ..
             }) => Location {
                 method: if method < lost.0 { MethodId(method) } else { lost },
                 svma,
                 file: present(file).map(|file| self.string(file)),
                 line,
+                column,
                 inline_parent: present(inline_parent).filter(|it| *it < id).map(LocationId),
                 kind: FrameKind::from_number(frame_kind),
             },

@@ -16,6 +16,7 @@ mod objects;
 mod open;
 mod open_trace;
 mod passed_once;
+mod relabel;
 mod samples;
 mod shown_frames;
 mod source;
@@ -36,6 +37,8 @@ use fault::{LazyError, LazyResult};
 use objects::StoredObjects;
 use open_trace::OpenTrace;
 use passed_once::PassedOnce;
+pub use relabel::Relabel;
+use relabel::Relabelled;
 use samples::ThreadSampleReader;
 pub use samples::Window;
 use shown_frames::{LocationRoles, ShownFrames};
@@ -43,8 +46,8 @@ pub use summaries::ThreadSummary;
 use written_samples::WrittenSamples;
 
 use super::{
-    BadRange, CallTrace, FileState, INTERPRETERS, Location, LocationId, Loss, MappedModule,
-    Metadata, Method, MethodId, Module, ModuleId, Sample, TextId, ThreadId, TraceError, memory,
+    BadRange, CallTrace, FileState, INTERPRETERS, LocationId, Loss, MappedModule, Metadata, Sample,
+    TextId, ThreadId, TraceError, memory,
 };
 
 /// A trace that is read on request. Several traces can be open at a time.
@@ -83,6 +86,8 @@ pub struct LazyTrace {
     rebuilt: OnceLock<TraceContext>,
     /// `None` if stacks have all their frames.
     roles: Option<LocationRoles>,
+    /// `None` if objects are as they were written.
+    relabelled: Option<Relabelled>,
 }
 
 /// What stays in memory of a trace.
@@ -115,6 +120,7 @@ impl LazyTrace {
             context: TraceContext::default(),
             rebuilt: OnceLock::new(),
             roles: None,
+            relabelled: None,
         };
         trace.with_context()
     }
@@ -207,21 +213,6 @@ impl LazyTrace {
         &self.context().threads
     }
 
-    /// Returns the module with this id.
-    pub fn module(&self, id: ModuleId) -> Result<Module, TraceError> {
-        self.look_up(|objects| objects.module(id))
-    }
-
-    /// Returns the method with this id.
-    pub fn method(&self, id: MethodId) -> Result<Method, TraceError> {
-        self.look_up(|objects| objects.method(id))
-    }
-
-    /// Returns the location with this id.
-    pub fn location(&self, id: LocationId) -> Result<Location, TraceError> {
-        self.look_up(|objects| objects.location(id))
-    }
-
     /// Returns the text with this id; `[lost]` if the file is damaged there.
     pub fn text(&self, id: TextId) -> Result<String, TraceError> {
         self.look_up(|objects| objects.string(id.0))
@@ -257,11 +248,6 @@ impl LazyTrace {
     /// Returns the mappings of modules.
     pub fn mapped(&self) -> Result<Vec<MappedModule>, TraceError> {
         self.look_up(|objects| objects.mapped())
-    }
-
-    /// Returns all modules, methods and locations; lost ones are named `[lost]`.
-    pub fn load_objects(&self) -> Result<Objects, TraceError> {
-        self.look_up(Objects::read)
     }
 
     /// Calls `f` with the samples in a window and their stacks, root first: one thread after the
@@ -429,6 +415,7 @@ impl LazyTrace {
         let bytes = [&before, &open_trace].map(|it| it.source.len().unwrap_or(0));
         memory::grown(bytes[1].saturating_sub(bytes[0]));
         *locked(&self.open_trace) = Arc::new(open_trace);
+        self.relabelled.iter_mut().for_each(Relabelled::forget);
         self.context = self.read(TraceContext::read)?;
         self.rebuilt = OnceLock::new();
         Ok(true)

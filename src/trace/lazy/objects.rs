@@ -92,11 +92,12 @@ impl<'a> StoredObjects<'a> {
 
     pub(super) fn method(self, id: MethodId) -> LazyResult<Method> {
         Ok(match self.object(Kind::Method, id.0)? {
-            Some(Neutral::Method { module, start_svma, name, line, .. }) => Method {
+            Some(Neutral::Method { module, start_svma, name, line, column, .. }) => Method {
                 module: present(module).map(ModuleId),
                 name: self.string(name)?,
                 start_svma,
                 line,
+                column,
             },
             _ => Method::named(LOST),
         })
@@ -104,8 +105,16 @@ impl<'a> StoredObjects<'a> {
 
     pub(super) fn location(self, id: LocationId) -> LazyResult<Location> {
         let object = self.object(Kind::Location, id.0)?;
-        let Some(Neutral::Location { method, svma, file, line, inline_parent, frame_kind, .. }) =
-            object
+        let Some(Neutral::Location {
+            method,
+            svma,
+            file,
+            line,
+            column,
+            inline_parent,
+            frame_kind,
+            ..
+        }) = object
         else {
             let method = MethodId(self.trace.index.neutral_count(Kind::Method)?);
             return Ok(Location::at(method, 0));
@@ -119,6 +128,7 @@ impl<'a> StoredObjects<'a> {
             svma,
             file: present(file).map(|file| self.string(file)).transpose()?,
             line,
+            column,
             inline_parent: inline_parent.map(LocationId),
             kind: FrameKind::from_number(frame_kind),
         })

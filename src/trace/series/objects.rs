@@ -49,6 +49,7 @@ struct MethodEntry {
     name: u32,
     start_svma: u64,
     line: u32,
+    column: u32,
 }
 
 /// A location whose file is a text id.
@@ -58,6 +59,7 @@ struct LocationEntry {
     svma: u64,
     file: Option<u32>,
     line: u32,
+    column: u32,
     inline_parent: Option<LocationId>,
     kind: FrameKind,
 }
@@ -97,18 +99,18 @@ impl SeriesObjects {
     pub(super) fn method(&mut self, method: &Method) -> Result<MethodId, TraceError> {
         method.module.map_or(Ok(()), |id| self.module_of(id).map(drop))?;
         let name = self.text(&method.name)?.0;
-        let Method { module, start_svma, line, .. } = *method;
-        let entry = MethodEntry { module, name, start_svma, line };
+        let Method { module, start_svma, line, column, .. } = *method;
+        let entry = MethodEntry { module, name, start_svma, line, column };
         self.methods.id(entry).map(MethodId)
     }
 
     pub(super) fn location(&mut self, location: &Location) -> Result<LocationId, TraceError> {
-        let Location { method, svma, line, inline_parent, kind, .. } = *location;
+        let Location { method, svma, line, column, inline_parent, kind, .. } = *location;
         self.methods.get("method", method.0)?;
         inline_parent.map_or(Ok(()), |id| self.locations.get("location", id.0).map(drop))?;
         let file = location.file.as_deref().map(|file| self.text(file)).transpose()?;
         let file = file.map(|text| text.0);
-        let entry = LocationEntry { method, svma, file, line, inline_parent, kind };
+        let entry = LocationEntry { method, svma, file, line, column, inline_parent, kind };
         self.locations.id(entry).map(LocationId)
     }
 
@@ -121,9 +123,10 @@ impl SeriesObjects {
     }
 
     pub(super) fn method_of(&self, id: MethodId) -> Result<Method, TraceError> {
-        let MethodEntry { module, name, start_svma, line } = *self.methods.get("method", id.0)?;
+        let entry = *self.methods.get("method", id.0)?;
+        let MethodEntry { module, name, start_svma, line, column } = entry;
         let name = self.texts.get("text", name)?.to_string();
-        Ok(Method { module, name, start_svma, line })
+        Ok(Method { module, name, start_svma, line, column })
     }
 
     /// Returns the location with the same content but for its kind and its inline parent.
@@ -140,10 +143,10 @@ impl SeriesObjects {
 
     pub(super) fn location_of(&self, id: LocationId) -> Result<Location, TraceError> {
         let entry = *self.locations.get("location", id.0)?;
-        let LocationEntry { method, svma, file, line, inline_parent, kind } = entry;
+        let LocationEntry { method, svma, file, line, column, inline_parent, kind } = entry;
         let file = file.map(|file| self.texts.get("text", file)).transpose()?;
         let file = file.map(|file| file.to_string());
-        Ok(Location { method, svma, file, line, inline_parent, kind })
+        Ok(Location { method, svma, file, line, column, inline_parent, kind })
     }
 
     /// Returns the location that this one is inlined into.

@@ -147,8 +147,12 @@ fn write_rounds(
     let mut written = [0; 2];
     for round in 0..ROUNDS {
         let name = format!("method {round}");
-        let method =
-            writer.method(&Method { module: Some(module), name, start_svma: round, line: 0 })?;
+        let method = writer.method(&Method {
+            module: Some(module),
+            name,
+            start_svma: round,
+            ..Method::default()
+        })?;
         let place = Location::at(method, round);
         let place = writer.location(&place)?;
         for n in 0..20 {
@@ -360,7 +364,7 @@ fn index_groups_that_wait_for_a_sync_stay_few() {
     let mut behind_most = 0;
     for number in 0..10_000 {
         let name = format!("{number:01000}");
-        writer.method(&Method { module: None, name, start_svma: 0, line: 0 }).unwrap();
+        writer.method(&Method { module: None, name, ..Method::default() }).unwrap();
         let disk = disk.lock().unwrap();
         behind_most = behind_most.max(disk.files[DATA].len() - disk.synced);
     }

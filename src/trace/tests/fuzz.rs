@@ -74,13 +74,14 @@ fn contents() -> [Vec<u8>; 4] {
     for object in [
         Neutral::String { id: 0, text: "m".into() },
         Neutral::Module { id: 0, path: 0, build_id: vec![1] },
-        Neutral::Method { id: 0, module: 0, start_svma: 1, name: 0, line: 9 },
+        Neutral::Method { id: 0, module: 0, start_svma: 1, name: 0, line: 9, column: 8 },
         Neutral::Location {
             id: 0,
             method: 0,
             svma: 2,
             file: 0,
             line: 3,
+            column: 200,
             inline_parent: NONE,
             frame_kind: 16,
         },

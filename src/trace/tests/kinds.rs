@@ -1,5 +1,6 @@
 //! Tests of what additions say: the kinds of frames, and the lines of methods.
 
+use std::collections::HashSet;
 use std::fs;
 
 use proptest::prelude::*;
@@ -264,15 +265,17 @@ fn an_addition_is_only_where_it_belongs() {
 
 #[test]
 fn an_addition_stays_what_it_is() {
-    let object = |frame_kind| object::Neutral::Location {
+    let of = |frame_kind, column| object::Neutral::Location {
         id: 0,
         method: 0,
         svma: 2,
         file: NONE,
         line: 0,
+        column,
         inline_parent: NONE,
         frame_kind,
     };
+    let object = |frame_kind| of(frame_kind, 0);
     let survey = |objects: &[object::Neutral]| {
         let mut bytes = vec![Kind::BlockStart as u8, 0xff, 0xff, 0xff, 0xff];
         objects.iter().for_each(|object| object.encode(&mut bytes));
@@ -285,6 +288,9 @@ fn an_addition_stays_what_it_is() {
     let crcs = survey(&[object(16), object(0), object(16), object(2)]);
     assert_eq!(crcs[0], crcs[2]);
     assert!(crcs[0] != crcs[1] && crcs[0] != crcs[3] && crcs[1] != crcs[3]);
+    let crcs = survey(&[of(16, 7), of(0, 7), of(7, 16), of(16, 0), of(16, 7)]);
+    assert_eq!(crcs[0], crcs[4]);
+    assert_eq!(crcs.iter().collect::<HashSet<_>>().len(), 4);
     // What later versions append to an addition does not count.
     let mut cursor = bytes::Cursor::new(b"\x82\x03\x10ab\x82\x01\x02\x21");
     assert_eq!(addition::read(&mut cursor, addition::FRAME_KIND), Ok(16));

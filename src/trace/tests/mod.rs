@@ -102,7 +102,7 @@ fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
     for n in 0..count * 10 {
         let name = format!("method{}", n / 10);
         let start_svma = u64::from(n / 10 * 10);
-        let method = Method { module: Some(module), name, start_svma, line: 0 };
+        let method = Method { module: Some(module), name, start_svma, ..Method::default() };
         let method = writer.method(&method).unwrap();
         let file = Some("x.c".into());
         let location = Location { file, line: n, ..Location::at(method, n.into()) };

@@ -202,8 +202,12 @@ fn every_object_survives() {
     let module = Module { path: "a\x1b[31m\0é\u{1f600}".into(), build_id: vec![0xff; 20] };
     let module_id = writer.module(&module).unwrap();
     assert_eq!(writer.module(&module).unwrap(), module_id);
-    let method =
-        Method { module: Some(module_id), name: long.clone(), start_svma: u64::MAX, line: 0 };
+    let method = Method {
+        module: Some(module_id),
+        name: long.clone(),
+        start_svma: u64::MAX,
+        ..Method::default()
+    };
     let method_id = writer.method(&method).unwrap();
     let outer = Location::at(method_id, 5);
     let outer_id = writer.location(&outer).unwrap();
@@ -264,7 +268,7 @@ fn a_name_too_long_for_the_format_is_cut_and_stays_distinct() {
     let (mut writer, data, _) = memory_writer(WriterOptions::default());
     let name = |last: char| "é".repeat(400_000) + &last.to_string();
     for last in ['a', 'b', 'a'] {
-        let method = Method { module: None, name: name(last), start_svma: 0, line: 0 };
+        let method = Method { module: None, name: name(last), ..Method::default() };
         writer.method(&method).unwrap();
     }
     writer.finish().unwrap();
@@ -293,14 +297,7 @@ fn what_the_format_cannot_hold_is_refused() {
         writer.sample(id, &Sample { waits_on: Some(TextId(13)), ..sample(1) }, &[]),
         writer.thread_exit(ThreadId(1), 1),
         writer.rename_thread(ThreadId(1), ""),
-        writer
-            .method(&Method {
-                module: Some(ModuleId(1)),
-                name: String::new(),
-                start_svma: 0,
-                line: 0,
-            })
-            .map(drop),
+        writer.method(&Method { module: Some(ModuleId(1)), ..Method::default() }).map(drop),
     ];
     for refused in strangers {
         let error = refused.unwrap_err();

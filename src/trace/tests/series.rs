@@ -35,7 +35,8 @@ fn stack(series: &mut TraceSeries, number: u64) -> Vec<LocationId> {
     let mut stack = Vec::new();
     for name in ["outer", "inlined", "inner"] {
         let name = format!("{name}-{}", number % 7);
-        let method = Method { module: Some(module), name, start_svma: number % 7, line: 0 };
+        let method =
+            Method { module: Some(module), name, start_svma: number % 7, ..Method::default() };
         let method = series.method(&method).unwrap();
         let file = Some(format!("{}.c", number % 3));
         let inline_parent = parent.take();

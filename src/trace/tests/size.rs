@@ -31,7 +31,7 @@ pub(super) fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
     let mut ids = Vec::new();
     for n in 0..count {
         let name = format!("some::module{}::Type::method_{}", n / 50, n / 5);
-        let method = Method { module: None, name, start_svma: n / 5 * 320, line: 0 };
+        let method = Method { module: None, name, start_svma: n / 5 * 320, ..Method::default() };
         let method = writer.method(&method).unwrap();
         let svma = n / 5 * 320 + n % 5 * 20;
         let file = Some(format!("/src/module{}/file.rs", n / 100));

@@ -34,7 +34,7 @@ impl Build {
         let at = known.unwrap_or(methods.len());
         if at == methods.len() {
             let (module, start_svma) = (Some(ModuleId(0)), at as u64 * 16);
-            methods.push(Method { module, name: name.to_owned(), start_svma, line: 0 });
+            methods.push(Method { module, name: name.to_owned(), start_svma, ..Method::default() });
             let method = MethodId(at as u32);
             locations.push(Location::at(method, 0));
         }

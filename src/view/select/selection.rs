@@ -59,6 +59,8 @@ pub struct Selection {
     pub by: Option<GroupBy>,
     /// Whether to show the native frames of interpreters.
     pub native_frames: bool,
+    /// Whether to show the original functions of generated JavaScript.
+    pub source_maps: bool,
     /// Whether to select only samples of threads that held the lock of their language's runtime.
     pub holders: bool,
 }

@@ -7,7 +7,7 @@ use traceprof_abi::runtime::word::FrameFunction;
 use crate::record::name::javascript::shown::ShownJs;
 use crate::record::name::managed::locations::ManagedLocation;
 use crate::runtime::ManagedLanguage;
-use crate::runtime::v8::{BuiltinRole, V8Machine};
+use crate::runtime::v8::{BuiltinRole, SourcePlace, V8Machine};
 use crate::trace::{Location, LocationId, Method, Module, TraceError, TraceSeries};
 
 /// The largest number of places whose locations are known at once.
@@ -69,7 +69,8 @@ fn location(
         name: shown.name(machine),
         start_svma: 0,
         line: function.map_or(0, |it| it.line),
+        column: function.map_or(0, |it| it.column),
     })?;
-    let (line, kind) = (shown.line, shown.kind);
-    writer.location(&Location { method, svma: 0, file, line, inline_parent, kind })
+    let (SourcePlace { line, column }, kind) = (shown.place, shown.kind);
+    writer.location(&Location { method, svma: 0, file, line, column, inline_parent, kind })
 }

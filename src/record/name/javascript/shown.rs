@@ -9,16 +9,21 @@ use super::names::JsNames;
 use crate::record::batch::javascript::JsKey;
 use crate::record::name::managed::mixed::NativeFrame;
 use crate::runtime::Gone;
-use crate::runtime::v8::{BuiltinRole, JsCode, JsFunction, JsPosition, JsTier, V8Machine};
+use crate::runtime::v8::{
+    BuiltinRole, JsCode, JsFunction, JsPosition, JsTier, SourcePlace, V8Machine,
+};
 use crate::trace::FrameKind;
+
+/// A place that is not known.
+const NOWHERE: SourcePlace = SourcePlace { line: 0, column: 0 };
 
 /// A function of JavaScript in a stack.
 #[derive(Debug, Clone)]
 pub(crate) struct ShownJs {
     /// The function, or why it could not be read.
     pub(crate) function: Result<Arc<JsFunction>, Gone>,
-    /// The line, 0 if it is unknown.
-    pub(crate) line: u32,
+    /// Where it runs, or calls.
+    pub(crate) place: SourcePlace,
     /// How it runs.
     pub(crate) kind: FrameKind,
     /// Whether it is inlined into the one before.
@@ -90,7 +95,8 @@ pub(crate) fn in_generated(
     if own.or(proven).filter(is_copy).is_some() {
         return Some(ShownFrame { functions: vec![interpreted(function, of)], times_ns });
     }
-    let outer = ShownJs { function, line: 0, kind: FrameKind::JavaScript, is_inlined: false };
+    let outer =
+        ShownJs { function, place: NOWHERE, kind: FrameKind::JavaScript, is_inlined: false };
     if of == FrameFunction::UNREADABLE {
         // It stands for all that is missing.
         return Some(ShownFrame { functions: vec![outer], times_ns });
@@ -136,7 +142,8 @@ pub(crate) fn in_builtin(
     match read {
         Ok(function) if !function.is_builtin => {
             let kind = FrameKind::JavaScript;
-            let function = ShownJs { function: Ok(function), line: 0, kind, is_inlined: false };
+            let function =
+                ShownJs { function: Ok(function), place: NOWHERE, kind, is_inlined: false };
             ShownBuiltin { function: Some(function), is_carrier: false, is_inner: true }
         }
         // The builtin's own symbol says more.
@@ -151,14 +158,14 @@ fn is_of_a_function(code: &JsCode) -> bool {
 
 /// Returns what stands for a function that is not known.
 fn unknown(gone: Gone) -> ShownJs {
-    ShownJs { function: Err(gone), line: 0, kind: FrameKind::JavaScript, is_inlined: false }
+    ShownJs { function: Err(gone), place: NOWHERE, kind: FrameKind::JavaScript, is_inlined: false }
 }
 
 fn interpreted(function: Result<Arc<JsFunction>, Gone>, of: FrameFunction) -> ShownJs {
     let has_offset = of.position != FrameFunction::NOWHERE;
-    let line = function.as_ref().ok().filter(|_| has_offset);
-    let line = line.map_or(0, |function| function.line_at(of.position));
-    ShownJs { function, line, kind: FrameKind::JavaScriptInterpreted, is_inlined: false }
+    let known = function.as_ref().ok().filter(|_| has_offset);
+    let place = known.map_or(NOWHERE, |function| function.place_at(of.position));
+    ShownJs { function, place, kind: FrameKind::JavaScriptInterpreted, is_inlined: false }
 }
 
 fn positions(code: &JsCode, avma: u64) -> Vec<ShownJs> {
@@ -172,7 +179,7 @@ fn positions(code: &JsCode, avma: u64) -> Vec<ShownJs> {
     let positions = code.positions(avma).into_iter().enumerate();
     let shown = |(at, position): (usize, JsPosition<'_>)| ShownJs {
         function: position.function.cloned(),
-        line: position.line,
+        place: position.place,
         kind,
         is_inlined: at > 0,
     };

@@ -90,17 +90,14 @@ fn named(
     let module = writer.module(&Module { path: function.file.clone(), build_id: Vec::new() })?;
     let method = writer.method(&Method {
         module: Some(module),
-        name: function.name.clone(),
-        start_svma: 0,
         line: function.line,
+        ..Method::named(&function.name)
     })?;
     writer.location(&Location {
-        method,
-        svma: 0,
         file: Some(function.file.clone()),
         line: function.line_at(position),
-        inline_parent: None,
         kind: kind_of(runtime.language),
+        ..Location::at(method, 0)
     })
 }
 
@@ -113,13 +110,6 @@ pub(crate) fn gone_name(runtime: &Runtime) -> String {
 fn unnamed(writer: &mut TraceSeries, runtime: &Runtime) -> Result<LocationId, TraceError> {
     let module = writer.module(&Module { path: "[unknown]".to_owned(), build_id: Vec::new() })?;
     let name = gone_name(runtime);
-    let method = writer.method(&Method { module: Some(module), name, start_svma: 0, line: 0 })?;
-    writer.location(&Location {
-        method,
-        svma: 0,
-        file: None,
-        line: 0,
-        inline_parent: None,
-        kind: kind_of(runtime.language),
-    })
+    let method = writer.method(&Method { module: Some(module), name, ..Method::default() })?;
+    writer.location(&Location { kind: kind_of(runtime.language), ..Location::at(method, 0) })
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::record::target::jit_dump::DumpFile;
 use crate::record::target::modules::LoadedModule;
 use crate::runtime::java::JavaMachine;
+use crate::runtime::node::NodeThreads;
 use crate::runtime::v8::V8Machine;
 use crate::runtime::{NamesThreads, Runtime};
 use crate::unwind::ModuleRef;
@@ -66,6 +67,8 @@ pub(crate) struct AddressMap {
     pub(crate) java: Option<Arc<JavaMachine>>,
     /// The engine of JavaScript, if there is one.
     pub(crate) v8: Option<Arc<V8Machine>>,
+    /// The threads of Node.js, if that is the program.
+    pub(crate) node: Option<Arc<NodeThreads>>,
 }
 
 impl AddressMap {
@@ -100,11 +103,12 @@ impl AddressMap {
         self.runtimes.iter().find_map(|runtime| runtime.lock_at(avma))
     }
 
-    /// Returns the runtimes in which the program gives its threads names.
+    /// Returns the runtimes in which threads have names. Those of later ones count more.
     pub(crate) fn with_thread_names(&self) -> Vec<&dyn NamesThreads> {
+        let node = self.node.iter().map(|it| -> &dyn NamesThreads { it.as_ref() });
         let runtimes = self.runtimes.iter().map(|it| -> &dyn NamesThreads { it.as_ref() });
         let java = self.java.iter().map(|it| -> &dyn NamesThreads { it.as_ref() });
-        runtimes.chain(java).collect()
+        node.chain(runtimes).chain(java).collect()
     }
 
     /// Returns whether an address is in code that a runtime has generated to carry its frames.
@@ -240,6 +244,8 @@ pub(crate) mod tests {
             runtime: None,
             java: None,
             v8: None,
+            node: None,
+            pthreads: Default::default(),
             has_java_agent: false,
         });
         AddressRange {

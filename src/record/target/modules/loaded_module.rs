@@ -2,6 +2,8 @@
 
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::JavaExports;
+use crate::runtime::node::NodeExports;
+use crate::runtime::pthreads::PthreadExports;
 use crate::runtime::v8::{BuiltinRole, V8Exports};
 use crate::symbol::ElfFile;
 use crate::unwind::ModuleRef;
@@ -33,6 +35,10 @@ pub(crate) struct LoadedModule {
     pub(crate) java: Option<JavaExports>,
     /// The symbols that lead to an engine of JavaScript, if the file has one.
     pub(crate) v8: Option<V8Exports>,
+    /// The functions of threads of Node.js, if the file has it.
+    pub(crate) node: Option<NodeExports>,
+    /// What the file says about threads.
+    pub(crate) pthreads: PthreadExports,
     /// Whether the file has an agent of a Java machine.
     pub(super) has_java_agent: bool,
 }
@@ -64,6 +70,7 @@ impl LoadedModule {
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
         let (runtime, java, v8, has_java_agent, table) = (None, None, None, false, None);
+        let (node, pthreads) = (None, PthreadExports::default());
         Self {
             index,
             path,
@@ -76,6 +83,8 @@ impl LoadedModule {
             runtime,
             java,
             v8,
+            node,
+            pthreads,
             has_java_agent,
         }
     }

@@ -29,6 +29,8 @@ use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::{JavaExports, has_agent};
+use crate::runtime::node::NodeExports;
+use crate::runtime::pthreads::PthreadExports;
 use crate::runtime::v8::V8Exports;
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
@@ -227,10 +229,20 @@ impl<'a> Modules<'a> {
         }
         let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
         let (program, runtimes) = (self.current.program, self.runtimes.found.clone());
-        let (java, v8) = (self.runtimes.java.clone(), self.runtimes.v8.clone());
-        let map =
-            AddressMap { ranges, dumps, seen_ns, retired, epoch, program, runtimes, java, v8 };
-        self.current = Arc::new(map);
+        let RuntimeSearch { java, v8, node, .. } = &self.runtimes;
+        let (java, v8, node) = (java.clone(), v8.clone(), node.clone());
+        self.current = Arc::new(AddressMap {
+            ranges,
+            dumps,
+            seen_ns,
+            retired,
+            epoch,
+            program,
+            runtimes,
+            java,
+            v8,
+            node,
+        });
         Ok(Some(Arc::clone(&self.current)))
     }
 
@@ -356,6 +368,8 @@ impl<'a> Modules<'a> {
             runtime: None,
             java: None,
             v8: None,
+            node: None,
+            pthreads: PthreadExports::default(),
             has_java_agent: false,
         };
         let (descriptor, bytes) = match loaded {
@@ -374,6 +388,8 @@ impl<'a> Modules<'a> {
             module.runtime = RuntimeExports::of(&bytes, &path);
             module.java = JavaExports::of(&bytes, &path);
             module.v8 = V8Exports::of(&bytes, &path);
+            module.node = NodeExports::of(&bytes);
+            module.pthreads = PthreadExports::of(&bytes);
             module.has_java_agent = has_agent(&bytes);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);

@@ -11,6 +11,8 @@ use super::address_map::AddressRange;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::Runtime;
 use crate::runtime::java::{JavaExports, JavaMachine, carried_block};
+use crate::runtime::node::NodeThreads;
+use crate::runtime::pthreads::Pthreads;
 use crate::runtime::v8::V8Machine;
 
 /// The message about a processor or kernel on which handlers cannot find their thread.
@@ -38,6 +40,8 @@ pub(super) struct RuntimeSearch {
     /// The engine of JavaScript with its module: the first one, if a process has several.
     pub(super) v8: Option<Arc<V8Machine>>,
     v8_module: Option<ModulePlace>,
+    /// The threads of Node.js, if that is the program.
+    pub(super) node: Option<Arc<NodeThreads>>,
     /// When a machine that was not found is searched again: one that starts.
     next_search: Option<Instant>,
     /// The machine whose tables were not complete, and when that was seen first.
@@ -103,6 +107,7 @@ impl RuntimeSearch {
         has_changed |= self.search_java(pid, ranges, notices);
         has_changed |= self.search_carried(pid, ranges, vector);
         has_changed |= self.search_v8(pid, ranges, notices);
+        has_changed |= self.search_node(ranges);
         let has_new = self.found.len() > before;
         if has_new && before == 0 && !proc::may_read_thread_pointer() {
             notices.push(NO_HANDLERS.to_owned());
@@ -146,6 +151,21 @@ impl RuntimeSearch {
         let Some(found) = found else { return false };
         let has_changed = self.v8.as_ref().is_none_or(|known| known.label != found.label);
         (self.v8, self.v8_module) = (Some(Arc::new(found)), Some(key));
+        has_changed
+    }
+
+    /// Searches the modules for Node.js, and returns whether its threads are others than before.
+    fn search_node(&mut self, ranges: &[AddressRange]) -> bool {
+        let node = ranges.iter().find_map(|it| Some((it.module.as_ref()?.node.as_ref()?, it.bias)));
+        let found = node.map(|(exports, bias)| {
+            let modules = ranges.iter().filter_map(|it| Some((it.module.as_ref()?, it.bias)));
+            let pthreads = Pthreads::of(modules.map(|(module, bias)| (&module.pthreads, bias)));
+            NodeThreads::of(exports, bias, pthreads)
+        });
+        let has_changed = self.node.as_deref() != found.as_ref();
+        if has_changed {
+            self.node = found.map(Arc::new);
+        }
         has_changed
     }
 

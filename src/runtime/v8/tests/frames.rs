@@ -161,7 +161,7 @@ impl LiveEngine {
         let function = reader.function(shared, cookie)?;
         let alone = |tier, line| vec![named(&function, line, tier)];
         let interpreted =
-            || alone(JsTier::Interpreted, frame.offset.map_or(0, |it| function.line_at(it)));
+            || alone(JsTier::Interpreted, frame.offset.map_or(0, |it| function.place_at(it).line));
         if let Some(svma) = self.builtin(frame.avma()) {
             let role = self.exports.builtin_at(svma);
             let is_interpreted = matches!(role, BuiltinRole::Trampoline | BuiltinRole::Handler);
@@ -175,7 +175,7 @@ impl LiveEngine {
             return Err(Gone::OtherCode);
         }
         let position = |it: &JsPosition<'_>| match it.function {
-            Ok(function) => named(function, it.line, code.tier),
+            Ok(function) => named(function, it.place.line, code.tier),
             Err(_) => NamedPosition {
                 name: "unread".to_owned(),
                 file: String::new(),

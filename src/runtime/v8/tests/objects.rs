@@ -141,11 +141,11 @@ fn functions_have_their_names_files_and_lines() {
     for world in World::all() {
         let first = world.function(0).unwrap();
         assert_eq!((&*first.name, &*first.file, first.line), ("outer", "/a b.js", 2));
-        assert_eq!(first.line_at(60), 0);
+        assert_eq!(first.place_at(60).line, 0);
         let second = world.function(1).unwrap();
         assert_eq!((&*second.name, second.line), ("größe", 3));
         let header = world.machine.heap.bytecodes.data as u32 - 1;
-        let lines = [header - 1, header, header + 2, header + 3].map(|at| second.line_at(at));
+        let lines = [header - 1, header, header + 2, header + 3].map(|at| second.place_at(at).line);
         assert_eq!(lines, [0, 2, 2, 3]);
     }
 }
@@ -245,7 +245,7 @@ fn strings_of_every_shape_are_read() {
 /// Names and lines of an address, outermost first.
 fn at(code: &JsCode, avma: u64) -> Vec<(String, u32)> {
     let named = |it: &crate::runtime::v8::JsPosition<'_>| {
-        (it.function.map_or_else(|_| String::new(), |it| it.name.clone()), it.line)
+        (it.function.map_or_else(|_| String::new(), |it| it.name.clone()), it.place.line)
     };
     code.positions(avma).iter().map(named).collect()
 }

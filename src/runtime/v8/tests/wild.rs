@@ -66,7 +66,7 @@ fn read(machine: &V8Machine, memory: &dyn TargetMemory, wanted: &Wanted) -> usiz
             named += 1;
             assert!([&function.name, &function.file].iter().all(|text| is_printable(text)));
             for offset in [0, 1, 60, u32::MAX] {
-                function.line_at(offset);
+                function.place_at(offset);
             }
         }
     }
