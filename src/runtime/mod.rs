@@ -44,6 +44,7 @@ use std::ops::Range;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::runtime::php::{PhpLayout, REGISTERS_IN_LOOP};
 use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 
 pub use function::{Function, Gone};
@@ -152,6 +153,15 @@ impl RuntimeExports {
         loops.first().filter(|_| is_in_loop).map(|it| it.start)
     }
 
+    /// Returns the loop that interprets code (SVMAs), if the runtime may compile functions to code
+    /// that shares the loop's frame.
+    pub fn shared_loop(&self) -> Option<Range<u64>> {
+        match &self.0 {
+            Exports::Python(_) => None,
+            Exports::Php(php) => php.shared_loop(),
+        }
+    }
+
     /// Returns the language of the runtime.
     pub fn language(&self) -> ManagedLanguage {
         match &self.0 {
@@ -220,6 +230,15 @@ enum Names {
 }
 
 impl Runtime {
+    /// Returns the block for the handlers of a process whose runtime has compiled functions to code
+    /// that shares the frame of its loop.
+    pub fn block_with_compiled(&self) -> RuntimeBlock {
+        let php = self.block.php().filter(|layout| layout.has_registers != 0);
+        php.map_or(self.block, |layout| {
+            RuntimeBlock::of_php(&PhpLayout { has_registers: REGISTERS_IN_LOOP, ..*layout })
+        })
+    }
+
     /// Returns the name of the lock that contains this address.
     pub fn lock_at(&self, avma: u64) -> Option<&'static str> {
         self.language.lock_name().filter(|_| self.locks.iter().any(|lock| lock.contains(&avma)))

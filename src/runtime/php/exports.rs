@@ -47,6 +47,12 @@ impl PhpExports {
         &self.loops
     }
 
+    /// Returns the loop whose frame compiled functions share: see
+    /// [`crate::runtime::RuntimeExports::shared_loop`].
+    pub(in crate::runtime) fn shared_loop(&self) -> Option<Range<u64>> {
+        self.loops.first().filter(|_| self.has_registers).cloned()
+    }
+
     /// Returns whether a function of this file only carries PHP frames: it has this name, or none.
     pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
         CARRIERS.has(&self.path, function)

@@ -1,5 +1,6 @@
 //! PHP in memory that was made by hand, and then damaged.
 
+use std::cell::Cell;
 use std::panic::catch_unwind;
 
 use traceprof_abi::runtime::php::TextHash;
@@ -174,10 +175,29 @@ fn other_builds_are_refused_by_name() {
     for function in [METHOD, INTERNAL, MAIN] {
         image.word(function, 9);
     }
-    let refused = PhpExports::for_test(interface, false).locate(START, &image).unwrap_err();
+    let exports = PhpExports::for_test(interface, false);
+    assert!(exports.locate(START, &image).is_ok(), "it stands still");
+    let running = Running { image, reads: Cell::new(0) };
+    let refused = exports.locate(START, &running).unwrap_err();
     assert!(refused.to_string().contains("has other frames than its release"), "{refused}");
-    image.word(CURRENT, 0);
-    assert!(PhpExports::for_test(interface, false).locate(START, &image).is_ok(), "none runs");
+}
+
+/// Memory in which the innermost frame is now here, now there.
+struct Running {
+    image: Image,
+    reads: Cell<usize>,
+}
+
+impl TargetMemory for Running {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        let got = self.image.read(avma, into);
+        if avma == START + CURRENT && into.len() == 8 {
+            self.reads.set(self.reads.get() + 1);
+            let frame = START + FRAMES[self.reads.get() / 2 % 3];
+            into.copy_from_slice(&frame.to_le_bytes());
+        }
+        got
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! addresses of this function's instructions that are in the register, in the frame, and on the
 //! stack below the loop's own frame. If they are of several lines, the line is unknown.
 
-use super::{Lost, Reader};
+use super::{Lost, REGISTERS_IN_LOOP, Reader};
 use crate::runtime::{CapturedThread, WordReader};
 
 /// Offset of the position in a frame.
@@ -67,8 +67,10 @@ pub(super) fn of_innermost(
     if reader.layout.has_registers == 0 {
         return Ok(in_frame);
     }
-    // Code that the interpreter has compiled has other registers.
-    if thread.loop_stack == 0 {
+    // Code that the interpreter has compiled has other registers, and so may what it calls.
+    let is_in_loop = thread.loop_stack == thread.stack;
+    let may_be_compiled = reader.layout.has_registers == REGISTERS_IN_LOOP && !is_in_loop;
+    if thread.loop_stack == 0 || may_be_compiled {
         return Ok(0);
     }
     let [current, position] = thread.registers;

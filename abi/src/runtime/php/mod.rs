@@ -25,6 +25,9 @@ use walk::Walk;
 
 /// Stands for a field that is not known in this version.
 pub const ABSENT: u16 = u16::MAX;
+/// The value of [`PhpLayout::has_registers`] in a process with compiled functions, whose code has
+/// other registers: only in the loop itself does the interpreter have those.
+pub const REGISTERS_IN_LOOP: u16 = 2;
 /// Offsets in a function: of its kind and its flags, its name, and its class.
 pub const FUNCTION_KIND: u64 = 0;
 /// See [`FUNCTION_KIND`].
@@ -93,7 +96,8 @@ pub struct PhpLayout {
     pub generator_inner: u16,
     /// From a generator to the frame that stands for its own while it delegates.
     pub generator_placeholder: u16,
-    /// 1 if the interpreter keeps its frame and its position in registers.
+    /// 1 if the interpreter keeps its frame and its position in registers, or
+    /// [`REGISTERS_IN_LOOP`].
     pub has_registers: u16,
 }
 

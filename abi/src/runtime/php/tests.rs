@@ -259,15 +259,18 @@ fn delegating(count: u64) -> Memory {
     let generator =
         |number: u64| if number == 0 { frame(1) - 184 } else { 0x90_0000 + number * 0x200 };
     memory.set(frame(1) + 32, generator(0));
-    for number in 0..count {
-        let own = 0xa0_0000 + number * 0x100;
+    for number in 0..=count {
+        let is_running = number == count;
+        let own = if is_running { frame(0) } else { 0xa0_0000 + number * 0x100 };
         memory.set(generator(number) + 56, own);
-        memory.set(generator(number) + 152, generator(number + 1));
+        memory.set(generator(number) + 152, if is_running { 0 } else { generator(number + 1) });
+        if is_running {
+            continue;
+        }
         memory.set(own, position(5 + number, 2));
         memory.set(own + 24, function(5 + number));
         memory.make_function(5 + number, 2);
     }
-    memory.set(generator(count) + 152, 0);
     memory
 }
 
@@ -283,6 +286,24 @@ fn generators_that_delegate_are_callers_of_the_one_that_runs() {
         (3, ENTRY, line(3, 3)),
     ];
     assert_eq!(shape(&frames), expected);
+}
+
+#[test]
+fn the_generator_that_runs_may_be_about_to_delegate() {
+    let mut memory = delegating(2);
+    memory.set(0x90_0000 + 2 * 0x200 + 152, 0x98_0000);
+    let (_, frames) = memory.capture();
+    let numbers: Vec<u64> = shape(&frames).into_iter().map(|(number, ..)| number).collect();
+    assert_eq!(numbers, [1, 6, 5, 2, 3]);
+}
+
+#[test]
+fn a_generator_that_nothing_resumes_has_an_unknown_caller() {
+    let mut memory = Memory::of(&[Entry(1)]);
+    memory.set(frame(0) + 40, FROM_NATIVE | 1 << 24);
+    let (captured, frames) = memory.capture();
+    assert!(matches!(captured, Captured::Section { end: SectionEnd::Unlinked, foreign: 1, .. }));
+    assert_eq!(frames[1].flags, FOREIGN | ENTRY);
 }
 
 #[test]
@@ -384,5 +405,6 @@ fn the_list_of_a_fiber_is_cut_where_nothing_resumes_it() {
     memory.set(frame(1) + 48, 0);
     let (captured, frames) = memory.capture();
     assert!(matches!(captured, Captured::Section { end: SectionEnd::Unlinked, .. }));
-    assert_eq!(frames.len(), 1);
+    assert_eq!(frames.len(), 2);
+    assert_eq!(frames[1].flags, FOREIGN | ENTRY, "of the caller");
 }

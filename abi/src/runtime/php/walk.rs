@@ -13,6 +13,8 @@ const CALL: u16 = 40;
 const PREVIOUS: u16 = 48;
 /// The flag of a call from native code.
 const FROM_NATIVE: u32 = 1 << 17;
+/// The flag of the frame of a generator, which another function resumes.
+const OF_GENERATOR: u32 = 1 << 24;
 /// Maximum number of steps: of frames with a function, and of those without one between them.
 const STEPS_MAX: usize = 2 * FRAMES_MAX;
 /// Maximum number of generators that delegate to each other.
@@ -29,6 +31,8 @@ pub(super) struct Walk<'w> {
     flags: u8,
     /// The function of the last frame, and its cookie.
     last: (u64, Option<u32>),
+    /// The last frame that has a function.
+    last_frame: u64,
 }
 
 impl<'w> Walk<'w> {
@@ -41,7 +45,7 @@ impl<'w> Walk<'w> {
         // Another thread than the one that runs PHP code finds the same list.
         let is_own = thread.has_on_stack(reader.word(reader.layout.bailout)?);
         let flags = if is_own { 0 } else { UNPROVEN };
-        Ok(Self { frames, thread, flags, last: (0, None) })
+        Ok(Self { frames, thread, flags, last: (0, None), last_frame: 0 })
     }
 
     /// Stores the frames of a list, and returns why it ended.
@@ -76,20 +80,27 @@ impl<'w> Walk<'w> {
         if function == 0 {
             // The interpreter inserts such frames between others, for itself.
             let object = reader.field(frame, THIS)?;
-            if frame.wrapping_sub(object) < GENERATOR_SIZE {
+            let is_of_generator = frame.wrapping_sub(object) < GENERATOR_SIZE;
+            if is_of_generator {
                 self.delegating(reader, object, frame)?;
             }
-            return Ok(previous);
+            return if is_of_generator && previous == 0 {
+                Err(self.unlinked())
+            } else {
+                Ok(previous)
+            };
         }
         let kind = FunctionKind::of(reader.word(function.wrapping_add(FUNCTION_KIND))?);
+        let mut is_unlinked = false;
         let (flags, line) = match kind {
             // The bottom of a fiber's list, which is linked to the rest while the fiber runs.
             Some(FunctionKind::Internal) if reader.field(function, FUNCTION_NAME)? == 0 => {
-                return if previous == 0 { Err(SectionEnd::Unlinked) } else { Ok(previous) };
+                return if previous == 0 { Err(self.unlinked()) } else { Ok(previous) };
             }
             Some(FunctionKind::Internal) => (0, 0),
             Some(_) => {
                 let call = reader.half(frame, CALL)?;
+                is_unlinked = call & OF_GENERATOR != 0 && previous == 0;
                 let flags = if call & FROM_NATIVE != 0 { ENTRY } else { 0 };
                 let line = match is_leaf {
                     true => line::of_innermost(reader, (frame, function), self.thread)?,
@@ -100,7 +111,19 @@ impl<'w> Walk<'w> {
             None => (FOREIGN, 0),
         };
         self.push(reader, function, (flags, line))?;
-        Ok(previous)
+        self.last_frame = frame;
+        if is_unlinked { Err(self.unlinked()) } else { Ok(previous) }
+    }
+
+    /// Ends the list where the interpreter has not linked it yet, or no longer.
+    fn unlinked(&mut self) -> SectionEnd {
+        self.push_unknown().err().unwrap_or(SectionEnd::Unlinked)
+    }
+
+    /// Stores what stands for callers that are not known.
+    fn push_unknown(&mut self) -> Result<(), SectionEnd> {
+        let flags = FOREIGN | ENTRY | self.flags;
+        self.frames.push(ManagedFrame { flags, ..ManagedFrame::NONE })
     }
 
     fn push(
@@ -128,11 +151,11 @@ impl<'w> Walk<'w> {
     ) -> Result<(), SectionEnd> {
         self.frames.mark_entry(false);
         let mut generators = [0; GENERATORS_MAX];
-        let count = chain(reader, outermost, placeholder, &mut generators)?;
+        let ends = (outermost, self.last_frame);
+        let count = chain(reader, ends, placeholder, &mut generators)?;
         let Some(count) = count else {
             // They are unknown, but not left out.
-            let flags = FOREIGN | ENTRY | self.flags;
-            return self.frames.push(ManagedFrame { flags, ..ManagedFrame::NONE });
+            return self.push_unknown();
         };
         for generator in generators.iter().take(count).rev() {
             let frame = reader.field(*generator, reader.layout.generator_frame)?;
@@ -145,11 +168,11 @@ impl<'w> Walk<'w> {
     }
 }
 
-/// Finds the generators that delegate, from the outermost one to the innermost one, and returns
-/// their number. `None` if they are unknown.
+/// Finds the generators that delegate, from the outermost one to the one whose frame runs, and
+/// returns their number without that one. `None` if they are unknown.
 fn chain(
     reader: &mut Reader<'_, impl WordReader>,
-    outermost: u64,
+    (outermost, running): (u64, u64),
     placeholder: u64,
     generators: &mut [u64; GENERATORS_MAX],
 ) -> Result<Option<usize>, Lost> {
@@ -161,14 +184,16 @@ fn chain(
     let mut generator = outermost;
     let mut count = 0usize;
     for place in generators {
-        let inner = reader.field(generator, layout.generator_inner)?;
-        if inner == 0 {
-            // The one that runs.
+        // The one that runs may just be about to delegate, too.
+        if reader.field(generator, layout.generator_frame)? == running {
             return Ok(Some(count));
         }
         *place = generator;
         count = count.wrapping_add(1);
-        generator = inner;
+        generator = reader.field(generator, layout.generator_inner)?;
+        if generator == 0 {
+            return Ok(None);
+        }
     }
     Ok(None)
 }

@@ -1,5 +1,7 @@
 //! A module of the target.
 
+use traceprof_abi::unwind::Rule;
+
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::JavaExports;
 use crate::runtime::v8::{BuiltinRole, V8Exports};
@@ -35,6 +37,8 @@ pub(crate) struct LoadedModule {
     pub(crate) v8: Option<V8Exports>,
     /// Whether the file has an agent of a Java machine.
     pub(super) has_java_agent: bool,
+    /// The unwind rule of the loop of its runtime, if that compiles code that shares the frame.
+    pub(super) loop_rule: Option<Rule>,
 }
 
 impl LoadedModule {
@@ -64,6 +68,7 @@ impl LoadedModule {
         let (path, elf) = (path.to_string(), Some(elf));
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
         let (runtime, java, v8, has_java_agent, table) = (None, None, None, false, None);
+        let loop_rule = None;
         Self {
             index,
             path,
@@ -77,6 +82,7 @@ impl LoadedModule {
             java,
             v8,
             has_java_agent,
+            loop_rule,
         }
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod address_map;
 mod compiled;
 mod java_code;
 mod loaded_module;
+mod loop_code;
 mod reservation;
 mod runtimes;
 mod writable;
@@ -20,6 +21,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+use traceprof_abi::unwind::Rule;
 
 use crate::elf;
 use crate::inject::image;
@@ -184,6 +187,7 @@ impl<'a> Modules<'a> {
         if ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.v8.is_some()) {
             self.extend_code(&mut ranges, mappings);
         }
+        self.share_loop(&mut ranges, mappings);
         // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
@@ -289,6 +293,7 @@ impl<'a> Modules<'a> {
             module,
             since: self.epoch,
             table,
+            is_loop: false,
         }
     }
 
@@ -310,7 +315,7 @@ impl<'a> Modules<'a> {
 
     fn module(&mut self, mapping: &Mapping) -> Option<Arc<LoadedModule>> {
         let is_vdso = mapping.path == "[vdso]";
-        if !is_vdso && mapping.inode == 0 {
+        if !is_vdso && (mapping.inode == 0 || mapping.is_shared_memory()) {
             return None;
         }
         let key = (mapping.device, mapping.inode, mapping.path.clone());
@@ -357,6 +362,7 @@ impl<'a> Modules<'a> {
             java: None,
             v8: None,
             has_java_agent: false,
+            loop_rule: None,
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -383,8 +389,10 @@ impl<'a> Modules<'a> {
         }
         let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
         let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
-        match self.compile(&elf, &bytes, is_vdso) {
-            Ok((compiled, table)) => {
+        let shared = module.runtime.as_ref().and_then(RuntimeExports::shared_loop);
+        match self.compile(&elf, &bytes, is_vdso, shared) {
+            Ok((compiled, table, loop_rule)) => {
+                module.loop_rule = loop_rule;
                 module.functions = compiled.functions;
                 module.loads = compiled.loads;
                 (module.build_id, module.table) = (build_id, table);
@@ -422,20 +430,23 @@ impl<'a> Modules<'a> {
         proc::read_memory(self.pid, mapping.start, len)
     }
 
-    /// Compiles a file and publishes its table, if there is room.
+    /// Compiles a file and publishes its table, if there is room. Also returns the usual rule in
+    /// the loop (SVMA) whose frame other code shares.
     fn compile(
         &mut self,
         file: &ElfFile,
         bytes: &[u8],
         is_vdso: bool,
-    ) -> Result<(CompiledModule, Option<ModuleRef>), String> {
+        shared: Option<Range<u64>>,
+    ) -> Result<(CompiledModule, Option<ModuleRef>, Option<Rule>), String> {
         let (compiled, table) = CompiledModule::of(file, bytes, is_vdso)?;
+        let loop_rule = shared.and_then(|range| table.usual_rule(&range));
         let reference = self.tables.add_module(&table);
         if reference.is_err() {
             let text = "the tables segment is full: later modules have no unwind table";
             self.notices.push(text.to_owned());
         }
-        Ok((compiled, reference.ok()))
+        Ok((compiled, reference.ok(), loop_rule))
     }
 }
 
