@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use traceprof::trace::{FrameKind, LazyTrace, LocationId, Objects, Sample, Window};
 
 use crate::common::{
     Outcome, Php, Target, is_root, needs_recording, record_cpu, scratch_dir, script, skip,
-    together, wait_until,
+    together, traceprof, wait_until,
 };
 
 /// Options of a recording whose samples all have the functions.
@@ -515,4 +516,52 @@ fn shares_in_8_2_are_those_of_the_program() {
 #[test]
 fn shares_in_8_4_are_those_of_the_program() {
     shares_are_those_of_the_program(4);
+}
+
+/// `stacks` shows the functions of a program that sleeps, and `doctor` names the interpreter.
+#[test]
+fn stacks_and_doctor_know_the_interpreter() {
+    let all = Php::all();
+    if all.is_empty() {
+        skip!("php 8.2: not installed");
+    }
+    let _machine = together();
+    for php in all {
+        let code = "namespace N;\n\
+                    class Waits { static function inner() {\n usleep(60000000); }\n\
+                    static function outer() {\n array_map(fn ($x) => self::inner(), [1]); } }\n\
+                    echo \"ready\\n\";\n\
+                    Waits::outer();";
+        let mut command = php.command(&["-r"]);
+        command.arg(code);
+        let target = Target::spawn(command);
+        let pid = target.pid().to_string();
+        let output = traceprof(&["stacks", "--json", "--pid", &pid]).output().expect("stacks");
+        let seen: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let frames = seen["threads"][0]["frames"].as_array().expect("frames");
+        let php_frames = frames.iter().filter(|frame| frame["kind"] == "php");
+        let found: Vec<(String, u64)> = php_frames
+            .map(|frame| {
+                let name = frame["function"].as_str().expect("a name").to_owned();
+                // 8.4 says where a closure is.
+                let name = if name.contains("{closure") { "closure".to_owned() } else { name };
+                (name, frame["line"].as_u64().unwrap_or(0))
+            })
+            .collect();
+        let expected = [
+            ("usleep", 0),
+            ("N\\Waits::inner", 3),
+            ("closure", 5),
+            ("array_map", 0),
+            ("N\\Waits::outer", 5),
+            ("{main}", 7),
+        ];
+        let expected = expected.map(|(name, line)| (name.to_owned(), line));
+        assert_eq!(found, expected, "PHP 8.{}: {seen}", php.minor);
+        let output = traceprof(&["doctor", "--pid", &pid]).output().expect("doctor");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let known = format!("PHP 8.{}.", php.minor);
+        let line = text.lines().find(|line| line.contains(&known)).unwrap_or_default();
+        assert!(line.ends_with(": functions, lines"), "{text}");
+    }
 }

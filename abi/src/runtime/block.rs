@@ -45,11 +45,11 @@ unsafe trait Layout: Copy {
     /// Holds if there is room for it in a block, and the block's words are aligned for it.
     const FITS: () = {
         assert!(size_of::<Self>() <= size_of::<[u64; BLOCK_WORDS - 1]>());
-        assert!(size_of::<Self>() % 8 == 0 && align_of::<Self>() <= 8);
+        assert!(size_of::<Self>().is_multiple_of(8) && align_of::<Self>() <= 8);
     };
 }
 
-// SAFETY, all: the sizes of the layouts' fields, which are integers, add up to their own.
+// SAFETY: the sizes of its fields, which are integers, add up to its own.
 unsafe impl Layout for PythonLayout {
     const KIND: u64 = PYTHON;
 }
