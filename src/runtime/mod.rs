@@ -225,7 +225,7 @@ pub struct Runtime {
 /// What reads the names of functions and threads.
 #[derive(Debug, Clone)]
 enum Names {
-    Python(CodeReader, ThreadDirectory),
+    Python(Box<(CodeReader, ThreadDirectory)>),
     Php(PhpReader),
 }
 
@@ -268,7 +268,7 @@ impl Runtime {
         frames: &[(u64, u32)],
     ) -> Vec<Result<Function, Gone>> {
         let function = |(object, cookie): &(u64, u32)| match &self.names {
-            Names::Python(names, _) => names.function(memory, *object, *cookie),
+            Names::Python(names) => names.0.function(memory, *object, *cookie),
             Names::Php(names) => names.function(memory, *object, *cookie),
         };
         frames.iter().map(function).collect()
@@ -282,9 +282,9 @@ impl NamesThreads for Runtime {
         memory: &dyn TargetMemory,
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
-        let Names::Python(_, threads) = &self.names else { return Vec::new() };
+        let Names::Python(names) = &self.names else { return Vec::new() };
         let mut keys: Box<ThreadNameKeys> = memo.take();
-        let found = keys.read(threads, memory, wanted);
+        let found = keys.read(&names.1, memory, wanted);
         memo.keep(keys);
         found
     }

@@ -136,7 +136,7 @@ impl PythonExports {
             loops: self.loops.iter().map(range).collect(),
             code: range(&self.code),
             locks: Vec::new(),
-            names: Names::Python(names, threads),
+            names: Names::Python(Box::new((names, threads))),
         }
     }
 
