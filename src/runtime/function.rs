@@ -15,12 +15,12 @@ pub struct Function {
     /// Whether the runtime inserted the function itself: no source code has it, and Python's own
     /// tracebacks do not show it.
     pub is_pseudo: bool,
-    pub(super) lines: Lines,
+    pub(super) lines: PositionKind,
 }
 
 /// What the positions of frames in a function are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Lines {
+pub(super) enum PositionKind {
     /// Offsets in the code, which have their lines in a table.
     Table(LineTable),
     /// Lines.
@@ -41,15 +41,15 @@ impl Function {
     /// Returns the line of a frame's position, 0 if it is unknown.
     pub fn line_at(&self, position: u32) -> u32 {
         match &self.lines {
-            Lines::Table(table) => table.line_at(self.line, position),
-            Lines::Positions => position,
+            PositionKind::Table(table) => table.line_at(self.line, position),
+            PositionKind::Positions => position,
         }
     }
 
     fn table_len(&self) -> usize {
         match &self.lines {
-            Lines::Table(table) => table.bytes.len(),
-            Lines::Positions => 0,
+            PositionKind::Table(table) => table.bytes.len(),
+            PositionKind::Positions => 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use object::elf::EM_X86_64;
 
-use super::offsets::{Structures, structures};
+use super::offsets::{PhpStructures, structures};
 use super::version::PhpVersion;
 use crate::elf::{Definition, Definitions, Elf};
 use crate::runtime::carriers::Carriers;
@@ -84,7 +84,7 @@ impl PhpExports {
     }
 
     /// Returns the structures of this version, or why they are not known.
-    pub(super) fn structures(&self) -> Result<(u64, Structures), &'static str> {
+    pub(super) fn structures(&self) -> Result<(u64, PhpStructures), &'static str> {
         let Some(globals) = self.globals.filter(|_| !self.version.is_thread_safe) else {
             return Err("for several threads (ZTS) is not supported");
         };

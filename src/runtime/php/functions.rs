@@ -9,7 +9,7 @@ use traceprof_abi::runtime::php::{
 };
 
 use super::text;
-use crate::runtime::function::Lines;
+use crate::runtime::function::PositionKind;
 use crate::runtime::memory::{self, TargetMemory, TargetWords};
 use crate::runtime::{Function, Gone};
 
@@ -70,6 +70,6 @@ impl PhpReader {
             file = text::read(memory, avma).ok_or(Gone::File)?;
             line = word(object, self.layout.lines.into())? as u32;
         }
-        Ok(Function { name, file, line, is_pseudo: false, lines: Lines::Positions })
+        Ok(Function { name, file, line, is_pseudo: false, lines: PositionKind::Positions })
     }
 }

@@ -18,14 +18,14 @@ pub(super) struct GlobalOffsets {
 
 /// The structures of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Structures {
+pub(super) struct PhpStructures {
     pub(super) globals: GlobalOffsets,
     /// The layout for the handlers, with zeros for what differs between processes.
     pub(super) layout: PhpLayout,
 }
 
 /// Returns the structures of the version whose interface for extensions has this number.
-pub(super) fn structures(interface: u32) -> Option<Structures> {
+pub(super) fn structures(interface: u32) -> Option<PhpStructures> {
     Some(match interface {
         20_210_902 => V8_1,
         20_220_829 => V8_2,
@@ -35,7 +35,7 @@ pub(super) fn structures(interface: u32) -> Option<Structures> {
     })
 }
 
-const V8_2: Structures = Structures {
+const V8_2: PhpStructures = PhpStructures {
     globals: GlobalOffsets { current: 488, bailout: 416, thrown: Some(880) },
     layout: PhpLayout {
         current: 0,
@@ -56,7 +56,7 @@ const V8_2: Structures = Structures {
 };
 
 /// What is not known of 8.1 and 8.3 is left out: how generators delegate, and where exceptions are.
-const V8_1: Structures = Structures {
+const V8_1: PhpStructures = PhpStructures {
     globals: GlobalOffsets { thrown: None, ..V8_2.globals },
     layout: PhpLayout {
         code: 72,
@@ -68,10 +68,10 @@ const V8_1: Structures = Structures {
     },
 };
 
-const V8_3: Structures =
-    Structures { layout: PhpLayout { code: 80, code_len: 76, ..V8_1.layout }, ..V8_1 };
+const V8_3: PhpStructures =
+    PhpStructures { layout: PhpLayout { code: 80, code_len: 76, ..V8_1.layout }, ..V8_1 };
 
-const V8_4: Structures = Structures {
+const V8_4: PhpStructures = PhpStructures {
     globals: GlobalOffsets { thrown: Some(952), ..V8_2.globals },
     layout: PhpLayout { code: 104, code_len: 96, file: 168, lines: 176, ..V8_2.layout },
 };

@@ -22,23 +22,23 @@ const HANDLING: u64 = 3 * INSTRUCTION;
 const WORDS_MAX: u64 = 1024;
 
 /// The instructions of a function.
-struct Code {
+struct Instructions {
     start: u64,
     len: u64,
 }
 
-impl Code {
+impl Instructions {
     fn has(&self, position: u64) -> bool {
         let at = position.wrapping_sub(self.start);
         at < self.len && at & INSTRUCTION.wrapping_sub(1) == 0
     }
 }
 
-fn code_of(reader: &mut Reader<'_, impl WordReader>, function: u64) -> Result<Code, Lost> {
+fn code_of(reader: &mut Reader<'_, impl WordReader>, function: u64) -> Result<Instructions, Lost> {
     let layout = reader.layout;
     let start = reader.field(function, layout.code)?;
     let count = reader.half(function, layout.code_len)?;
-    Ok(Code { start, len: u64::from(count).wrapping_mul(INSTRUCTION) })
+    Ok(Instructions { start, len: u64::from(count).wrapping_mul(INSTRUCTION) })
 }
 
 /// Returns the line of a caller, or 0 if it has none.

@@ -21,7 +21,7 @@ use super::reader::{self, Lost};
 use super::word::SectionEnd;
 use super::{Captured, CapturedThread, WordReader};
 use crate::sync::AtomicU64;
-use walk::Walk;
+use walk::PhpWalk;
 
 /// Stands for a field that is not known in this version.
 pub const ABSENT: u16 = u16::MAX;
@@ -121,7 +121,7 @@ pub(super) fn capture(
         return Captured::Nothing;
     }
     let Some(frames) = FrameWriter::into(words) else { return Captured::Refused };
-    let Ok(mut walk) = Walk::into(frames, &mut reader, thread) else {
+    let Ok(mut walk) = PhpWalk::into(frames, &mut reader, thread) else {
         return Captured::Unreadable;
     };
     let end = walk.run(&mut reader, leaf);

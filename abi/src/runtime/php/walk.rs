@@ -23,7 +23,7 @@ const GENERATORS_MAX: usize = 16;
 const GENERATOR_SIZE: u64 = 512;
 
 /// The walk over the frames.
-pub(super) struct Walk<'w> {
+pub(super) struct PhpWalk<'w> {
     /// The frames that were stored.
     pub(super) frames: FrameWriter<'w>,
     thread: CapturedThread,
@@ -35,7 +35,7 @@ pub(super) struct Walk<'w> {
     last_frame: u64,
 }
 
-impl<'w> Walk<'w> {
+impl<'w> PhpWalk<'w> {
     /// Makes a walk that stores frames of a thread.
     pub(super) fn into(
         frames: FrameWriter<'w>,

@@ -41,11 +41,14 @@ use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmap
 use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
+use self::loop_code::share_loop;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
 /// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
 type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
+/// The tables of mappings without a file, by their first address and the one after the last.
+type GeneratedTables = HashMap<(u64, u64), Option<ModuleRef>>;
 
 /// All modules of a recording, and the writer of their tables.
 pub(crate) struct Modules<'a> {
@@ -56,7 +59,7 @@ pub(crate) struct Modules<'a> {
     dumps: Vec<Arc<DumpFile>>,
     debug_files: Arc<DebugFiles>,
     /// Tables of mappings without a file, by their bounds.
-    generated: HashMap<(u64, u64), Option<ModuleRef>>,
+    generated: GeneratedTables,
     /// Recently unmapped code without a file, which may be mapped again.
     away: Vec<AddressRange>,
     /// The number of the next module.
@@ -187,7 +190,7 @@ impl<'a> Modules<'a> {
         if ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.v8.is_some()) {
             self.extend_code(&mut ranges, mappings);
         }
-        self.share_loop(&mut ranges, mappings);
+        share_loop(&mut ranges, mappings, (&mut self.tables, &mut self.generated));
         // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
