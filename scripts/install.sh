@@ -275,6 +275,16 @@ unpack_debian() {
     rm -r "$scratch"
 }
 
+# install_php DIRECTORY: PHP of the version that Debian 12 lacks, in a directory of its own that
+# tests/common/php.rs knows, with all libraries that it needs.
+install_php() {
+    mkdir -p "$1"
+    unpack_debian "$1/8.4" trixie usr/bin/php8.4 php8.4-cli php8.4-fpm php8.4-common \
+        php8.4-opcache libc6 libargon2-1 libedit2 libpcre2-8-0 libsodium23 libssl3t64 libxml2 \
+        zlib1g libcrypt1 libbsd0 libmd0 libtinfo6 liblzma5 libicu76 libstdc++6 libgcc-s1 libzstd1 \
+        libsystemd0 libcap2 libapparmor1 libacl1
+}
+
 # install_javas DIRECTORY: Java machines of the versions that Debian 12 lacks, each in a directory of
 # its own that the tests know.
 install_javas() {

@@ -15,6 +15,19 @@ use traceprof_abi::sync::AtomicU64;
 use crate::objects::ProbedMemory;
 use crate::sys;
 
+/// The calling thread, and what its registers and its stack tell the runtimes.
+#[derive(Debug, Clone, Copy)]
+pub struct Interrupted {
+    /// The thread's id.
+    pub tid: u32,
+    /// The stack pointer.
+    pub stack: u64,
+    /// As [`CapturedThread`] says.
+    pub loop_stack: u64,
+    /// As [`CapturedThread`] says.
+    pub registers: [u64; 2],
+}
+
 /// What a sample has of the runtimes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Appended {
@@ -27,11 +40,11 @@ pub struct Appended {
 }
 
 /// Writes the calling thread's managed frames, a section for each runtime that has some, and after
-/// them the name of the thread's task. `stack` is the thread's stack pointer.
+/// them the name of the thread's task.
 pub fn append(
     control: &ControlBlock,
     runtimes: &[RuntimeBlock],
-    (tid, stack): (u32, u64),
+    interrupted: Interrupted,
     memory: &mut ProbedMemory,
     mut words: &[AtomicU64],
 ) -> Appended {
@@ -43,12 +56,13 @@ pub fn append(
     // programs to use the instruction. The target cannot write the tables segment.
     let thread_pointer = unsafe { sys::thread_pointer() };
     // A thread without a block of its own would have the frames of its creator.
-    if !is_own_block(thread_pointer, tid, |avma| memory.load(avma)) {
+    if !is_own_block(thread_pointer, interrupted.tid, |avma| memory.load(avma)) {
         control.count(Counter::RuntimeForeignThread);
         return Appended::default();
     }
     let before = words.len();
-    let thread = CapturedThread { pointer: thread_pointer, stack };
+    let Interrupted { stack, loop_stack, registers, .. } = interrupted;
+    let thread = CapturedThread { pointer: thread_pointer, stack, loop_stack, registers };
     // The deepest stacks leave room for the name.
     let reserved = runtimes.iter().map(task_room).max().unwrap_or(0);
     for numbered in runtimes.iter().enumerate().filter(|(_, block)| has_frames(block)) {

@@ -5,7 +5,7 @@ use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot, walk_words_max};
 
 use crate::memory::StackMemory;
-use crate::runtime;
+use crate::runtime::{self, Interrupted};
 use crate::thread::Thread;
 
 /// The stack of a sample.
@@ -34,7 +34,12 @@ pub fn walk<'a>(
     let unwound =
         unwind::unwind(snapshot, registers, memory, words.get(..walk_words_max(snapshot))?);
     let rest = words.get(unwound.depth..)?;
-    let interrupted = (thread.tid, registers.sp);
+    let interrupted = Interrupted {
+        tid: thread.tid,
+        stack: registers.sp,
+        loop_stack: unwound.loop_stack,
+        registers: registers.of_interpreter(),
+    };
     let (control, objects) = (data.control(), &mut memory.objects);
     let managed = runtime::append(control, snapshot.runtimes(), interrupted, objects, rest);
     let (words, rest) = words.split_at_checked(unwound.depth.wrapping_add(managed.words))?;

@@ -48,6 +48,11 @@ impl Mapping {
         self.shared && self.deleted && self.path.to_string_lossy().starts_with("/SYSV")
     }
 
+    /// Returns whether it is memory without a file that a process shares with its children.
+    pub fn is_shared_memory(&self) -> bool {
+        self.shared && self.deleted && self.path == "/dev/zero"
+    }
+
     /// Whether the mapping and the file have the same inode of the same device.
     pub(super) fn has_inode_of(&self, file: &File) -> bool {
         let Ok(found) = file.metadata() else { return false };

@@ -7,25 +7,50 @@ use super::python::LineTable;
 pub struct Function {
     /// The qualified name, or the plain name where the runtime has no other (Python before 3.11).
     pub name: String,
-    /// The path of the source file, as the runtime has it.
+    /// The path of the source file, as the runtime has it. Empty for a function that the runtime
+    /// has written in another language.
     pub file: String,
     /// The line on which the function starts, 0 if it is unknown.
     pub line: u32,
     /// Whether the runtime inserted the function itself: no source code has it, and Python's own
     /// tracebacks do not show it.
     pub is_pseudo: bool,
-    pub(super) lines: LineTable,
+    pub(super) lines: PositionKind,
+}
+
+/// What the positions of frames in a function are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PositionKind {
+    /// Offsets in the code, which have their lines in a table.
+    Table(LineTable),
+    /// Lines.
+    Positions,
 }
 
 impl Function {
+    /// Returns the path of the source file, if the function is written in the language.
+    pub fn source_file(&self) -> Option<&str> {
+        Some(self.file.as_str()).filter(|file| !file.is_empty())
+    }
+
     /// Returns the bytes of memory that the function takes.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.name.len() + self.file.len() + self.lines.bytes.len()
+        size_of::<Self>() + self.name.len() + self.file.len() + self.table_len()
     }
 
     /// Returns the line of a frame's position, 0 if it is unknown.
     pub fn line_at(&self, position: u32) -> u32 {
-        self.lines.line_at(self.line, position)
+        match &self.lines {
+            PositionKind::Table(table) => table.line_at(self.line, position),
+            PositionKind::Positions => position,
+        }
+    }
+
+    fn table_len(&self) -> usize {
+        match &self.lines {
+            PositionKind::Table(table) => table.bytes.len(),
+            PositionKind::Positions => 0,
+        }
     }
 }
 
@@ -50,16 +75,19 @@ pub enum Gone {
     Changing,
     /// Another object may have been at the address when the frame was captured.
     Unproven,
+    /// The function is not at the address now, but may be there again: the cookie is that of its
+    /// names, which a program may compile again and again.
+    Replaced,
 }
 
 impl Gone {
     /// Whether a later read may succeed.
     pub fn is_transient(self) -> bool {
-        matches!(self, Self::Unreadable | Self::Changing)
+        matches!(self, Self::Unreadable | Self::Changing | Self::Replaced)
     }
 
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unreadable,
         Self::OtherType,
         Self::OtherCode,
@@ -69,6 +97,7 @@ impl Gone {
         Self::LineTable,
         Self::Changing,
         Self::Unproven,
+        Self::Replaced,
     ];
 
     /// Returns the reason as a report names it.
@@ -83,6 +112,7 @@ impl Gone {
             Self::LineTable => "no readable line table",
             Self::Changing => "changed while it was read",
             Self::Unproven => "may have been replaced since",
+            Self::Replaced => "replaced",
         }
     }
 }

@@ -4,8 +4,13 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use traceprof_abi::context::RecordKind;
+use traceprof_abi::layout::FRAME_WORDS_MAX;
 use traceprof_abi::runtime::python::cookie;
+use traceprof_abi::runtime::word::sections;
+use traceprof_abi::runtime::{Captured, CapturedThread, capture};
+use traceprof_abi::sync::{AtomicU64, Ordering};
 
+use super::php::PhpExports;
 use super::python::PythonExports;
 use super::v8::V8Machine;
 use super::{
@@ -87,6 +92,52 @@ pub fn runtime(bytes: &[u8]) {
         }
         let Some(runtime) = exports.without_process(START) else { continue };
         name(&runtime, bytes);
+    }
+    php(bytes);
+}
+
+/// Reads the frames of an interpreter of PHP, and names their functions, in memory that holds the
+/// bytes.
+pub fn php(bytes: &[u8]) {
+    for interface in [20_210_902, 20_220_829, 20_230_831, 20_240_924] {
+        for has_registers in [false, true] {
+            let memory = Wild { bytes, reads: Cell::new(0) };
+            let exports = PhpExports::for_test(interface, has_registers);
+            let Ok(runtime) = exports.locate(START, &memory) else { continue };
+            name_php(&runtime, &memory);
+        }
+    }
+}
+
+fn name_php(runtime: &Runtime, memory: &Wild<'_>) {
+    let words: Vec<AtomicU64> = (0..FRAME_WORDS_MAX).map(|_| AtomicU64::new(0)).collect();
+    let stack = (START, START + 0x800);
+    let threads = [
+        CapturedThread::of(START),
+        CapturedThread {
+            pointer: START,
+            stack: stack.0,
+            loop_stack: stack.1,
+            registers: [START + 0x800, START + 0xd20],
+        },
+    ];
+    for thread in threads {
+        let block = (0, &runtime.block);
+        let Captured::Section { words: count, .. } =
+            capture(block, thread, &mut TargetWords(memory), &words)
+        else {
+            continue;
+        };
+        // Relaxed: no other thread has the words.
+        let found: Vec<u64> =
+            words[..count].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let frames = sections(&found).flat_map(|section| section.frames());
+        for frame in frames.take(OBJECTS_MAX) {
+            let known = (frame.object, frame.cookie);
+            let named = runtime.functions(memory, &[known, (frame.object, !frame.cookie)]);
+            assert!(named.iter().flatten().all(is_printable));
+            assert!(named[1].is_err(), "another cookie");
+        }
     }
 }
 

@@ -22,14 +22,17 @@
 //! - stop, change or call anything in the target;
 //! - capture frames, or align them with native frames.
 
+mod carriers;
 mod function;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
 pub mod java;
+mod loops;
 mod memory;
 pub mod node;
 mod outside;
 mod pages;
+mod php;
 pub mod pthreads;
 mod python;
 mod task;
@@ -44,11 +47,13 @@ use std::ops::Range;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
+use traceprof_abi::runtime::php::{PhpLayout, REGISTERS_IN_LOOP};
 use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
+use php::{PhpExports, PhpReader};
 use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
 pub use task::{TaskKind, TaskName, running_task, task_name};
 pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
@@ -63,11 +68,13 @@ pub enum ManagedLanguage {
     Java,
     /// JavaScript.
     JavaScript,
+    /// PHP.
+    Php,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Python, Self::Java, Self::JavaScript];
+    pub const ALL: [Self; 4] = [Self::Python, Self::Java, Self::JavaScript, Self::Php];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
@@ -75,6 +82,7 @@ impl ManagedLanguage {
             Self::Python => "Python",
             Self::Java => "Java",
             Self::JavaScript => "JavaScript",
+            Self::Php => "PHP",
         }
     }
 
@@ -82,7 +90,7 @@ impl ManagedLanguage {
     /// native stack.
     pub fn is_in_kernel_samples(self) -> bool {
         match self {
-            Self::Python | Self::JavaScript => false,
+            Self::Python | Self::JavaScript | Self::Php => false,
             Self::Java => true,
         }
     }
@@ -91,7 +99,7 @@ impl ManagedLanguage {
     pub fn lock_name(self) -> Option<&'static str> {
         match self {
             Self::Python => Some("the GIL"),
-            Self::Java | Self::JavaScript => None,
+            Self::Java | Self::JavaScript | Self::Php => None,
         }
     }
 }
@@ -114,35 +122,64 @@ impl std::error::Error for Unsupported {}
 
 /// What the file of a module says about the runtime in it.
 #[derive(Debug, Clone)]
-pub struct RuntimeExports {
-    python: PythonExports,
+pub struct RuntimeExports(Exports);
+
+/// What the file of an interpreter says about it.
+#[derive(Debug, Clone)]
+enum Exports {
+    Python(PythonExports),
+    Php(PhpExports),
 }
 
 impl RuntimeExports {
     /// Reads a file. `None` if it has no runtime that keeps its frames in memory of its own.
     pub fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        Some(Self { python: PythonExports::of(bytes, path)? })
+        let python = PythonExports::of(bytes, path).map(Exports::Python);
+        python.or_else(|| PhpExports::of(bytes, path).map(Exports::Php)).map(Self)
     }
 
     /// Returns whether the runtime's version is one whose structures are known.
     pub fn is_supported(&self) -> bool {
-        self.python.is_supported()
+        match &self.0 {
+            Exports::Python(python) => python.is_supported(),
+            Exports::Php(php) => php.is_supported(),
+        }
     }
 
     /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
     pub fn loop_start(&self, svma: u64) -> Option<u64> {
-        self.python.loop_start(svma)
+        let loops = match &self.0 {
+            Exports::Python(python) => python.loops(),
+            Exports::Php(php) => php.loops(),
+        };
+        let is_in_loop = loops.iter().any(|it| it.contains(&svma));
+        loops.first().filter(|_| is_in_loop).map(|it| it.start)
+    }
+
+    /// Returns the loop that interprets code (SVMAs), if the runtime may compile functions to code
+    /// that shares the loop's frame.
+    pub fn shared_loop(&self) -> Option<Range<u64>> {
+        match &self.0 {
+            Exports::Python(_) => None,
+            Exports::Php(php) => php.shared_loop(),
+        }
     }
 
     /// Returns the language of the runtime.
     pub fn language(&self) -> ManagedLanguage {
-        ManagedLanguage::Python
+        match &self.0 {
+            Exports::Python(_) => ManagedLanguage::Python,
+            Exports::Php(_) => ManagedLanguage::Php,
+        }
     }
 
     /// Returns whether a function of this file only carries managed frames: it has this name, or
     /// none.
     pub fn is_carrier(&self, function: Option<&str>) -> bool {
-        self.python.is_carrier(function)
+        match &self.0 {
+            Exports::Python(python) => python.is_carrier(function),
+            Exports::Php(php) => php.is_carrier(function),
+        }
     }
 
     /// Finds the runtime in a process that has loaded the file.
@@ -160,7 +197,10 @@ impl RuntimeExports {
         memory: &dyn TargetMemory,
         vector: RecordKind,
     ) -> Result<Option<Runtime>, Unsupported> {
-        self.python.locate(bias, memory, vector)
+        match &self.0 {
+            Exports::Python(python) => python.locate(bias, memory, vector),
+            Exports::Php(php) => php.locate(bias, memory).map(Some),
+        }
     }
 }
 
@@ -182,11 +222,26 @@ pub struct Runtime {
     /// The locks (AVMAs) that a thread must hold to run functions, each with its condition
     /// variables.
     pub(crate) locks: Vec<Range<u64>>,
-    names: CodeReader,
-    threads: ThreadDirectory,
+    names: Names,
+}
+
+/// What reads the names of functions and threads.
+#[derive(Debug, Clone)]
+enum Names {
+    Python(Box<(CodeReader, ThreadDirectory)>),
+    Php(PhpReader),
 }
 
 impl Runtime {
+    /// Returns the block for the handlers of a process whose runtime has compiled functions to code
+    /// that shares the frame of its loop.
+    pub fn block_with_compiled(&self) -> RuntimeBlock {
+        let php = self.block.php().filter(|layout| layout.has_registers != 0);
+        php.map_or(self.block, |layout| {
+            RuntimeBlock::of_php(&PhpLayout { has_registers: REGISTERS_IN_LOOP, ..*layout })
+        })
+    }
+
     /// Returns the name of the lock that contains this address.
     pub fn lock_at(&self, avma: u64) -> Option<&'static str> {
         self.language.lock_name().filter(|_| self.locks.iter().any(|lock| lock.contains(&avma)))
@@ -196,6 +251,11 @@ impl Runtime {
     /// functions.
     pub fn tells_lock(&self) -> bool {
         self.block.python().is_some_and(PythonLayout::tells_lock)
+    }
+
+    /// Returns whether programs give their threads names in it.
+    pub fn names_threads(&self) -> bool {
+        matches!(self.names, Names::Python(..))
     }
 
     /// Returns whether the tasks that its threads run have names that can be read.
@@ -210,10 +270,11 @@ impl Runtime {
         memory: &dyn TargetMemory,
         frames: &[(u64, u32)],
     ) -> Vec<Result<Function, Gone>> {
-        frames
-            .iter()
-            .map(|(object, cookie)| self.names.function(memory, *object, *cookie))
-            .collect()
+        let function = |(object, cookie): &(u64, u32)| match &self.names {
+            Names::Python(names) => names.0.function(memory, *object, *cookie),
+            Names::Php(names) => names.function(memory, *object, *cookie),
+        };
+        frames.iter().map(function).collect()
     }
 }
 
@@ -224,8 +285,9 @@ impl NamesThreads for Runtime {
         memory: &dyn TargetMemory,
         wanted: WantedNames<'_>,
     ) -> Vec<(u32, String)> {
+        let Names::Python(names) = &self.names else { return Vec::new() };
         let mut keys: Box<ThreadNameKeys> = memo.take();
-        let found = keys.read(&self.threads, memory, wanted);
+        let found = keys.read(&names.1, memory, wanted);
         memo.keep(keys);
         found
     }

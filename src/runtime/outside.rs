@@ -10,6 +10,7 @@ use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
 use traceprof_abi::runtime::{self, Captured, CapturedThread, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::unwind::Registers;
 
 use super::memory::{TargetMemory, TargetWords};
 use crate::proc::ProcessMemory;
@@ -165,16 +166,41 @@ impl ManagedReader {
         thread: ManagedThread,
         memory: &dyn TargetMemory,
     ) -> Option<ManagedStack> {
-        let ManagedThread { pointer, inner_tid } = thread;
+        // Without the stack pointer, the native frames prove whose the frames are.
+        self.read_from(blocks, (CapturedThread::of(thread.pointer), thread.inner_tid), memory)
+    }
+
+    /// Like [`Self::read`], of a thread that is stopped with these registers.
+    pub fn read_stopped(
+        &mut self,
+        blocks: &[RuntimeBlock],
+        thread: ManagedThread,
+        registers: &Registers,
+        memory: &dyn TargetMemory,
+    ) -> Option<ManagedStack> {
+        let is_in_loop = runtime::loop_of(blocks).is_some_and(|code| code.contains(&registers.pc));
+        let captured = CapturedThread {
+            pointer: thread.pointer,
+            stack: registers.sp,
+            loop_stack: if is_in_loop { registers.sp } else { 0 },
+            registers: registers.of_interpreter(),
+        };
+        self.read_from(blocks, (captured, thread.inner_tid), memory)
+    }
+
+    fn read_from(
+        &mut self,
+        blocks: &[RuntimeBlock],
+        (thread, inner_tid): (CapturedThread, u32),
+        memory: &dyn TargetMemory,
+    ) -> Option<ManagedStack> {
         let mut paged = PagedMemory { memory, pages: HashMap::new(), loads: HashMap::new() };
-        if !is_own_block(pointer, inner_tid, |avma| paged.load(avma)) {
+        if !is_own_block(thread.pointer, inner_tid, |avma| paged.load(avma)) {
             return None;
         }
         let mut used = 0;
         for numbered in blocks.iter().enumerate() {
             let room = self.words.get(used..).unwrap_or_default();
-            // Without the stack pointer, the native frames prove whose the frames are.
-            let thread = CapturedThread { pointer, stack: 0 };
             if let Captured::Section { words, .. } = capture(numbered, thread, &mut paged, room) {
                 used += words;
             }

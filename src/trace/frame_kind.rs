@@ -68,6 +68,8 @@ frame_kinds! {
     JavaScriptOptimized = 51 "javascript-optimized" JavaScript,
     /// A JavaScript function of which it is not known how it runs.
     JavaScript = 52 "javascript" JavaScript,
+    /// A function of PHP.
+    Php = 64 "php" Php,
     /// A kind of a later version.
     Other = 255 "other" Other,
 }
@@ -85,18 +87,21 @@ pub enum Language {
     Java,
     /// JavaScript.
     JavaScript,
+    /// PHP.
+    Php,
     /// A language that only later versions know.
     Other,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Language; 6] = [
+    pub const ALL: [Language; 7] = [
         Language::Native,
         Language::Kernel,
         Language::Python,
         Language::Java,
         Language::JavaScript,
+        Language::Php,
         Language::Other,
     ];
 
@@ -108,6 +113,7 @@ impl Language {
             Self::Python => "python",
             Self::Java => "java",
             Self::JavaScript => "javascript",
+            Self::Php => "php",
             Self::Other => "other",
         }
     }

@@ -36,6 +36,7 @@ mod python_trampolines;
 mod remote;
 mod rows;
 mod sections;
+mod shared_frame;
 mod v8_builtins;
 mod writer;
 

@@ -13,6 +13,7 @@ pub(crate) mod maker;
 mod node;
 mod page;
 mod peak;
+mod php;
 mod program;
 mod python;
 mod recorder;
@@ -36,6 +37,7 @@ pub(crate) use maker::Maker;
 pub(crate) use node::Node;
 pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};
+pub(crate) use php::Php;
 pub(crate) use program::{
     cpp_program, go_program, go_program_by, has_command, java_agent, java_classes, java_classes_of,
     newest_go, program, program_for_everyone, rust_program_with_context, rust_variant, scratch_dir,

@@ -4,6 +4,7 @@
 //! A block and the layouts in it consist of integers without padding, so any bytes are valid.
 
 use super::java::JavaLayout;
+use super::php::PhpLayout;
 use super::python::PythonLayout;
 use super::v8::V8Layout;
 
@@ -20,6 +21,8 @@ const PYTHON: u64 = 1;
 const V8: u64 = 2;
 /// The kind of a block that holds a [`JavaLayout`].
 const JAVA: u64 = 3;
+/// The kind of a block that holds a [`PhpLayout`].
+const PHP: u64 = 4;
 
 /// What a handler must know about a runtime. The first word is the kind of the layout that follows.
 #[repr(C, align(8))]
@@ -29,84 +32,98 @@ pub struct RuntimeBlock {
     layout: [u64; BLOCK_WORDS - 1],
 }
 
-const PYTHON_WORDS: usize = size_of::<PythonLayout>() / 8;
-const V8_WORDS: usize = size_of::<V8Layout>() / 8;
-const JAVA_WORDS: usize = size_of::<JavaLayout>() / 8;
 #[cfg(not(loom))]
-const _: () = {
-    assert!(size_of::<RuntimeBlock>() == BLOCK_BYTES);
-    assert!(size_of::<PythonLayout>() == PYTHON_WORDS * 8 && align_of::<PythonLayout>() == 8);
-    assert!(PYTHON_WORDS < BLOCK_WORDS);
-    assert!(size_of::<V8Layout>() == V8_WORDS * 8 && align_of::<V8Layout>() <= 8);
-    assert!(V8_WORDS < BLOCK_WORDS);
-    assert!(size_of::<JavaLayout>() == JAVA_WORDS * 8 && align_of::<JavaLayout>() == 8);
-    assert!(JAVA_WORDS < BLOCK_WORDS);
-};
+const _: () = assert!(size_of::<RuntimeBlock>() == BLOCK_BYTES);
+
+/// A layout that a block can hold.
+///
+/// # Safety
+/// It consists of integers without padding, so any bytes are valid.
+unsafe trait Layout: Copy {
+    /// The kind of a block that holds it.
+    const KIND: u64;
+    /// Holds if there is room for it in a block, and the block's words are aligned for it.
+    const FITS: () = {
+        assert!(size_of::<Self>() <= size_of::<[u64; BLOCK_WORDS - 1]>());
+        assert!(size_of::<Self>().is_multiple_of(8) && align_of::<Self>() <= 8);
+    };
+}
+
+// SAFETY: the sizes of its fields, which are integers, add up to its own.
+unsafe impl Layout for PythonLayout {
+    const KIND: u64 = PYTHON;
+}
+// SAFETY: as above.
+unsafe impl Layout for V8Layout {
+    const KIND: u64 = V8;
+}
+// SAFETY: as above.
+unsafe impl Layout for JavaLayout {
+    const KIND: u64 = JAVA;
+}
+// SAFETY: as above.
+unsafe impl Layout for PhpLayout {
+    const KIND: u64 = PHP;
+}
 
 impl RuntimeBlock {
     /// The block of a runtime that the process has unloaded.
     pub const UNLOADED: Self = Self { kind: 0, layout: [0; BLOCK_WORDS - 1] };
 
+    fn of<L: Layout>(layout: &L) -> Self {
+        const { L::FITS };
+        let mut block = Self { kind: L::KIND, ..Self::UNLOADED };
+        // SAFETY: the words have room for the layout and at least its alignment (asserted above),
+        // and only this function knows them.
+        unsafe { *block.layout.as_mut_ptr().cast::<L>() = *layout };
+        block
+    }
+
+    fn layout<L: Layout>(&self) -> Option<&L> {
+        const { L::FITS };
+        // SAFETY: the words have the size of the layout and at least its alignment (asserted
+        // above). It consists of integers, so any bytes are valid.
+        (self.kind == L::KIND).then(|| unsafe { &*self.layout.as_ptr().cast::<L>() })
+    }
+
     /// Creates the block of a Python interpreter.
     pub fn of_python(layout: &PythonLayout) -> Self {
-        let start = core::ptr::from_ref(layout).cast::<[u64; PYTHON_WORDS]>();
-        // SAFETY: both types have the same size and alignment (asserted above), and the layout
-        // consists of integers without padding.
-        let words = unsafe { &*start };
-        let mut block = Self { kind: PYTHON, layout: [0; BLOCK_WORDS - 1] };
-        if let Some(head) = block.layout.first_chunk_mut() {
-            *head = *words;
-        }
-        block
+        Self::of(layout)
     }
 
     /// Returns the layout of a Python interpreter, if this is its block.
     pub fn python(&self) -> Option<&PythonLayout> {
-        let words = self.layout.first_chunk::<PYTHON_WORDS>().filter(|_| self.kind == PYTHON)?;
-        // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
-        // of integers, so any bytes are valid.
-        Some(unsafe { &*core::ptr::from_ref(words).cast::<PythonLayout>() })
+        self.layout()
     }
 
     /// Creates the block of V8.
     pub fn of_v8(layout: &V8Layout) -> Self {
-        let mut block = Self { kind: V8, layout: [0; BLOCK_WORDS - 1] };
-        if let Some(head) = block.layout.first_chunk_mut::<V8_WORDS>() {
-            let start = core::ptr::from_mut(head).cast::<V8Layout>();
-            // SAFETY: the words have the size of the layout and at least its alignment (asserted
-            // above), and only this function knows them.
-            unsafe { *start = *layout };
-        }
-        block
+        Self::of(layout)
     }
 
     /// Returns the layout of V8, if this is its block.
     pub fn v8(&self) -> Option<&V8Layout> {
-        let words = self.layout.first_chunk::<V8_WORDS>().filter(|_| self.kind == V8)?;
-        // SAFETY: the words have the size of the layout and at least its alignment (asserted
-        // above). It consists of integers, so any bytes are valid.
-        Some(unsafe { &*core::ptr::from_ref(words).cast::<V8Layout>() })
+        self.layout()
     }
 
     /// Creates the block of a Java machine.
     pub fn of_java(layout: &JavaLayout) -> Self {
-        let start = core::ptr::from_ref(layout).cast::<[u64; JAVA_WORDS]>();
-        // SAFETY: both types have the same size and alignment (asserted above), and the layout
-        // consists of integers without padding.
-        let words = unsafe { &*start };
-        let mut block = Self { kind: JAVA, layout: [0; BLOCK_WORDS - 1] };
-        if let Some(head) = block.layout.first_chunk_mut() {
-            *head = *words;
-        }
-        block
+        Self::of(layout)
     }
 
     /// Returns the layout of a Java machine, if this is its block.
     pub fn java(&self) -> Option<&JavaLayout> {
-        let words = self.layout.first_chunk::<JAVA_WORDS>().filter(|_| self.kind == JAVA)?;
-        // SAFETY: the words have the size and alignment of the layout (asserted above). It consists
-        // of integers, so any bytes are valid.
-        Some(unsafe { &*core::ptr::from_ref(words).cast::<JavaLayout>() })
+        self.layout()
+    }
+
+    /// Creates the block of an interpreter of PHP.
+    pub fn of_php(layout: &PhpLayout) -> Self {
+        Self::of(layout)
+    }
+
+    /// Returns the layout of an interpreter of PHP, if this is its block.
+    pub fn php(&self) -> Option<&PhpLayout> {
+        self.layout()
     }
 
     /// Returns the words of the block.

@@ -15,8 +15,11 @@
 //! - name anything, or align managed frames with native frames: the recorder does both.
 
 mod block;
+mod frames;
 pub mod java;
+pub mod php;
 pub mod python;
+mod reader;
 mod task;
 pub mod v8;
 pub mod word;
@@ -27,6 +30,9 @@ pub use task::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_VIRTUAL, TASK_WORDS};
 
 use crate::sync::AtomicU64;
 use word::SectionEnd;
+
+/// Maximum number of frames in a section.
+pub const FRAMES_MAX: usize = 1024;
 
 /// The memory of the process that has the runtime.
 pub trait WordReader {
@@ -62,13 +68,24 @@ pub struct CapturedThread {
     pub pointer: u64,
     /// The stack pointer, or 0 if it is unknown.
     pub stack: u64,
+    /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
+    /// unknown.
+    pub loop_stack: u64,
+    /// The registers in which an interpreter of PHP keeps its frame and its position, or 0 if they
+    /// are unknown.
+    pub registers: [u64; 2],
 }
 
 impl CapturedThread {
+    /// Makes a thread of which only the thread pointer is known.
+    pub const fn of(pointer: u64) -> Self {
+        Self { pointer, stack: 0, loop_stack: 0, registers: [0; 2] }
+    }
+
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is
     /// above its stack; that of the first thread is elsewhere, below.
     fn has_on_stack(self, avma: u64) -> bool {
-        let Self { pointer, stack } = self;
+        let Self { pointer, stack, .. } = self;
         stack != 0 && stack <= avma && (pointer < stack || avma < pointer)
     }
 }
@@ -81,10 +98,18 @@ pub fn capture(
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
-    match block.python() {
-        Some(layout) => python::capture(index, layout, thread, memory, words),
-        None => Captured::Nothing,
+    match (block.python(), block.php()) {
+        (Some(layout), _) => python::capture(index, layout, thread, memory, words),
+        (_, Some(layout)) => php::capture(index, layout, thread, memory, words),
+        _ => Captured::Nothing,
     }
+}
+
+/// Returns the code (AVMAs) that interprets functions and has its frame and its position in
+/// registers, if a runtime has such code.
+pub fn loop_of(runtimes: &[RuntimeBlock]) -> Option<core::ops::Range<u64>> {
+    let layout = runtimes.iter().find_map(|block| block.php())?;
+    (layout.has_registers != 0).then_some(layout.loop_start..layout.loop_end)
 }
 
 /// Whether the thread with this thread pointer holds the lock that a thread must hold to run the
@@ -95,7 +120,7 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
 
 /// Whether a runtime keeps frames in memory of its own, not on the thread's stack.
 pub fn has_frames(block: &RuntimeBlock) -> bool {
-    block.python().is_some()
+    block.python().is_some() || block.php().is_some()
 }
 
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no

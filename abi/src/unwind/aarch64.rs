@@ -79,6 +79,10 @@ impl Climb for Frame {
         self.registers.pc
     }
 
+    fn sp(&self) -> u64 {
+        self.registers.sp
+    }
+
     fn is_exact(&self) -> bool {
         self.exact
     }

@@ -13,9 +13,9 @@ use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use crate::runtime::WordReader;
 use crate::runtime::v8::V8Layout;
 use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
+use crate::runtime::{self, WordReader};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The registers of an architecture from which the unwinding starts.
@@ -31,6 +31,9 @@ pub trait Machine {
 pub trait Climb {
     /// Returns the frame's program counter.
     fn pc(&self) -> u64;
+
+    /// Returns the frame's stack pointer.
+    fn sp(&self) -> u64;
 
     /// Whether the pc is the instruction at which the frame runs, and not a return address.
     fn is_exact(&self) -> bool;
@@ -102,6 +105,9 @@ pub struct Unwound {
     pub depth: usize,
     /// Why the unwinding ended.
     pub end: EndReason,
+    /// The stack pointer in the innermost frame of the loop that
+    /// [`loop_of`](crate::runtime::loop_of) tells, or 0 if there is none.
+    pub loop_stack: u64,
 }
 
 /// Returns the maximum number of words of a handler's walk. A frame of V8 takes up to three words,
@@ -121,13 +127,19 @@ pub fn unwind(
 ) -> Unwound {
     let mut frame = registers.leaf();
     let mut lookup = Lookup::new(snapshot);
-    let mut depth = 0usize;
+    let (mut depth, mut loop_stack) = (0usize, 0);
+    let mut sought = runtime::loop_of(snapshot.runtimes());
     while let Some(word) = frames.get(depth) {
+        if sought.as_ref().is_some_and(|code| code.contains(&frame.pc())) {
+            (loop_stack, sought) = (frame.sp(), None);
+        }
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
         // Relaxed: the words are the caller's own until it publishes them.
         word.store(as_pc(frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
         depth = depth.wrapping_add(1);
         let stepped = frame.step(&mut lookup, memory);
+        // Generated code may be a part of the loop.
+        sought = sought.filter(|_| lookup.is_in_module());
         match lookup.identity.take() {
             None => {}
             // Relaxed, all: as above.
@@ -153,10 +165,10 @@ pub fn unwind(
             }
         }
         if let Err(end) = stepped {
-            return Unwound { depth, end };
+            return Unwound { depth, end, loop_stack };
         }
     }
-    Unwound { depth, end: EndReason::Depth }
+    Unwound { depth, end: EndReason::Depth, loop_stack }
 }
 
 /// Loads one stack word at or above `floor` and below the upper bound.

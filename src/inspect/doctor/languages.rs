@@ -60,8 +60,9 @@ impl LanguageExports {
 }
 
 fn of_runtime(runtime: &Runtime) -> String {
+    let threads = if runtime.names_threads() { ", threads" } else { "" };
     let tasks = if runtime.has_tasks() { ", asyncio tasks" } else { "" };
-    format!("{}: functions, lines, threads{tasks}", runtime.label)
+    format!("{}: functions, lines{threads}{tasks}", runtime.label)
 }
 
 fn of_machine(machine: &JavaMachine) -> String {

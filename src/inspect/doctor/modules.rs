@@ -34,7 +34,8 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     let debug_files = Arc::new(DebugFiles::of(pid, owner, false));
     let mut seen = Vec::new();
     let mut modules = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0) {
+    let is_generated = |it: &&Mapping| it.exec && (it.inode == 0 || it.is_shared_memory());
+    for mapping in mappings.iter().filter(|it| it.exec && !is_generated(it)) {
         let file = (mapping.device, mapping.inode);
         // Segments of shared memory are not files.
         let is_segment = mapping.path.to_string_lossy().starts_with("/SYSV");
@@ -53,7 +54,7 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     let count = modules.len();
     let is_of_musl = modules.iter().any(|module| module.is_of_musl);
     let vector = if is_of_musl { RecordKind::Musl } else { RecordKind::Glibc };
-    let generated = mappings.iter().filter(|mapping| mapping.exec && mapping.inode == 0);
+    let generated = mappings.iter().filter(is_generated);
     let generated: Vec<_> = generated.map(|mapping| mapping.start..mapping.end).collect();
     let languages =
         modules.iter().flat_map(|module| module.languages.findings(pid, vector, &generated));

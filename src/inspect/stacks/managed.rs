@@ -74,7 +74,7 @@ impl ThreadView for StackView<'_> {
         }
         let Some(inner_tid) = seen.inner_tid else { return };
         let (thread, memory) = (ManagedThread { pointer, inner_tid }, ProcessMemory::of(self.pid));
-        let stack = self.frames.read(runtimes, thread, &memory);
+        let stack = self.frames.read_stopped(runtimes, thread, stopped.registers, &memory);
         seen.holds_lock = stack.is_some() && thread.holds_lock(runtimes, &memory);
         seen.managed = stack.map(|stack| stack.words).unwrap_or_default();
         // Before the stop, the thread may have run another task than that of these frames.
@@ -140,7 +140,8 @@ impl ManagedNames {
             Some(function) if function.is_pseudo => return None,
             Some(function) => {
                 let line = function.line_at(frame.position);
-                (function.name.clone(), Some((function.file.clone(), line)))
+                let source = function.source_file().map(|file| (file.to_owned(), line));
+                (function.name.clone(), source)
             }
             None => (gone_name(runtime), None),
         };

@@ -1,7 +1,9 @@
 //! Functions of the interpreter itself, which views leave out between and above Python frames.
 
-/// The beginnings of file names of interpreters and of libraries that are nothing else.
-const INTERPRETERS: [&str; 2] = ["python", "libpython"];
+use crate::runtime::carriers::Carriers;
+
+const CARRIERS: Carriers =
+    Carriers { files: &["python", "libpython"], prefixes: &["Py", "_Py"], others: UNPREFIXED };
 
 /// Functions of the interpreter that have no prefix of its own, and that call Python code or are
 /// called by it. A name that ends with `*` stands for all names that begin so.
@@ -36,25 +38,10 @@ const UNPREFIXED: &[&str] = &[
     "wrapperdescr_*",
 ];
 
-/// Returns whether a function belongs to the interpreter in the module of this path.
-///
-/// All of `libpython` does, and all of a `python` executable. Another program that contains the
-/// interpreter has code of its own in the same file. There the name decides, and a function
-/// without a name counts as the interpreter's.
+/// Returns whether a function belongs to the interpreter in the module of this path: see
+/// [`Carriers::has`].
 pub(super) fn is_interpreters(path: &str, function: Option<&str>) -> bool {
-    let file = path.rsplit('/').next().unwrap_or(path);
-    if INTERPRETERS.iter().any(|start| file.starts_with(start)) {
-        return true;
-    }
-    let Some(name) = function else { return true };
-    // The compiler appends `.cold`, `.part.0` and the like to parts of a function.
-    let name = name.split('.').next().unwrap_or(name);
-    let is_prefixed = name.starts_with("Py") || name.starts_with("_Py");
-    is_prefixed
-        || UNPREFIXED.iter().any(|known| match known.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => name == *known,
-        })
+    CARRIERS.has(path, function)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use traceprof_abi::runtime::python::{PythonLayout, cookie};
 use super::lines::{LineFormat, LineTable};
 use super::offsets::{CodeOffsets, ReferenceCount};
 use super::text::Texts;
+use crate::runtime::function::PositionKind;
 use crate::runtime::memory::{MemoryPiece, TargetMemory, word};
 use crate::runtime::{Function, Gone};
 
@@ -88,7 +89,7 @@ impl CodeReader {
         let (name, file) = (name?, file?);
         let is_pseudo = name == PSEUDO && file == PSEUDO && self.own_data.contains(&object);
         let line = if (code.first_line as i32) < 0 { 0 } else { code.first_line };
-        let lines = LineTable { format: self.format, bytes: table? };
+        let lines = PositionKind::Table(LineTable { format: self.format, bytes: table? });
         Ok(Function { name, file, line, is_pseudo, lines })
     }
 

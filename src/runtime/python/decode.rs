@@ -5,13 +5,11 @@
 
 use std::ops::Range;
 
-use crate::elf::{Elf, TlsAccess, functions_around};
+use crate::elf::TlsAccess;
+use crate::runtime::loops::number_at;
 
 /// Maximum number of candidates for the offset of a variable.
 const CANDIDATES_MAX: usize = 8;
-/// Minimum number of jumps that show where a function continues. A function that is in one piece
-/// may have a byte or two that look like a jump.
-const JUMPS_MIN: usize = 3;
 
 /// Returns the possible offsets in the runtime's state of the variable that a function passes on:
 /// the code refers to it relative to itself, by its address, or relative to the state.
@@ -36,11 +34,6 @@ pub(super) fn variables_in(code: &[u8], svma: u64, state: &Range<u64>) -> Vec<u3
         }
     }
     found
-}
-
-fn number_at(code: &[u8], at: usize) -> Option<i64> {
-    let bytes = code.get(at..)?.first_chunk()?;
-    Some(i64::from(i32::from_le_bytes(*bytes)))
 }
 
 /// Whether the number at this offset ends `lea NUMBER(%register), %register`.
@@ -105,44 +98,6 @@ fn displacement(code: &[u8], opcode: &[u8]) -> Option<u64> {
         [0x80, rest @ ..] => Some(number_at(rest, 0)? as u64),
         _ => None,
     }
-}
-
-/// Returns the part of a function that the compiler has put elsewhere, as it does with code that
-/// seldom runs. Jumps of the function lead into it. A jump to the start of a function is a call.
-pub(super) fn cold_part(elf: &Elf<'_>, function: &Range<u64>) -> Option<Range<u64>> {
-    let code = elf.data(function.start)?;
-    let len = usize::try_from(function.end - function.start).ok()?;
-    let mut targets = jump_targets(code.get(..len)?, function);
-    targets.sort_unstable();
-    let parts = functions_around(elf, &targets);
-    let parts = targets.iter().zip(parts).filter_map(|(target, part)| {
-        let part = part?;
-        (part.start < *target && part != *function).then_some(part)
-    });
-    // The targets are sorted, so those of one part are adjacent.
-    let mut counts: Vec<(Range<u64>, usize)> = Vec::new();
-    for part in parts {
-        match counts.last_mut() {
-            Some((last, count)) if *last == part => *count += 1,
-            _ => counts.push((part, 1)),
-        }
-    }
-    let (part, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    (count >= JUMPS_MIN).then_some(part)
-}
-
-/// Returns the targets of the possible jumps out of a function.
-fn jump_targets(code: &[u8], function: &Range<u64>) -> Vec<u64> {
-    let targets = (0..code.len()).filter_map(|at| {
-        let number_at_offset = match code.get(at..)? {
-            [0x0f, 0x80..=0x8f, ..] => at + 2,
-            [0xe9, ..] => at + 1,
-            _ => return None,
-        };
-        let after = function.start.wrapping_add(number_at_offset as u64 + 4);
-        Some(after.wrapping_add_signed(number_at(code, number_at_offset)?))
-    });
-    targets.filter(|target| !function.contains(target)).collect()
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::ops::Range;
 use object::elf::EM_X86_64;
 
 use super::carriers::is_interpreters;
-use super::decode::{cold_part, thread_local_in, variables_in};
+use super::decode::{thread_local_in, variables_in};
 use super::version::PythonVersion;
-use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess, functions_around};
+use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::runtime::loops::loops;
 
 const RUNTIME: &str = "_PyRuntime";
 /// The function that interprets code, and the beginning of the names of its parts.
@@ -19,8 +20,6 @@ const THREAD_STATE: &str = "_Py_tss_tstate";
 const RUNTIME_MIN: u64 = 512;
 /// Maximum number of bytes of a small function that are decoded.
 const DECODED_MAX: usize = 96;
-/// Maximum number of parts of the function that interprets code.
-const PARTS_MAX: usize = 16;
 /// Versions before 3.11 have no version number that other modules may read. Each version has this
 /// function, and those before it do not.
 const SINCE: [(&str, u8); 3] =
@@ -56,10 +55,9 @@ impl PythonExports {
         self.version.is_supported()
     }
 
-    /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
-    pub(in crate::runtime) fn loop_start(&self, svma: u64) -> Option<u64> {
-        let is_in_loop = self.loops.iter().any(|it| it.contains(&svma));
-        self.loops.first().filter(|_| is_in_loop).map(|it| it.start)
+    /// Returns the parts of the loop that interprets code (SVMAs).
+    pub(in crate::runtime) fn loops(&self) -> &[Range<u64>] {
+        &self.loops
     }
 
     /// Returns whether a function of this file only carries Python frames: it has this name, or
@@ -110,7 +108,7 @@ impl PythonExports {
             number_type,
             keys: keys.unwrap_or_default(),
             state: ways,
-            loops: loops(&elf, interpret?),
+            loops: loops(&elf, LOOP, interpret?),
             code: code?,
             data: elf.loads().first()?.svma..end?,
         })
@@ -163,20 +161,4 @@ fn old_version(elf: &Elf<'_>) -> PythonVersion {
         bytes.get(..bytes.len().min(usize::try_from(load.file_len).ok()?))
     });
     PythonVersion::of_strings(minor, constants)
-}
-
-/// Returns the parts of the function that interprets code, first that in which it starts.
-fn loops(elf: &Elf<'_>, interpret: Definition) -> Vec<Range<u64>> {
-    let around = || functions_around(elf, &[interpret.svma]).into_iter().next().flatten();
-    let Some(start) = interpret.range().or_else(around) else { return Vec::new() };
-    let mut parts = vec![start.clone()];
-    for part in Definitions::of(elf).functions_named(LOOP) {
-        if parts.len() < PARTS_MAX && !parts.iter().any(|known| known.start == part.start) {
-            parts.push(part);
-        }
-    }
-    if parts.len() == 1 {
-        parts.extend(cold_part(elf, &start));
-    }
-    parts
 }

@@ -15,7 +15,7 @@ use super::text::Texts;
 use super::thread_names::ThreadDirectory;
 use super::threads::{NotFound, PythonThreads};
 use crate::runtime::memory::{self, TargetMemory};
-use crate::runtime::{ManagedLanguage, Runtime, Unsupported};
+use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
 
 /// Offsets in a type: of the pointer to its name, and of the size of its objects.
 const TYPE_NAME: u64 = 24;
@@ -119,6 +119,16 @@ impl PythonExports {
             number_type: here(self.number_type),
         };
         let runtime = self.runtime.wrapping_add(bias);
+        let threads = ThreadDirectory { offsets: found.threads, runtime, objects };
+        let names = CodeReader {
+            layout,
+            offsets: code,
+            texts,
+            references,
+            format: lines,
+            bytes_type: here(self.bytes_type),
+            own_data: range(&self.data),
+        };
         Runtime {
             block: RuntimeBlock::of_python(&layout),
             label: self.version.to_string(),
@@ -126,16 +136,7 @@ impl PythonExports {
             loops: self.loops.iter().map(range).collect(),
             code: range(&self.code),
             locks: Vec::new(),
-            threads: ThreadDirectory { offsets: found.threads, runtime, objects },
-            names: CodeReader {
-                layout,
-                offsets: code,
-                texts,
-                references,
-                format: lines,
-                bytes_type: here(self.bytes_type),
-                own_data: range(&self.data),
-            },
+            names: Names::Python(Box::new((names, threads))),
         }
     }
 

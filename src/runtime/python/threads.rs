@@ -218,7 +218,7 @@ impl PythonThreads {
         let (mut all, mut wrong) = (0, 0);
         for thread in self.live.iter().take(THREADS_CHECKED) {
             let mut reader = TargetWords(memory);
-            let thread = CapturedThread { pointer: thread.pointer, stack: 0 };
+            let thread = CapturedThread::of(thread.pointer);
             match capture((0, &block), thread, &mut reader, &words) {
                 Captured::Section { words, foreign, end, .. } => {
                     all += words / FRAME_WORDS;

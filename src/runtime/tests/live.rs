@@ -37,7 +37,7 @@ fn some_interpreters() -> Vec<((u32, PathBuf), PathBuf)> {
 fn frames(runtime: &Runtime, pid: i32, pointer: u64) -> Result<Vec<ManagedFrame>, Captured> {
     let memory = ProcessMemory::of(pid);
     let words: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
-    let thread = CapturedThread { pointer, stack: 0 };
+    let thread = CapturedThread::of(pointer);
     let captured = capture((0, &runtime.block), thread, &mut TargetWords(&memory), &words);
     match captured {
         Captured::Section {

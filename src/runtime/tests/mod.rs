@@ -4,6 +4,7 @@ mod image;
 mod interpreters;
 mod line_tables;
 mod live;
+mod php;
 mod task_offsets;
 mod wild;
 

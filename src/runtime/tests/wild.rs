@@ -51,7 +51,7 @@ fn frames_of_each_version_are_found_and_named() {
         let runtime = locate(minor, &image).unwrap().unwrap();
         assert_eq!(runtime.label, format!("Python 3.{minor}.0"));
         let words: [AtomicU64; 9] = Default::default();
-        let thread = CapturedThread { pointer: START + THREAD, stack: 0 };
+        let thread = CapturedThread::of(START + THREAD);
         let captured = capture((0, &runtime.block), thread, &mut TargetWords(&image), &words);
         assert!(matches!(captured, Captured::Section { words: 5, foreign: 0, .. }), "{captured:?}");
         let words = words.map(|word| word.load(Ordering::Relaxed));

@@ -65,7 +65,7 @@ fn walked(
 ) -> (Vec<u64>, EndReason, BTreeSet<u64>) {
     let frames: Vec<AtomicU64> = (0..depth).map(|_| AtomicU64::new(0)).collect();
     let mut stack = Stack { word, read: BTreeSet::new(), code };
-    let Unwound { depth, end } = unwind(snapshot, registers, &mut stack, &frames);
+    let Unwound { depth, end, .. } = unwind(snapshot, registers, &mut stack, &frames);
     let words = frames[..depth].iter().map(|word| word.load(Ordering::Relaxed)).collect();
     (words, end, stack.read)
 }

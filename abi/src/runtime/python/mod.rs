@@ -16,17 +16,16 @@ mod walk;
 
 pub use lock::holds_lock;
 
-use super::word::{ENTRY, FOREIGN, FRAME_WORDS, ManagedFrame, SectionEnd, header};
-use super::{Captured, CapturedThread, WordReader};
-use crate::context::Unreadable;
-use crate::sync::{AtomicU64, Ordering};
+use super::frames::FrameWriter;
+use super::reader::{self, Lost};
+use super::word::{ENTRY, FOREIGN, ManagedFrame, SectionEnd};
+use super::{Captured, CapturedThread, FRAMES_MAX, WordReader};
+use crate::sync::AtomicU64;
 use lists::FrameLists;
 use walk::Walk;
 
 pub use task::{TaskLayout, task_name};
 
-/// Maximum number of frames in a section.
-pub const FRAMES_MAX: usize = 1024;
 /// Maximum number of frames without code of the program that are skipped in one list.
 pub const SKIPPED_MAX: usize = FRAMES_MAX;
 /// Stands for a field that this version does not have.
@@ -127,46 +126,10 @@ const OBJECT_TYPE: u64 = 8;
 /// Offset of a string's hash, in every version.
 const STRING_HASH: u16 = 24;
 
-/// The error for memory that could not be read.
-struct Lost;
-
-impl From<Unreadable> for Lost {
-    fn from(_: Unreadable) -> Self {
-        Self
-    }
-}
-
 /// The reads of one interpreter's structures.
-struct Reader<'a, M> {
-    layout: &'a PythonLayout,
-    memory: &'a mut M,
-}
+type Reader<'a, M> = reader::Reader<'a, PythonLayout, M>;
 
 impl<M: WordReader> Reader<'_, M> {
-    fn word(&mut self, avma: u64) -> Result<u64, Lost> {
-        if avma & 7 != 0 {
-            return Err(Lost);
-        }
-        self.memory.load(avma).ok_or(Lost)
-    }
-
-    /// Loads a pointer field of a structure.
-    fn field(&mut self, base: u64, offset: u16) -> Result<u64, Lost> {
-        self.word(base.wrapping_add(u64::from(offset)))
-    }
-
-    /// Loads a 32-bit field of a structure that is aligned to 8 bytes.
-    fn half(&mut self, base: u64, offset: u16) -> Result<u32, Lost> {
-        let word = self.field(base, offset & !7)?;
-        Ok((word >> (u32::from(offset & 4) * 8)) as u32)
-    }
-
-    /// Loads a byte of a structure that is aligned to 8 bytes.
-    fn byte(&mut self, base: u64, offset: u16) -> Result<u8, Lost> {
-        let word = self.field(base, offset & !7)?;
-        Ok((word >> (u32::from(offset & 7) * 8)) as u8)
-    }
-
     /// Returns the state of the thread with this thread pointer, or 0.
     fn thread_state(&mut self, thread_pointer: u64) -> Result<u64, Lost> {
         if let Some(way) = self.layout.state_variable() {
@@ -265,15 +228,11 @@ pub fn capture(
     if lists.innermost().is_none() {
         return Captured::Nothing;
     }
-    let Some((head, room)) = words.split_first() else { return Captured::Refused };
-    let mut walk = Walk::into(room);
+    let Some(frames) = FrameWriter::into(words) else { return Captured::Refused };
+    let mut walk = Walk::into(frames);
     let end = walk.run(&mut reader, &mut lists);
     if !walk.has_code && end == SectionEnd::Root {
         return Captured::Nothing;
     }
-    let Walk { count, foreign, .. } = walk;
-    // Relaxed: the words are the caller's own until it publishes them.
-    head.store(header(index, end, count), Ordering::Relaxed);
-    let words = count.wrapping_mul(FRAME_WORDS).wrapping_add(1);
-    Captured::Section { words, end, foreign }
+    walk.frames.finish(index, end)
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::context::RecordKind;
 use crate::runtime::word::{EMPTY, UNPROVEN, sections};
 use crate::runtime::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_WORDS};
+use crate::sync::Ordering;
 
 const THREAD: u64 = 0x7000;
 const STATE: u64 = 0x8000;
@@ -104,7 +105,7 @@ impl Memory {
 
     fn capture(&mut self, layout: &PythonLayout, room: usize) -> (Captured, Vec<ManagedFrame>) {
         let words: Vec<AtomicU64> = (0..room).map(|_| AtomicU64::new(0)).collect();
-        let thread = CapturedThread { pointer: THREAD, stack: self.stack };
+        let thread = CapturedThread { stack: self.stack, ..CapturedThread::of(THREAD) };
         let captured = capture(5, layout, thread, self, &words);
         let Captured::Section { words: count, .. } = captured else {
             return (captured, Vec::new());

@@ -1,18 +1,14 @@
 //! The walk over a thread's frames, from the innermost one to the outermost one.
 
 use super::lists::{FrameList, FrameLists};
-use super::{ABSENT, FRAMES_MAX, Lost, Reader, SKIPPED_MAX};
+use super::{ABSENT, FrameWriter, Lost, Reader, SKIPPED_MAX};
 use crate::runtime::WordReader;
-use crate::runtime::word::{EMPTY, ENTRY, FOREIGN, FRAME_WORDS, ManagedFrame, SectionEnd};
-use crate::sync::{AtomicU64, Ordering};
+use crate::runtime::word::{EMPTY, ENTRY, ManagedFrame, SectionEnd};
 
-/// The frames that were stored.
+/// The walk over the frames of a thread.
 pub(super) struct Walk<'w> {
-    pairs: &'w [[AtomicU64; FRAME_WORDS]],
-    /// Number of frames.
-    pub(super) count: usize,
-    /// Number of frames whose object was not of the expected type.
-    pub(super) foreign: usize,
+    /// The frames that were stored.
+    pub(super) frames: FrameWriter<'w>,
     /// Number of frames that only mark a call from native code.
     skipped: usize,
     /// Whether a frame is one of the program.
@@ -20,10 +16,9 @@ pub(super) struct Walk<'w> {
 }
 
 impl<'w> Walk<'w> {
-    /// Makes a walk that stores frames in these words.
-    pub(super) fn into(words: &'w [AtomicU64]) -> Self {
-        let (pairs, _) = words.as_chunks::<FRAME_WORDS>();
-        Self { pairs, count: 0, foreign: 0, skipped: 0, has_code: false }
+    /// Makes a walk that stores frames.
+    pub(super) fn into(frames: FrameWriter<'w>) -> Self {
+        Self { frames, skipped: 0, has_code: false }
     }
 
     /// Stores the frames of all lists, and returns why it ended.
@@ -57,7 +52,7 @@ impl<'w> Walk<'w> {
         reader: &mut Reader<'_, impl WordReader>,
         list: &mut FrameList,
     ) -> Result<(), SectionEnd> {
-        let before = self.count;
+        let before = self.frames.count;
         while list.frame != 0 {
             let (previous, managed) =
                 step(reader, list.frame).map_err(|_| SectionEnd::Unreadable)?;
@@ -67,16 +62,16 @@ impl<'w> Walk<'w> {
                 if self.skipped > SKIPPED_MAX {
                     return Err(SectionEnd::Depth);
                 }
-                if self.count == before {
-                    self.push(ManagedFrame { flags: EMPTY | list.flags, ..ManagedFrame::NONE })?;
+                if self.frames.count == before {
+                    self.frames
+                        .push(ManagedFrame { flags: EMPTY | list.flags, ..ManagedFrame::NONE })?;
                 }
-                self.mark_entry();
+                self.frames.mark_entry(true);
                 list.frame = previous;
                 return Ok(());
             };
-            self.push(ManagedFrame { flags: managed.flags | list.flags, ..managed })?;
+            self.frames.push(ManagedFrame { flags: managed.flags | list.flags, ..managed })?;
             self.has_code = true;
-            self.foreign = self.foreign.wrapping_add(usize::from(managed.flags & FOREIGN != 0));
             list.frame = previous;
             if managed.flags & ENTRY != 0 {
                 return Ok(());
@@ -86,26 +81,8 @@ impl<'w> Walk<'w> {
         if reader.layout.frame_owner != ABSENT {
             return Err(SectionEnd::Unlinked);
         }
-        self.mark_entry();
+        self.frames.mark_entry(true);
         Ok(())
-    }
-
-    fn push(&mut self, frame: ManagedFrame) -> Result<(), SectionEnd> {
-        let pair = self.pairs.get(self.count).filter(|_| self.count < FRAMES_MAX);
-        for (to, word) in pair.ok_or(SectionEnd::Depth)?.iter().zip(frame.words()) {
-            // Relaxed: the words are the caller's own until it publishes them.
-            to.store(word, Ordering::Relaxed);
-        }
-        self.count = self.count.wrapping_add(1);
-        Ok(())
-    }
-
-    /// Marks the last frame as one that native code called.
-    fn mark_entry(&mut self) {
-        if let Some([first, _]) = self.pairs.get(self.count.wrapping_sub(1)) {
-            let marked = first.load(Ordering::Relaxed) | ManagedFrame::ENTRY_WORD;
-            first.store(marked, Ordering::Relaxed);
-        }
     }
 }
 

@@ -53,6 +53,15 @@ pub struct Registers {
     pub gpr: [u64; 16],
 }
 
+impl Registers {
+    /// Returns the registers in which an interpreter of PHP keeps its frame and its position: r14
+    /// and r15.
+    pub fn of_interpreter(&self) -> [u64; 2] {
+        let [.., frame, position] = self.gpr;
+        [frame, position]
+    }
+}
+
 /// A frame of the walk.
 #[derive(Debug)]
 pub struct Frame {
@@ -91,6 +100,10 @@ impl Machine for Registers {
 impl Climb for Frame {
     fn pc(&self) -> u64 {
         self.registers.pc
+    }
+
+    fn sp(&self) -> u64 {
+        self.registers.sp
     }
 
     fn is_exact(&self) -> bool {

@@ -71,12 +71,16 @@ impl ManagedLocations {
     }
 }
 
+/// What takes the place of a module for functions that a runtime has written in another language.
+const INTERNAL: &str = "[internal]";
+
 /// Returns the kind of the frames of a language.
 pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
     match language {
         ManagedLanguage::Python => FrameKind::Python,
         ManagedLanguage::Java => FrameKind::JavaInterpreted,
         ManagedLanguage::JavaScript => FrameKind::JavaScript,
+        ManagedLanguage::Php => FrameKind::Php,
     }
 }
 
@@ -87,14 +91,16 @@ fn named(
     position: u32,
 ) -> Result<LocationId, TraceError> {
     // The file takes the place of a module: functions of one name in two files are two functions.
-    let module = writer.module(&Module { path: function.file.clone(), build_id: Vec::new() })?;
+    let file = function.source_file();
+    let path = file.unwrap_or(INTERNAL).to_owned();
+    let module = writer.module(&Module { path, build_id: Vec::new() })?;
     let method = writer.method(&Method {
         module: Some(module),
         line: function.line,
         ..Method::named(&function.name)
     })?;
     writer.location(&Location {
-        file: Some(function.file.clone()),
+        file: file.map(str::to_owned),
         line: function.line_at(position),
         kind: kind_of(runtime.language),
         ..Location::at(method, 0)

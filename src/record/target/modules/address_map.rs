@@ -12,7 +12,7 @@ use crate::record::target::modules::LoadedModule;
 use crate::runtime::java::JavaMachine;
 use crate::runtime::node::NodeThreads;
 use crate::runtime::v8::V8Machine;
-use crate::runtime::{NamesThreads, Runtime};
+use crate::runtime::{ManagedLanguage, NamesThreads, Runtime};
 use crate::unwind::ModuleRef;
 
 /// The number of former ranges to keep; their samples arrive within a rotation.
@@ -35,6 +35,8 @@ pub(crate) struct AddressRange {
     pub(super) since: u16,
     /// The unwind table of code without a file.
     pub(super) table: Option<ModuleRef>,
+    /// Whether it is code that PHP has compiled: a part of the loop that interprets functions.
+    pub(super) is_loop: bool,
 }
 
 impl AddressRange {
@@ -81,7 +83,13 @@ impl AddressMap {
     /// Returns the number of the runtime whose loop contains an address.
     pub(crate) fn loop_at(&self, avma: u64) -> Option<u8> {
         let holds = |runtime: &Arc<Runtime>| runtime.loops.iter().any(|it| it.contains(&avma));
-        self.runtimes.iter().position(holds).map(|number| number as u8)
+        let in_own = self.runtimes.iter().position(holds);
+        let has_compiled = |runtime: &Arc<Runtime>| runtime.language == ManagedLanguage::Php;
+        let in_compiled = || {
+            self.find(avma).filter(|range| range.is_loop)?;
+            self.runtimes.iter().position(has_compiled)
+        };
+        in_own.or_else(in_compiled).map(|number| number as u8)
     }
 
     /// Whether an address is in a function of the engine of JavaScript itself.
@@ -136,8 +144,16 @@ impl AddressMap {
     #[cfg(test)]
     pub(crate) fn of_one(module: LoadedModule, end: u64) -> Self {
         let (module, table) = (Some(Arc::new(module)), None);
-        let range =
-            AddressRange { start: 0, end, file_offset: 0, bias: 0, module, since: 0, table };
+        let range = AddressRange {
+            start: 0,
+            end,
+            file_offset: 0,
+            bias: 0,
+            module,
+            since: 0,
+            table,
+            is_loop: false,
+        };
         Self { ranges: vec![range], ..Self::default() }
     }
 
@@ -247,6 +263,7 @@ pub(crate) mod tests {
             node: None,
             pthreads: Default::default(),
             has_java_agent: false,
+            loop_rule: None,
         });
         AddressRange {
             start,
@@ -256,6 +273,7 @@ pub(crate) mod tests {
             module: module.map(Arc::new),
             since: 0,
             table: None,
+            is_loop: false,
         }
     }
 

@@ -1,5 +1,7 @@
 //! A module of the target.
 
+use traceprof_abi::unwind::Rule;
+
 use crate::runtime::RuntimeExports;
 use crate::runtime::java::JavaExports;
 use crate::runtime::node::NodeExports;
@@ -41,6 +43,8 @@ pub(crate) struct LoadedModule {
     pub(crate) pthreads: PthreadExports,
     /// Whether the file has an agent of a Java machine.
     pub(super) has_java_agent: bool,
+    /// The unwind rule of the loop of its runtime, if that compiles code that shares the frame.
+    pub(super) loop_rule: Option<Rule>,
 }
 
 impl LoadedModule {
@@ -71,6 +75,7 @@ impl LoadedModule {
         let (loads, exports) = (LoadSegments::default(), ContextExports::default());
         let (runtime, java, v8, has_java_agent, table) = (None, None, None, false, None);
         let (node, pthreads) = (None, PthreadExports::default());
+        let loop_rule = None;
         Self {
             index,
             path,
@@ -86,6 +91,7 @@ impl LoadedModule {
             node,
             pthreads,
             has_java_agent,
+            loop_rule,
         }
     }
 

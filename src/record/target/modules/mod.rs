@@ -11,6 +11,7 @@ pub(crate) mod address_map;
 mod compiled;
 mod java_code;
 mod loaded_module;
+mod loop_code;
 mod reservation;
 mod runtimes;
 mod writable;
@@ -20,6 +21,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+use traceprof_abi::unwind::Rule;
 
 use crate::elf;
 use crate::inject::image;
@@ -40,11 +43,14 @@ use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmap
 use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
+use self::loop_code::share_loop;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
 /// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
 type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
+/// The tables of mappings without a file, by their first address and the one after the last.
+type GeneratedTables = HashMap<(u64, u64), Option<ModuleRef>>;
 
 /// All modules of a recording, and the writer of their tables.
 pub(crate) struct Modules<'a> {
@@ -55,7 +61,7 @@ pub(crate) struct Modules<'a> {
     dumps: Vec<Arc<DumpFile>>,
     debug_files: Arc<DebugFiles>,
     /// Tables of mappings without a file, by their bounds.
-    generated: HashMap<(u64, u64), Option<ModuleRef>>,
+    generated: GeneratedTables,
     /// Recently unmapped code without a file, which may be mapped again.
     away: Vec<AddressRange>,
     /// The number of the next module.
@@ -186,6 +192,7 @@ impl<'a> Modules<'a> {
         if ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.v8.is_some()) {
             self.extend_code(&mut ranges, mappings);
         }
+        share_loop(&mut ranges, mappings, (&mut self.tables, &mut self.generated));
         // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
@@ -301,6 +308,7 @@ impl<'a> Modules<'a> {
             module,
             since: self.epoch,
             table,
+            is_loop: false,
         }
     }
 
@@ -322,7 +330,7 @@ impl<'a> Modules<'a> {
 
     fn module(&mut self, mapping: &Mapping) -> Option<Arc<LoadedModule>> {
         let is_vdso = mapping.path == "[vdso]";
-        if !is_vdso && mapping.inode == 0 {
+        if !is_vdso && (mapping.inode == 0 || mapping.is_shared_memory()) {
             return None;
         }
         let key = (mapping.device, mapping.inode, mapping.path.clone());
@@ -371,6 +379,7 @@ impl<'a> Modules<'a> {
             node: None,
             pthreads: PthreadExports::default(),
             has_java_agent: false,
+            loop_rule: None,
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -399,8 +408,10 @@ impl<'a> Modules<'a> {
         }
         let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
         let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
-        match self.compile(&elf, &bytes, is_vdso) {
-            Ok((compiled, table)) => {
+        let shared = module.runtime.as_ref().and_then(RuntimeExports::shared_loop);
+        match self.compile(&elf, &bytes, is_vdso, shared) {
+            Ok((compiled, table, loop_rule)) => {
+                module.loop_rule = loop_rule;
                 module.functions = compiled.functions;
                 module.loads = compiled.loads;
                 (module.build_id, module.table) = (build_id, table);
@@ -438,20 +449,23 @@ impl<'a> Modules<'a> {
         proc::read_memory(self.pid, mapping.start, len)
     }
 
-    /// Compiles a file and publishes its table, if there is room.
+    /// Compiles a file and publishes its table, if there is room. Also returns the usual rule in
+    /// the loop (SVMA) whose frame other code shares.
     fn compile(
         &mut self,
         file: &ElfFile,
         bytes: &[u8],
         is_vdso: bool,
-    ) -> Result<(CompiledModule, Option<ModuleRef>), String> {
+        shared: Option<Range<u64>>,
+    ) -> Result<(CompiledModule, Option<ModuleRef>, Option<Rule>), String> {
         let (compiled, table) = CompiledModule::of(file, bytes, is_vdso)?;
+        let loop_rule = shared.and_then(|range| table.usual_rule(&range));
         let reference = self.tables.add_module(&table);
         if reference.is_err() {
             let text = "the tables segment is full: later modules have no unwind table";
             self.notices.push(text.to_owned());
         }
-        Ok((compiled, reference.ok()))
+        Ok((compiled, reference.ok(), loop_rule))
     }
 }
 

@@ -48,6 +48,8 @@ pub(super) struct RuntimeSearch {
     starting: Option<(ModulePlace, Instant)>,
     /// The modules of these runtimes, and whether each is mapped.
     modules: Vec<(ModulePlace, bool)>,
+    /// Whether PHP has compiled functions.
+    has_compiled: bool,
     /// Modules with a runtime that is not supported.
     refused: HashSet<ModulePlace>,
 }
@@ -104,6 +106,8 @@ impl RuntimeSearch {
                 }
             }
         }
+        let has_compiled = ranges.iter().any(|range| range.is_loop);
+        has_changed |= std::mem::replace(&mut self.has_compiled, has_compiled) != has_compiled;
         has_changed |= self.search_java(pid, ranges, notices);
         has_changed |= self.search_carried(pid, ranges, vector);
         has_changed |= self.search_v8(pid, ranges, notices);
@@ -266,9 +270,14 @@ impl RuntimeSearch {
         // pointer.
         let may_read = proc::may_read_thread_pointer();
         let found = self.found.iter().zip(&self.modules);
-        let block = |(runtime, (_, is_mapped)): (&Arc<Runtime>, &(ModulePlace, bool))| {
-            if *is_mapped && may_read { runtime.block } else { RuntimeBlock::UNLOADED }
-        };
+        let block =
+            |(runtime, (_, is_mapped)): (&Arc<Runtime>, &(ModulePlace, bool))| match *is_mapped
+                && may_read
+            {
+                true if self.has_compiled => runtime.block_with_compiled(),
+                true => runtime.block,
+                false => RuntimeBlock::UNLOADED,
+            };
         // Behind the others, whose numbers stay. Machines are never unloaded.
         let carried = self.carried.filter(|_| may_read);
         let v8 = self.v8.iter().map(|machine| machine.block());

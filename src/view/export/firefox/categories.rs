@@ -20,7 +20,7 @@ pub(super) const IDLE: Category = Category(2, 0);
 
 /// The categories in their order, with their colours and the subcategories after the first, which
 /// is always `Other`.
-const CATEGORIES: [(&str, &str, &[&str]); 7] = [
+const CATEGORIES: [(&str, &str, &[&str]); 8] = [
     ("Other", "grey", &[]),
     ("User", "yellow", &[]),
     ("Idle", "transparent", &[]),
@@ -28,6 +28,7 @@ const CATEGORIES: [(&str, &str, &[&str]); 7] = [
     ("Python", "blue", &[]),
     ("Java", "green", &["Interpreted", "C1", "C2"]),
     ("JavaScript", "purple", &["Interpreted", "Baseline", "Middle tier", "Optimized"]),
+    ("PHP", "lightblue", &[]),
 ];
 
 impl Category {
@@ -46,6 +47,7 @@ impl Category {
             FrameKind::JavaScriptBaseline => Self(6, 2),
             FrameKind::JavaScriptMiddle => Self(6, 3),
             FrameKind::JavaScriptOptimized => Self(6, 4),
+            FrameKind::Php => Self(7, 0),
             FrameKind::Other => OTHER,
         }
     }

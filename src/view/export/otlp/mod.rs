@@ -278,6 +278,7 @@ fn frame_type(kind: FrameKind) -> Option<&'static str> {
         Language::Python => Some("cpython"),
         Language::Java => Some("jvm"),
         Language::JavaScript => Some("v8js"),
+        Language::Php => Some("php"),
         Language::Other => None,
     }
 }

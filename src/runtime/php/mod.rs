@@ -1,0 +1,15 @@
+//! PHP 8.1 to 8.4, in builds without thread safety.
+//!
+//! [`exports`] reads the file that has the interpreter: a program such as `php` or `php-fpm`, or
+//! `libphp`. [`locate`] compares the structures, whose offsets [`offsets`] has for each version,
+//! with the frames that are there. [`functions`] names functions.
+
+mod exports;
+mod functions;
+mod locate;
+mod offsets;
+mod text;
+mod version;
+
+pub(super) use exports::PhpExports;
+pub(super) use functions::PhpReader;
