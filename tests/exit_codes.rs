@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::common::{
     Outcome, Recorder, Snapshot, Target, Trace, has_command, needs_fault_points, needs_recording,
-    record_cpu, script, skip, together, traceprof, variant, wait_until,
+    record_cpu, script, skip, together, traceprof, wait_until,
 };
 
 fn summary(outcome: &Outcome) -> serde_json::Value {

@@ -141,7 +141,7 @@ impl Callers {
                 Caller::Either(expected) => next.is_some_and(|next| expected.contains(&next)),
                 Caller::Through(expected) => match above.iter().position(|name| is_own(&name)) {
                     Some(place) => place > 0 && above[place] == *expected,
-                    None => self.may_end(stack) && !above.is_empty(),
+                    None => stack.is_cut && !above.is_empty(),
                 },
                 Caller::Signal => above.len() > 1 && !is_own(&&above[0]),
                 Caller::Start => !above.iter().any(|name| is_own(&name)),
@@ -152,7 +152,7 @@ impl Callers {
         }
         let reached = names.iter().any(|name| self.of(name) == Some(Caller::Start));
         let is_ended = stack.end == Some(EndReason::Root) || stack.is_cut;
-        match reached || self.may_end(stack) {
+        match reached || stack.is_cut {
             true if is_ended => None,
             true => Some("no root".into()),
             false => Some("nothing that begins".into()),
