@@ -55,6 +55,9 @@ pub(super) struct Callers {
     /// The function that calls the roots.
     start: &'static str,
     other: HashMap<&'static str, Caller>,
+    /// Whether libraries have no unwind information. Their callers are then found only where
+    /// possible.
+    has_gaps: bool,
     /// Functions with a frame larger than the copy of the stack that a sample in the kernel has.
     large: &'static [&'static str],
 }
@@ -99,12 +102,18 @@ impl Default for Callers {
 impl Callers {
     /// Returns the callers of a program whose roots are called by this function.
     pub(super) fn of_start(start: &'static str) -> Self {
-        Self { start, other: HashMap::new(), large: &[] }
+        Self { start, other: HashMap::new(), has_gaps: false, large: &[] }
     }
 
     /// Adds a function whose caller is not the one that its name implies.
     pub(super) fn with(mut self, function: &'static str, caller: Caller) -> Self {
         self.other.insert(function, caller);
+        self
+    }
+
+    /// Permits stacks that end in a library, because libraries have no unwind information.
+    pub(super) fn with_gaps(mut self) -> Self {
+        self.has_gaps = true;
         self
     }
 
@@ -141,7 +150,7 @@ impl Callers {
                 Caller::Either(expected) => next.is_some_and(|next| expected.contains(&next)),
                 Caller::Through(expected) => match above.iter().position(|name| is_own(&name)) {
                     Some(place) => place > 0 && above[place] == *expected,
-                    None => stack.is_cut && !above.is_empty(),
+                    None => self.may_end(stack) && !above.is_empty(),
                 },
                 Caller::Signal => above.len() > 1 && !is_own(&&above[0]),
                 Caller::Start => !above.iter().any(|name| is_own(&name)),
@@ -151,8 +160,8 @@ impl Callers {
             }
         }
         let reached = names.iter().any(|name| self.of(name) == Some(Caller::Start));
-        let is_ended = stack.end == Some(EndReason::Root) || stack.is_cut;
-        match reached || stack.is_cut {
+        let is_ended = stack.end == Some(EndReason::Root) || self.may_end(stack);
+        match reached || self.may_end(stack) {
             true if is_ended => None,
             true => Some("no root".into()),
             false => Some("nothing that begins".into()),
@@ -179,6 +188,11 @@ impl Callers {
         };
         let is_outside = names.first().is_some_and(|name| self.of(name).is_none());
         is_outside || names.iter().any(is_beyond)
+    }
+
+    /// Whether the stack may be incomplete for a known reason.
+    fn may_end(&self, stack: &Stack) -> bool {
+        stack.is_cut || self.has_gaps && stack.end == Some(EndReason::Gap)
     }
 }
 

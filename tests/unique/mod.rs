@@ -132,7 +132,7 @@ fn static_c_is_right() {
     check("static", Command::new(program), &stacks_callers(true), &kinds);
 }
 
-/// The C library has no unwind information at all.
+/// The C library has no unwind information at all. The rules are those of its instructions.
 #[test]
 fn static_c_with_musl_is_right() {
     needs_recording!();
@@ -141,7 +141,10 @@ fn static_c_with_musl_is_right() {
     }
     let flags = ["-static", "-DNO_FIBERS"];
     let program = variant("unique_musl", "unique/stacks.c", "musl-gcc", &flags);
-    check("musl", Command::new(program), &stacks_callers(true), &KINDS);
+    let callers = stacks_callers(true).with_gaps();
+    let tally = check("musl", Command::new(program), &callers, &KINDS);
+    // What cannot be proved is a gap.
+    assert!(tally.rooted * 10 > tally.samples * 9, "{} of {}", tally.rooted, tally.samples);
 }
 
 /// Returns the callers of `throws.cpp`. A throw is inside the C++ library until it has landed.

@@ -12,19 +12,21 @@ use std::collections::{BTreeSet, HashMap};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use super::super::rows::RuleRange;
-use super::state::State;
-use super::step::StateStepper;
+use super::state::FrameState;
+use super::step::FrameStepper;
 
-/// Number of instructions that are followed for each byte of code, and at least.
-const WORK_PER_BYTE: usize = 4;
+/// Number of instructions that are followed for each byte of code, and beyond that.
+const WORK_PER_BYTE: usize = 1;
 const WORK_MIN: usize = 4096;
+/// What a group costs, in instructions.
+const WORK_OF_GROUP: usize = 16;
 /// Most states of an instruction.
 const STATES_MAX: usize = 4;
 
 /// An instruction that a path has reached with a state.
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    state: State,
+struct KnownInstruction {
+    state: FrameState,
     group: u32,
     /// Another state of the same instruction.
     other: Option<u32>,
@@ -40,8 +42,6 @@ struct Group {
     start: u32,
     function: u32,
     kind: GroupKind,
-    /// The function that returns here.
-    callee: Option<u32>,
     /// Groups in whose code a path goes on.
     into: Vec<u32>,
     /// Groups to which calls return.
@@ -73,7 +73,7 @@ enum GroupKind {
 }
 
 /// How an instruction goes on.
-enum Next {
+enum Onward {
     On,
     /// To the next one and to a target.
     Branch(Option<u32>),
@@ -86,7 +86,7 @@ enum Next {
     End,
 }
 
-impl Next {
+impl Onward {
     /// Whether the next instruction is not reached from here.
     fn is_end(&self) -> bool {
         !matches!(self, Self::On | Self::Branch(_) | Self::Call(_))
@@ -96,7 +96,7 @@ impl Next {
 /// A path that is still to be followed.
 struct Path {
     at: u32,
-    state: State,
+    state: FrameState,
     group: u32,
 }
 
@@ -106,12 +106,12 @@ fn is_padding(instruction: &Instruction) -> bool {
 }
 
 /// The states of the instructions of a gap.
-pub(super) struct Flow<'a> {
+pub(super) struct GapFlow<'a> {
     code: &'a [u8],
     svma: u64,
     decoder: Decoder<'a>,
-    stepper: StateStepper,
-    places: Vec<Place>,
+    stepper: FrameStepper,
+    places: Vec<KnownInstruction>,
     /// For each byte the place of the instruction that starts there.
     firsts: Vec<Option<u32>>,
     groups: Vec<Group>,
@@ -120,18 +120,18 @@ pub(super) struct Flow<'a> {
     functions: BTreeSet<u32>,
     called: Vec<u32>,
     /// The states at jumps through tables, by function.
-    tables: HashMap<u32, Vec<State>>,
+    tables: HashMap<u32, Vec<FrameState>>,
     work: usize,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> GapFlow<'a> {
     /// Follows the code of a gap, in which functions start at these offsets.
     pub(super) fn of(code: &'a [u8], svma: u64, starts: &[u32]) -> Self {
         let mut flow = Self {
             code,
             svma,
             decoder: Decoder::with_ip(64, code, svma, DecoderOptions::NONE),
-            stepper: StateStepper::new(),
+            stepper: FrameStepper::new(),
             places: Vec::new(),
             firsts: vec![None; code.len()],
             groups: Vec::new(),
@@ -143,7 +143,7 @@ impl<'a> Flow<'a> {
         };
         flow.functions.extend(&flow.called);
         for start in std::mem::take(&mut flow.called) {
-            flow.follow(start, (start, GroupKind::Entry), State::CALLED);
+            flow.follow(start, (start, GroupKind::Entry), FrameState::CALLED);
         }
         flow.follow_called();
         flow.follow_holes();
@@ -154,28 +154,28 @@ impl<'a> Flow<'a> {
     }
 
     fn follow_called(&mut self) {
-        while let Some(start) = self.called.pop() {
+        while let Some(start) = self.called.pop().filter(|_| self.work > 0) {
             if self.functions.insert(start) {
-                self.follow(start, (start, GroupKind::Entry), State::CALLED);
+                self.follow(start, (start, GroupKind::Entry), FrameState::CALLED);
             }
         }
     }
 
     /// Follows all paths from an offset.
-    fn follow(&mut self, at: u32, (function, kind): (u32, GroupKind), state: State) {
+    fn follow(&mut self, at: u32, (function, kind): (u32, GroupKind), state: FrameState) {
         let group = self.group(at, function, kind);
         self.paths.push(Path { at, state, group });
-        while let Some(path) = self.paths.pop() {
+        while let Some(path) = self.paths.pop().filter(|_| self.work > 0) {
             self.walk(path);
         }
     }
 
     fn group(&mut self, start: u32, function: u32, kind: GroupKind) -> u32 {
+        self.work = self.work.saturating_sub(WORK_OF_GROUP);
         self.groups.push(Group {
             start,
             function,
             kind,
-            callee: None,
             into: Vec::new(),
             returned: Vec::new(),
             is_bad: false,
@@ -202,40 +202,44 @@ impl<'a> Flow<'a> {
             };
             is_behind_call &= is_padding(&instruction);
             let next = self.next(&instruction);
-            self.insert(at, Place { state, group, other: None, len, is_end: next.is_end() });
+            self.insert(
+                at,
+                KnownInstruction { state, group, other: None, len, is_end: next.is_end() },
+            );
             match next {
-                Next::On => self.stepper.apply(&instruction, &mut state),
-                Next::Branch(Some(at)) => self.paths.push(Path { at, state, group }),
-                Next::Branch(None) => self.leave(&state, group),
-                Next::Jump(Some(target)) => {
+                Onward::On => self.stepper.apply(&instruction, &mut state),
+                Onward::Branch(Some(at)) => self.paths.push(Path { at, state, group }),
+                // Outside may be another function, or a distant part of this one.
+                Onward::Branch(None) => {}
+                Onward::Jump(Some(target)) => {
                     (at, is_straight) = (target, false);
                     continue;
                 }
-                Next::Jump(None) => return self.leave(&state, group),
-                Next::Call(target) => {
+                Onward::Jump(None) => return,
+                Onward::Call(target) => {
                     self.called.extend(target);
-                    return self.call(at + u32::from(len), (state, target), group);
+                    return self.call(at + u32::from(len), state, group);
                 }
-                Next::Return => {
+                Onward::Return => {
                     let group = &mut self.groups[group as usize];
                     group.is_proved |= state.is_at_return();
                     group.is_bad |= state.is_known() && !state.is_at_return();
                     return;
                 }
                 // A function may do no more than to call another one through a pointer.
-                Next::IndirectJump if is_straight && state == State::CALLED => {
+                Onward::IndirectJump if is_straight && state == FrameState::CALLED => {
                     self.groups[group as usize].is_proved = true;
                     return;
                 }
-                Next::IndirectJump => return self.note_table(state, group),
-                Next::End => return,
+                Onward::IndirectJump => return self.note_table(state, group),
+                Onward::End => return,
             }
             at += u32::from(len);
         }
     }
 
     /// Whether the path goes on in code that is known with its state, or behind the gap.
-    fn meets(&mut self, at: u32, state: &State, group: u32) -> bool {
+    fn meets(&mut self, at: u32, state: &FrameState, group: u32) -> bool {
         let Some(first) = self.firsts.get(at as usize) else { return true };
         let (mut next, mut states) = (*first, 0);
         while let Some(place) = next.map(|index| self.places[index as usize]) {
@@ -247,20 +251,21 @@ impl<'a> Flow<'a> {
             }
             (next, states) = (place.other, states + 1);
         }
-        states == STATES_MAX
+        let is_full = states == STATES_MAX;
+        self.groups[group as usize].is_bad |= is_full;
+        is_full
     }
 
-    fn insert(&mut self, at: u32, mut place: Place) {
+    fn insert(&mut self, at: u32, mut place: KnownInstruction) {
         let Some(first) = self.firsts.get_mut(at as usize) else { return };
         place.other = first.replace(self.places.len() as u32);
         self.places.push(place);
     }
 
     /// Lets the code behind a call begin a group.
-    fn call(&mut self, at: u32, (state, callee): (State, Option<u32>), group: u32) {
+    fn call(&mut self, at: u32, state: FrameState, group: u32) {
         let function = self.groups[group as usize].function;
         let returned = self.group(at, function, GroupKind::Returned);
-        self.groups[returned as usize].callee = callee;
         let group = &mut self.groups[group as usize];
         group.calls[usize::from(!state.is_aligned())] = true;
         // A part of a function that was taken for a function does not align the stack. It may end
@@ -271,13 +276,7 @@ impl<'a> Flow<'a> {
         self.paths.push(Path { at, state, group: returned });
     }
 
-    /// Notes a jump to code outside: to another function, or to a distant part of the same one.
-    fn leave(&mut self, state: &State, group: u32) {
-        let group = &mut self.groups[group as usize];
-        group.is_proved |= group.kind != GroupKind::Hole && state.is_at_return();
-    }
-
-    fn note_table(&mut self, state: State, group: u32) {
+    fn note_table(&mut self, state: FrameState, group: u32) {
         let states = self.tables.entry(self.groups[group as usize].function).or_default();
         if state.is_known() && !states.contains(&state) && states.len() + 1 < STATES_MAX {
             states.push(state);
@@ -293,7 +292,7 @@ impl<'a> Flow<'a> {
         (!instruction.is_invalid()).then_some(instruction.len() as u8)
     }
 
-    fn next(&self, instruction: &Instruction) -> Next {
+    fn next(&self, instruction: &Instruction) -> Onward {
         let target = || {
             let at = instruction.near_branch_target().wrapping_sub(self.svma);
             u32::try_from(at).ok().filter(|at| (*at as usize) < self.code.len())
@@ -305,20 +304,20 @@ impl<'a> Flow<'a> {
             pop && instruction.near_branch_target() == instruction.next_ip()
         };
         match instruction.flow_control() {
-            _ if instruction.mnemonic() == Mnemonic::Hlt => Next::End,
-            FlowControl::Next | FlowControl::XbeginXabortXend => Next::On,
-            FlowControl::ConditionalBranch => Next::Branch(target()),
-            FlowControl::UnconditionalBranch => Next::Jump(target()),
-            FlowControl::IndirectBranch => Next::IndirectJump,
+            _ if instruction.mnemonic() == Mnemonic::Hlt => Onward::End,
+            FlowControl::Next | FlowControl::XbeginXabortXend => Onward::On,
+            FlowControl::ConditionalBranch => Onward::Branch(target()),
+            FlowControl::UnconditionalBranch => Onward::Jump(target()),
+            FlowControl::IndirectBranch => Onward::IndirectJump,
             FlowControl::Call if matches!(instruction.code(), Code::Syscall | Code::Sysenter) => {
-                Next::On
+                Onward::On
             }
-            FlowControl::Call if is_pushed() => Next::On,
-            FlowControl::Call => Next::Call(target()),
-            FlowControl::IndirectCall => Next::Call(None),
-            FlowControl::Interrupt => Next::On,
-            FlowControl::Return => Next::Return,
-            _ => Next::End,
+            FlowControl::Call if is_pushed() => Onward::On,
+            FlowControl::Call => Onward::Call(target()),
+            FlowControl::IndirectCall => Onward::Call(None),
+            FlowControl::Interrupt => Onward::On,
+            FlowControl::Return => Onward::Return,
+            _ => Onward::End,
         }
     }
 
@@ -352,7 +351,7 @@ impl<'a> Flow<'a> {
                 self.follow(at, (function, GroupKind::Hole), state);
             }
         }
-        self.follow(at, (at, GroupKind::Hole), State::CALLED);
+        self.follow(at, (at, GroupKind::Hole), FrameState::CALLED);
         self.follow_called();
     }
 
@@ -365,7 +364,7 @@ impl<'a> Flow<'a> {
             let mut at = self.groups[index].start;
             while let Some(len) = self.decode(at, &mut instruction) {
                 if !is_padding(&instruction) {
-                    self.follow(at, (at, GroupKind::Hole), State::CALLED);
+                    self.follow(at, (at, GroupKind::Hole), FrameState::CALLED);
                     break;
                 }
                 at += u32::from(len);
@@ -387,29 +386,10 @@ impl<'a> Flow<'a> {
             self.groups[index].is_bad = true;
             bad.extend(before[index].0.iter().filter(|it| !self.groups[**it].is_bad));
         }
-        let mut right = self.those(|group| group.is_proved);
+        let mut right = self.those(|group| group.is_proved && !group.is_bad);
         while let Some(index) = right.pop() {
             let earlier = before[index].0.iter().chain(&before[index].1);
             self.prove(earlier.copied(), &mut right);
-        }
-        self.carry_proofs();
-    }
-
-    /// Proves groups to which functions return that are known to return.
-    fn carry_proofs(&mut self) {
-        let entries = self.groups.iter().enumerate();
-        let entries = entries.filter(|(_, group)| group.kind == GroupKind::Entry);
-        let entries: HashMap<u32, usize> =
-            entries.map(|(index, group)| (group.start, index)).collect();
-        let mut right = self.those(|group| group.is_proved || group.is_likely());
-        while let Some(index) = right.pop() {
-            let returns = |callee: u32| {
-                entries.get(&callee).is_some_and(|entry| self.groups[*entry].is_proved)
-            };
-            let returned = self.groups[index].returned.iter().map(|it| *it as usize);
-            let returned = returned.filter(|it| self.groups[*it].callee.is_some_and(returns));
-            let later: Vec<usize> = returned.collect();
-            self.prove(later.into_iter(), &mut right);
         }
     }
 
@@ -429,7 +409,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Returns the instructions that are known: offset, length and state.
-    pub(super) fn known(&self) -> impl Iterator<Item = (u32, u8, State)> {
+    pub(super) fn known(&self) -> impl Iterator<Item = (u32, u8, FrameState)> {
         let firsts = self.firsts.iter().enumerate();
         let firsts = firsts.filter_map(|(at, first)| Some((at as u32, (*first)?)));
         firsts.filter_map(|(at, first)| {
@@ -438,18 +418,20 @@ impl<'a> Flow<'a> {
     }
 
     /// Returns the places of an instruction, given the first.
-    fn states(&self, first: u32) -> impl Iterator<Item = &Place> {
-        let next = |place: &&Place| place.other.map(|index| &self.places[index as usize]);
+    fn states(&self, first: u32) -> impl Iterator<Item = &KnownInstruction> {
+        let next =
+            |place: &&KnownInstruction| place.other.map(|index| &self.places[index as usize]);
         std::iter::successors(Some(&self.places[first as usize]), next)
     }
 
     /// Returns what all states agree on that are right.
-    fn right_state(&self, first: u32) -> Option<State> {
+    fn right_state(&self, first: u32) -> Option<FrameState> {
         let states = |is_right: fn(&Group) -> bool| {
-            let group = move |place: &&Place| is_right(&self.groups[place.group as usize]);
+            let group =
+                move |place: &&KnownInstruction| is_right(&self.groups[place.group as usize]);
             self.states(first).filter(group).map(|place| Some(place.state))
         };
-        let meet = |one: Option<State>, other: Option<State>| one?.meet(&other?);
+        let meet = |one: Option<FrameState>, other: Option<FrameState>| one?.meet(&other?);
         let proved = states(|group| group.is_proved && !group.is_bad).reduce(meet);
         // A function that never returns has no proof.
         let likely = || states(Group::is_likely).reduce(meet);
@@ -459,6 +441,10 @@ impl<'a> Flow<'a> {
     /// Returns the rules, ascending.
     pub(super) fn parts(&self) -> Vec<RuleRange> {
         let mut parts: Vec<RuleRange> = Vec::new();
+        if self.work == 0 {
+            // No code that a compiler has made takes so much.
+            return parts;
+        }
         for (at, len, state) in self.known() {
             let Some(rule) = state.rule() else { continue };
             let end = at + u32::from(len);

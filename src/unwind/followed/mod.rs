@@ -26,7 +26,7 @@ const CODE_MAX: usize = 4 << 20;
 /// functions, ascending, and `svma` is the address of the gap's first byte.
 pub(super) fn parts(code: &[u8], svma: u64, starts: &[u32]) -> Vec<RuleRange> {
     match code.len() <= CODE_MAX {
-        true => flow::Flow::of(code, svma, starts).parts(),
+        true => flow::GapFlow::of(code, svma, starts).parts(),
         false => Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Rbp {
 
 /// What is known before an instruction. Distances are in bytes below the CFA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct FrameState {
     /// The distance of the stack pointer, if it is known.
     sp: Option<i32>,
     rbp: Rbp,
@@ -27,7 +27,7 @@ pub(super) struct State {
     saved: Option<i32>,
 }
 
-impl State {
+impl FrameState {
     /// The first instruction of a function.
     pub(super) const CALLED: Self = Self { sp: Some(8), rbp: Rbp::Caller, saved: None };
 
@@ -92,8 +92,22 @@ impl State {
     /// Notes that rbp is stored at this offset from the stack pointer.
     pub(super) fn store_rbp(&mut self, offset: i32) {
         let slot = self.sp.and_then(|sp| sp.checked_sub(offset));
-        if self.rbp == Rbp::Caller && slot.is_some_and(|it| it % 8 == 0) {
+        let is_slot = slot.is_some_and(|it| it % 8 == 0 && it.abs() < DISTANCE_MAX);
+        if self.rbp == Rbp::Caller && is_slot {
             self.saved = slot;
+        }
+    }
+
+    /// Notes that something is stored at this offset from the stack pointer. Code that changes its
+    /// return address does not return to its caller.
+    pub(super) fn store(&mut self, offset: i32) {
+        let slot = self.sp.and_then(|sp| sp.checked_sub(offset));
+        let overlaps = |other: i32| slot.is_some_and(|slot| slot.abs_diff(other) < 8);
+        if self.saved.is_some_and(overlaps) {
+            self.saved = None;
+        }
+        if overlaps(8) {
+            self.sp = None;
         }
     }
 
@@ -107,6 +121,8 @@ impl State {
     /// Returns the rule of an instruction with this state.
     pub(super) fn rule(&self) -> Option<Rule> {
         let (op, cfa_off) = match (self.sp, self.rbp) {
+            // Below the return address, which may be overwritten.
+            (Some(..8), _) => return None,
             (Some(sp), _) => (op::SP, sp),
             (None, Rbp::Frame(distance)) => (op::FP, distance),
             _ => return None,

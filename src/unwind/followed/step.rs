@@ -5,18 +5,18 @@ use iced_x86::{
     Register,
 };
 
-use super::state::{Rbp, State};
+use super::state::{FrameState, Rbp};
 
 /// Applies instructions to states.
-pub(super) struct StateStepper(InstructionInfoFactory);
+pub(super) struct FrameStepper(InstructionInfoFactory);
 
-impl StateStepper {
+impl FrameStepper {
     pub(super) fn new() -> Self {
         Self(InstructionInfoFactory::new())
     }
 
     /// Changes the state to that after an instruction that goes on to the next one.
-    pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut State) {
+    pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut FrameState) {
         let is_done = match instruction.mnemonic() {
             Mnemonic::Push => push(instruction, state),
             Mnemonic::Pop => pop(instruction, state),
@@ -39,10 +39,22 @@ impl StateStepper {
         if !is_done {
             self.forget(instruction, state);
         }
+        let is_read =
+            matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push);
+        let is_of_rbp = instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op1_kind() == OpKind::Register
+            && instruction.op1_register() == Register::RBP;
+        if instruction.op0_kind() == OpKind::Memory
+            && let Some(offset) = of_sp(instruction)
+            && !is_read
+            && !(is_of_rbp && is_done)
+        {
+            state.store(offset);
+        }
     }
 
     /// Forgets what the instruction writes.
-    fn forget(&mut self, instruction: &Instruction, state: &mut State) {
+    fn forget(&mut self, instruction: &Instruction, state: &mut FrameState) {
         let is_either = |operand: u32| {
             let register = instruction.op_register(operand).full_register();
             register == Register::RSP || register == Register::RBP
@@ -65,7 +77,7 @@ impl StateStepper {
     }
 }
 
-fn push(instruction: &Instruction, state: &mut State) -> bool {
+fn push(instruction: &Instruction, state: &mut FrameState) -> bool {
     if instruction.stack_pointer_increment() != -8 {
         return false;
     }
@@ -76,7 +88,7 @@ fn push(instruction: &Instruction, state: &mut State) -> bool {
     true
 }
 
-fn pop(instruction: &Instruction, state: &mut State) -> bool {
+fn pop(instruction: &Instruction, state: &mut FrameState) -> bool {
     let is_simple =
         instruction.stack_pointer_increment() == 8 && instruction.op0_kind() == OpKind::Register;
     if is_simple {
@@ -85,7 +97,7 @@ fn pop(instruction: &Instruction, state: &mut State) -> bool {
     is_simple
 }
 
-fn pop_into(register: Register, state: &mut State) {
+fn pop_into(register: Register, state: &mut FrameState) {
     if register == Register::RBP {
         state.load_rbp(0);
     }
@@ -95,7 +107,7 @@ fn pop_into(register: Register, state: &mut State) {
     }
 }
 
-fn copy(instruction: &Instruction, state: &mut State) -> bool {
+fn copy(instruction: &Instruction, state: &mut FrameState) -> bool {
     let (to, from) = (instruction.op0_register(), instruction.op1_register());
     match (instruction.op0_kind(), instruction.op1_kind()) {
         (OpKind::Register, OpKind::Register) => match (to, from) {
@@ -116,7 +128,7 @@ fn copy(instruction: &Instruction, state: &mut State) -> bool {
     true
 }
 
-fn load_address(instruction: &Instruction, state: &mut State) -> bool {
+fn load_address(instruction: &Instruction, state: &mut FrameState) -> bool {
     if instruction.op0_register() != Register::RSP {
         return false;
     }
@@ -130,7 +142,7 @@ fn load_address(instruction: &Instruction, state: &mut State) -> bool {
 }
 
 /// Applies `add` or `sub` with a constant to the stack pointer.
-fn add(instruction: &Instruction, state: &mut State, sign: i32) -> bool {
+fn add(instruction: &Instruction, state: &mut FrameState, sign: i32) -> bool {
     let is_constant =
         matches!(instruction.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64);
     if instruction.op0_register() != Register::RSP || !is_constant {

@@ -8,9 +8,9 @@ use object::{Object, ObjectSection};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
-use super::flow::Flow;
+use super::flow::GapFlow;
 use super::parts;
-use super::state::{Rbp, State};
+use super::state::{FrameState, Rbp};
 
 const RSP: Register = Register(7);
 const RBP: Register = Register(6);
@@ -27,7 +27,7 @@ struct Agreement {
 }
 
 /// Returns whether a state is what a row says, `None` if the state or the row does not say it.
-fn agrees(state: &State, row: &UnwindTableRow<usize>) -> Option<bool> {
+fn agrees(state: &FrameState, row: &UnwindTableRow<usize>) -> Option<bool> {
     state.rule()?;
     let (sp, rbp, saved) = state.parts();
     let is_cfa = match *row.cfa() {
@@ -71,7 +71,7 @@ fn agreement(path: &Path, one_in: usize) -> Agreement {
     let starts: Vec<u32> =
         starts.filter(|(index, _)| (index + 1) % one_in != 0).map(|(_, start)| start).collect();
     let mut states = vec![None; code.len()];
-    for (at, len, state) in Flow::of(code, svma, &starts).known() {
+    for (at, len, state) in GapFlow::of(code, svma, &starts).known() {
         states[at as usize..][..usize::from(len)].fill(Some(state));
     }
     let mut found = Agreement::default();
@@ -155,6 +155,8 @@ fn code_that_does_not_return_to_its_caller_has_no_rule() {
     for code in [&[0x50, 0xC3][..], &[0x48, 0x83, 0xC4, 8, 0xC3]] {
         assert_eq!(rules(code), [], "{code:x?}");
     }
+    // mov %rax,(%rsp); ret
+    assert!(!rules(&[0x48, 0x89, 0x04, 0x24, 0xC3]).iter().any(|(at, _)| *at == 4));
     // test %edi,%edi; je +1; push %rax; ret: one path is right, and the other is not.
     assert_eq!(rules(&[0x85, 0xFF, 0x74, 1, 0x50, 0xC3]), []);
 }

@@ -99,14 +99,13 @@ impl Tally {
 }
 
 impl Tally {
-    /// Asserts that no stack had a wrong frame, and that so many of a hundred were complete.
-    pub(super) fn assert_right(&self, name: &str, complete: u64) {
+    /// Asserts that no stack had a wrong frame.
+    pub(super) fn assert_never_wrong(&self, name: &str) {
         let Self { steps, exact, wrong, .. } = self;
         eprintln!("{name}: {exact} of {steps} exact, {:?}", wrong.keys());
         let is_gap = |place: &&String| place.ends_with(EndReason::Gap.name());
         let shown: Vec<_> = wrong.iter().filter(|(place, _)| !is_gap(place)).collect();
         assert!(shown.is_empty(), "{name}: {shown:#x?}");
-        assert!(exact * 100 >= steps * complete, "{name}: {exact} of {steps}");
     }
 }
 

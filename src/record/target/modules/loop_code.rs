@@ -3,9 +3,14 @@
 //! It is a part of the loop that interprets functions: the loop jumps to it, and it jumps back. It
 //! has no frame of its own. It is in memory that the process shares with its children.
 
-use super::{AddressRange, GeneratedTables};
+use std::collections::HashMap;
+
+use super::AddressRange;
 use crate::proc::Mapping;
-use crate::unwind::{ModuleTable, TableWriter};
+use crate::unwind::{ModuleRef, ModuleTable, TableWriter};
+
+/// The tables of mappings without a file, by their first address and the one after the last.
+pub(super) type GeneratedTables = HashMap<(u64, u64), Option<ModuleRef>>;
 
 /// Gives such code the table of the loop.
 pub(super) fn share_loop(

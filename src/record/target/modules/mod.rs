@@ -43,14 +43,12 @@ use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmap
 use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
-use self::loop_code::share_loop;
+use self::loop_code::{GeneratedTables, share_loop};
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
 /// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
 type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
-/// The tables of mappings without a file, by their first address and the one after the last.
-type GeneratedTables = HashMap<(u64, u64), Option<ModuleRef>>;
 
 /// All modules of a recording, and the writer of their tables.
 pub(crate) struct Modules<'a> {
@@ -360,10 +358,8 @@ impl<'a> Modules<'a> {
     /// code.
     fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> Option<LoadedModule> {
         let path = mapping.path.to_string_lossy().into_owned();
-        let loaded = self.open(mapping, is_vdso).and_then(|descriptor| {
-            let bytes = proc::map_file(&descriptor)?;
-            Ok((descriptor, bytes))
-        });
+        let descriptor = self.open(mapping, is_vdso);
+        let loaded = descriptor.and_then(|it| proc::map_file(&it).map(|bytes| (it, bytes)));
         let mut module = LoadedModule {
             index,
             path: path.clone(),
