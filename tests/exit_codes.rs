@@ -96,7 +96,7 @@ fn a_target_that_dies_during_the_attach_is_reported() {
     let target = Target::start("steady", &[]);
     let pid = target.pid().to_string();
     let mut command = traceprof(&["record", "--pid", &pid, "--json", "--engine", "timer"]);
-    command.env("TRACEPROF_FAULT", "EntryStopped=crash");
+    command.env("TRACEPROF_FAULT", "MapSeen=crash,EntryStopped=stall");
     let outcome = Recorder::spawn(command, Trace::new()).finish().expect_code(12);
     expect_death_during_attach(&outcome, &pid);
 }

@@ -95,7 +95,7 @@ fn check_callers(label: &str, outcome: &Outcome) -> Seen {
                 // Code of files, of strings and of closures lives as long as it runs, and the name
                 // of a method that is not there. Generators and fibers are not always linked.
                 seen.gone += 1;
-                let short = ["included", "evaluated", "closure", "magic", "iterate"];
+                let short = ["included", "evaluated", "closure", "magic", "iterate", "fiber"];
                 if caller.is_some_and(|(by, _)| !short.contains(&by)) {
                     *wrong.entry(format!("{caller:?} calls what is gone")).or_default() += 1;
                 }

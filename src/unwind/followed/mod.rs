@@ -6,9 +6,9 @@
 //! instruction, [`step`] what the instruction changes, [`flow`] the paths.
 //!
 //! # Invariants
-//! - Two paths that meet must agree, and a path that returns must find the return address at the top
-//!   of the stack. If they do not, all code of these paths keeps the rule of its gap: a wrong
-//!   distance finds the return address of an earlier call, which looks right.
+//! - A state is right only if it leads to a return that finds the return address at the top of the
+//!   stack. All other code keeps the rule of its gap: a wrong distance finds the return address of
+//!   an earlier call, which looks right.
 //! - Any bytes are expected input. The work is bounded by their number.
 
 mod flow;
