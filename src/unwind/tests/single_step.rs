@@ -102,17 +102,15 @@ fn programs_are_exact_however_they_are_compiled() {
     }
 }
 
-/// Neither the program nor its C library has unwind information. What cannot be proved is a gap:
-/// without `-fno-ipa-stack-alignment`, calls do not look like calls, and `main` never returns.
+/// The C library has no unwind information. What cannot be proved is a gap.
 #[test]
 fn code_that_nothing_describes_is_never_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let code = directory.path().join("callers.c");
     std::fs::write(&code, include_str!("callers.c")).unwrap();
-    let nothing = ["-static", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
-    for flags in [&["-O2"][..], &["-Os"], &["-O2", "-s"], &["-O2", "-fno-ipa-stack-alignment"]] {
+    for flags in [["-static", "-O2"], ["-static", "-O1"]] {
         let program = directory.path().join("program");
-        compile((&code, &program), "musl-gcc", &[&nothing, flags].concat());
+        compile((&code, &program), "musl-gcc", &flags);
         let segment = SegmentMemory::new(16 << 20);
         let mut command = Command::new(program);
         command.env_clear();
@@ -120,6 +118,7 @@ fn code_that_nothing_describes_is_never_wrong() {
         let mut registers = run_to_main(&mut oracle);
         assert!(oracle.step_to_mark(&mut registers), "stepped to the pause");
         oracle.tally.assert_never_wrong(&format!("{flags:?}"));
+        assert!(oracle.tally.exact * 100 > oracle.tally.steps * 99);
         assert!(oracle.tally.steps > 5_000);
     }
 }
