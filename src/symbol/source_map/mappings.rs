@@ -16,6 +16,10 @@ const DATA: &str = "data:application/json";
 /// How the text of such a map is encoded.
 const BASE64: &str = "base64";
 
+/// Longest paths of all sources together, in bytes, and what one takes besides.
+const SOURCES_MAX: usize = 16 << 20;
+const ENTRY_LEN: usize = 64;
+
 /// The mappings of a generated file.
 #[derive(Debug)]
 pub(super) struct Mappings {
@@ -60,6 +64,10 @@ impl Mappings {
         // The last one of several at one place counts.
         tokens.sort_by_key(place);
         let root = map.get_source_root().unwrap_or_default();
+        let own = map.get_sources().map(|source| source.len() + root.len() + ENTRY_LEN);
+        if own.sum::<usize>() > SOURCES_MAX {
+            return Err("its sources are too many, or too long".to_owned());
+        }
         let sources = map.get_sources().map(|source| path_of(path, root, source));
         Ok(Self {
             names: map.get_names().map(printable).collect(),
