@@ -156,6 +156,20 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
+fn sources_that_would_fill_the_memory_are_refused() {
+    let read = |root: usize, sources: usize| {
+        let (root, sources) = ("r".repeat(root), vec![r#""x""#; sources].join(","));
+        let text = format!(
+            r#"{{"version":3,"sourceRoot":"{root}","sources":[{sources}],"mappings":"AAAA"}}"#
+        );
+        Mappings::of(&text, Path::new("/a.js.map")).map(|_| ())
+    };
+    assert_eq!(read(4000, 1000), Ok(()));
+    assert!(read(4000, 5000).unwrap_err().contains("too many"));
+    assert!(read(0, 300_000).unwrap_err().contains("too many"));
+}
+
+#[test]
 fn originals_elsewhere_keep_their_addresses() {
     let source = |root: &str, source: &str| {
         let text = format!(
