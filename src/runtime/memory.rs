@@ -34,6 +34,16 @@ impl TargetMemory for ProcessMemory {
     }
 }
 
+/// Reads from memory that a test made by hand, and that begins at `start`.
+#[cfg(test)]
+pub(super) fn read_made((start, bytes): (u64, &[u8]), avma: u64, into: &mut [u8]) -> usize {
+    let at = avma.checked_sub(start).and_then(|at| usize::try_from(at).ok());
+    let Some(rest) = at.and_then(|at| bytes.get(at..)) else { return 0 };
+    let len = rest.len().min(into.len());
+    into[..len].copy_from_slice(&rest[..len]);
+    len
+}
+
 /// The words of the target's memory, each read on its own.
 #[derive(Clone, Copy)]
 pub struct TargetWords<'m>(pub &'m dyn TargetMemory);

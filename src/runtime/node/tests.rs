@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::roles::ThreadRole;
 use super::*;
+use crate::runtime::memory::read_made;
 use crate::runtime::pthreads::Pthreads;
 use crate::runtime::{NamesThreads, TargetMemory, ThreadNameMemo, WantedNames};
 
@@ -16,11 +17,7 @@ struct Made(Vec<u8>);
 
 impl TargetMemory for Made {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).and_then(|at| usize::try_from(at).ok());
-        let Some(rest) = at.and_then(|at| self.0.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.0), avma, into)
     }
 }
 

@@ -9,6 +9,7 @@ use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use crate::runtime::fuzz_entry::{self, START};
+use crate::runtime::memory::read_made;
 use crate::runtime::php::PhpExports;
 use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetMemory, TargetWords};
 
@@ -35,11 +36,7 @@ struct Image(Vec<u8>);
 
 impl TargetMemory for Image {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).map(|at| at as usize);
-        let Some(rest) = at.and_then(|at| self.0.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.0), avma, into)
     }
 }
 

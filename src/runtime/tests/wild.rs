@@ -14,6 +14,7 @@ use super::image::{
     CODE, CODE_TYPE, Image, NAME, NO_FRAME, STATE, TABLE, THREAD, frame_at, interpreters,
 };
 use crate::runtime::fuzz_entry::{self, START};
+use crate::runtime::memory::read_made;
 use crate::runtime::python::PythonExports;
 use crate::runtime::{Gone, Runtime, TargetMemory, TargetWords, Unsupported};
 
@@ -21,11 +22,7 @@ const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/run
 
 impl TargetMemory for Image {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).map(|at| at as usize);
-        let Some(rest) = at.and_then(|at| self.bytes.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.bytes), avma, into)
     }
 }
 

@@ -9,17 +9,14 @@ use crate::runtime::fuzz_entry::START;
 use crate::runtime::java::fuzz_entry::{VERSIONS, java};
 use crate::runtime::java::image::{self, JavaImage, TIDS};
 use crate::runtime::java::{JavaMachine, JavaWaits, UnloadCount, carried_block};
+use crate::runtime::memory::read_made;
 use crate::runtime::{TargetMemory, TaskKind, TaskName, running_task};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/java");
 
 impl TargetMemory for JavaImage {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).map(|at| at as usize);
-        let Some(rest) = at.and_then(|at| self.bytes.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.bytes), avma, into)
     }
 }
 

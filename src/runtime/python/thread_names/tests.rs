@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::runtime::memory::read_made;
 use crate::runtime::python::offsets::{InstanceDict, KeyTable, Structures, structures};
 use crate::runtime::python::text::Texts;
 
@@ -23,11 +24,7 @@ struct Made {
 
 impl TargetMemory for Made {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).map(|at| at as usize);
-        let Some(rest) = at.and_then(|at| self.bytes.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.bytes), avma, into)
     }
 }
 

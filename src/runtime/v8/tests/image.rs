@@ -2,6 +2,7 @@
 
 use crate::runtime::TargetMemory;
 use crate::runtime::fuzz_entry::START;
+use crate::runtime::memory::read_made;
 use crate::runtime::v8::layout::{CodeStart, ObjectLayout};
 use crate::runtime::v8::machine::V8Machine;
 
@@ -45,11 +46,7 @@ pub(super) fn small(number: u32) -> u64 {
 
 impl TargetMemory for Image {
     fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        let at = avma.checked_sub(START).map(|at| at as usize);
-        let Some(rest) = at.and_then(|at| self.bytes.get(at..)) else { return 0 };
-        let len = rest.len().min(into.len());
-        into[..len].copy_from_slice(&rest[..len]);
-        len
+        read_made((START, &self.bytes), avma, into)
     }
 }
 
