@@ -1,16 +1,16 @@
-/* Threads that all want one lock all the time, and compute while they hold it. They measure how
- * long they waited and computed.
+/* Threads that all want one lock all the time, and compute while they hold it. Each reports when it
+ * began to wait, to compute and to pause.
  *
  *     convoy THREADS
  */
 #include "target.h"
+#include "parts.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile uint64_t sink;
-static uint64_t waited_ns, computed_ns;
 
 APART void with_the_lock(void) {
-    uint64_t end = clock_ns(CLOCK_THREAD_CPUTIME_ID) + 3000000, x = 1;
+    uint64_t end = clock_ns(CLOCK_THREAD_CPUTIME_ID) + 6000000, x = 1;
     while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < end) {
         CHAIN(x, 20000);
         sink = x;
@@ -22,35 +22,36 @@ APART void want_the_lock(void) {
     __asm__ volatile("");
 }
 
-static void *work(void *unused) {
+static void *work(void *begun) {
     for (;;) {
-        uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+        part_begins(begun);
         want_the_lock();
-        uint64_t had = clock_ns(CLOCK_MONOTONIC);
+        part_begins(begun);
         with_the_lock();
-        uint64_t end = clock_ns(CLOCK_MONOTONIC);
-        waited_ns += had - begin;
-        computed_ns += end - had;
+        part_begins(begun);
         pthread_mutex_unlock(&lock);
         /* Without this pause the thread that just released the lock takes it again, and the
          * others never get it. */
         usleep(100);
     }
-    return unused;
+    return NULL;
 }
 
 int main(int argc, char **argv) {
     int count = argc > 1 ? atoi(argv[1]) : 4;
+    struct parts *all = calloc(count, sizeof *all);
+    if (all == NULL)
+        return 1;
     for (int index = 0; index < count; index++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, work, NULL))
+        if (pthread_create(&thread, NULL, work, &all[index]))
             return 1;
         pthread_setname_np(thread, "member");
     }
     target_ready();
     while (!stop)
         usleep(10000);
-    pthread_mutex_lock(&lock);
-    printf("waited_ns %lu\ncomputed_ns %lu\n", (unsigned long)waited_ns, (unsigned long)computed_ns);
+    for (int index = 0; index < count; index++)
+        report_parts(&all[index]);
     return OWN_EXIT_CODE;
 }

@@ -3,6 +3,7 @@
  * the lock.
  */
 #include "target.h"
+#include "parts.h"
 #include <semaphore.h>
 
 #define PARTS 3
@@ -11,9 +12,7 @@ static const unsigned sleep_ms = 120, lock_ms = 50, compute_ms = 30;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sem_t asked, given;
 static volatile uint64_t sink;
-/* The times at which the parts began. */
-static uint64_t begun_ns[100000];
-static volatile unsigned begun;
+static struct parts worked;
 
 static void nap(unsigned ms) {
     struct timespec left = {.tv_nsec = ms * 1000000};
@@ -56,10 +55,7 @@ static void *hold(void *unused) {
 static void *work(void *unused) {
     void (*parts[PARTS])(void) = {sleeping_part, locked_part, computing_part};
     for (unsigned number = 0;; number++) {
-        if (number < sizeof begun_ns / sizeof *begun_ns) {
-            begun_ns[number] = clock_ns(CLOCK_MONOTONIC);
-            begun = number + 1;
-        }
+        part_begins(&worked);
         parts[number % PARTS]();
     }
     return unused;
@@ -79,9 +75,6 @@ int main(void) {
     target_ready();
     while (!stop)
         usleep(10000);
-    printf("begun_ns");
-    for (unsigned number = 0; number < begun; number++)
-        printf(" %lu", (unsigned long)begun_ns[number]);
-    printf("\n");
+    report_parts(&worked);
     return OWN_EXIT_CODE;
 }
