@@ -89,9 +89,9 @@ fn every_thread_has_its_cpu_time_with_timers() {
     check_engine(&["--engine", "timer"]);
 }
 
-/// Records the storm and returns the share of its threads' CPU time that samples cover. The thread
-/// that starts them is left out.
-fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
+/// Records the storm. Returns the share of its threads' CPU time that samples cover, and the largest
+/// that they can cover. The thread that starts them is left out.
+fn record_storm(options: &[&str], cpu: Duration) -> (f64, f64, Outcome) {
     let mut target = Target::start("shortlived", &[]);
     let pid = target.pid().to_string();
     let args = ["--pid", &pid, "--duration", "3600", "--freq", "999"];
@@ -100,34 +100,36 @@ fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
     recorder.wait_for_cpu(target.pid(), cpu);
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
-    let whole_ns = cpu_clock(target.pid()).as_nanos() as f64;
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("failed"), 0, "threads that could not be created");
-    let in_threads = (target.fact("threads_ns") as f64 / whole_ns).min(1.0);
-    let used_ns = outcome.trace.number("cpu_time_ns") as f64 * in_threads;
+    let all_ns = target.fact("all_ns") as f64;
+    let threads_ns = target.fact("threads_ns") as f64;
+    let used_ns = outcome.trace.number("cpu_time_ns") as f64 * threads_ns / all_ns;
     let periods = outcome.trace.periods_by_label().get("short").copied().unwrap_or(0);
-    (periods as f64 / 999.0 * 1e9 / used_ns, outcome)
+    // The threads read their clocks before they exit, and an exit takes longer beside other work.
+    let with_exits = (all_ns - target.fact("starter_ns") as f64) / threads_ns;
+    (periods as f64 / 999.0 * 1e9 / used_ns, with_exits, outcome)
 }
 
 #[test]
 fn a_storm_of_threads_has_its_cpu_time_with_perf_events() {
     needs_recording!();
     let _machine = alone();
-    let (share, outcome) = record_storm(&["--engine", "perf"], Duration::from_secs(3));
-    report(&format!("storm of 1 ms threads at 999 Hz: {:.1} % of its CPU time", 100.0 * share));
-    // The clocks are read by the threads themselves, before they exit. The exit is 2 to 3 % of such
-    // a thread.
-    assert!((0.97..=1.05).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
+    let (share, most, outcome) = record_storm(&["--engine", "perf"], Duration::from_secs(3));
+    let measured =
+        format!("{:.1} % of its CPU time, or {:.1} % with exits", share * 100.0, most * 100.0);
+    report(&format!("storm of 1 ms threads at 999 Hz: {measured}"));
+    assert!((0.97..=most + 0.03).contains(&share), "{measured}\n{}", outcome.text());
 }
 
 #[test]
 fn a_storm_of_threads_has_a_shortfall_with_timers_that_is_reported() {
     needs_recording!();
     let _machine = alone();
-    let (share, outcome) = record_storm(&["--engine", "timer"], Duration::from_secs(2));
+    let (share, most, outcome) = record_storm(&["--engine", "timer"], Duration::from_secs(2));
     let text = outcome.text();
     report(&format!("the same with timers: {:.1} %", 100.0 * share));
-    assert!(share < 1.03, "{:.1} %", 100.0 * share);
+    assert!(share < most + 0.03, "{:.1} %", 100.0 * share);
     // The thread that starts the others exists all the time.
     let starter = outcome.trace.periods_by_label().get("shortlived").copied().unwrap_or(0);
     let all_ns = outcome.trace.number("cpu_time_ns") as f64;

@@ -32,5 +32,7 @@ int main(void) {
     }
     printf("threads %u\nfailed %u\n", count, failed);
     printf("threads_ns %llu\n", (unsigned long long)threads_ns);
+    printf("starter_ns %llu\n", (unsigned long long)clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    printf("all_ns %llu\n", (unsigned long long)clock_ns(CLOCK_PROCESS_CPUTIME_ID));
     return OWN_EXIT_CODE;
 }
