@@ -80,7 +80,8 @@ fn crowd(engine: &str, count: u64, micros: u64) {
     let text_of = || format!("{sampled} of {count} threads have samples\n{text}");
     assert!(sampled + lost + unlucky >= count, "{}", text_of());
     let slots = outcome.trace.number("thread_slots_held_max");
-    assert!((sampled..count + 64).contains(&slots), "{slots} slots");
+    // A thread whose only samples were taken in the kernel has no slot.
+    assert!((sampled - unlucky..count + 64).contains(&slots), "{slots} slots, {}", text_of());
     assert_eq!(outcome.trace.number("lost.no thread slot"), 0, "{text}");
     // The threads' buffers of 8 KiB, twice, and what the recorder keeps for each.
     let limit = (count * 32).max(200 << 10);

@@ -28,9 +28,16 @@ fn a_program_that_waits_for_sigtrap_is_sampled_by_timers() {
     needs_recording!();
     let _machine = together();
     for (how, why) in [("sigwait", "waits for"), ("signalfd", "a signalfd of the")] {
-        let target = Target::start("trap_waiter", &[how]);
-        let before = Snapshot::take(target.pid());
-        let outcome = record_cpu(target.pid(), SECOND, &["--freq", "997"]);
+        // A thread that computes between two waits is not seen to wait.
+        let target = Target::start("trap_waiter", &[how, "quiet"]);
+        let (pid, before) = (target.pid(), Snapshot::take(target.pid()));
+        let args = ["--pid", &pid.to_string(), "--freq", "997", "--duration", "3600"];
+        let mut recorder = Recorder::start(&args);
+        recorder.wait_until_attached(pid);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(pid, SECOND);
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish().expect_code(0);
         let text = outcome.text();
         assert!(text.contains(TIMER) && text.contains(why), "{how}: {text}");
         let folded = outcome.trace.folded();
@@ -49,7 +56,8 @@ fn perf_events_are_refused_where_sigtrap_is_waited_for() {
     needs_recording!();
     let _machine = together();
     for how in ["sigwait", "signalfd", "all"] {
-        let target = Target::start("trap_waiter", &[how]);
+        // A thread that computes between two waits is not seen to wait.
+        let target = Target::start("trap_waiter", &[how, "quiet"]);
         let pid = target.pid().to_string();
         let args = ["--pid", &pid, "--engine", "perf", "--duration", "1"];
         let text = Recorder::start(&args).finish().expect_code(1).text();
@@ -61,6 +69,7 @@ fn perf_events_are_refused_where_sigtrap_is_waited_for() {
             assert!(text.as_str().is_some_and(|it| it.contains("SIGTRAP")), "{how}: {all}");
         }
         assert_eq!(all["prospect"]["engine"], TIMER, "{how}: {all}");
+        target.send(Signal::SIGUSR1);
         assert_undisturbed(target, how);
     }
 }

@@ -5,6 +5,9 @@
  *     trap_waiter signalfd    with a descriptor
  *     trap_waiter late        with a descriptor, from the first SIGUSR1 on
  *     trap_waiter all         with sigtimedwait, for every other signal as well
+ *
+ * With `quiet` behind it, the first SIGTRAP is sent after the first SIGUSR1: until then the thread
+ * waits.
  */
 #include "target.h"
 #include <sys/signalfd.h>
@@ -15,7 +18,7 @@
 static uint64_t sent, arrived, wrong;
 static volatile uint64_t sink;
 static int waiter, by_descriptor, is_over;
-static volatile sig_atomic_t is_late;
+static volatile sig_atomic_t is_late, is_quiet;
 static sigset_t trap;
 
 static void add(uint64_t *count) { __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST); }
@@ -42,7 +45,7 @@ APART uint64_t beside_waits(uint64_t x) { CHAIN(x, 200000); return x; }
 
 static void on_sigusr1(int signal) {
     (void)signal;
-    is_late = 0;
+    is_late = is_quiet = 0;
 }
 
 static void *waiting(void *unused) {
@@ -75,6 +78,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     sigset_t ends, before;
     is_late = !strcmp(how, "late");
+    is_quiet = argc > 2 && !strcmp(argv[2], "quiet");
     by_descriptor = is_late || !strcmp(how, "signalfd");
     sigemptyset(&trap);
     if (!strcmp(how, "all"))
@@ -96,7 +100,8 @@ int main(int argc, char **argv) {
     while (!stop) {
         sink = beside_waits(sink) + 1;
         /* Such signals do not queue, so they are sent one after the other. */
-        if (clock_ns(CLOCK_MONOTONIC) - last > 300000000 && __atomic_load_n(&waiter, __ATOMIC_SEQ_CST) &&
+        if (!is_quiet && clock_ns(CLOCK_MONOTONIC) - last > 300000000 &&
+            __atomic_load_n(&waiter, __ATOMIC_SEQ_CST) &&
             __atomic_load_n(&arrived, __ATOMIC_SEQ_CST) == sent) {
             last = clock_ns(CLOCK_MONOTONIC);
             add(&sent);

@@ -31,6 +31,7 @@ use self::pending_signals::PendingSignals;
 pub(super) use self::request::{StopPoll, StopRequest};
 use self::return_state::ReturnState;
 use self::stepper::Stepper;
+use self::withheld_signals::passed_on;
 pub(super) use self::withheld_signals::{count_withheld, take_withheld};
 
 /// Longest time that a thread may take to settle after it had to wait for its stop.
@@ -188,7 +189,7 @@ impl Stopped {
                 return Ok(());
             }
             self.back.is_current = false;
-            self.group = self.pending().deliver(self.back.is_in_call(), deadline)?;
+            self.group = self.pending().deliver(deadline)?;
         }
         // The thread gets no processor to take the signal, or signals follow one another. It has
         // run since the state was saved.
@@ -454,9 +455,9 @@ fn wait_interrupt(tracee: &Tracee, deadline: Instant) -> Result<bool, NotStopped
         match tracee.wait(deadline).map_err(|error| failed("waitpid", &error))? {
             TraceeEvent::Interrupt => return Ok(false),
             TraceeEvent::Group => return Ok(true),
-            TraceeEvent::Signal(signal) => {
-                tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))?
-            }
+            TraceeEvent::Signal(signal) => tracee
+                .resume(Resume::Run, passed_on(tracee, signal))
+                .map_err(|error| failed("PTRACE_CONT", &error))?,
             TraceeEvent::Syscall => {
                 tracee.resume(Resume::Run, 0).map_err(|error| failed("PTRACE_CONT", &error))?
             }

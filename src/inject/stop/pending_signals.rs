@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::withheld_signals::withholds_sampling_signal;
+use super::withheld_signals::{passed_on, withholds_sampling_signal};
 use super::{NotStopped, SETTLED_MAX, failed, system, wait_interrupt};
 use crate::fault::{self, FaultPoint};
 use crate::inject::error::InjectError;
@@ -31,11 +31,7 @@ impl<'a> PendingSignals<'a> {
     /// Delivers a pending signal, and stops the thread again before its handler's first
     /// instruction. The tracer requests the stop only after the thread has reported the signal:
     /// otherwise the thread would stop again without taking it.
-    ///
-    /// A sampling signal is not delivered to a thread in a call. A timer that expires on the way
-    /// into a call keeps its signal pending until the call ends. Our stop ended the call too early,
-    /// and the handler would make a `poll` or an `epoll_wait` return EINTR.
-    pub(super) fn deliver(&self, is_in_call: bool, deadline: Instant) -> Result<bool, NotStopped> {
+    pub(super) fn deliver(&self, deadline: Instant) -> Result<bool, NotStopped> {
         let resume = |signal| {
             self.tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))
         };
@@ -52,12 +48,9 @@ impl<'a> PendingSignals<'a> {
         }
         self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         match stop {
-            TraceeEvent::Signal(_) if is_in_call && withholds_sampling_signal(self.tracee) => {
-                resume(0)?
-            }
             TraceeEvent::Signal(signal) => {
                 fault::at(FaultPoint::ThreadTakesSignal);
-                resume(signal)?;
+                resume(passed_on(self.tracee, signal))?;
                 fault::at(FaultPoint::ThreadTookSignal);
             }
             TraceeEvent::Syscall => resume(0)?,

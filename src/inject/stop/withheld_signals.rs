@@ -8,6 +8,7 @@
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
 
+use crate::inject::arch::{self, Interrupted};
 use crate::inject::data_segment::AttachedData;
 use crate::inject::ptrace::Tracee;
 
@@ -26,6 +27,18 @@ pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
     EXTRA_EXPIRIES.fetch_add(u64::from(signal.overruns()), Ordering::Relaxed);
     true
+}
+
+/// Returns the signal that a thread is resumed with when it has stopped to take `signal`: none for a
+/// sampling signal in a call.
+///
+/// A timer that expires on the way into a call keeps its signal pending until the call ends. Our
+/// stop ended the call too early, and the handler would make a `poll` or an `epoll_wait` return
+/// EINTR.
+pub(super) fn passed_on(tracee: &Tracee, signal: i32) -> i32 {
+    let registers = tracee.registers().ok().flatten();
+    let is_in_call = registers.is_some_and(|it| arch::interrupted(&it) != Interrupted::User);
+    if is_in_call && withholds_sampling_signal(tracee) { 0 } else { signal }
 }
 
 /// Adds the signals that were withheld since the last call to the agent's counters. A stopped agent

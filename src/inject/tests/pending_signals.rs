@@ -12,6 +12,7 @@ use traceprof_abi::layout::{AgentState, Counter, SIG_DATA_MARK};
 use traceprof_abi::signal::SI_QUEUE;
 use traceprof_abi::sync::Ordering;
 
+use super::agent::until;
 use super::alone;
 use super::victim::{Victim, build};
 use crate::inject::data_segment::AttachedData;
@@ -190,6 +191,30 @@ fn sampling_signal_that_comes_with_a_stop_ends_no_call() {
             });
         }
         victim.expect(10);
+    }
+}
+
+/// On a busy machine a thread may report its signal before it sees the request to stop.
+#[test]
+fn sampling_signal_that_is_reported_before_the_stop_ends_no_call() {
+    let _alone = alone();
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
+        let victim = sleeper(arguments);
+        stop::take_withheld();
+        for _ in 0..10 {
+            on_tracing_thread(|| {
+                let tracee = Tracee::seize(victim.pid).unwrap();
+                queue_sampling_signal(victim.pid);
+                until("a report of the signal", || tracee.has_stopped());
+                tracee.interrupt().unwrap();
+                let now = Instant::now();
+                drop(Stopped::collect(tracee, now, now + WAIT, now + WAIT).unwrap());
+            });
+            std::thread::sleep(Duration::from_millis(2));
+            await_sleep(victim.pid);
+        }
+        victim.expect(0);
+        assert_eq!(stop::take_withheld(), (10, 0));
     }
 }
 
