@@ -88,7 +88,10 @@ public class Named {
         out.println("ready");
         out.flush();
         for (int number = 0; ; number++) {
-            started(new Thread(() -> work(400), "a thread that ends with the number " + number)).join();
+            started(new Thread(() -> {
+                work(100);
+                sleep(300);
+            }, "a thread that ends with the number " + number)).join();
             if (number == 1) {
                 renamed.setName("after it was renamed");
             }

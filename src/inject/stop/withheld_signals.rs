@@ -29,7 +29,7 @@ pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
     true
 }
 
-/// Returns the signal that a thread is resumed with when it has stopped to take `signal`: none for a
+/// Returns the signal with which a thread that has stopped to take `signal` is resumed: none for a
 /// sampling signal in a call.
 ///
 /// A timer that expires on the way into a call keeps its signal pending until the call ends. Our

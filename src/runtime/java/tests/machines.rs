@@ -1,28 +1,25 @@
 //! The Java machines of this computer, and programs that they run.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 
+use nix::fcntl::{Flock, FlockArg};
 use tempfile::TempDir;
 
 use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::java::{JavaExports, JavaMachine};
 use crate::runtime::tests::tools;
-use crate::test_turn::{is_long, seed};
+use crate::test_turn::turn;
 
 const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
 
-/// Returns the versions of this run: two of them, which the seed of the tests' random choices
+/// Returns the versions of this run: one of them, which the seed of the tests' random choices
 /// decides, and all in long runs.
 fn versions_of_run() -> Vec<u8> {
-    if is_long() {
-        return VERSIONS.to_vec();
-    }
-    let first = seed();
-    [first, first.wrapping_add(2)].map(|index| VERSIONS[index % VERSIONS.len()]).to_vec()
+    turn(0..VERSIONS.len(), VERSIONS.len()).map(|index| VERSIONS[index]).collect()
 }
 
 /// Returns the launcher of a version's machine, if it is here. Says loudly if it is not, and fails
@@ -47,20 +44,28 @@ pub(crate) fn machines() -> Vec<(u8, PathBuf)> {
     versions.filter_map(|version| Some((version, machine(version)?))).collect()
 }
 
-/// Returns the directory with the classes of the programs, which are compiled once.
-fn classes() -> &'static Path {
-    static CLASSES: OnceLock<TempDir> = OnceLock::new();
-    let compiled = CLASSES.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let source = |name| format!("{}/tests/targets/{name}.java", env!("CARGO_MANIFEST_DIR"));
+/// Returns the directory with the classes of the programs. They are compiled once: each test runs in
+/// its own process.
+fn classes() -> PathBuf {
+    let source = |name| format!("{}/tests/targets/{name}.java", env!("CARGO_MANIFEST_DIR"));
+    let sources = ["Machine", "JavaMix", "Churn"].map(source);
+    let mut key = DefaultHasher::new();
+    sources.iter().for_each(|path| std::fs::read(path).unwrap().hash(&mut key));
+    let folder = tools().with_file_name("java-classes").join(format!("{:016x}", key.finish()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let lock = std::fs::File::create(folder.join("lock")).unwrap();
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+    let compiled = folder.join("classes");
+    if !compiled.exists() {
+        let fresh = tempfile::tempdir_in(&folder).unwrap();
         let mut javac = Command::new("javac");
         javac.args(["--release", "8", "-encoding", "UTF-8", "-g", "-nowarn", "-d"]);
-        javac.arg(folder.path()).args(["Machine", "JavaMix", "Churn"].map(source));
+        javac.arg(fresh.path()).args(sources);
         let output = javac.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        folder
-    });
-    compiled.path()
+        std::fs::rename(fresh.keep(), &compiled).unwrap();
+    }
+    compiled
 }
 
 /// A program that runs until it is dropped.

@@ -15,11 +15,10 @@ use crate::test_turn::turn;
 
 const VERSIONS: [u8; 4] = [18, 20, 22, 24];
 
-/// Returns the versions of this run: two of them, which the seed of the tests' random choices
+/// Returns the versions of this run: one of them, which the seed of the tests' random choices
 /// decides, and all in long runs.
 fn versions_of_run() -> Vec<u8> {
-    let half = VERSIONS.len() / 2;
-    turn(0..VERSIONS.len(), half).map(|index| VERSIONS[index]).collect()
+    turn(0..VERSIONS.len(), VERSIONS.len()).map(|index| VERSIONS[index]).collect()
 }
 
 /// Returns the program of a version, if it is here. Says loudly if it is not, and fails where
@@ -92,6 +91,13 @@ impl NodeProgram {
     /// Lets the program go on.
     pub(crate) fn go_on(&mut self) {
         writeln!(self.stdin).unwrap();
+    }
+
+    /// Stops the program until it is killed. It has then the same memory at each reading, and leaves
+    /// the processor to others.
+    pub(crate) fn pause(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.pid());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
     }
 
     /// Returns the engine of the program.
