@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::common::{
     Folded, Java, Outcome, Target, Trace, has_command, is_long_run, java_agent, java_classes_of,
-    needs_recording, record_cpu, scratch_dir, skip, together, traceprof, variant,
+    needs_recording, number_in, record_cpu, scratch_dir, skip, together, traceprof, variant,
 };
 
 /// What is recorded.
@@ -164,6 +164,21 @@ fn row_of(what: &str, outcome: &Outcome, program: Program, unrooted_per_mille: f
     row
 }
 
+/// Returns how many of a thousand samples may miss the root because the recorder was late. The frames
+/// that it names late say how late it was: beside other work, it may have no processor for a while.
+fn late_per_mille(program: Program, outcome: &Outcome) -> f64 {
+    if program != Program::Redefine {
+        return 0.0;
+    }
+    let metadata = outcome.trace.all_metadata();
+    let number =
+        |key: &str| metadata.iter().find(|it| it.0 == key).and_then(|(_, it)| number_in(it));
+    let late = number("frames_unnamed.java.may have been replaced since").unwrap_or(0);
+    let all = number("frames.java").unwrap_or(1).max(1);
+    eprintln!("{late} of {all} frames were named late");
+    late as f64 * 1000.0 / all as f64
+}
+
 /// Records a program on a version of Java.
 fn check(version: u32, program: Program, options: &[&str]) {
     needs_recording!();
@@ -175,7 +190,8 @@ fn check(version: u32, program: Program, options: &[&str]) {
     let options_of_record = ["--freq", "999", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options_of_record);
     let what = format!("{program:?} {}, {version}", options.join(" "));
-    row_of(&what, &outcome, program, program.unrooted_per_mille());
+    let unrooted = program.unrooted_per_mille() + late_per_mille(program, &outcome);
+    row_of(&what, &outcome, program, unrooted);
     let callers = Callers::of(&outcome.trace.folded(), program);
     let least = match program {
         Program::JavaMix => 0,
