@@ -140,6 +140,18 @@ fn path_of<'o>(objects: &'o Objects, method: &Method) -> Option<&'o str> {
     objects.modules.get(method.module?.0 as usize).map(|module| module.path.as_str())
 }
 
+/// Returns the place and the name of a location's function, if they are known. The code outside of
+/// all functions is none.
+fn function_of<'o>(objects: &'o Objects, location: &Location) -> Option<(GeneratedPlace, &'o str)> {
+    let method = objects.methods.get(location.method.0 as usize)?;
+    if method.name == TOP_LEVEL {
+        return None;
+    }
+    let is_known = method.column > 0 && path_of(objects, method) == location.file.as_deref();
+    let place = GeneratedPlace { line: method.line, column: method.column };
+    is_known.then_some((place, method.name.as_str()))
+}
+
 impl Original<'_> {
     /// Reads the map of a file, if the file has all places that were recorded.
     fn map_of(&self, path: &Path, parts: &GeneratedParts) -> Result<SourceMap, String> {
@@ -156,9 +168,12 @@ impl Original<'_> {
 
     fn take(&mut self, map: &SourceMap, parts: &GeneratedParts) {
         for index in &parts.locations {
-            let Some(location) = self.objects.locations.get_mut(*index) else { continue };
+            let Some(location) = self.objects.locations.get(*index) else { continue };
             let place = GeneratedPlace { line: location.line, column: location.column };
-            if let Some(OriginalPlace { file, line, column, .. }) = map.place(place) {
+            let function = function_of(self.objects, location);
+            let found = map.place(place, function);
+            let Some(location) = self.objects.locations.get_mut(*index) else { continue };
+            if let Some(OriginalPlace { file, line, column, .. }) = found {
                 self.text_bytes = self.text_bytes.saturating_add(file.len() as u64);
                 location.file = Some(file.to_owned());
                 (location.line, location.column) = (line, column);
