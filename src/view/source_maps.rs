@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::symbol::source_map::{GeneratedPlace, OriginalPlace, SourceMap};
 use crate::trace::{
-    Language, Location, Metadata, Method, Module, ModuleId, Objects, Relabel, Value,
+    FIRST_PROCESS_START, Language, Location, Metadata, Method, Module, ModuleId, Objects, Relabel,
+    Value,
 };
 use crate::view::text::number::counted;
 
@@ -22,9 +23,14 @@ const TOP_LEVEL: &str = "(top level)";
 /// Reads source maps, and gives functions their original names and places.
 #[derive(Debug)]
 pub struct SourceMaps {
-    /// When the recording began.
+    /// When the first of the recorded processes started. If that is not known, when the recording
+    /// began.
     began: Option<SystemTime>,
 }
+
+/// The keys of this time, the best one first. Earlier versions wrote only the others.
+const BEGINNINGS: [&str; 3] =
+    [FIRST_PROCESS_START, "recording_start_realtime_ns", "start_realtime_ns"];
 
 /// The parts of a generated file, by their indices.
 #[derive(Debug, Default)]
@@ -42,7 +48,7 @@ struct GeneratedParts {
 struct ToldFiles {
     /// Those that keep their functions, with the reason.
     kept: Vec<String>,
-    /// Those that are newer than the recording.
+    /// Those that are newer than the program's start.
     newer: Vec<String>,
 }
 
@@ -56,10 +62,11 @@ struct Original<'o> {
 impl SourceMaps {
     /// Prepares the reading for a trace with this metadata.
     pub fn of(metadata: &Metadata) -> Self {
-        let began_ns = match metadata.get("start_realtime_ns") {
+        let number = |key: &&str| match metadata.get(*key) {
             Some(Value::Unsigned(ns)) => Some(*ns),
             _ => None,
         };
+        let began_ns = BEGINNINGS.iter().find_map(number);
         let began = began_ns.and_then(|ns| UNIX_EPOCH.checked_add(Duration::from_nanos(ns)));
         Self { began }
     }
@@ -105,7 +112,7 @@ impl ToldFiles {
         };
         let kept = format!("without source maps, as they were recorded: {}", named(&self.kept));
         let newer = format!(
-            "changed after the recording began, so original lines may be wrong: {}",
+            "changed after the program started, so original lines may be wrong: {}",
             named(&self.newer)
         );
         let messages = [(kept, &self.kept), (newer, &self.newer)];
