@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use traceprof::trace::{FrameKind, LazyTrace, LocationId, Objects, Sample, Window};
+use traceprof_abi::unwind::EndReason;
 
 use crate::common::{
     Outcome, Php, Target, needs_recording, record_cpu, scratch_dir, skip, together, traceprof,
@@ -239,6 +240,51 @@ fn no_function_of_8_2_has_the_name_of_another() {
 #[test]
 fn no_function_of_8_4_has_the_name_of_another() {
     no_function_has_the_name_of_another(4);
+}
+
+/// A program that calls itself more often than there is room for, and then calls `sub`.
+const DEEP: &str = "function leaf() { for ($i = 0; $i < 20000; $i++) { $s = $i % 7; } }
+    function deep($n) { $n == 0 ? leaf() : deep($n - 1); }
+    echo \"ready\\n\";
+    while (true) { leaf(); deep(1500); }";
+
+/// Stacks of which the outermost functions are missing say so.
+#[test]
+fn stacks_without_their_outermost_functions_are_marked() {
+    needs_recording!();
+    let Some(php) = Php::all().pop() else {
+        skip!("php 8.2: not installed");
+    };
+    let _machine = together();
+    let mut command = php.command(&["-r"]);
+    command.arg(DEEP);
+    let target = Target::spawn(command);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &OPTIONS);
+    let trace = LazyTrace::open(&outcome.trace.path()).expect("a trace");
+    let objects = trace.load_objects().expect("objects");
+    let (mut whole, mut cut) = (0, 0);
+    let mut pass = |_, sample: &Sample, stack: &[LocationId]| {
+        let frames = stack.iter().map(|id| frame(&objects, *id));
+        let php: Vec<Frame> = frames.filter(|it| it.kind == FrameKind::Php).collect();
+        if php.first().is_some_and(|it| it.name == "{eval}") {
+            whole += 1;
+            assert_eq!(sample.end_reason, EndReason::Root as u16);
+        } else if php.len() > 1000 {
+            cut += 1;
+            assert_eq!(sample.end_reason, EndReason::Depth as u16);
+        }
+    };
+    trace.for_each_sample(&Window::default(), &mut pass).expect("samples");
+    assert!(whole > 50 && cut > 50, "{whole} {cut}\n{}", outcome.text());
+    let folded = outcome.trace.view(&["export", "--format", "folded", "--output", "-"]);
+    for line in folded.lines() {
+        assert_eq!(line.starts_with("[truncated];"), !line.contains("{eval}"), "{line}");
+    }
+    let output = traceprof(&["stacks", "--json", "--pid", &target.pid().to_string()]).output();
+    let seen: Value = serde_json::from_slice(&output.expect("stacks").stdout).expect("JSON");
+    let thread = &seen["threads"][0];
+    let is_cut = thread["frames"].as_array().expect("frames").len() > 1000;
+    assert_eq!(thread["end"] == "depth", is_cut, "{seen}");
 }
 
 /// Compares the shares of functions with those of their own clock.
