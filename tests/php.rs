@@ -242,6 +242,62 @@ fn no_function_of_8_4_has_the_name_of_another() {
     no_function_has_the_name_of_another(4);
 }
 
+/// A program of closures that are made, called and dropped.
+const CLOSURES: &str = include_str!("targets/php/closures.php");
+
+/// Returns a name without what 8.4 says of the place of a closure.
+fn without_place(name: &str) -> String {
+    match name.split_once("{closure:") {
+        Some((class, _)) => format!("{class}{{closure}}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Records closures, whose memory others take before it is read.
+fn dropped_closures_have_names(minor: u32) {
+    needs_recording!();
+    let Some(php) = Php::of(minor) else {
+        skip!("php 8.{minor}: not installed");
+    };
+    let marks: Vec<Vec<&str>> = CLOSURES
+        .lines()
+        .map(|line| line.split_once("// in ").map_or_else(Vec::new, |it| it.1.split(' ').collect()))
+        .collect();
+    let _machine = together();
+    let target = Target::spawn(php.runs("closures.php", &[]));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+    let (mut frames, mut gone, mut seen) = (0, 0, BTreeSet::new());
+    for_each_stack(&outcome, |stack| {
+        for pair in stack.windows(2) {
+            frames += 1;
+            let name = without_place(&pair[0].name);
+            gone += u64::from(name.ends_with("gone]"));
+            if pair[0].file.ends_with("closures.php") {
+                let mark = marks.get((pair[0].line as usize).wrapping_sub(1));
+                let is_there = mark.is_some_and(|mark| mark.contains(&name.as_str()));
+                assert!(is_there, "{:?}\n{stack:#?}", pair[0]);
+                seen.insert(name);
+            }
+        }
+    });
+    let text = outcome.text();
+    eprintln!("PHP 8.{minor}: {gone} of {frames} gone, {seen:?}\n{text}");
+    let expected = marks.iter().flatten().filter(|name| **name != "work");
+    let missing: Vec<_> = expected.filter(|name| !seen.contains(**name)).collect();
+    assert!(missing.is_empty(), "PHP 8.{minor}: {missing:?}\n{text}");
+    assert!(frames > 1000 && gone * 200 < frames, "PHP 8.{minor}: {gone} of {frames}\n{text}");
+}
+
+#[test]
+fn dropped_closures_of_8_2_have_names() {
+    dropped_closures_have_names(2);
+}
+
+#[test]
+fn dropped_closures_of_8_4_have_names() {
+    dropped_closures_have_names(4);
+}
+
 /// A program that calls itself more often than there is room for, and then calls `sub`.
 const DEEP: &str = "function leaf() { for ($i = 0; $i < 20000; $i++) { $s = $i % 7; } }
     function deep($n) { $n == 0 ? leaf() : deep($n - 1); }
