@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use traceprof::trace::{FrameKind, LazyTrace, LocationId, Objects, Sample, Window};
+use traceprof_abi::unwind::EndReason;
 
 use crate::common::{
     Outcome, Php, Target, needs_recording, record_cpu, scratch_dir, skip, together, traceprof,
@@ -239,6 +240,107 @@ fn no_function_of_8_2_has_the_name_of_another() {
 #[test]
 fn no_function_of_8_4_has_the_name_of_another() {
     no_function_has_the_name_of_another(4);
+}
+
+/// A program of closures that are made, called and dropped.
+const CLOSURES: &str = include_str!("targets/php/closures.php");
+
+/// Returns a name without what 8.4 says of the place of a closure.
+fn without_place(name: &str) -> String {
+    match name.split_once("{closure:") {
+        Some((class, _)) => format!("{class}{{closure}}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Records closures, whose memory others take before it is read.
+fn dropped_closures_have_names(minor: u32) {
+    needs_recording!();
+    let Some(php) = Php::of(minor) else {
+        skip!("php 8.{minor}: not installed");
+    };
+    let marks: Vec<Vec<&str>> = CLOSURES
+        .lines()
+        .map(|line| line.split_once("// in ").map_or_else(Vec::new, |it| it.1.split(' ').collect()))
+        .collect();
+    let _machine = together();
+    let target = Target::spawn(php.runs("closures.php", &[]));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+    let (mut frames, mut gone, mut seen) = (0, 0, BTreeSet::new());
+    for_each_stack(&outcome, |stack| {
+        for pair in stack.windows(2) {
+            frames += 1;
+            let name = without_place(&pair[0].name);
+            gone += u64::from(name.ends_with("gone]"));
+            if pair[0].file.ends_with("closures.php") {
+                let mark = marks.get((pair[0].line as usize).wrapping_sub(1));
+                let is_there = mark.is_some_and(|mark| mark.contains(&name.as_str()));
+                assert!(is_there, "{:?}\n{stack:#?}", pair[0]);
+                seen.insert(name);
+            }
+        }
+    });
+    let text = outcome.text();
+    eprintln!("PHP 8.{minor}: {gone} of {frames} gone, {seen:?}\n{text}");
+    let expected = marks.iter().flatten().filter(|name| **name != "work");
+    let missing: Vec<_> = expected.filter(|name| !seen.contains(**name)).collect();
+    assert!(missing.is_empty(), "PHP 8.{minor}: {missing:?}\n{text}");
+    assert!(frames > 1000 && gone * 200 < frames, "PHP 8.{minor}: {gone} of {frames}\n{text}");
+}
+
+#[test]
+fn dropped_closures_of_8_2_have_names() {
+    dropped_closures_have_names(2);
+}
+
+#[test]
+fn dropped_closures_of_8_4_have_names() {
+    dropped_closures_have_names(4);
+}
+
+/// A program that calls itself more often than there is room for, and then calls `sub`.
+const DEEP: &str = "function leaf() { for ($i = 0; $i < 20000; $i++) { $s = $i % 7; } }
+    function deep($n) { $n == 0 ? leaf() : deep($n - 1); }
+    echo \"ready\\n\";
+    while (true) { leaf(); deep(1500); }";
+
+/// Stacks of which the outermost functions are missing say so.
+#[test]
+fn stacks_without_their_outermost_functions_are_marked() {
+    needs_recording!();
+    let Some(php) = Php::all().pop() else {
+        skip!("php 8.2: not installed");
+    };
+    let _machine = together();
+    let mut command = php.command(&["-r"]);
+    command.arg(DEEP);
+    let target = Target::spawn(command);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &OPTIONS);
+    let trace = LazyTrace::open(&outcome.trace.path()).expect("a trace");
+    let objects = trace.load_objects().expect("objects");
+    let (mut whole, mut cut) = (0, 0);
+    let mut pass = |_, sample: &Sample, stack: &[LocationId]| {
+        let frames = stack.iter().map(|id| frame(&objects, *id));
+        let php: Vec<Frame> = frames.filter(|it| it.kind == FrameKind::Php).collect();
+        if php.first().is_some_and(|it| it.name == "{eval}") {
+            whole += 1;
+            assert_eq!(sample.end_reason, EndReason::Root as u16);
+        } else if php.len() > 1000 {
+            cut += 1;
+            assert_eq!(sample.end_reason, EndReason::Depth as u16);
+        }
+    };
+    trace.for_each_sample(&Window::default(), &mut pass).expect("samples");
+    assert!(whole > 50 && cut > 50, "{whole} {cut}\n{}", outcome.text());
+    let folded = outcome.trace.view(&["export", "--format", "folded", "--output", "-"]);
+    for line in folded.lines() {
+        assert_eq!(line.starts_with("[truncated];"), !line.contains("{eval}"), "{line}");
+    }
+    let output = traceprof(&["stacks", "--json", "--pid", &target.pid().to_string()]).output();
+    let seen: Value = serde_json::from_slice(&output.expect("stacks").stdout).expect("JSON");
+    let thread = &seen["threads"][0];
+    let is_cut = thread["frames"].as_array().expect("frames").len() > 1000;
+    assert_eq!(thread["end"] == "depth", is_cut, "{seen}");
 }
 
 /// Compares the shares of functions with those of their own clock.

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use traceprof::trace::FIRST_PROCESS_START;
 
 use crate::common::{
     Node, Outcome, Page, Target, needs_recording, record_cpu, scratch_dir, skip, together, tool,
@@ -220,10 +221,18 @@ fn check_views(outcome: &Outcome) {
 fn check_others(made: &Made, outcome: &Outcome) {
     let map = made.folder.path().join("out/main.js.map");
     let bytes = fs::read(&map).unwrap();
-    let now = SystemTime::now();
-    fs::File::open(&map).unwrap().set_modified(now + Duration::from_secs(60)).unwrap();
+    // Between the start of the program and that of the recording.
+    let began =
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(outcome.trace.number("start_realtime_ns"));
+    let started =
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(outcome.trace.number(FIRST_PROCESS_START));
+    assert!(started < began, "{started:?} {began:?}");
+    let unchanged = fs::metadata(&map).unwrap().modified().unwrap();
+    assert!(unchanged < started, "{unchanged:?} {started:?}");
+    let changed = started + began.duration_since(started).unwrap() / 2;
+    fs::File::open(&map).unwrap().set_modified(changed).unwrap();
     let (newer, said) = stacks(outcome, &["--source-maps"]);
-    assert_eq!(said.matches("changed after the recording began").count(), 1, "{said}");
+    assert_eq!(said.matches("changed after the program started").count(), 1, "{said}");
     assert!(newer.iter().flatten().any(|frame| frame.0 == "describeAll"));
     let (plain, _) = stacks(outcome, &[]);
     let stays = |what: &str| {

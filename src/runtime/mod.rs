@@ -270,11 +270,13 @@ impl Runtime {
         memory: &dyn TargetMemory,
         frames: &[(u64, u32)],
     ) -> Vec<Result<Function, Gone>> {
-        let function = |(object, cookie): &(u64, u32)| match &self.names {
-            Names::Python(names) => names.0.function(memory, *object, *cookie),
-            Names::Php(names) => names.function(memory, *object, *cookie),
-        };
-        frames.iter().map(function).collect()
+        match &self.names {
+            Names::Python(names) => {
+                let frames = frames.iter();
+                frames.map(|(object, cookie)| names.0.function(memory, *object, *cookie)).collect()
+            }
+            Names::Php(names) => names.functions(memory, frames),
+        }
     }
 }
 

@@ -148,6 +148,9 @@ const NO_THREAD: u32 = u32::MAX;
 pub const SYMBOLS: &str = "symbols.";
 /// The bit in a block's thread id that marks a thread's side stream.
 const SIDE: u32 = 1 << 31;
+/// Metadata key of the time when the first of the recorded processes started, in nanoseconds of
+/// CLOCK_REALTIME.
+pub const FIRST_PROCESS_START: &str = "first_process_start_realtime_ns";
 /// The metadata key of the trace's UUID.
 const TRACE_UUID: &str = "trace_uuid";
 /// The metadata key of the reason why a trace ends early.

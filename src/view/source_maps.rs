@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::symbol::source_map::{GeneratedPlace, OriginalPlace, SourceMap};
 use crate::trace::{
-    Language, Location, Metadata, Method, Module, ModuleId, Objects, Relabel, Value,
+    FIRST_PROCESS_START, Language, Location, Metadata, Method, Module, ModuleId, Objects, Relabel,
+    Value,
 };
 use crate::view::text::number::counted;
 
@@ -22,9 +23,14 @@ const TOP_LEVEL: &str = "(top level)";
 /// Reads source maps, and gives functions their original names and places.
 #[derive(Debug)]
 pub struct SourceMaps {
-    /// When the recording began.
+    /// When the first of the recorded processes started. If that is not known, when the recording
+    /// began.
     began: Option<SystemTime>,
 }
+
+/// The keys of this time, the best one first. Earlier versions wrote only the others.
+const BEGINNINGS: [&str; 3] =
+    [FIRST_PROCESS_START, "recording_start_realtime_ns", "start_realtime_ns"];
 
 /// The parts of a generated file, by their indices.
 #[derive(Debug, Default)]
@@ -42,7 +48,7 @@ struct GeneratedParts {
 struct ToldFiles {
     /// Those that keep their functions, with the reason.
     kept: Vec<String>,
-    /// Those that are newer than the recording.
+    /// Those that are newer than the program's start.
     newer: Vec<String>,
 }
 
@@ -56,10 +62,11 @@ struct Original<'o> {
 impl SourceMaps {
     /// Prepares the reading for a trace with this metadata.
     pub fn of(metadata: &Metadata) -> Self {
-        let began_ns = match metadata.get("start_realtime_ns") {
+        let number = |key: &&str| match metadata.get(*key) {
             Some(Value::Unsigned(ns)) => Some(*ns),
             _ => None,
         };
+        let began_ns = BEGINNINGS.iter().find_map(number);
         let began = began_ns.and_then(|ns| UNIX_EPOCH.checked_add(Duration::from_nanos(ns)));
         Self { began }
     }
@@ -105,7 +112,7 @@ impl ToldFiles {
         };
         let kept = format!("without source maps, as they were recorded: {}", named(&self.kept));
         let newer = format!(
-            "changed after the recording began, so original lines may be wrong: {}",
+            "changed after the program started, so original lines may be wrong: {}",
             named(&self.newer)
         );
         let messages = [(kept, &self.kept), (newer, &self.newer)];
@@ -140,6 +147,18 @@ fn path_of<'o>(objects: &'o Objects, method: &Method) -> Option<&'o str> {
     objects.modules.get(method.module?.0 as usize).map(|module| module.path.as_str())
 }
 
+/// Returns the place and the name of a location's function, if they are known. The code outside of
+/// all functions is none.
+fn function_of<'o>(objects: &'o Objects, location: &Location) -> Option<(GeneratedPlace, &'o str)> {
+    let method = objects.methods.get(location.method.0 as usize)?;
+    if method.name == TOP_LEVEL {
+        return None;
+    }
+    let is_known = method.column > 0 && path_of(objects, method) == location.file.as_deref();
+    let place = GeneratedPlace { line: method.line, column: method.column };
+    is_known.then_some((place, method.name.as_str()))
+}
+
 impl Original<'_> {
     /// Reads the map of a file, if the file has all places that were recorded.
     fn map_of(&self, path: &Path, parts: &GeneratedParts) -> Result<SourceMap, String> {
@@ -156,9 +175,12 @@ impl Original<'_> {
 
     fn take(&mut self, map: &SourceMap, parts: &GeneratedParts) {
         for index in &parts.locations {
-            let Some(location) = self.objects.locations.get_mut(*index) else { continue };
+            let Some(location) = self.objects.locations.get(*index) else { continue };
             let place = GeneratedPlace { line: location.line, column: location.column };
-            if let Some(OriginalPlace { file, line, column, .. }) = map.place(place) {
+            let function = function_of(self.objects, location);
+            let found = map.place(place, function);
+            let Some(location) = self.objects.locations.get_mut(*index) else { continue };
+            if let Some(OriginalPlace { file, line, column, .. }) = found {
                 self.text_bytes = self.text_bytes.saturating_add(file.len() as u64);
                 location.file = Some(file.to_owned());
                 (location.line, location.column) = (line, column);

@@ -43,6 +43,25 @@ impl<'w> FrameWriter<'w> {
         }
     }
 
+    /// Returns the number of frames for which there is room.
+    pub(super) fn room(&self) -> usize {
+        self.pairs.len().min(FRAMES_MAX).saturating_sub(self.count)
+    }
+
+    /// Reverses the order of the frames from this one on.
+    pub(super) fn reverse_from(&mut self, first: usize) {
+        let stored = self.pairs.get(first..self.count).unwrap_or(&[]);
+        let (inner, outer) = stored.split_at(stored.len() / 2);
+        for (one, other) in inner.iter().zip(outer.iter().rev()) {
+            for (one, other) in one.iter().zip(other) {
+                // Relaxed: the words are the caller's own until it publishes them.
+                let word = one.load(Ordering::Relaxed);
+                one.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+                other.store(word, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Stores the header.
     pub(super) fn finish(self, index: usize, end: SectionEnd) -> Captured {
         // Relaxed: the words are the caller's own until it publishes them.

@@ -110,7 +110,9 @@ pub struct SelectionArguments {
     ///
     /// For functions of a file that was compiled or bundled, such as one from TypeScript, and
     /// names its source map in its last comment. The files are read now, where they were when they
-    /// were recorded. What has no mapping is shown as it was recorded.
+    /// were recorded. What has no mapping is shown as it was recorded. So are the names of
+    /// constructors, and of quoted and computed methods, in a minified class: maps do not tell
+    /// them.
     #[arg(long, help_heading = SELECTION, hide_short_help = true)]
     pub source_maps: bool,
 }

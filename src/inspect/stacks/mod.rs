@@ -31,6 +31,7 @@ use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
 use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::name::contexts::Contexts;
+use crate::record::name::managed::mixed::is_cut;
 use crate::record::store::outside_unwind::with_functions;
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::namespace::check_proc;
@@ -301,7 +302,9 @@ fn name(
     let named = unwound.into_iter().map(|(thread, stack)| match stack {
         Some((stack, managed)) => {
             let frames = names.stack(&stack, &managed, functions);
-            ThreadStack { frames, end: Some(stack.end), ..thread }
+            let is_short = stack.end == EndReason::Root && is_cut(&managed);
+            let end = if is_short { EndReason::Depth } else { stack.end };
+            ThreadStack { frames, end: Some(end), ..thread }
         }
         None => thread,
     });

@@ -23,6 +23,7 @@ use crate::record::weigh::overhead::Ledger;
 use crate::record::write::output;
 use crate::record::write::trigger::SharedTriggers;
 use crate::record::write::writer::{AnswerSender, Finished, Writer, WriterThread};
+use crate::trace::{FIRST_PROCESS_START, Value};
 
 /// The state that all processes of a recording share.
 pub(crate) struct CommonState<'a> {
@@ -40,8 +41,9 @@ pub(crate) struct CommonState<'a> {
     pub(crate) ledger: Arc<Ledger>,
     /// Whether the recording may have several processes.
     pub(crate) is_several: bool,
-    /// The writer thread, once the trace exists.
-    writing: Mutex<Option<WriterThread>>,
+    /// The writer thread, once the trace exists, and when the first process started, in ticks
+    /// since boot.
+    writing: Mutex<Option<(WriterThread, u64)>>,
     /// The options with the trace's final name, once that is known.
     named: OnceLock<Options>,
 }
@@ -62,7 +64,8 @@ impl<'a> CommonState<'a> {
         names: impl FnOnce(AnswerSender) -> io::Result<FrameNames>,
     ) -> Result<Writer, RecordError> {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let writing = match &mut *writing {
+        let start = opened.start_time;
+        let (writing, first_start) = match &mut *writing {
             Some(writing) => writing,
             none => {
                 // The first process decides the trace's name, if the pattern depends on it.
@@ -70,10 +73,15 @@ impl<'a> CommonState<'a> {
                 let options = self.named.get_or_init(|| options);
                 let writer = opening::create(options, opened, attached)?;
                 fault::at(FaultPoint::RecordWriting);
-                none.insert(WriterThread::start(writer).map_err(no_thread)?)
+                none.insert((WriterThread::start(writer).map_err(no_thread)?, start))
             }
         };
         let writer = writing.join(number, opened.pid, names).map_err(no_thread)?;
+        if start < *first_start {
+            *first_start = start;
+            let start_ns = opening::start_realtime_ns(start);
+            writer.note(FIRST_PROCESS_START.to_owned(), Value::Unsigned(start_ns));
+        }
         Ok(writer.counted_in(self.ledger.handed_over(number)))
     }
 
@@ -91,7 +99,7 @@ impl<'a> CommonState<'a> {
     /// was created.
     pub(crate) fn finish(&self) -> Option<Finished> {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
-        writing.map(WriterThread::finish)
+        writing.map(|(writer, _)| writer.finish())
     }
 }
 

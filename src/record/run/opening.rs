@@ -1,5 +1,6 @@
 //! Creates the trace, with the metadata that is known before the first sample.
 
+use crate::proc;
 use crate::record::contract::clock;
 use crate::record::contract::error::{RecordError, output_error};
 use crate::record::contract::options::Options;
@@ -7,7 +8,7 @@ use crate::record::contract::sampling::{Choice, Setup};
 use crate::record::run::opened::OpenedProcess;
 use crate::record::target::attach::Attached;
 use crate::record::write::output;
-use crate::trace::{Metadata, TraceSeries, Value};
+use crate::trace::{FIRST_PROCESS_START, Metadata, TraceSeries, Value};
 
 pub(crate) fn create(
     options: &Options,
@@ -22,9 +23,19 @@ pub(crate) fn create(
     }
     let start = Value::Unsigned(opened.start_time);
     writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
+    let start = Value::Unsigned(start_realtime_ns(opened.start_time));
+    writer.set_metadata(FIRST_PROCESS_START, start).map_err(output_error)?;
     // Readers can identify the file from the start, even if the recorder is killed.
     writer.flush().map_err(output_error)?;
     Ok(writer)
+}
+
+/// Returns the time of a start in ticks since boot, in nanoseconds of CLOCK_REALTIME: the end of
+/// that tick.
+pub(crate) fn start_realtime_ns(ticks: u64) -> u64 {
+    let realtime_ns = clock::clock_ns(nix::time::ClockId::CLOCK_REALTIME);
+    let start_ns = proc::start_ns(ticks).saturating_add(proc::tick_ns());
+    realtime_ns.saturating_sub(clock::monotonic_now_ns().saturating_sub(start_ns))
 }
 
 /// Returns the metadata that is known before the first sample.

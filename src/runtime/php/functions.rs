@@ -3,11 +3,16 @@
 //! # Invariants
 //! - A function is returned only if it had the cookie of the capture before and after its strings
 //!   were read. The cookie is made of the hashes of these strings, and their bytes have the hashes.
+//!   One that is gone has the name of another with this cookie, if that was read so.
 
 use traceprof_abi::runtime::php::{
-    CLASS_NAME, FUNCTION_CLASS, FUNCTION_KIND, FUNCTION_NAME, FunctionKind, PhpLayout, cookie,
+    CLASS_NAME, FUNCTION_CLASS, FUNCTION_KIND, FUNCTION_NAME, FunctionKind, PhpLayout,
+    cookie_in_class,
 };
 
+use super::declared::FunctionTable;
+use super::known::KnownFunctions;
+use super::offsets::ClosureOffsets;
 use super::text;
 use crate::runtime::function::PositionKind;
 use crate::runtime::memory::{self, TargetMemory, TargetWords};
@@ -18,35 +23,159 @@ const MAIN: &str = "{main}";
 /// The code of a string.
 const EVAL: &str = "{eval}";
 
+/// The largest number of closures of one function, and of all that are in each other.
+const CLOSURES_MAX: u32 = 256;
+const NESTED_MAX: usize = 1024;
+/// The largest number of classes with methods that are read at once.
+const CLASSES_MAX: usize = 64;
+
 /// Reads the functions of one interpreter.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct PhpReader {
-    pub(super) layout: PhpLayout,
+    layout: PhpLayout,
+    closures: ClosureOffsets,
+    known: KnownFunctions,
+}
+
+/// A function, and the one whose class it has: itself, or the function in which a closure is made.
+#[derive(Debug, Clone, Copy)]
+struct FunctionInClass {
+    function: u64,
+    owner: u64,
 }
 
 impl PhpReader {
-    /// Reads a function that had this cookie when it was captured.
-    pub(in crate::runtime) fn function(
+    pub(super) fn new(layout: PhpLayout, closures: ClosureOffsets) -> Self {
+        Self { layout, closures, known: KnownFunctions::default() }
+    }
+
+    /// Reads functions, each by its address and its cookie at the capture.
+    pub(in crate::runtime) fn functions(
         &self,
         memory: &dyn TargetMemory,
-        object: u64,
+        frames: &[(u64, u32)],
+    ) -> Vec<Result<Function, Gone>> {
+        let read = frames.iter().map(|(object, captured)| {
+            let place = FunctionInClass { function: *object, owner: *object };
+            let found = self.function(memory, place, *captured);
+            if let Ok(function) = &found {
+                self.learn(memory, place, (*captured, function));
+            }
+            found
+        });
+        let read: Vec<Result<Function, Gone>> = read.collect();
+        // A closure may be gone before the function that makes it was read.
+        let is_unknown = |(found, captured): (&Result<Function, Gone>, u32)| {
+            found.is_err() && self.known.get(captured).is_none()
+        };
+        let cookies = frames.iter().map(|(_, captured)| *captured);
+        if read.iter().zip(cookies).any(is_unknown) {
+            self.learn_declared(memory);
+        }
+        let with_known = read.into_iter().zip(frames).map(|(found, (_, captured))| {
+            found.or_else(|gone| self.known.get(*captured).ok_or(gone))
+        });
+        with_known.collect()
+    }
+
+    /// Reads a function that had this cookie when it was captured.
+    fn function(
+        &self,
+        memory: &dyn TargetMemory,
+        place: FunctionInClass,
         captured: u32,
     ) -> Result<Function, Gone> {
-        self.check(memory, object, captured)?;
-        let function = self.read(memory, object);
-        self.check(memory, object, captured).map_err(|_| Gone::Changing)?;
+        self.check(memory, place, captured)?;
+        let function = self.read(memory, place);
+        self.check(memory, place, captured).map_err(|_| Gone::Changing)?;
         function
     }
 
-    fn check(&self, memory: &dyn TargetMemory, object: u64, captured: u32) -> Result<(), Gone> {
-        if object == 0 || memory::word(memory, object).is_none() {
-            return Err(Gone::Unreadable);
+    /// Remembers the functions that the program has declared since the last call, and the methods
+    /// of some classes.
+    fn learn_declared(&self, memory: &dyn TargetMemory) {
+        let table = FunctionTable::of_functions(memory, self.layout.bailout);
+        let (mut all, count) =
+            table.map(|it| it.functions(memory, self.known.declared())).unwrap_or_default();
+        self.known.set_declared(count);
+        for class in self.known.take_classes(CLASSES_MAX) {
+            all.extend(FunctionTable::of_class(class).functions(memory, 0).0);
         }
-        let found = cookie(&self.layout, object, &mut TargetWords(memory));
-        if found == Some(captured) { Ok(()) } else { Err(Gone::Replaced) }
+        for function in all {
+            let kind = memory::word(memory, function).and_then(FunctionKind::of);
+            let place = FunctionInClass { function, owner: function };
+            let Some(cookie) =
+                self.cookie(memory, place).filter(|_| kind == Some(FunctionKind::User))
+            else {
+                continue;
+            };
+            if let Ok(found) = self.function(memory, place, cookie) {
+                self.learn(memory, place, (cookie, &found));
+            }
+        }
     }
 
-    fn read(&self, memory: &dyn TargetMemory, object: u64) -> Result<Function, Gone> {
+    /// Remembers a function, and the closures that are made in it. A closure has a copy of its
+    /// function, with the class of the function that makes it, and goes with the copy.
+    fn learn(
+        &self,
+        memory: &dyn TargetMemory,
+        place: FunctionInClass,
+        (captured, function): (u32, &Function),
+    ) {
+        if !self.known.add(captured, function) || function.file.is_empty() {
+            return;
+        }
+        let class = memory::word(memory, place.owner.wrapping_add(FUNCTION_CLASS.into()));
+        class.filter(|class| *class != 0).into_iter().for_each(|it| self.known.add_class(it));
+        let mut left = vec![place.function];
+        let mut count = 0;
+        while let Some(outer) = left.pop().filter(|_| count < NESTED_MAX) {
+            for closure in self.closures_in(memory, outer) {
+                count += 1;
+                let place = FunctionInClass { function: closure, ..place };
+                let Some(cookie) = self.cookie(memory, place) else { continue };
+                let Ok(function) = self.function(memory, place, cookie) else { continue };
+                if self.known.add(cookie, &function) {
+                    left.push(closure);
+                }
+            }
+        }
+    }
+
+    /// Returns the addresses of the closures in a function.
+    fn closures_in(&self, memory: &dyn TargetMemory, function: u64) -> Vec<u64> {
+        let word = |at: u64| memory::word(memory, at);
+        let count = word(function.wrapping_add(self.closures.count.into())).map(|it| it as u32);
+        let list = word(function.wrapping_add(self.closures.list.into()));
+        let (Some(count), Some(list)) = (count.filter(|it| *it <= CLOSURES_MAX), list) else {
+            return Vec::new();
+        };
+        (0..u64::from(count)).map_while(|at| word(list.wrapping_add(8 * at))).collect()
+    }
+
+    fn cookie(&self, memory: &dyn TargetMemory, place: FunctionInClass) -> Option<u32> {
+        let both = (place.function, place.owner);
+        cookie_in_class(&self.layout, both, &mut TargetWords(memory))
+    }
+
+    fn check(
+        &self,
+        memory: &dyn TargetMemory,
+        place: FunctionInClass,
+        captured: u32,
+    ) -> Result<(), Gone> {
+        if place.function == 0 || memory::word(memory, place.function).is_none() {
+            return Err(Gone::Unreadable);
+        }
+        if self.cookie(memory, place) == Some(captured) { Ok(()) } else { Err(Gone::Replaced) }
+    }
+
+    fn read(
+        &self,
+        memory: &dyn TargetMemory,
+        FunctionInClass { function: object, owner }: FunctionInClass,
+    ) -> Result<Function, Gone> {
         let word = |base: u64, at: u64| {
             memory::word(memory, base.wrapping_add(at)).ok_or(Gone::Unreadable)
         };
@@ -56,7 +185,7 @@ impl PhpReader {
             (0, _) => MAIN.to_owned(),
             (name, _) => text::read(memory, name).ok_or(Gone::Name)?,
         };
-        let name = match word(object, FUNCTION_CLASS.into())? {
+        let name = match word(owner, FUNCTION_CLASS.into())? {
             0 => name,
             class => {
                 let class = word(class, CLASS_NAME.into())?;

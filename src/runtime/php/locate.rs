@@ -56,7 +56,7 @@ impl PhpExports {
             loops,
             code: range(&self.code),
             locks: Vec::new(),
-            names: Names::Php(PhpReader { layout }),
+            names: Names::Php(PhpReader::new(layout, known.closures)),
         })
     }
 

@@ -2,10 +2,12 @@
 //!
 //! [`exports`] reads the file that has the interpreter: a program such as `php` or `php-fpm`, or
 //! `libphp`. [`locate`] compares the structures, whose offsets [`offsets`] has for each version,
-//! with the frames that are there. [`functions`] names functions.
+//! with the frames that are there. [`functions`] names functions, and [`known`] those that are gone.
 
+mod declared;
 mod exports;
 mod functions;
+mod known;
 mod locate;
 mod offsets;
 mod text;

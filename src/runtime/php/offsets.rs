@@ -16,10 +16,20 @@ pub(super) struct GlobalOffsets {
     pub(super) thrown: Option<u32>,
 }
 
+/// Where a function has the definitions of the closures in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ClosureOffsets {
+    /// Their number, which has 32 bits.
+    pub(super) count: u16,
+    /// The address of the list of their addresses.
+    pub(super) list: u16,
+}
+
 /// The structures of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PhpStructures {
     pub(super) globals: GlobalOffsets,
+    pub(super) closures: ClosureOffsets,
     /// The layout for the handlers, with zeros for what differs between processes.
     pub(super) layout: PhpLayout,
 }
@@ -37,6 +47,7 @@ pub(super) fn structures(interface: u32) -> Option<PhpStructures> {
 
 const V8_2: PhpStructures = PhpStructures {
     globals: GlobalOffsets { current: 488, bailout: 416, thrown: Some(880) },
+    closures: ClosureOffsets { count: 180, list: 192 },
     layout: PhpLayout {
         current: 0,
         bailout: 0,
@@ -58,6 +69,7 @@ const V8_2: PhpStructures = PhpStructures {
 /// What is not known of 8.1 and 8.3 is left out: how generators delegate, and where exceptions are.
 const V8_1: PhpStructures = PhpStructures {
     globals: GlobalOffsets { thrown: None, ..V8_2.globals },
+    closures: ClosureOffsets { count: 172, list: 184 },
     layout: PhpLayout {
         code: 72,
         code_len: 68,
@@ -73,5 +85,6 @@ const V8_3: PhpStructures =
 
 const V8_4: PhpStructures = PhpStructures {
     globals: GlobalOffsets { thrown: Some(952), ..V8_2.globals },
+    closures: ClosureOffsets { count: 188, list: 200 },
     layout: PhpLayout { code: 104, code_len: 96, file: 168, lines: 176, ..V8_2.layout },
 };

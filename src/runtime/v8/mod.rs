@@ -20,7 +20,6 @@ mod code;
 mod code_finder;
 mod constants;
 mod exports;
-mod file_url;
 #[cfg(any(test, fuzzing))]
 mod for_test;
 mod function;

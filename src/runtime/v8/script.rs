@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::file_url::path_of;
 use super::heap::{HeapReader, small};
 use super::strings::{FlatText, code_units, flat_text, is_text, text, text_len};
+use crate::text::file_url::path_of;
 
 /// Maximum number of characters of a source text.
 const SOURCE_MAX: u32 = 64 << 20;

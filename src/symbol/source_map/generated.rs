@@ -1,7 +1,8 @@
 //! A generated file of JavaScript.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
@@ -10,11 +11,17 @@ use super::GeneratedPlace;
 
 /// Maximum size of a file in bytes.
 const FILE_MAX: u64 = 64 << 20;
+/// Maximum number of lines.
+const LINES_MAX: usize = 8 << 20;
+/// Maximum number of code units from a mapping to a place that has it.
+const BETWEEN_MAX: usize = 4096;
 /// How the comment begins that names the map.
 const COMMENTS: [&str; 2] = ["//# sourceMappingURL=", "//@ sourceMappingURL="];
 /// Maximum number of words in front of a function that belong to it.
 const WORDS_MAX: usize = 4;
-/// Those that are not names.
+/// How the names of functions begin that read and write properties.
+const ACCESSORS: [&str; 2] = ["get ", "set "];
+/// Words in front of functions that are not names.
 const KEYWORDS: [&str; 6] = ["function", "async", "get", "set", "static", "constructor"];
 /// Characters that end lines.
 const LINE_FEED: u16 = 0x0a;
@@ -40,40 +47,43 @@ pub(super) struct GeneratedFile {
     pub(super) changed: Option<SystemTime>,
 }
 
-/// Reads a regular file, of at most some bytes, as text, and when it was changed last.
-pub(super) fn read_text(path: &Path) -> Result<(String, Option<SystemTime>), String> {
-    let error = |error: std::io::Error| error.to_string();
-    // The path may be that of anything: nothing is waited for.
-    let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file: File = open.map_err(error)?;
-    let about = file.metadata().map_err(error)?;
+/// Reads a regular file, of at most some bytes, as text, and when it was changed last. What is not
+/// such a file is not opened: that may wait, or do something.
+pub(super) fn read_text(path: &Path) -> io::Result<(String, Option<SystemTime>)> {
+    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let about = found.metadata()?;
     if !about.is_file() {
-        return Err("not a file".to_owned());
+        return Err(io::Error::other("not a file"));
     }
+    let too_long = || io::Error::other(format!("longer than {} MiB", FILE_MAX >> 20));
     if about.len() > FILE_MAX {
-        return Err(format!("longer than {} MiB", FILE_MAX >> 20));
+        return Err(too_long());
     }
+    let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
     let mut bytes = Vec::new();
-    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(error)?;
-    let text = String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(too_long());
+    }
+    let text = String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))?;
     Ok((text, about.modified().ok()))
 }
 
 impl GeneratedFile {
     pub(super) fn read(path: &Path) -> Result<Self, String> {
-        let (text, changed) = read_text(path)?;
-        Self::of(&text, changed).ok_or_else(|| "names no source map".to_owned())
+        let (text, changed) = read_text(path).map_err(|error| error.to_string())?;
+        Self::of(&text, changed)
     }
 
-    /// Takes a text. `None` if it names no map.
-    pub(super) fn of(text: &str, changed: Option<SystemTime>) -> Option<Self> {
+    /// Takes a text.
+    pub(super) fn of(text: &str, changed: Option<SystemTime>) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let url = |line: &str| {
             let url = COMMENTS.iter().find_map(|comment| line.rsplit_once(comment))?.1.trim_end();
             let is_url = !url.is_empty() && !url.contains([' ', '\t', '"', '\'', '`']);
             is_url.then(|| url.to_owned())
         };
-        let map_url = text.lines().rev().find_map(url)?;
+        let map_url = text.lines().rev().find_map(url).ok_or("names no source map")?;
         let units: Vec<u16> = text.encode_utf16().collect();
         let mut lines = vec![0];
         for (at, unit) in units.iter().enumerate() {
@@ -81,8 +91,11 @@ impl GeneratedFile {
             if is_end || *unit == LINE_FEED || SEPARATORS.contains(unit) {
                 lines.push(at + 1);
             }
+            if lines.len() > LINES_MAX {
+                return Err(format!("it has more than {LINES_MAX} lines"));
+            }
         }
-        Some(Self { units, lines, map_url, changed })
+        Ok(Self { units, lines, map_url, changed })
     }
 
     /// Returns what is in front of a place in its line. `None` if there is no such place.
@@ -99,7 +112,9 @@ impl GeneratedFile {
     /// if there is no such place.
     pub(super) fn head(&self, place: GeneratedPlace, name: &str) -> Option<FunctionHead> {
         let before = self.before(place)?;
-        let own: Vec<u16> = name.rsplit('.').next().unwrap_or(name).encode_utf16().collect();
+        let own = name.rsplit('.').next().unwrap_or(name);
+        let own = ACCESSORS.iter().find_map(|it| own.strip_prefix(it)).unwrap_or(own);
+        let own: Vec<u16> = own.encode_utf16().collect();
         let column = |len: usize| u32::try_from(len).map_or(u32::MAX, |it| it.saturating_add(1));
         let (mut rest, mut start, mut found) = (before, before.len(), None);
         for _ in 0..WORDS_MAX {
@@ -119,7 +134,20 @@ impl GeneratedFile {
             (rest, start) = (outside, outside.len());
             found = found.or(is_name.then(|| column(start)));
         }
+        // What begins the line may have the mapping of its indent.
+        if without_end(rest, is_space).is_empty() {
+            start = 0;
+        }
         Some(FunctionHead { start: column(start), name: found })
+    }
+
+    /// Returns whether a block may have ended between a column and a place behind it in its line. A
+    /// brace in a text counts, too.
+    pub(super) fn ends_block(&self, column: u32, place: GeneratedPlace) -> bool {
+        let Some(before) = self.before(place) else { return true };
+        let start = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX);
+        let between = before.get(start..).filter(|it| it.len() <= BETWEEN_MAX);
+        between.is_none_or(|it| it.contains(&u16::from(b'}')))
     }
 }
 

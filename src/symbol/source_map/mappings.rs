@@ -1,54 +1,110 @@
 //! The mappings of a source map.
 
-use std::path::{Component, Path, PathBuf};
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use oxc_sourcemap::{SourceMap, Token};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
+use super::address::{MapAddress, source_path};
 use super::generated::read_text;
+use super::segments::{Segment, segments};
 use super::{GeneratedPlace, OriginalPlace};
-use crate::text::printable;
+use crate::text::{printable, quotable};
 
-/// How the address of a map begins that is the map itself.
-const DATA: &str = "data:application/json";
-/// How the text of such a map is encoded.
-const BASE64: &str = "base64";
-
-/// Longest paths of all sources together, in bytes, and what one takes besides.
-const SOURCES_MAX: usize = 16 << 20;
+/// The version of the format.
+const VERSION: u32 = 3;
+/// Longest names of a map together, or its sources with their root, in bytes, and what one takes
+/// besides.
+const TEXTS_MAX: usize = 64 << 20;
 const ENTRY_LEN: usize = 64;
 
 /// The mappings of a generated file.
 #[derive(Debug)]
 pub(super) struct Mappings {
     /// By the place in the generated file.
-    tokens: Vec<Token>,
-    names: Vec<String>,
-    /// The paths of the original files.
-    sources: Vec<String>,
+    segments: Vec<Segment>,
+    names: Vec<Option<String>>,
+    /// The paths of the original files. `None` for one that the map does not tell.
+    sources: Vec<Option<String>>,
+}
+
+/// A map as it is written. What else it has, such as the texts of the sources, is not kept.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MapFile<'t> {
+    version: u32,
+    #[serde(borrow)]
+    mappings: Cow<'t, str>,
+    source_root: Option<String>,
+    sources: Texts,
+    #[serde(default)]
+    names: Texts,
+}
+
+/// A list of texts of a bounded length.
+#[derive(Default)]
+struct Texts(Vec<Option<String>>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a list of texts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Texts, A::Error> {
+        let mut texts = Vec::new();
+        let mut room = TEXTS_MAX;
+        while let Some(text) = from.next_element::<Option<String>>()? {
+            let taken = ENTRY_LEN + text.as_deref().map_or(0, str::len);
+            let left = room.checked_sub(taken);
+            room = left.ok_or_else(|| A::Error::custom(too_many("its names or sources")))?;
+            texts.push(text);
+        }
+        Ok(Texts(texts))
+    }
+}
+
+fn too_many(what: &str) -> String {
+    format!("{what} take more than {} MiB", TEXTS_MAX >> 20)
 }
 
 impl Mappings {
     /// Reads the map that a generated file names, and returns when it was changed last.
     pub(super) fn read(generated: &Path, url: &str) -> Result<(Self, Option<SystemTime>), String> {
-        if let Some(data) = url.strip_prefix(DATA) {
-            let (text, path) = (inline(data)?, generated);
-            return Self::of(&text, path)
-                .map(|it| (it, None))
-                .map_err(|what| format!("its source map: {what}"));
-        }
-        let path = match url.strip_prefix("file://") {
-            Some(path) => PathBuf::from(path),
-            None if url.contains("://") => {
-                return Err(format!("its source map is not a file: {}", printable(url)));
+        let paths = match MapAddress::of(generated, url)? {
+            MapAddress::At(paths) => paths,
+            MapAddress::Inline(text) => {
+                let map = Self::of(&text, generated);
+                return map.map(|it| (it, None)).map_err(|what| format!("its source map: {what}"));
             }
-            None => generated.parent().unwrap_or(generated).join(url),
         };
-        let named = |what: String| format!("its source map {}: {what}", path.display());
-        let (text, changed) = read_text(&path).map_err(named)?;
-        Ok((Self::of(&text, &path).map_err(named)?, changed))
+        let mut error = String::new();
+        for path in &paths {
+            let named = |what: String| {
+                format!("its source map {}: {what}", quotable(&path.to_string_lossy()))
+            };
+            match read_text(path) {
+                Ok((text, changed)) => return Ok((Self::of(&text, path).map_err(named)?, changed)),
+                Err(what) if what.kind() == io::ErrorKind::NotFound => {
+                    error = named(what.to_string());
+                }
+                Err(what) => return Err(named(what.to_string())),
+            }
+        }
+        Err(error)
     }
 
     /// Reads the text of a map. `path` is where it is.
@@ -58,78 +114,49 @@ impl Mappings {
             Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest),
             None => text,
         };
-        let map = SourceMap::from_json_string(text).map_err(|error| error.to_string())?;
-        let place = |token: &Token| (token.get_dst_line(), token.get_dst_col());
-        let mut tokens: Vec<Token> = map.get_tokens().collect();
-        // The last one of several at one place counts.
-        tokens.sort_by_key(place);
-        let root = map.get_source_root().unwrap_or_default();
-        let own = map.get_sources().map(|source| source.len() + root.len() + ENTRY_LEN);
-        if own.sum::<usize>() > SOURCES_MAX {
-            return Err("its sources are too many, or too long".to_owned());
+        let map: MapFile<'_> =
+            serde_json::from_str(text).map_err(|error| quotable(&error.to_string()))?;
+        if map.version != VERSION {
+            return Err(format!("its version is {}, not {VERSION}", map.version));
         }
-        let sources = map.get_sources().map(|source| path_of(path, root, source));
-        Ok(Self {
-            names: map.get_names().map(printable).collect(),
-            sources: sources.collect(),
-            tokens,
-        })
+        let (Texts(sources), Texts(names)) = (map.sources, map.names);
+        let segments = segments(&map.mappings, sources.len(), names.len())?;
+        let root = map.source_root.unwrap_or_default();
+        let before = path.as_os_str().len().saturating_add(root.len());
+        if before.saturating_mul(sources.len()) > TEXTS_MAX {
+            return Err(too_many("its sources"));
+        }
+        let path_of = |source: String| source_path(path, &root, &source);
+        let sources = sources.into_iter().map(|source| source.map(path_of));
+        let is_name = |name: &String| !name.is_empty();
+        let names = names.into_iter().map(|it| it.filter(is_name).map(|name| printable(&name)));
+        Ok(Self { segments, names: names.collect(), sources: sources.collect() })
     }
 
     pub(super) fn sources(&self) -> usize {
         self.sources.len()
     }
 
-    /// Returns what the last mapping says that is at or before a place, in its line and not before
-    /// a column.
+    /// Returns the last segment that is at or before a place, in its line and not before a column.
     pub(super) fn last_until(
         &self,
         GeneratedPlace { line, column }: GeneratedPlace,
         first_column: u32,
-    ) -> Option<OriginalPlace<'_>> {
+    ) -> Option<&Segment> {
         let (line, column) = (line.checked_sub(1)?, column.checked_sub(1)?);
-        let place = |token: &Token| (token.get_dst_line(), token.get_dst_col());
-        let after = self.tokens.partition_point(|token| place(token) <= (line, column));
-        let token = self.tokens.get(after.checked_sub(1)?)?;
-        let is_there =
-            token.get_dst_line() == line && token.get_dst_col() >= first_column.checked_sub(1)?;
-        let source = token.get_source_id().filter(|_| is_there)?;
-        let name = token.get_name_id().and_then(|id| self.names.get(id as usize));
+        let after = self.segments.partition_point(|it| (it.line, it.column) <= (line, column));
+        let segment = self.segments.get(after.checked_sub(1)?)?;
+        let is_there = segment.line == line && segment.column >= first_column.checked_sub(1)?;
+        is_there.then_some(segment)
+    }
+
+    /// Returns what a segment says.
+    pub(super) fn original(&self, segment: &Segment) -> Option<OriginalPlace<'_>> {
         Some(OriginalPlace {
-            file: self.sources.get(source as usize)?,
-            line: token.get_src_line().checked_add(1)?,
-            column: token.get_src_col().checked_add(1)?,
-            name: name.map(String::as_str).filter(|name| !name.is_empty()),
+            file: self.sources.get(segment.source as usize)?.as_deref()?,
+            line: segment.original_line.checked_add(1)?,
+            column: segment.original_column.checked_add(1)?,
+            name: self.names.get(segment.name as usize).and_then(Option::as_deref),
         })
     }
-}
-
-fn inline(data: &str) -> Result<String, String> {
-    let (parameters, text) = data.split_once(',').unwrap_or((data, ""));
-    if parameters.split(';').next_back() != Some(BASE64) {
-        return Err("its source map is in no known encoding".to_owned());
-    }
-    let bytes = STANDARD.decode(text).or_else(|_| STANDARD_NO_PAD.decode(text));
-    let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    text.ok_or_else(|| "its source map is not base64".to_owned())
-}
-
-/// Returns the path of an original file. Its address if it has another one.
-fn path_of(map: &Path, root: &str, source: &str) -> String {
-    let separator = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
-    let whole = format!("{root}{separator}{source}");
-    let source = if source.starts_with('/') || source.contains("://") { source } else { &whole };
-    let source = source.strip_prefix("file://").unwrap_or(source);
-    if source.contains("://") {
-        return printable(source);
-    }
-    let mut path = PathBuf::new();
-    for part in map.parent().unwrap_or(map).join(source).components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => drop(path.pop()),
-            part => path.push(part),
-        }
-    }
-    printable(&path.to_string_lossy())
 }

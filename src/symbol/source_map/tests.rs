@@ -83,7 +83,8 @@ fn at(column: u32) -> GeneratedPlace {
 fn check(files: &Files) {
     let map = files.read().unwrap();
     let [x, y] = ["src/x.ts", "lib/y.ts"].map(|it| files.path(it).to_string_lossy().into_owned());
-    let place = |column| map.place(at(column)).map(|it| (it.file.to_owned(), it.line, it.column));
+    let place =
+        |column| map.place(at(column), None).map(|it| (it.file.to_owned(), it.line, it.column));
     for (text, column) in HEAD {
         let units: Vec<u16> = TEXT.encode_utf16().collect();
         let found = String::from_utf16_lossy(&units[column as usize..]);
@@ -109,7 +110,7 @@ fn check(files: &Files) {
     for (line, column) in [(0, 1), (1, 0), (1, 70), (9, 1), (u32::MAX, u32::MAX)] {
         let place = GeneratedPlace { line, column };
         assert!(!map.has(place) && map.function(place, "a").is_none(), "{place:?}");
-        assert!(column == 70 || map.place(place).is_none(), "{place:?}");
+        assert!(map.place(place, None).is_none(), "{place:?}");
     }
     assert_eq!(map.sources(), 2);
 }
@@ -131,7 +132,8 @@ fn what_is_wrong_is_said() {
         ("b.map", "", "No such file"),
         (".", "", "not a file"),
         ("https://host/a.map", "", "not a file: https"),
-        ("data:application/json,{}", "", "no known encoding"),
+        ("data:text/plain,{}", "", "no known encoding"),
+        ("data:application/json,{}", "", "missing field"),
         ("data:application/json;base64,!!", "", "not base64"),
         ("data:application/json;base64,e30=", "", "missing field"),
         ("a.js.map", "", "EOF"),
@@ -165,26 +167,155 @@ fn sources_that_would_fill_the_memory_are_refused() {
         Mappings::of(&text, Path::new("/a.js.map")).map(|_| ())
     };
     assert_eq!(read(4000, 1000), Ok(()));
-    assert!(read(4000, 5000).unwrap_err().contains("too many"));
-    assert!(read(0, 300_000).unwrap_err().contains("too many"));
+    assert!(read(4000, 20_000).unwrap_err().contains("more than 64 MiB"));
+    assert!(read(0, 2_000_000).unwrap_err().contains("more than 64 MiB"));
+}
+
+/// Reads a map with these lists and mappings, which is beside `/d/a.js`.
+fn mappings_of(lists: &str, mappings: &str) -> Result<Mappings, String> {
+    let text = format!(r#"{{"version":3,{lists},"mappings":"{mappings}"}}"#);
+    Mappings::of(&text, Path::new("/d/a.js.map"))
 }
 
 #[test]
-fn originals_elsewhere_keep_their_addresses() {
-    let source = |root: &str, source: &str| {
-        let text = format!(
-            r#"{{"version":3,"sourceRoot":"{root}","sources":["{source}"],"mappings":"AAAA"}}"#
-        );
-        let mappings = Mappings::of(&text, Path::new("/d/out/a.js.map")).unwrap();
-        mappings.last_until(at(0), 1).unwrap().file.to_owned()
+fn messages_are_short() {
+    let long = "x".repeat(1 << 20);
+    let refused = |lists: &str| mappings_of(lists, "").unwrap_err();
+    let what = refused(&format!(r#""sources":"{long}""#));
+    assert!(what.starts_with("invalid type: string") && what.len() < 200, "{}", what.len());
+    let what = refused(&format!(r#""sources":[],"{long}":[}}"#));
+    assert!(what.len() < 200, "{}", what.len());
+    for url in [&format!("https://{long}"), &format!("data:text/plain,{long}"), &long] {
+        let what = Files::of(url, &[]).read().unwrap_err();
+        assert!(what.len() < 300, "{}", what.len());
+    }
+    let what = Files::of("a.js.map", &[("a.js.map", &long)]).read().unwrap_err();
+    assert!(what.len() < 300, "{}", what.len());
+}
+
+#[test]
+fn names_that_would_fill_the_memory_are_refused() {
+    let lists = |names: usize| {
+        let names = vec![r#""""#; names].join(",");
+        format!(r#""sources":["x"],"names":[{names}]"#)
     };
-    assert_eq!(source("", "../x.ts"), "/d/x.ts");
-    assert_eq!(source("../src/", "./x.ts"), "/d/src/x.ts");
-    assert_eq!(source("/r", "x.ts"), "/r/x.ts");
-    assert_eq!(source("", "../../../../x.ts"), "/x.ts");
-    assert_eq!(source("", "webpack://app/./x.ts"), "webpack://app/./x.ts");
-    assert_eq!(source("ignored", "file:///a/x.ts"), "/a/x.ts");
-    assert_eq!(source("", &"x".repeat(9000)).len(), crate::text::LENGTH_MAX);
+    assert!(mappings_of(&lists(1000), "AAAAA").is_ok());
+    assert!(mappings_of(&lists(2_000_000), "AAAAA").unwrap_err().contains("more than 64 MiB"));
+}
+
+#[test]
+fn places_of_sources_without_an_address_stay() {
+    let map = mappings_of(r#""sources":[null,"x.ts"],"names":[null,"n"]"#, "AAAA,CCAAA,CAAAC");
+    let map = map.unwrap();
+    let original = |column| map.original(map.last_until(at(column), 1)?);
+    assert_eq!(original(0), None);
+    let x = |name| Some(OriginalPlace { file: "/d/x.ts", line: 1, column: 1, name });
+    assert_eq!(original(1), x(None));
+    assert_eq!(original(2), x(Some("n")));
+}
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    use inotify::{Inotify, WatchMask};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.js.map");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut inotify = Inotify::init().unwrap();
+    inotify.watches().add(&path, WatchMask::OPEN).unwrap();
+    let mut opened = || {
+        let mut buffer = [0; 1024];
+        inotify.read_events(&mut buffer).map_or(0, Iterator::count)
+    };
+    for _ in 0..2 {
+        let what = Mappings::read(&folder.path().join("a.js"), "a.js.map").unwrap_err();
+        assert!(what.ends_with("not a file"), "{what}");
+        assert_eq!(opened(), 0);
+    }
+    let options = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_NONBLOCK;
+    nix::fcntl::open(&path, options, nix::sys::stat::Mode::empty()).unwrap();
+    assert_eq!(opened(), 1, "an open is seen");
+}
+
+#[test]
+fn encoded_addresses_are_decoded() {
+    let map = map();
+    let file = format!("{TEXT}\n//# sourceMappingURL=gr%C3%B6%20.map\n");
+    for name in ["grö .map", "gr%C3%B6%20.map"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(name), &map).unwrap();
+        fs::write(folder.path().join("a.js"), &file).unwrap();
+        assert!(SourceMap::of(&folder.path().join("a.js")).is_ok(), "{name}");
+    }
+}
+
+/// Reads a generated text with a map of these mappings, of x.ts and y.ts.
+fn source_map(text: &str, mappings: &[&[i64]]) -> SourceMap {
+    let mappings: Vec<String> = mappings.iter().map(|it| encoded(it)).collect();
+    let lists = r#""sources":["x.ts","y.ts"],"names":["area","Shape"]"#;
+    let map = format!(r#"{{"version":3,{lists},"mappings":"{}"}}"#, mappings.join(","));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.js");
+    fs::write(folder.path().join("a.js.map"), map).unwrap();
+    fs::write(&path, format!("{text}\n//# sourceMappingURL=a.js.map\n")).unwrap();
+    SourceMap::of(&path).unwrap()
+}
+
+#[test]
+fn mappings_of_other_functions_do_not_count() {
+    let text = "function a(){f()}function b(){g()}var c=()=>{h()};k();if(1){m()}n()";
+    let column = |what: &str| u32::try_from(text.find(what).unwrap()).unwrap();
+    // One for `a`, one in `c`, and one in a block.
+    let map = source_map(text, &[&[0, 0, 0, 0], &[40, 1, 5, 0], &[20, 0, 2, 0]]);
+    let place = |what: &str, function: Option<(&str, &str)>| {
+        let function = function.map(|(begin, name)| (at(column(begin) + 1), name));
+        Some(map.place(at(column(what)), function)?.line)
+    };
+    assert_eq!(place("f()", Some(("a(){", "a"))), Some(1));
+    // There is none for `b`.
+    assert_eq!(place("g()", Some(("b(){", "b"))), None);
+    assert_eq!(place("g()", None), None);
+    assert_eq!(place("h()", Some(("=()=>", "c"))), Some(6));
+    // The mapping in `c` is the last one, but `c` has ended.
+    assert_eq!(place("k()", None), None);
+    assert_eq!(place("m()", None), Some(8));
+    assert_eq!(place("n()", None), None);
+    // A function of x.ts with code of y.ts in it, and behind that what has no mapping.
+    let text = "function a(){f();g({}).h();return{k:k()}}";
+    let map = source_map(text, &[&[0, 0, 0, 0], &[17, 1, 5, 0], &[10, -1, -4, 0]]);
+    let place = |what: &str| {
+        let place = at(u32::try_from(text.find(what).unwrap()).unwrap());
+        map.place(place, Some((at(10), "a"))).map(|it| (it.file.ends_with("x.ts"), it.line))
+    };
+    assert_eq!(place("f()"), Some((true, 1)));
+    assert_eq!(place("g("), Some((false, 6)), "what the map says of the place itself");
+    assert_eq!(place("h()"), None);
+    assert_eq!(place("k()"), Some((true, 2)));
+    assert_eq!(place("}}"), Some((true, 2)), "behind a block that is none");
+    let begin = GeneratedPlace { line: 2, column: 1 };
+    assert!(map.place(at(13), Some((begin, "a"))).is_none(), "in front of it");
+}
+
+#[test]
+fn a_mapping_of_the_whole_line_is_that_of_what_begins_it() {
+    let map = source_map("  function a(){f()}", &[&[0, 0, 4, 0]]);
+    let function = map.function(at(12), "a").unwrap();
+    assert_eq!((function.line, function.name), (5, None));
+    assert_eq!(map.place(at(14), Some((at(12), "a"))).unwrap().line, 5);
+    let map = source_map(";function a(){f()}", &[&[0, 0, 4, 0]]);
+    assert!(map.function(at(11), "a").is_none());
+}
+
+#[test]
+fn functions_of_properties_have_their_names() {
+    let text = "class a{get b(){f()}set b(q){g()}}";
+    let at_parameters = |what: &str| at(u32::try_from(text.find(what).unwrap()).unwrap());
+    let map = source_map(text, &[&[0, 0, 0, 0], &[12, 0, 1, 0, 0], &[12, 0, 1, 0, 0]]);
+    for (what, line) in [("(){f", 2), ("(q)", 3)] {
+        for name in ["get b", "set b", "a.get b"] {
+            let found = map.function(at_parameters(what), name).unwrap();
+            assert_eq!((found.line, found.name), (line, Some("area")), "{name}");
+        }
+    }
 }
 
 proptest! {
@@ -199,7 +330,7 @@ proptest! {
         );
         if let Ok(mappings) = Mappings::of(&text, Path::new("/a.map")) {
             for place in [GeneratedPlace { line, column }, at(0), at(column % 64)] {
-                mappings.last_until(place, column);
+                mappings.last_until(place, column).map(|it| mappings.original(it));
             }
         }
     }

@@ -38,9 +38,19 @@ impl TextHash {
 ///
 /// The recorder compares the cookie at the capture with that of the function that it reads later.
 pub fn cookie(layout: &PhpLayout, function: u64, memory: &mut impl WordReader) -> Option<u32> {
+    cookie_in_class(layout, (function, function), memory)
+}
+
+/// Returns the cookie that a function has in the class of another one, its owner. `None` if one of
+/// them is no function, or unreadable.
+pub fn cookie_in_class(
+    layout: &PhpLayout,
+    (function, owner): (u64, u64),
+    memory: &mut impl WordReader,
+) -> Option<u32> {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut reader = Reader { layout, memory };
-    let parts = parts(&mut reader, function).ok().flatten()?;
+    let parts = parts(&mut reader, (function, owner)).ok().flatten()?;
     let mix = |state: u64, part: u64| (state ^ part).wrapping_mul(K).rotate_left(29);
     let state = parts.into_iter().fold(0, mix);
     Some((state ^ state >> 32) as u32)
@@ -50,14 +60,14 @@ pub fn cookie(layout: &PhpLayout, function: u64, memory: &mut impl WordReader) -
 /// and its file, and its lines.
 fn parts(
     reader: &mut Reader<'_, impl WordReader>,
-    function: u64,
+    (function, owner): (u64, u64),
 ) -> Result<Option<[u64; 5]>, Lost> {
     let layout = reader.layout;
     let Some(kind) = FunctionKind::of(reader.word(function.wrapping_add(FUNCTION_KIND))?) else {
         return Ok(None);
     };
     let name = reader.field(function, FUNCTION_NAME)?;
-    let class = match reader.field(function, FUNCTION_CLASS)? {
+    let class = match reader.field(owner, FUNCTION_CLASS)? {
         0 => 0,
         class => reader.field(class, CLASS_NAME)?,
     };

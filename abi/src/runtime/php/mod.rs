@@ -14,7 +14,7 @@ mod line;
 mod tests;
 mod walk;
 
-pub use cookie::{TextHash, cookie};
+pub use cookie::{TextHash, cookie, cookie_in_class};
 
 use super::frames::FrameWriter;
 use super::reader::{self, Lost};

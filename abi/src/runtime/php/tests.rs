@@ -66,7 +66,7 @@ enum Item {
 use Item::{Entry, Inserted, Internal, User};
 
 fn function(number: u64) -> u64 {
-    0x20_0000 + number * 0x1000
+    0x2000_0000 + number * 0x1000
 }
 
 fn frame(index: usize) -> u64 {
@@ -257,11 +257,11 @@ fn the_line_of_an_exception_is_that_of_its_throw() {
 fn delegating(count: u64) -> Memory {
     let mut memory = Memory::of(&[Entry(1), Inserted, User(2), Entry(3)]);
     let generator =
-        |number: u64| if number == 0 { frame(1) - 184 } else { 0x90_0000 + number * 0x200 };
+        |number: u64| if number == 0 { frame(1) - 184 } else { 0x900_0000 + number * 0x200 };
     memory.set(frame(1) + 32, generator(0));
     for number in 0..=count {
         let is_running = number == count;
-        let own = if is_running { frame(0) } else { 0xa0_0000 + number * 0x100 };
+        let own = if is_running { frame(0) } else { 0xb00_0000 + number * 0x100 };
         memory.set(generator(number) + 56, own);
         memory.set(generator(number) + 152, if is_running { 0 } else { generator(number + 1) });
         if is_running {
@@ -291,7 +291,7 @@ fn generators_that_delegate_are_callers_of_the_one_that_runs() {
 #[test]
 fn the_generator_that_runs_may_be_about_to_delegate() {
     let mut memory = delegating(2);
-    memory.set(0x90_0000 + 2 * 0x200 + 152, 0x98_0000);
+    memory.set(0x900_0000 + 2 * 0x200 + 152, 0x98_0000);
     let (_, frames) = memory.capture();
     let numbers: Vec<u64> = shape(&frames).into_iter().map(|(number, ..)| number).collect();
     assert_eq!(numbers, [1, 6, 5, 2, 3]);
@@ -317,7 +317,45 @@ fn generators_that_are_not_known_are_not_left_out() {
     };
     check(delegating(2), &PhpLayout { generator_frame: ABSENT, ..LAYOUT });
     check(delegating(2), &PhpLayout { generator_placeholder: 192, ..LAYOUT });
-    check(delegating(40), &LAYOUT);
+    // They are in a circle.
+    let mut circle = delegating(2);
+    circle.set(0x900_0000 + 0x200 + 152, 0x900_0000 + 0x200);
+    check(circle, &LAYOUT);
+}
+
+#[test]
+fn many_generators_that_delegate_are_all_there() {
+    let (captured, frames) = delegating(100).capture();
+    assert!(matches!(captured, Captured::Section { end: SectionEnd::Root, foreign: 0, .. }));
+    let expected: Vec<(u64, u8)> =
+        [(1, 0)].into_iter().chain((6..105).rev().map(|number| (number, 0))).collect();
+    let found: Vec<(u64, u8)> =
+        shape(&frames).into_iter().map(|(number, flags, _)| (number, flags)).collect();
+    assert_eq!(found, [&expected[..], &[(5, ENTRY), (2, 0), (3, ENTRY)]].concat());
+}
+
+#[test]
+fn the_innermost_generators_that_delegate_are_stored_if_there_is_no_room_for_all() {
+    let count = FRAMES_MAX as u64 + 200;
+    let (captured, frames) = delegating(count).capture();
+    assert!(matches!(captured, Captured::Section { end: SectionEnd::Depth, foreign: 0, .. }));
+    let found: Vec<u64> = shape(&frames).into_iter().map(|(number, ..)| number).collect();
+    let innermost = (0..FRAMES_MAX as u64 - 1).map(|place| 4 + count - place);
+    assert_eq!(found, [1].into_iter().chain(innermost).collect::<Vec<_>>());
+}
+
+#[test]
+fn generators_without_an_end_take_a_bounded_time() {
+    let inserted: Vec<Item> = [Entry(1)].into_iter().chain([Inserted; 500]).collect();
+    let mut memory = Memory::of(&inserted);
+    for index in 1..=500 {
+        let generator = frame(index) - 184;
+        memory.set(frame(index) + 32, generator);
+        memory.set(generator + 56, 0x1);
+        memory.set(generator + 152, generator);
+    }
+    memory.capture();
+    assert!(memory.loads < 20_000, "{}", memory.loads);
 }
 
 #[test]
@@ -372,6 +410,17 @@ fn cookies_are_those_of_all_names() {
     for (at, word) in changes {
         assert_ne!(cookie_with(at, word), usual, "{at:x}");
     }
+    // One in the class of another function has that class, and all else of its own.
+    let mut memory = Memory::of(&[User(1), User(2)]);
+    memory.set(0x61_0000, 0x61_0100);
+    memory.set(0x61_0008, 0x61_0200);
+    memory.set(0x61_0208, 1 << 63 | 5);
+    memory.set(at + 16, 0x61_0000);
+    let in_class = cookie(&LAYOUT, at, &mut memory);
+    memory.set(at + 16, 0);
+    memory.set(function(2) + 16, 0x61_0000);
+    assert_eq!(cookie_in_class(&LAYOUT, (at, function(2)), &mut memory), in_class);
+    assert_ne!(cookie(&LAYOUT, at, &mut memory), in_class);
     // Where the instructions are is no part of it: the function may be compiled again.
     assert_eq!(cookie_with(at + 88, 0x123), usual);
 }

@@ -17,8 +17,6 @@ const FROM_NATIVE: u32 = 1 << 17;
 const OF_GENERATOR: u32 = 1 << 24;
 /// Maximum number of steps: of frames with a function, and of those without one between them.
 const STEPS_MAX: usize = 2 * FRAMES_MAX;
-/// Maximum number of generators that delegate to each other.
-const GENERATORS_MAX: usize = 16;
 /// A frame at most this far behind an object is a part of it.
 const GENERATOR_SIZE: u64 = 512;
 
@@ -33,6 +31,8 @@ pub(super) struct PhpWalk<'w> {
     last: (u64, Option<u32>),
     /// The last frame that has a function.
     last_frame: u64,
+    /// The number of generators that may still be followed.
+    generators_left: usize,
 }
 
 impl<'w> PhpWalk<'w> {
@@ -45,7 +45,8 @@ impl<'w> PhpWalk<'w> {
         // Another thread than the one that runs PHP code finds the same list.
         let is_own = thread.has_on_stack(reader.word(reader.layout.bailout)?);
         let flags = if is_own { 0 } else { UNPROVEN };
-        Ok(Self { frames, thread, flags, last: (0, None), last_frame: 0 })
+        let (last, last_frame, generators_left) = ((0, None), 0, STEPS_MAX);
+        Ok(Self { frames, thread, flags, last, last_frame, generators_left })
     }
 
     /// Stores the frames of a list, and returns why it ended.
@@ -150,50 +151,54 @@ impl<'w> PhpWalk<'w> {
         placeholder: u64,
     ) -> Result<(), SectionEnd> {
         self.frames.mark_entry(false);
-        let mut generators = [0; GENERATORS_MAX];
-        let ends = (outermost, self.last_frame);
-        let count = chain(reader, ends, placeholder, &mut generators)?;
-        let Some(count) = count else {
+        let Some(count) = self.delegating_count(reader, outermost, placeholder)? else {
             // They are unknown, but not left out.
             return self.push_unknown();
         };
-        for generator in generators.iter().take(count).rev() {
-            let frame = reader.field(*generator, reader.layout.generator_frame)?;
-            let function = reader.field(frame, FUNCTION)?;
-            let line = line::of_caller(reader, frame, function)?;
-            self.push(reader, function, (0, line))?;
+        // The generators lead inwards, and frames are stored outwards.
+        let (room, first) = (self.frames.room(), self.frames.count);
+        let mut generator = outermost;
+        for left in (1..=count).rev() {
+            if left <= room {
+                let frame = reader.field(generator, reader.layout.generator_frame)?;
+                let function = reader.field(frame, FUNCTION)?;
+                let line = line::of_caller(reader, frame, function)?;
+                self.push(reader, function, (0, line))?;
+            }
+            generator = reader.field(generator, reader.layout.generator_inner)?;
+        }
+        self.frames.reverse_from(first);
+        if count > room {
+            return Err(SectionEnd::Depth);
         }
         self.frames.mark_entry(true);
         Ok(())
     }
-}
 
-/// Finds the generators that delegate, from the outermost one to the one whose frame runs, and
-/// returns their number without that one. `None` if they are unknown.
-fn chain(
-    reader: &mut Reader<'_, impl WordReader>,
-    (outermost, running): (u64, u64),
-    placeholder: u64,
-    generators: &mut [u64; GENERATORS_MAX],
-) -> Result<Option<usize>, Lost> {
-    let layout = reader.layout;
-    let start = outermost.wrapping_add(u64::from(layout.generator_placeholder));
-    if layout.generator_frame == ABSENT || start != placeholder {
-        return Ok(None);
-    }
-    let mut generator = outermost;
-    let mut count = 0usize;
-    for place in generators {
-        // The one that runs may just be about to delegate, too.
-        if reader.field(generator, layout.generator_frame)? == running {
-            return Ok(Some(count));
-        }
-        *place = generator;
-        count = count.wrapping_add(1);
-        generator = reader.field(generator, layout.generator_inner)?;
-        if generator == 0 {
+    /// Counts the generators that delegate, from the outermost one to the one whose frame was the
+    /// last, without that one. `None` if they are unknown.
+    fn delegating_count(
+        &mut self,
+        reader: &mut Reader<'_, impl WordReader>,
+        outermost: u64,
+        placeholder: u64,
+    ) -> Result<Option<usize>, Lost> {
+        let layout = reader.layout;
+        let start = outermost.wrapping_add(u64::from(layout.generator_placeholder));
+        if layout.generator_frame == ABSENT || start != placeholder {
             return Ok(None);
         }
+        let (mut generator, mut count) = (outermost, 0usize);
+        // The one that runs may just be about to delegate, too.
+        while reader.field(generator, layout.generator_frame)? != self.last_frame {
+            let Some(left) = self.generators_left.checked_sub(1) else { return Ok(None) };
+            self.generators_left = left;
+            generator = reader.field(generator, layout.generator_inner)?;
+            if generator == 0 {
+                return Ok(None);
+            }
+            count = count.wrapping_add(1);
+        }
+        Ok(Some(count))
     }
-    Ok(None)
 }

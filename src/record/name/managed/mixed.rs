@@ -1,7 +1,7 @@
 //! A stack of native and managed frames.
 
 use traceprof_abi::runtime::word::{
-    FrameFunction, FrameInPlace, FrameWord, ManagedFrame, frames, sections, split,
+    FrameFunction, FrameInPlace, FrameWord, ManagedFrame, SectionEnd, frames, sections, split,
 };
 use traceprof_abi::unwind::{RETURN_ADDRESS, lookup_avma};
 
@@ -98,6 +98,11 @@ pub(crate) enum MixedFrame {
     Managed(u8, ManagedFrame),
     /// A frame in place of the runtime with this number.
     InPlace(u8, FrameInPlace),
+}
+
+/// Returns whether a runtime has more frames than there was room for.
+pub(crate) fn is_cut(words: &[u64]) -> bool {
+    sections(words).any(|section| section.end == SectionEnd::Depth)
 }
 
 /// Returns all frames of a stack, root first. `words` are its frame words, and `is_complete` tells

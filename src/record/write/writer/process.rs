@@ -18,6 +18,7 @@ use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::batch::traces::Collection;
 use crate::record::name::frames::FrameNames;
 use crate::record::name::managed::count::ManagedCount;
+use crate::record::name::managed::mixed::is_cut;
 use crate::record::target::modules::AddressMap;
 use crate::record::write::writer::WrittenTotals;
 use crate::record::write::writer::backlog::{Backlog, WaitingBatch};
@@ -33,6 +34,8 @@ pub(super) struct Stack {
     pub(super) locations: Vec<LocationId>,
     /// Why the unwinding ended.
     stored_reason: u16,
+    /// Whether managed frames are missing because there was no room for them.
+    is_cut: bool,
     managed: Option<Box<ManagedCount>>,
     jit: Option<Box<JitStack>>,
 }
@@ -58,12 +61,16 @@ impl Stack {
     }
 
     /// Returns why the stack ends if its unwinding stored this reason. The name of the outermost
-    /// frame may prove a root that the unwinding did not know.
+    /// frame may prove a root that the unwinding did not know. Managed frames may be missing
+    /// although the native ones are complete.
     fn proven(&self, stored: u16) -> u16 {
         let is_proven = self.jit.as_ref().is_some_and(|jit| jit.is_from_runtime_root);
-        match stored == EndReason::Unproven as u16 && is_proven {
-            true => EndReason::Root as u16,
-            false => stored,
+        let is_root =
+            stored == EndReason::Root as u16 || stored == EndReason::Unproven as u16 && is_proven;
+        match (is_root, self.is_cut) {
+            (true, true) => EndReason::Depth as u16,
+            (true, false) => EndReason::Root as u16,
+            (false, _) => stored,
         }
     }
 }
@@ -235,7 +242,8 @@ impl WriterProcess {
                 });
                 let stored_reason = trace_end(entry.flags);
                 let (locations, managed) = (named.locations, named.managed);
-                place.insert(Stack { locations, stored_reason, managed, jit });
+                let is_cut = is_cut(frames);
+                place.insert(Stack { locations, stored_reason, is_cut, managed, jit });
             }
         }
         Ok(())

@@ -1,9 +1,13 @@
 //! Text from outside, made safe to print: of bounded length and without control characters.
 
+pub mod file_url;
+
 use std::fmt::{self, Write};
 
 /// Maximum length of a text in bytes, including the truncation mark.
 pub const LENGTH_MAX: usize = 4096;
+/// Maximum length of a text in a message, in characters.
+const QUOTE_MAX: usize = 120;
 const CUT: &str = "...";
 
 /// Returns the text as it can be printed.
@@ -12,6 +16,13 @@ pub fn printable(raw: &str) -> String {
     // A write fails when the limit is reached. The text so far stays.
     let _ = out.write_str(raw);
     out.finish()
+}
+
+/// Returns the beginning of a text as a message can quote it.
+pub fn quotable(raw: &str) -> String {
+    let end = raw.char_indices().nth(QUOTE_MAX).map(|(end, _)| end);
+    let cut = |end| format!("{}{CUT}", printable(&raw[..end]));
+    end.map_or_else(|| printable(raw), cut)
 }
 
 /// A text that refuses to grow beyond [`LENGTH_MAX`].
@@ -62,6 +73,13 @@ mod tests {
         assert!(text.len() <= LENGTH_MAX && text.len() > LENGTH_MAX - 8, "{}", text.len());
         assert!(text.ends_with("ß..."));
         assert_eq!(printable("größe"), "größe");
+    }
+
+    #[test]
+    fn quotes_are_short() {
+        assert_eq!(quotable("größe\n"), "größe?");
+        assert_eq!(quotable(&"ß".repeat(120)), "ß".repeat(120));
+        assert_eq!(quotable(&"ß".repeat(1 << 20)), "ß".repeat(120) + "...");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Addresses of files (`file://`).
 
 /// Returns the path in the address of a file, and other names as they are.
-pub(super) fn path_of(name: &str) -> String {
+pub fn path_of(name: &str) -> String {
     let path = name.strip_prefix("file://").filter(|path| path.starts_with('/'));
-    let decoded = path.and_then(|path| String::from_utf8(decoded(path.as_bytes())).ok());
-    decoded.unwrap_or_else(|| name.to_owned())
+    path.and_then(decoded).unwrap_or_else(|| name.to_owned())
 }
 
-/// Replaces a `%` and two hexadecimal digits by the byte that they stand for.
-fn decoded(mut encoded: &[u8]) -> Vec<u8> {
+/// Replaces each `%` with two hexadecimal digits by the byte that they stand for. `None` if the
+/// result is not UTF-8.
+pub fn decoded(encoded: &str) -> Option<String> {
+    String::from_utf8(decoded_bytes(encoded.as_bytes())).ok()
+}
+
+fn decoded_bytes(mut encoded: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(encoded.len());
     while let Some((first, rest)) = encoded.split_first() {
         let digits = rest.first_chunk::<2>().filter(|_| *first == b'%');
