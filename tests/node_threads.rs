@@ -59,6 +59,8 @@ fn threads_have_names(version: u32) {
     let threads = || loaded.threads.iter().map(|it| it.thread());
     let recorded: BTreeMap<u32, &str> =
         threads().filter_map(|it| Some((it.tid, it.runtime_name.as_deref()?))).collect();
+    let nameless: Vec<_> = threads().filter(|it| it.runtime_name.is_none()).collect();
+    assert!(nameless.is_empty(), "{nameless:?}");
     // Those that the program tells all work.
     for (tid, name) in expected.iter().filter(|(_, name)| !is_own(name)) {
         assert_eq!(recorded.get(tid), Some(&name.as_str()), "thread {tid} of {recorded:?}");

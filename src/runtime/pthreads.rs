@@ -80,7 +80,7 @@ fn fields(elf: &Elf<'_>, names: &Definitions<'_, '_>) -> Option<PthreadFields> {
 }
 
 /// A thread that glibc knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pthread {
     /// The id in its own namespace.
     pub(super) tid: u32,
@@ -115,7 +115,8 @@ impl Pthreads {
     pub(super) fn find(&self, memory: &dyn TargetMemory, tids: &HashSet<u32>) -> Vec<Pthread> {
         let once = || self.heads.map(|head| self.in_list(memory, head, tids)).concat();
         // What glibc keeps of a thread that ends is used for the next one.
-        let (first, second) = (once(), once());
+        let first = once();
+        let second: HashSet<Pthread> = once().into_iter().collect();
         first.into_iter().filter(|it| second.contains(it)).take(tids.len()).collect()
     }
 

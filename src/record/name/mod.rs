@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::contexts::{ContextStats, Contexts};
 use self::java::reader::JavaCodeReader;
@@ -11,13 +11,13 @@ use self::javascript::reader::{JsReader, JsStack};
 use self::managed::reader::FunctionReader;
 use self::managed::thread_names::ThreadNameReader;
 use self::mapping_changes::MappingChanges;
+use self::reading_schedule::ReadingSchedule;
 use crate::proc::{self, Mapping};
 use crate::record::batch::Batch;
 use crate::record::batch::mapped::Mapped;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
-use crate::record::contract::periodic::Periodic;
 use crate::record::store::Store;
 use crate::record::store::threads::Registry;
 use crate::record::target::attach::Attached;
@@ -34,15 +34,12 @@ pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod outermost;
 pub(crate) mod progress;
+mod reading_schedule;
 pub(crate) mod symbolizers;
 mod timeline;
 
-/// The interval between two readings of the mappings if nothing suggests a change.
-const REFRESH: Duration = Duration::from_secs(1);
 /// How often the functions of JavaScript are read for one batch, while threads end.
 const READS_MAX: usize = 3;
-/// How long after the start the mappings are read in every turn of the loop.
-const SETTLING: Duration = Duration::from_secs(1);
 
 /// Finds the code and the contexts of the samples of one program.
 ///
@@ -60,8 +57,7 @@ pub(crate) struct Namer<'a> {
     javascript: JsReader,
     addresses: Arc<AddressMap>,
     changes: MappingChanges,
-    refresh: Periodic,
-    settling_until: Instant,
+    schedule: ReadingSchedule,
     /// Whether the target has left the program, so that its mappings say nothing about samples.
     has_left: bool,
     /// Whether it has only left the recording, and its memory is still that of the program.
@@ -126,8 +122,7 @@ impl<'a> Namer<'a> {
             javascript: JsReader::default(),
             addresses,
             changes: MappingChanges::since(began_ns),
-            refresh: Periodic::new(REFRESH),
-            settling_until: Instant::now() + SETTLING,
+            schedule: ReadingSchedule::start(),
             has_left: false,
             is_program_there: true,
         }
@@ -145,16 +140,12 @@ impl<'a> Namer<'a> {
 
     /// Returns whether the mappings must be read now.
     pub(crate) fn is_reading_due(&mut self) -> bool {
-        // A program that has just started maps its libraries now.
-        if self.changes.is_pending() || Instant::now() < self.settling_until {
-            self.refresh.hasten();
-        }
-        self.refresh.is_due()
+        self.schedule.is_due(self.changes.is_pending())
     }
 
     /// Makes the next reading of the mappings due soon, since they may have changed.
     pub(crate) fn hasten(&mut self) {
-        self.refresh.hasten();
+        self.schedule.hasten();
     }
 
     /// Reads the mappings, and makes unwind tables of new ones.
@@ -182,15 +173,19 @@ impl<'a> Namer<'a> {
             return MappingsRead::OtherProgram;
         }
         let (before, ended_ns) = (self.addresses.epoch(), monotonic_now_ns());
+        let mut has_new = false;
         match attached.refresh(&mappings) {
-            Ok(Some(addresses)) => self.addresses = addresses,
+            Ok(Some(addresses)) => {
+                self.addresses = addresses;
+                has_new = true;
+            }
             Ok(None) => {}
             Err(error) => observer.event(Event::Notice(format!("unwind tables: {error}"))),
         }
         self.changes.note_reading((began_ns, ended_ns), (before, self.addresses.epoch()));
         let sources = attached.data().context_sources();
         self.contexts.refresh(&mappings, &self.addresses, sources);
-        self.refresh.spend(began.elapsed());
+        self.schedule.spend(began.elapsed(), has_new);
         self.report(attached, observer);
         MappingsRead::Current(mappings)
     }
@@ -198,7 +193,7 @@ impl<'a> Namer<'a> {
     /// Returns whether the mappings may be read before samples are located: not if the readings
     /// took too much time so far, and not if they belong to another program.
     pub(crate) fn may_read(&self) -> bool {
-        !self.has_left && self.refresh.may_be_hastened()
+        !self.has_left && self.schedule.may_be_early()
     }
 
     /// Returns whether reports wait for a reading of the mappings.

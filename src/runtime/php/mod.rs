@@ -2,7 +2,8 @@
 //!
 //! [`exports`] reads the file that has the interpreter: a program such as `php` or `php-fpm`, or
 //! `libphp`. [`locate`] compares the structures, whose offsets [`offsets`] has for each version,
-//! with the frames that are there. [`functions`] names functions, and [`known`] those that are gone.
+//! with the frames that are there. [`functions`] names functions, and with [`known`] those that are
+//! gone: copies of functions that are [`declared`] or were read.
 
 mod declared;
 mod exports;

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use super::address::{MapAddress, source_path};
 use super::generated::read_text;
-use super::segments::{Segment, segments};
+use super::segments::{MapSegment, segments};
 use super::{GeneratedPlace, OriginalPlace};
 use crate::text::{printable, quotable};
 
@@ -26,7 +26,7 @@ const ENTRY_LEN: usize = 64;
 #[derive(Debug)]
 pub(super) struct Mappings {
     /// By the place in the generated file.
-    segments: Vec<Segment>,
+    segments: Vec<MapSegment>,
     names: Vec<Option<String>>,
     /// The paths of the original files. `None` for one that the map does not tell.
     sources: Vec<Option<String>>,
@@ -40,31 +40,31 @@ struct MapFile<'t> {
     #[serde(borrow)]
     mappings: Cow<'t, str>,
     source_root: Option<String>,
-    sources: Texts,
+    sources: TextList,
     #[serde(default)]
-    names: Texts,
+    names: TextList,
 }
 
 /// A list of texts of a bounded length.
 #[derive(Default)]
-struct Texts(Vec<Option<String>>);
+struct TextList(Vec<Option<String>>);
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for TextList {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_seq(TextsVisitor)
+        from.deserialize_seq(TextListVisitor)
     }
 }
 
-struct TextsVisitor;
+struct TextListVisitor;
 
-impl<'de> Visitor<'de> for TextsVisitor {
-    type Value = Texts;
+impl<'de> Visitor<'de> for TextListVisitor {
+    type Value = TextList;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("a list of texts")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Texts, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<TextList, A::Error> {
         let mut texts = Vec::new();
         let mut room = TEXTS_MAX;
         while let Some(text) = from.next_element::<Option<String>>()? {
@@ -73,7 +73,7 @@ impl<'de> Visitor<'de> for TextsVisitor {
             room = left.ok_or_else(|| A::Error::custom(too_many("its names or sources")))?;
             texts.push(text);
         }
-        Ok(Texts(texts))
+        Ok(TextList(texts))
     }
 }
 
@@ -119,7 +119,7 @@ impl Mappings {
         if map.version != VERSION {
             return Err(format!("its version is {}, not {VERSION}", map.version));
         }
-        let (Texts(sources), Texts(names)) = (map.sources, map.names);
+        let (TextList(sources), TextList(names)) = (map.sources, map.names);
         let segments = segments(&map.mappings, sources.len(), names.len())?;
         let root = map.source_root.unwrap_or_default();
         let before = path.as_os_str().len().saturating_add(root.len());
@@ -142,7 +142,7 @@ impl Mappings {
         &self,
         GeneratedPlace { line, column }: GeneratedPlace,
         first_column: u32,
-    ) -> Option<&Segment> {
+    ) -> Option<&MapSegment> {
         let (line, column) = (line.checked_sub(1)?, column.checked_sub(1)?);
         let after = self.segments.partition_point(|it| (it.line, it.column) <= (line, column));
         let segment = self.segments.get(after.checked_sub(1)?)?;
@@ -151,7 +151,7 @@ impl Mappings {
     }
 
     /// Returns what a segment says.
-    pub(super) fn original(&self, segment: &Segment) -> Option<OriginalPlace<'_>> {
+    pub(super) fn original(&self, segment: &MapSegment) -> Option<OriginalPlace<'_>> {
         Some(OriginalPlace {
             file: self.sources.get(segment.source as usize)?.as_deref()?,
             line: segment.original_line.checked_add(1)?,

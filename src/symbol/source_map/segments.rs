@@ -11,7 +11,7 @@ const FIELDS: usize = 5;
 
 /// A segment. Lines and columns are from 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct MapSegment {
     /// The place in the generated file.
     pub(super) line: u32,
     pub(super) column: u32,
@@ -24,7 +24,7 @@ pub(super) struct Segment {
     pub(super) name: u32,
 }
 
-impl Segment {
+impl MapSegment {
     pub(super) const NONE: u32 = u32::MAX;
 
     /// Reads a segment of a line, whose fields count from those before.
@@ -74,14 +74,18 @@ fn number(digits: &mut impl Iterator<Item = u8>) -> Option<i64> {
 ///
 /// # Errors
 /// What is wrong with them, for people.
-pub(super) fn segments(text: &str, sources: usize, names: usize) -> Result<Vec<Segment>, String> {
+pub(super) fn segments(
+    text: &str,
+    sources: usize,
+    names: usize,
+) -> Result<Vec<MapSegment>, String> {
     let mut segments = Vec::new();
     let mut last = [0; FIELDS];
     for (line, text) in (0..).zip(text.split(';')) {
         last[0] = 0;
         for text in text.split(',').filter(|text| !text.is_empty()) {
-            let segment = Segment::of(line, text, &mut last)?;
-            let is_known = |id: u32, known| id == Segment::NONE || (id as usize) < known;
+            let segment = MapSegment::of(line, text, &mut last)?;
+            let is_known = |id: u32, known| id == MapSegment::NONE || (id as usize) < known;
             if !is_known(segment.source, sources) || !is_known(segment.name, names) {
                 return Err("a mapping has no source, or no name".to_owned());
             }
@@ -103,12 +107,12 @@ mod tests {
         let expected = expected.iter().map(|[line, column, source, original @ .., name]| {
             let [original_line, original_column] = *original;
             let (line, column, source, name) = (*line, *column, *source, *name);
-            Segment { line, column, source, original_line, original_column, name }
+            MapSegment { line, column, source, original_line, original_column, name }
         });
         assert_eq!(segments(text, 2, 1), Ok(expected.collect()), "{text}");
     }
 
-    const NONE: u32 = Segment::NONE;
+    const NONE: u32 = MapSegment::NONE;
 
     #[test]
     fn segments_count_from_those_before() {
