@@ -290,13 +290,16 @@ fn the_duration_is_that_of_all_programs() {
     let _machine = together();
     let words = chain(&[("one", "main", "300"), ("two", "main", "300"), ("three", "main", "3400")]);
     let begin = Instant::now();
-    let outcome = record_command(&["--duration", "1"], &words).expect_code(0);
+    let outcome = record_command(&["--duration", "1"], &words);
     assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
     assert!(begin.elapsed() > Duration::from_secs(4), "the recorder waited for the program");
     let elapsed_ns = outcome.trace.number("elapsed_ns");
     assert!((950_000_000..3_000_000_000).contains(&elapsed_ns), "{elapsed_ns}");
     let used_ns = outcome.trace.number("cpu_time_ns");
     assert!(used_ns < 3_000_000_000, "sampled after the duration: {used_ns}");
+    // On a busy machine the programs may get less CPU time than a timer's first tick takes.
+    let code = if outcome.trace.number("samples") == 0 && used_ns < 50_000_000 { 4 } else { 0 };
+    let outcome = outcome.expect_code(code);
     // On a busy machine the time may end during the first program.
     let first_ms = (used_ns / 1_000_000).min(300);
     check_names(&outcome.trace, "one", least(first_ms));
