@@ -53,6 +53,12 @@ impl Snapshot {
         }
     }
 
+    /// Whether a thread blocks all signals, as one does that the C library has just started.
+    pub(crate) fn may_have_new_threads(&self) -> bool {
+        let blocks_all = |line: &String| line == "SigBlk:\tfffffffffffbfeff";
+        self.tasks.values().flatten().any(blocks_all)
+    }
+
     /// Returns the differences, one line each; empty if there are none.
     pub(crate) fn differences(&self, later: &Self) -> Vec<String> {
         let mut found = Vec::new();

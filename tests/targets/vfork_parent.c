@@ -55,6 +55,8 @@ int main(int argc, char **argv) {
     if (argc > 2 && pthread_create(&thread, NULL, busy, NULL))
         return 1;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    while (argc > 2 && sink == 0)
+        usleep(1000);
     target_ready();
     while (!stop)
         have_a_child();
