@@ -22,8 +22,8 @@ const KIND_PART: u64 = 1000;
 /// handler the kernel restores the registers one after the other. That takes a few instructions:
 /// one such sample in 240,000 was seen.
 const TORN_PART: f64 = 1.0 / 20_000.0;
-/// Standard deviations of chance on top of that: one test in a million fails by chance.
-const CHANCE: f64 = 5.0;
+/// One test in so many fails by chance.
+const CHANCE: f64 = 1e-6;
 static TORN: AtomicU64 = AtomicU64::new(0);
 static SAMPLES: AtomicU64 = AtomicU64::new(0);
 
@@ -292,9 +292,20 @@ impl Tally {
     }
 }
 
-/// Returns the most samples that chance makes of an expected number.
+/// Returns the most samples that chance makes of an expected number, by the distribution of Poisson.
 fn most_by_chance(expected: f64) -> u64 {
-    (expected + CHANCE * expected.sqrt()) as u64
+    // Of large numbers it is nearly normal.
+    if expected > 500.0 {
+        return (expected + 5.0 * expected.sqrt()) as u64;
+    }
+    let (mut most, mut exactly) = (0, (-expected).exp());
+    let mut at_most = exactly;
+    while at_most < 1.0 - CHANCE {
+        most += 1;
+        exactly *= expected / most as f64;
+        at_most += exactly;
+    }
+    most
 }
 
 /// Returns a function's name without the suffixes of its parts and of its entry in a linkage table.
