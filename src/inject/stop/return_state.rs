@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{NotStopped, failed, restartable_sequence, system};
-use crate::inject::arch::{self, Interrupted};
+use crate::inject::arch::{self, Interrupted, Registers};
 use crate::inject::error::InjectError;
 use crate::inject::ptrace::Tracee;
 use crate::inject::sigreturn_chain::SavedState;
@@ -53,18 +53,11 @@ impl ReturnState {
 
     /// Saves the registers, and immediately returns a broken call to the kernel's decision. If the
     /// tracer dies then, the thread sees no EINTR, and a later signal still ends the call.
-    ///
-    /// On a busy machine, a thread that was released lately may stop again just before it continues
-    /// its call from the restart block. It counts as a thread in that call: a chain would drop the
-    /// restart block, and the call would fail with EINTR.
     pub(super) fn save(&mut self, tracee: &Tracee) -> io::Result<()> {
-        let Some(mut registers) = tracee.registers()? else {
+        let Some(mut registers) = registers_at_stop(tracee)? else {
             self.saved.registers = arch::zeroed();
             return Ok(());
         };
-        if arch::continues_call(&registers) && is_at_call(tracee, registers.rip)? {
-            registers = arch::before_continuation(&registers);
-        }
         self.interrupted = arch::interrupted(&registers);
         if self.interrupted == Interrupted::Broken {
             registers = arch::left_to_kernel(&registers);
@@ -115,6 +108,17 @@ impl ReturnState {
             self.touched = true;
         }
     }
+}
+
+/// Returns the registers of a stopped thread; `None` if it runs 32-bit code.
+///
+/// On a busy machine, a thread that was released lately may stop again just before it continues its
+/// call from the restart block. It counts as a thread in that call: any `rt_sigreturn` would drop
+/// the restart block, and the call would fail with EINTR.
+pub(super) fn registers_at_stop(tracee: &Tracee) -> io::Result<Option<Registers>> {
+    let Some(registers) = tracee.registers()? else { return Ok(None) };
+    let continues = arch::continues_call(&registers) && is_at_call(tracee, registers.rip)?;
+    Ok(Some(if continues { arch::before_continuation(&registers) } else { registers }))
 }
 
 /// Whether the instruction at this address makes a system call.

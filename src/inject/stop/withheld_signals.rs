@@ -8,6 +8,7 @@
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
 
+use super::return_state::registers_at_stop;
 use crate::inject::arch::{self, Interrupted};
 use crate::inject::data_segment::AttachedData;
 use crate::inject::ptrace::Tracee;
@@ -36,7 +37,7 @@ pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
 /// stop ended the call too early, and the handler would make a `poll` or an `epoll_wait` return
 /// EINTR.
 pub(super) fn passed_on(tracee: &Tracee, signal: i32) -> i32 {
-    let registers = tracee.registers().ok().flatten();
+    let registers = registers_at_stop(tracee).ok().flatten();
     let is_in_call = registers.is_some_and(|it| arch::interrupted(&it) != Interrupted::User);
     if is_in_call && withholds_sampling_signal(tracee) { 0 } else { signal }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use super::pending_signals::queue_sampling_signal;
 use super::stand_in::{StandIn, start_guardian};
 use super::victim::{Victim, VisibleState, build};
 use super::{FILTERED, alone, attach_and_detach, await_unchanged, preflight, spinner};
@@ -146,15 +147,34 @@ fn thread_that_is_about_to_continue_its_sleep_sleeps_on() {
     // The number of the interrupted call is lost if the thread was already in user code.
     for is_number_known in [true, false].repeat(3) {
         await_state(victim.pid, 'S');
-        let stopped = stop_before_continuation(victim.pid, is_number_known);
+        let stopped = stop_before_continuation(victim.pid, is_number_known, || ());
         run_getppid(stopped);
     }
     await_state(victim.pid, 'S');
     victim.expect(7);
 }
 
+/// The handler's return would drop what the kernel knows of the sleep.
+#[test]
+fn sampling_signal_before_the_continuation_of_a_sleep_does_not_end_it() {
+    let _alone = alone();
+    let mut command = Command::new(build("filtered", FILTERED, &[]));
+    command.arg("kill");
+    let victim = Victim::start(command);
+    stop::take_withheld();
+    for is_number_known in [true, false].repeat(3) {
+        await_state(victim.pid, 'S');
+        let pid = victim.pid;
+        drop(stop_before_continuation(pid, is_number_known, || queue_sampling_signal(pid)));
+    }
+    assert_eq!(stop::take_withheld(), (6, 0));
+    await_state(victim.pid, 'S');
+    victim.expect(7);
+}
+
 /// Stops the only thread in its sleep and makes the change that the kernel makes to continue it.
-fn stop_before_continuation(pid: i32, is_number_known: bool) -> Stopped {
+/// Then it runs `then`, and only afterwards reads the pending signals.
+fn stop_before_continuation(pid: i32, is_number_known: bool, then: impl FnOnce()) -> Stopped {
     let (since, tracee) = (Instant::now(), Tracee::seize(pid).unwrap());
     let deadline = since + WAIT;
     tracee.interrupt().unwrap();
@@ -167,6 +187,7 @@ fn stop_before_continuation(pid: i32, is_number_known: bool) -> Stopped {
         registers.orig_rax = u64::MAX;
     }
     tracee.set_registers(&registers).unwrap();
+    then();
     Stopped::collect(tracee, since, deadline, deadline).unwrap()
 }
 
