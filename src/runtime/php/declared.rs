@@ -1,7 +1,7 @@
 //! The functions that a program has declared, in the interpreter's tables.
 //!
-//! A closure of a declared function, such as `strlen(...)` or `$object->method(...)`, is a copy of
-//! it. So the tables have the names of such closures that are gone.
+//! A closure of a declared function, such as `work(...)` or `$object->method(...)`, is a copy of it.
+//! So the tables have the names of such closures that are gone.
 
 use crate::runtime::memory::{self, MemoryPiece, TargetMemory};
 
@@ -14,6 +14,16 @@ const ENTRY: u64 = 32;
 const COUNT_MAX: u32 = 1 << 16;
 /// Offset of the table of its methods in a class.
 const METHODS: u64 = 64;
+
+/// Functions of a table, by their addresses (AVMAs).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SomeFunctions {
+    pub(super) functions: Vec<u64>,
+    /// The number of the first entry behind them.
+    pub(super) next: u32,
+    /// Whether there is no such entry, or it is unreadable.
+    pub(super) is_end: bool,
+}
 
 /// A table of functions, by its address (AVMA).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,18 +41,27 @@ impl FunctionTable {
         Self(class.wrapping_add(METHODS))
     }
 
-    /// Returns the addresses of the functions from the entry with this number on, and the number of
-    /// all entries. Empty if the table is unreadable.
-    pub(super) fn functions(self, memory: &dyn TargetMemory, from: u32) -> (Vec<u64>, u32) {
+    /// Returns the functions of some entries, from the one with this number on. None of a table that
+    /// is unreadable.
+    pub(super) fn functions(
+        self,
+        memory: &dyn TargetMemory,
+        from: u32,
+        most: u32,
+    ) -> SomeFunctions {
         let word = |at: u64| memory::word(memory, self.0.wrapping_add(at));
         let count = word(COUNT).map(|it| it as u32).filter(|count| *count <= COUNT_MAX);
-        let (Some(count), Some(entries)) = (count, word(ENTRIES)) else { return (Vec::new(), 0) };
+        let (Some(count), Some(entries)) = (count, word(ENTRIES)) else {
+            return SomeFunctions { functions: Vec::new(), next: from, is_end: true };
+        };
         let from = from.min(count);
-        let mut bytes = vec![0; (count - from) as usize * ENTRY as usize];
+        let mut bytes = vec![0; most.min(count - from) as usize * ENTRY as usize];
         let got = memory.read(entries.wrapping_add(ENTRY * u64::from(from)), &mut bytes);
-        let (read, _) = bytes.split_at(got.min(bytes.len()));
-        let piece = MemoryPiece { avma: 0, bytes: read };
-        let places = (0..read.len()).step_by(ENTRY as usize);
-        (places.filter_map(|at| piece.word(at)).filter(|it| *it != 0).collect(), count)
+        let whole = got.min(bytes.len()) / ENTRY as usize;
+        let piece = MemoryPiece { avma: 0, bytes: &bytes };
+        let functions = (0..whole).filter_map(|at| piece.word(at * ENTRY as usize));
+        let functions = functions.filter(|it| *it != 0).collect();
+        let next = from + whole as u32;
+        SomeFunctions { functions, next, is_end: whole == 0 || next == count }
     }
 }

@@ -10,8 +10,8 @@ use traceprof_abi::runtime::php::{
     cookie_in_class,
 };
 
-use super::declared::FunctionTable;
-use super::known::KnownFunctions;
+use super::declared::{FunctionTable, SomeFunctions};
+use super::known::{FunctionInClass, KnownFunctions};
 use super::offsets::ClosureOffsets;
 use super::text;
 use crate::runtime::function::PositionKind;
@@ -23,11 +23,11 @@ const MAIN: &str = "{main}";
 /// The code of a string.
 const EVAL: &str = "{eval}";
 
-/// The largest number of closures of one function, and of all that are in each other.
+/// The largest number of closures of one function.
 const CLOSURES_MAX: u32 = 256;
-const NESTED_MAX: usize = 1024;
-/// The largest number of classes with methods that are read at once.
-const CLASSES_MAX: usize = 64;
+/// How many functions without a frame are read for the frames of one batch: some 20 ms. The next
+/// batch goes on.
+const ROOM: u32 = 128;
 
 /// Reads the functions of one interpreter.
 #[derive(Debug, Clone)]
@@ -35,13 +35,6 @@ pub(in crate::runtime) struct PhpReader {
     layout: PhpLayout,
     closures: ClosureOffsets,
     known: KnownFunctions,
-}
-
-/// A function, and the one whose class it has: itself, or the function in which a closure is made.
-#[derive(Debug, Clone, Copy)]
-struct FunctionInClass {
-    function: u64,
-    owner: u64,
 }
 
 impl PhpReader {
@@ -59,18 +52,21 @@ impl PhpReader {
             let place = FunctionInClass { function: *object, owner: *object };
             let found = self.function(memory, place, *captured);
             if let Ok(function) = &found {
-                self.learn(memory, place, (*captured, function));
+                self.note(memory, place, (*captured, function));
             }
             found
         });
         let read: Vec<Result<Function, Gone>> = read.collect();
+        let mut room = ROOM;
+        self.learn_closures(memory, &mut room);
         // A closure may be gone before the function that makes it was read.
         let is_unknown = |(found, captured): (&Result<Function, Gone>, u32)| {
             found.is_err() && self.known.get(captured).is_none()
         };
         let cookies = frames.iter().map(|(_, captured)| *captured);
         if read.iter().zip(cookies).any(is_unknown) {
-            self.learn_declared(memory);
+            self.learn_declared(memory, &mut room);
+            self.learn_closures(memory, &mut room);
         }
         let with_known = read.into_iter().zip(frames).map(|(found, (_, captured))| {
             found.or_else(|gone| self.known.get(*captured).ok_or(gone))
@@ -92,32 +88,65 @@ impl PhpReader {
     }
 
     /// Remembers the functions that the program has declared since the last call, and the methods
-    /// of some classes.
-    fn learn_declared(&self, memory: &dyn TargetMemory) {
-        let table = FunctionTable::of_functions(memory, self.layout.bailout);
-        let (mut all, count) =
-            table.map(|it| it.functions(memory, self.known.declared())).unwrap_or_default();
-        self.known.set_declared(count);
-        for class in self.known.take_classes(CLASSES_MAX) {
-            all.extend(FunctionTable::of_class(class).functions(memory, 0).0);
+    /// of classes, as far as there is room.
+    fn learn_declared(&self, memory: &dyn TargetMemory, room: &mut u32) {
+        if let Some(table) = FunctionTable::of_functions(memory, self.layout.bailout) {
+            let learned = self.learn_table(memory, (table, self.known.declared()), room);
+            self.known.set_declared(learned.next);
         }
-        for function in all {
-            let kind = memory::word(memory, function).and_then(FunctionKind::of);
-            let place = FunctionInClass { function, owner: function };
-            let Some(cookie) =
-                self.cookie(memory, place).filter(|_| kind == Some(FunctionKind::User))
-            else {
-                continue;
-            };
-            if let Ok(found) = self.function(memory, place, cookie) {
-                self.learn(memory, place, (cookie, &found));
+        while *room > 0
+            && let Some((class, from)) = self.known.take_class()
+        {
+            let table = FunctionTable::of_class(class);
+            let learned = self.learn_table(memory, (table, from), room);
+            if !learned.is_end {
+                self.known.return_class(class, learned.next);
             }
         }
     }
 
-    /// Remembers a function, and the closures that are made in it. A closure has a copy of its
-    /// function, with the class of the function that makes it, and goes with the copy.
-    fn learn(
+    fn learn_table(
+        &self,
+        memory: &dyn TargetMemory,
+        (table, from): (FunctionTable, u32),
+        room: &mut u32,
+    ) -> SomeFunctions {
+        let some = table.functions(memory, from, *room);
+        *room = room.saturating_sub(1 + some.functions.len() as u32);
+        for function in &some.functions {
+            let kind = memory::word(memory, *function).and_then(FunctionKind::of);
+            if kind == Some(FunctionKind::User) {
+                self.learn(memory, FunctionInClass { function: *function, owner: *function });
+            }
+        }
+        some
+    }
+
+    /// Remembers the closures that are made in known functions, as far as there is room. A closure
+    /// has a copy of its function, with the class of the function that makes it, and goes with the
+    /// copy.
+    fn learn_closures(&self, memory: &dyn TargetMemory, room: &mut u32) {
+        while *room > 0
+            && let Some(place) = self.known.take_place()
+        {
+            let closures = self.closures_in(memory, place.function);
+            *room = room.saturating_sub(1 + closures.len() as u32);
+            for closure in closures {
+                self.learn(memory, FunctionInClass { function: closure, ..place });
+            }
+        }
+    }
+
+    /// Reads and remembers a function.
+    fn learn(&self, memory: &dyn TargetMemory, place: FunctionInClass) {
+        let Some(cookie) = self.cookie(memory, place) else { return };
+        if let Ok(function) = self.function(memory, place, cookie) {
+            self.note(memory, place, (cookie, &function));
+        }
+    }
+
+    /// Remembers a function that was read, and that more is to be read of it.
+    fn note(
         &self,
         memory: &dyn TargetMemory,
         place: FunctionInClass,
@@ -128,19 +157,7 @@ impl PhpReader {
         }
         let class = memory::word(memory, place.owner.wrapping_add(FUNCTION_CLASS.into()));
         class.filter(|class| *class != 0).into_iter().for_each(|it| self.known.add_class(it));
-        let mut left = vec![place.function];
-        let mut count = 0;
-        while let Some(outer) = left.pop().filter(|_| count < NESTED_MAX) {
-            for closure in self.closures_in(memory, outer) {
-                count += 1;
-                let place = FunctionInClass { function: closure, ..place };
-                let Some(cookie) = self.cookie(memory, place) else { continue };
-                let Ok(function) = self.function(memory, place, cookie) else { continue };
-                if self.known.add(cookie, &function) {
-                    left.push(closure);
-                }
-            }
-        }
+        self.known.add_place(place);
     }
 
     /// Returns the addresses of the closures in a function.

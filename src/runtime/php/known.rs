@@ -5,7 +5,9 @@
 //! has the same names, file and lines, because the cookie is made of them.
 //!
 //! # Invariants
-//! - Two different functions with one cookie are both unknown.
+//! - Two different functions with one cookie are both unknown, if both were read. A cookie has 32
+//!   bits: of a million functions that are gone and were never read, one may have the name of
+//!   another for each 4,300 that are known.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +16,16 @@ use crate::runtime::Function;
 
 /// The largest number of bytes of functions that are known at once.
 const BYTES_MAX: usize = 16 << 20;
-/// The largest number of classes.
+/// The largest number of classes, and of functions with closures that were not read.
 const CLASSES_MAX: usize = 1 << 16;
+const PLACES_MAX: usize = 1 << 16;
+
+/// A function, and the one whose class it has: itself, or the function in which a closure is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FunctionInClass {
+    pub(super) function: u64,
+    pub(super) owner: u64,
+}
 
 /// The functions of one interpreter that are known.
 #[derive(Debug, Clone, Default)]
@@ -28,9 +38,12 @@ struct FunctionMap {
     bytes: usize,
     /// The number of declared functions that were read.
     declared: u32,
-    /// The addresses of the classes of known functions, and those with methods that were not read.
+    /// Functions with closures that were not read.
+    places: Vec<FunctionInClass>,
+    /// The addresses of the classes of known functions, and those with methods that were not read,
+    /// from this one on.
     classes: HashSet<u64>,
-    unread: Vec<u64>,
+    unread: Vec<(u64, u32)>,
 }
 
 impl KnownFunctions {
@@ -43,19 +56,35 @@ impl KnownFunctions {
         self.lock().functions.get(&cookie).cloned()?
     }
 
+    /// Notes that the closures of a known function were not read.
+    pub(super) fn add_place(&self, place: FunctionInClass) {
+        let mut map = self.lock();
+        if map.places.len() < PLACES_MAX {
+            map.places.push(place);
+        }
+    }
+
+    /// Takes a function with closures that were not read.
+    pub(super) fn take_place(&self) -> Option<FunctionInClass> {
+        self.lock().places.pop()
+    }
+
     /// Notes the class of a known function.
     pub(super) fn add_class(&self, class: u64) {
         let mut map = self.lock();
         if map.classes.len() < CLASSES_MAX && map.classes.insert(class) {
-            map.unread.push(class);
+            map.unread.push((class, 0));
         }
     }
 
-    /// Takes some classes with methods that were not read, at most this number.
-    pub(super) fn take_classes(&self, count: usize) -> Vec<u64> {
-        let mut map = self.lock();
-        let left = map.unread.len().saturating_sub(count);
-        map.unread.split_off(left)
+    /// Takes a class with methods that were not read, and the number of the first of them.
+    pub(super) fn take_class(&self) -> Option<(u64, u32)> {
+        self.lock().unread.pop()
+    }
+
+    /// Gives back a class of which there are methods from this one on.
+    pub(super) fn return_class(&self, class: u64, from: u32) {
+        self.lock().unread.push((class, from));
     }
 
     /// Sets the number of declared functions that were read.
@@ -78,7 +107,8 @@ impl KnownFunctions {
             return false;
         }
         if map.bytes > BYTES_MAX {
-            *map = FunctionMap::default();
+            map.functions.clear();
+            map.bytes = 0;
         }
         map.bytes += function.bytes();
         map.functions.insert(cookie, Some(function.clone()));
@@ -119,10 +149,13 @@ mod tests {
     #[test]
     fn each_class_is_taken_once() {
         let known = KnownFunctions::default();
-        [8, 16, 8, 24].iter().for_each(|class| known.add_class(*class));
-        assert_eq!((known.take_classes(2), known.take_classes(2)), (vec![16, 24], vec![8]));
+        [8, 16, 8].iter().for_each(|class| known.add_class(*class));
+        assert_eq!(known.take_class(), Some((16, 0)));
+        known.return_class(16, 5);
+        assert_eq!(known.take_class(), Some((16, 5)));
+        assert_eq!(known.take_class(), Some((8, 0)));
         known.add_class(16);
-        assert!(known.take_classes(2).is_empty());
+        assert_eq!(known.take_class(), None);
     }
 
     #[test]

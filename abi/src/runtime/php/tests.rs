@@ -335,6 +335,15 @@ fn many_generators_that_delegate_are_all_there() {
 }
 
 #[test]
+fn generators_behind_one_that_is_unreadable_are_left_out() {
+    let mut memory = delegating(4);
+    memory.words.remove(&(0xb00_0000 + 2 * 0x100 + 24));
+    let (captured, frames) = memory.capture();
+    assert!(matches!(captured, Captured::Section { end: SectionEnd::Unreadable, foreign: 0, .. }));
+    assert_eq!(shape(&frames).into_iter().map(|(number, ..)| number).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
 fn the_innermost_generators_that_delegate_are_stored_if_there_is_no_room_for_all() {
     let count = FRAMES_MAX as u64 + 200;
     let (captured, frames) = delegating(count).capture();

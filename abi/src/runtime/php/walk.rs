@@ -155,8 +155,28 @@ impl<'w> PhpWalk<'w> {
             // They are unknown, but not left out.
             return self.push_unknown();
         };
-        // The generators lead inwards, and frames are stored outwards.
         let (room, first) = (self.frames.room(), self.frames.count);
+        if let Err(end) = self.push_delegating(reader, (outermost, count), room) {
+            // Some are there, in the wrong order.
+            self.frames.count = first;
+            return Err(end);
+        }
+        self.frames.reverse_from(first);
+        if count > room {
+            return Err(SectionEnd::Depth);
+        }
+        self.frames.mark_entry(true);
+        Ok(())
+    }
+
+    /// Stores this number of generators, as far as there is room for the innermost ones. They lead
+    /// inwards, and frames are stored outwards: the caller reverses them.
+    fn push_delegating(
+        &mut self,
+        reader: &mut Reader<'_, impl WordReader>,
+        (outermost, count): (u64, usize),
+        room: usize,
+    ) -> Result<(), SectionEnd> {
         let mut generator = outermost;
         for left in (1..=count).rev() {
             if left <= room {
@@ -167,11 +187,6 @@ impl<'w> PhpWalk<'w> {
             }
             generator = reader.field(generator, reader.layout.generator_inner)?;
         }
-        self.frames.reverse_from(first);
-        if count > room {
-            return Err(SectionEnd::Depth);
-        }
-        self.frames.mark_entry(true);
         Ok(())
     }
 
