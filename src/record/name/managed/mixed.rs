@@ -1,7 +1,8 @@
 //! A stack of native and managed frames.
 
 use traceprof_abi::runtime::word::{
-    FrameFunction, FrameInPlace, FrameWord, ManagedFrame, SectionEnd, frames, sections, split,
+    FrameFunction, FrameInPlace, FrameWord, ManagedFrame, SectionEnd, UNPROVEN, frames, sections,
+    split,
 };
 use traceprof_abi::unwind::{RETURN_ADDRESS, lookup_avma};
 
@@ -100,9 +101,12 @@ pub(crate) enum MixedFrame {
     InPlace(u8, FrameInPlace),
 }
 
-/// Returns whether a runtime has more frames than there was room for.
+/// Returns whether the thread has more frames of a runtime than there was room for. Those that may
+/// be another thread's do not count.
 pub(crate) fn is_cut(words: &[u64]) -> bool {
-    sections(words).any(|section| section.end == SectionEnd::Depth)
+    sections(words).any(|section| {
+        section.end == SectionEnd::Depth && section.frames().all(|it| it.flags & UNPROVEN == 0)
+    })
 }
 
 /// Returns all frames of a stack, root first. `words` are its frame words, and `is_complete` tells
@@ -142,4 +146,27 @@ pub(crate) fn mixed_frames(
         },
     });
     mixed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::runtime::word::header;
+
+    use super::*;
+
+    #[test]
+    fn a_stack_is_cut_if_frames_of_its_own_are_missing() {
+        let cut = |end, flags: &[u8]| {
+            let mut words = vec![0x5000, header(0, end, flags.len())];
+            for flags in flags {
+                let (object, flags) = (0x7f00_0000_0010, *flags);
+                words.extend(ManagedFrame { object, flags, position: 0, cookie: 1 }.words());
+            }
+            is_cut(&words)
+        };
+        assert!(cut(SectionEnd::Depth, &[0, 0]));
+        assert!(!cut(SectionEnd::Root, &[0, 0]));
+        assert!(!cut(SectionEnd::Depth, &[UNPROVEN, UNPROVEN]));
+        assert!(!is_cut(&[0x5000]));
+    }
 }
