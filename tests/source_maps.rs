@@ -250,7 +250,7 @@ fn check_others(made: &Made, outcome: &Outcome) {
     let changed = started + began.duration_since(started).unwrap() / 2;
     fs::File::open(&map).unwrap().set_modified(changed).unwrap();
     let (newer, said) = stacks(outcome, &["--source-maps"]);
-    assert_eq!(said.matches("changed after the program started").count(), 1, "{said}");
+    assert_eq!(said.matches("changed after the process started").count(), 1, "{said}");
     assert!(newer.iter().flatten().any(|frame| frame.0 == "describeAll"));
     let (plain, _) = stacks(outcome, &[]);
     let stays = |what: &str| {

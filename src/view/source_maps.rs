@@ -48,7 +48,7 @@ struct GeneratedParts {
 struct ToldFiles {
     /// Those that keep their functions, with the reason.
     kept: Vec<String>,
-    /// Those that are newer than the program's start.
+    /// Those that are newer than the start of the first process.
     newer: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ impl ToldFiles {
         };
         let kept = format!("without source maps, as they were recorded: {}", named(&self.kept));
         let newer = format!(
-            "changed after the program started, so original lines may be wrong: {}",
+            "changed after the process started, so original lines may be wrong: {}",
             named(&self.newer)
         );
         let messages = [(kept, &self.kept), (newer, &self.newer)];
