@@ -26,3 +26,8 @@ pub(crate) fn turn(all: Range<usize>, parts: usize) -> StepBy<Range<usize>> {
         false => (all.start + seed() % parts..all.end).step_by(parts),
     }
 }
+
+/// Returns one of these, or all of them in a long run.
+pub(crate) fn one_by_turn<T: Copy, const N: usize>(all: &[T; N]) -> impl Iterator<Item = T> {
+    turn(0..N, N).map(|index| all[index])
+}

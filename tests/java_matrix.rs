@@ -164,8 +164,9 @@ fn row_of(what: &str, outcome: &Outcome, program: Program, unrooted_per_mille: f
     row
 }
 
-/// Returns how many of a thousand samples may miss the root because the recorder was late. The frames
-/// that it names late say how late it was: beside other work, it may have no processor for a while.
+/// Returns how many of a thousand samples may miss the root because the recorder was late: a quarter
+/// at most. The frames that it names late say how late it was: beside other work, it may have no
+/// processor for a while.
 fn late_per_mille(program: Program, outcome: &Outcome) -> f64 {
     if program != Program::Redefine {
         return 0.0;
@@ -176,7 +177,7 @@ fn late_per_mille(program: Program, outcome: &Outcome) -> f64 {
     let late = number("frames_unnamed.java.may have been replaced since").unwrap_or(0);
     let all = number("frames.java").unwrap_or(1).max(1);
     eprintln!("{late} of {all} frames were named late");
-    late as f64 * 1000.0 / all as f64
+    (late as f64 * 1000.0 / all as f64).min(250.0)
 }
 
 /// Records a program on a version of Java.

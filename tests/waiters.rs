@@ -16,8 +16,8 @@ const TIMER: &str = "thread CPU timer";
 /// Checks that the target got what it was sent, and nothing else.
 fn assert_undisturbed(mut target: Target, what: &str) {
     // Sends the target a signal now and then.
-    let pid = target.pid();
-    assert!(wait_until(60 * SECOND, || cpu_clock(pid) > SECOND), "{what}");
+    let (pid, begin) = (target.pid(), cpu_clock(target.pid()));
+    assert!(wait_until(60 * SECOND, || cpu_clock(pid) > begin + SECOND), "{what}");
     target.goes_on_and_ends_by_itself();
     assert!(target.fact("sent") > 1, "{what}");
     assert_eq!((target.fact("arrived"), target.fact("wrong")), (target.fact("sent"), 0), "{what}");

@@ -34,17 +34,19 @@ impl Spent {
     /// Returns the mean square of the time between the two checks around a random moment, in
     /// microseconds.
     fn mean_square_gap(&self) -> f64 {
-        let times: Vec<u64> = self.checks_ns.iter().copied().collect();
-        let gaps = || times.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1000.0);
         // A long gap is around more moments than a short one.
-        gaps().map(|gap| gap.powi(3)).sum::<f64>() / gaps().sum::<f64>().max(1.0)
+        self.sum_of_gaps(3) / self.sum_of_gaps(1).max(1.0)
     }
 
     /// Returns how many equally long gaps between checks would give shares as certain as these.
     fn effective_checks(&self) -> f64 {
-        let times: Vec<u64> = self.checks_ns.iter().copied().collect();
-        let gaps = || times.windows(2).map(|pair| (pair[1] - pair[0]) as f64);
-        gaps().sum::<f64>().powi(2) / gaps().map(|gap| gap.powi(2)).sum::<f64>().max(1.0)
+        self.sum_of_gaps(1).powi(2) / self.sum_of_gaps(2).max(1.0)
+    }
+
+    /// Returns the sum of this power of the time between two checks, in microseconds.
+    fn sum_of_gaps(&self, power: i32) -> f64 {
+        let gaps = self.checks_ns.iter().zip(self.checks_ns.iter().skip(1));
+        gaps.map(|(one, next)| ((next - one) as f64 / 1000.0).powi(power)).sum()
     }
 
     fn all(&self) -> u64 {

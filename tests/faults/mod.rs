@@ -181,13 +181,14 @@ fn guardian_dies_after_every_touch_of_a_thread() {
     }
 }
 
-/// Strikes at the first touch, at the second, and so on, until runs end before they get there.
+/// Strikes at the first touch, at the second, and so on, until runs end before they get there. One
+/// run has more touches than another.
 fn strike_each_touch(scenario: &'static Scenario) {
     let (next, beyond) = (AtomicUsize::new(1), AtomicUsize::new(0));
     let tally = Mutex::new(Tally::default());
     in_parallel(&[(); WORKERS], |()| {
-        // One run has more touches than another. Relaxed: each turn is given out once, and no more
-        // than a few runs depend on when the end is seen.
+        // Relaxed, all: each turn is given out once, and no more than a few runs depend on when the
+        // end is seen.
         while beyond.load(Ordering::Relaxed) < TRIES {
             let turn = next.fetch_add(1, Ordering::Relaxed);
             let deed = Deed::Guardian;
@@ -196,6 +197,10 @@ fn strike_each_touch(scenario: &'static Scenario) {
                 beyond.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
+            match &result {
+                Ok(_) => beyond.store(0, Ordering::Relaxed),
+                Err(_) => drop(beyond.fetch_add(1, Ordering::Relaxed)),
+            }
             let job = Job { scenario, point: FaultPoint::ThreadTouched, deed };
             tally.lock().unwrap().note(&job, result.map_err(|error| format!("{turn}: {error}")));
         }

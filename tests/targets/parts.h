@@ -26,6 +26,8 @@ static void part_begins(struct parts *parts) {
 static void report_parts(const struct parts *parts) {
     uint64_t last = 0;
     unsigned begun = parts->begun;
+    if (begun == PARTS_MAX)
+        abort();
     printf("begun_%d", parts->tid);
     for (unsigned number = 0; number < begun; number++) {
         printf(" %lu", (unsigned long)(parts->begun_ns[number] / 1000 - last));

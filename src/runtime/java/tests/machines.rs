@@ -12,15 +12,9 @@ use crate::elf::Elf;
 use crate::proc::{self, ProcessMemory};
 use crate::runtime::java::{JavaExports, JavaMachine};
 use crate::runtime::tests::tools;
-use crate::test_turn::turn;
+use crate::test_turn::one_by_turn;
 
 const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
-
-/// Returns the versions of this run: one of them, which the seed of the tests' random choices
-/// decides, and all in long runs.
-fn versions_of_run() -> Vec<u8> {
-    turn(0..VERSIONS.len(), VERSIONS.len()).map(|index| VERSIONS[index]).collect()
-}
 
 /// Returns the launcher of a version's machine, if it is here. Says loudly if it is not, and fails
 /// where nothing may be skipped.
@@ -40,7 +34,7 @@ pub(crate) fn machine(version: u8) -> Option<PathBuf> {
 
 /// Returns the machines of this run that are here, with their versions.
 pub(crate) fn machines() -> Vec<(u8, PathBuf)> {
-    let versions = versions_of_run().into_iter();
+    let versions = one_by_turn(&VERSIONS);
     versions.filter_map(|version| Some((version, machine(version)?))).collect()
 }
 

@@ -11,15 +11,9 @@ use crate::elf::Elf;
 use crate::proc::{self, Mapping, ProcessMemory};
 use crate::runtime::tests::tools;
 use crate::runtime::v8::{V8Exports, V8Machine};
-use crate::test_turn::turn;
+use crate::test_turn::one_by_turn;
 
 const VERSIONS: [u8; 4] = [18, 20, 22, 24];
-
-/// Returns the versions of this run: one of them, which the seed of the tests' random choices
-/// decides, and all in long runs.
-fn versions_of_run() -> Vec<u8> {
-    turn(0..VERSIONS.len(), VERSIONS.len()).map(|index| VERSIONS[index]).collect()
-}
 
 /// Returns the program of a version, if it is here. Says loudly if it is not, and fails where
 /// nothing may be skipped.
@@ -36,7 +30,7 @@ pub(crate) fn node(version: u8) -> Option<PathBuf> {
 
 /// Returns the programs of this run that are here, with their versions.
 pub(crate) fn nodes() -> Vec<(u8, PathBuf)> {
-    let versions = versions_of_run().into_iter();
+    let versions = one_by_turn(&VERSIONS);
     versions.filter_map(|version| Some((version, node(version)?))).collect()
 }
 
