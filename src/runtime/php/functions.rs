@@ -9,7 +9,7 @@ use traceprof_abi::runtime::php::{
 };
 
 use super::text;
-use crate::runtime::function::PositionKind;
+use crate::runtime::function::{PositionKind, read_unchanged};
 use crate::runtime::memory::{self, TargetMemory, TargetWords};
 use crate::runtime::{Function, Gone};
 
@@ -32,18 +32,11 @@ impl PhpReader {
         object: u64,
         captured: u32,
     ) -> Result<Function, Gone> {
-        self.check(memory, object, captured)?;
-        let function = self.read(memory, object);
-        self.check(memory, object, captured).map_err(|_| Gone::Changing)?;
-        function
-    }
-
-    fn check(&self, memory: &dyn TargetMemory, object: u64, captured: u32) -> Result<(), Gone> {
-        if object == 0 || memory::word(memory, object).is_none() {
-            return Err(Gone::Unreadable);
-        }
-        let found = cookie(&self.layout, object, &mut TargetWords(memory));
-        if found == Some(captured) { Ok(()) } else { Err(Gone::Replaced) }
+        let cookie = || {
+            memory::word(memory, object).filter(|_| object != 0).ok_or(Gone::Unreadable)?;
+            Ok(cookie(&self.layout, object, &mut TargetWords(memory)))
+        };
+        read_unchanged(captured, cookie, || self.read(memory, object))
     }
 
     fn read(&self, memory: &dyn TargetMemory, object: u64) -> Result<Function, Gone> {
