@@ -251,6 +251,63 @@ fn shares_are_those_of_the_program() {
     check_shares("Ruby", ruby("shares.rb"));
 }
 
+/// Checks the callers of these methods, and returns how many calls there are.
+fn count_calls(outcome: &Outcome, callers: &[(&str, &str)]) -> u64 {
+    let caller_of = |name: &str| callers.iter().find(|(called, _)| *called == name);
+    let (mut calls, mut wrong) = (0, BTreeMap::<String, u64>::new());
+    for_each_stack(outcome, FrameKind::Ruby, |stack| {
+        // Of methods in C, only those whose callers are known.
+        let is_known = |it: &&Frame| !it.file.is_empty() || caller_of(&it.name).is_some();
+        let code: Vec<&Frame> = stack.iter().filter(is_known).collect();
+        for pair in code.windows(2) {
+            let Some((_, by)) = caller_of(&pair[1].name) else { continue };
+            calls += 1;
+            if *by != pair[0].name {
+                *wrong.entry(format!("{} calls {}", pair[0].name, pair[1].name)).or_default() += 1;
+            }
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", outcome.text());
+    calls
+}
+
+/// Checks that nearly all samples have the name of a method.
+fn check_named(outcome: &Outcome) {
+    let [samples, named] =
+        ["samples.ruby", "samples_named.ruby"].map(|key| outcome.trace.number(key));
+    assert!(named * 100 >= samples * 99, "{named} of {samples}\n{}", outcome.text());
+}
+
+/// The callers of the methods of `compiled.rb`, and of methods in C.
+const COMPILED_CALLERS: [(&str, &str); 10] = [
+    ("Object#y_one", "Object#y_turns"),
+    ("Object#y_two", "Object#y_turns"),
+    ("Object#y_in_one", "Object#y_one"),
+    ("Object#y_in_two", "Object#y_two"),
+    ("Object#y_also_in_two", "Object#y_two"),
+    ("Integer#gcd", "Object#y_one"),
+    ("Integer#lcm", "Object#y_two"),
+    ("Integer#pow", "Object#y_in_two"),
+    ("Integer#fdiv", "Object#y_also_in_two"),
+    ("Float#floor", "Object#y_also_in_two"),
+];
+
+/// Compiled code makes frames in another order than the interpreter does.
+#[test]
+fn callers_of_compiled_methods_are_right() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let mut command = Command::new(RUBY);
+    command.arg("--yjit").arg(script("ruby/compiled.rb"));
+    let target = Target::spawn(command);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &ALL_SAMPLES);
+    let calls = count_calls(&outcome, &COMPILED_CALLERS);
+    assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
+    // Frames that were not made yet would have none.
+    check_named(&outcome);
+}
+
 /// The callers of the methods of `server.rb`.
 const PAGE_CALLERS: [(&str, &str); 4] = [
     ("Object#p_page", "block in <main>"),
@@ -275,23 +332,9 @@ fn a_server_has_names() {
     let outcome = record_cpu(server.0.id() as i32, Duration::from_secs(3), &ALL_SAMPLES);
     let answers: u64 = clients.into_iter().map(Client::finish).sum();
     assert!(answers > 10, "{answers} answers");
-    let (mut calls, mut wrong) = (0, BTreeMap::<String, u64>::new());
-    for_each_stack(&outcome, FrameKind::Ruby, |stack| {
-        let code: Vec<&Frame> = stack.iter().filter(|it| !it.file.is_empty()).collect();
-        for pair in code.windows(2) {
-            let known = PAGE_CALLERS.iter().find(|(name, _)| *name == pair[1].name);
-            let Some((_, by)) = known else { continue };
-            calls += 1;
-            if *by != pair[0].name {
-                *wrong.entry(format!("{} calls {}", pair[0].name, pair[1].name)).or_default() += 1;
-            }
-        }
-    });
-    assert!(wrong.is_empty(), "{wrong:#?}\n{}", outcome.text());
+    let calls = count_calls(&outcome, &PAGE_CALLERS);
     assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
-    let [samples, named] =
-        ["samples.ruby", "samples_named.ruby"].map(|key| outcome.trace.number(key));
-    assert!(named * 100 >= samples * 99, "{named} of {samples}\n{}", outcome.text());
+    check_named(&outcome);
     assert!(server.0.try_wait().expect("a server").is_none(), "it lives");
 }
 

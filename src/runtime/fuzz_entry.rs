@@ -108,6 +108,7 @@ pub fn php(bytes: &[u8]) {
             let Ok(runtime) = exports.locate(START, &memory) else { continue };
             let with_registers = CapturedThread {
                 pointer: START,
+                pc: START + 0x400,
                 stack: START,
                 loop_stack: START + 0x800,
                 registers: [START + 0x800, START + 0xd20],

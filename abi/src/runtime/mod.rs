@@ -68,6 +68,8 @@ pub enum Captured {
 pub struct CapturedThread {
     /// The thread pointer.
     pub pointer: u64,
+    /// The program counter, or 0 if it is unknown.
+    pub pc: u64,
     /// The stack pointer, or 0 if it is unknown.
     pub stack: u64,
     /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
@@ -81,7 +83,7 @@ pub struct CapturedThread {
 impl CapturedThread {
     /// Makes a thread of which only the thread pointer is known.
     pub const fn of(pointer: u64) -> Self {
-        Self { pointer, stack: 0, loop_stack: 0, registers: [0; 2] }
+        Self { pointer, pc: 0, stack: 0, loop_stack: 0, registers: [0; 2] }
     }
 
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is

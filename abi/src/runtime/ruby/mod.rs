@@ -10,6 +10,7 @@
 //! # Invariants
 //! - At most [`FRAMES_MAX`](super::FRAMES_MAX) frames, each with a bounded number of loads.
 
+mod compiled;
 mod cookie;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,5 +1,6 @@
 //! The walk over the frames of a thread or fiber, from the innermost one to the outermost one.
 
+use super::compiled::makes_frame;
 use super::cookie::{cookie, method};
 use super::{
     BODY_CODE, BODY_LEN, DEFINITION_SEQUENCE, INNERMOST, Lost, METHOD_DEFINITION, NOWHERE, Reader,
@@ -47,8 +48,10 @@ const CODE_MIN: u64 = 64;
 
 /// The frames of a thread or fiber, which grow towards lower addresses.
 pub(super) struct FrameArray {
-    /// The innermost frame.
+    /// The innermost frame that is complete.
     leaf: u64,
+    /// Whether that frame calls: it has its position behind the call.
+    calls: bool,
     /// The end of the array.
     end: u64,
     /// Whether the thread's stack is the one on which these frames run.
@@ -84,7 +87,10 @@ impl FrameArray {
         };
         let is_on_stack = thread.stack <= stack && stack.wrapping_sub(thread.stack) <= stack_len;
         let is_own = thread.stack == 0 || is_on_stack;
-        Ok(Some(Self { leaf, end: array.wrapping_add(len), is_own }))
+        let calls = makes_frame(reader.memory, thread.pc);
+        let made = if calls { u64::from(reader.layout.frame_len) } else { 0 };
+        let (leaf, end) = (leaf.wrapping_add(made), array.wrapping_add(len));
+        Ok(Some(Self { leaf, calls, end, is_own }))
     }
 }
 
@@ -118,7 +124,7 @@ impl<'w> RubyWalk<'w> {
             if array.end.wrapping_sub(frame) < len {
                 return SectionEnd::Root;
             }
-            if let Err(end) = self.step(reader, frame, frame == array.leaf) {
+            if let Err(end) = self.step(reader, frame, frame == array.leaf && !array.calls) {
                 return end;
             }
             frame = frame.wrapping_add(len);
