@@ -83,6 +83,7 @@ mod real; // real programs, compared with perf
 mod record; // a recording against what the target itself measures
 mod recorded_views; // print, dump, export of a recording
 mod ring; // the last minutes: when they are saved, and what becomes of them
+mod ruby; // methods of Ruby, against the programs
 mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
 mod small_stacks; // threads whose stack has no room for a signal

@@ -5,18 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
-use traceprof::trace::{FrameKind, LazyTrace, LocationId, Objects, Sample, Window};
+use traceprof::trace::FrameKind;
 use traceprof_abi::unwind::EndReason;
 
-use crate::common::{
-    Outcome, Php, Target, needs_recording, record_cpu, scratch_dir, skip, together, traceprof,
-};
-
-/// Options of a recording whose samples all have the functions.
-pub(crate) const OPTIONS: [&str; 3] = ["--freq", "1999", "--no-kernel"];
-
-/// Standard deviations of chance that a test permits: one test in a million fails by chance.
-const CHANCE: f64 = 5.0;
+use crate::common::managed_frames::{ALL_SAMPLES, check_shares, for_each_sample, for_each_stack};
+use crate::common::{Outcome, Php, Target, needs_recording, record_cpu, skip, together, traceprof};
 
 /// A program in which each function whose name begins with `c_` has one caller.
 const SINGLE: &str = include_str!("targets/php/single.php");
@@ -37,34 +30,6 @@ fn calls() -> BTreeMap<&'static str, Vec<(&'static str, u32)>> {
         }
     }
     calls
-}
-
-/// A frame of a stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Frame {
-    pub(crate) name: String,
-    pub(crate) file: String,
-    pub(crate) line: u32,
-    kind: FrameKind,
-}
-
-/// What the objects of a trace say of a location.
-fn frame(objects: &Objects, id: LocationId) -> Frame {
-    let location = &objects.locations[id.0 as usize];
-    let method = &objects.methods[location.method.0 as usize];
-    let file = location.file.clone().unwrap_or_default();
-    Frame { name: method.name.clone(), file, line: location.line, kind: location.kind }
-}
-
-/// Calls a function with the frames of PHP of each stack, root first.
-pub(crate) fn for_each_stack(outcome: &Outcome, mut check: impl FnMut(&[Frame])) {
-    let trace = LazyTrace::open(&outcome.trace.path()).expect("a trace");
-    let objects = trace.load_objects().expect("objects");
-    let mut pass = |_, _: &Sample, stack: &[LocationId]| {
-        let frames = stack.iter().map(|id| frame(&objects, *id));
-        check(&frames.filter(|it| it.kind == FrameKind::Php).collect::<Vec<_>>());
-    };
-    trace.for_each_sample(&Window::default(), &mut pass).expect("samples");
 }
 
 /// Returns the part of a name behind the class and the namespace.
@@ -89,7 +54,7 @@ fn check_callers(label: &str, outcome: &Outcome) -> Seen {
     let expected = calls();
     let lines: Vec<&str> = SINGLE.lines().collect();
     let (mut seen, mut wrong) = (Seen::default(), BTreeMap::<String, u64>::new());
-    for_each_stack(outcome, |stack| {
+    for_each_stack(outcome, FrameKind::Php, |stack| {
         let mut caller: Option<(&str, u32)> = None;
         for it in stack {
             if it.name.ends_with("gone]") {
@@ -145,7 +110,7 @@ fn callers_are_right(minor: u32, options: impl Fn(&Php) -> Vec<String>) {
     let options = options(&php);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let target = Target::spawn(php.runs("single.php", &options));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &OPTIONS);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &ALL_SAMPLES);
     let label = format!("PHP 8.{minor} {options:?}");
     let seen = check_callers(&label, &outcome);
     eprintln!("{label}: {seen:?}\n{}", outcome.text());
@@ -204,9 +169,9 @@ fn no_function_has_the_name_of_another(minor: u32) {
     };
     let _machine = together();
     let target = Target::spawn(php.runs("churn.php", &["-dmemory_limit=-1"]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
     let (mut right, mut gone, mut wrong) = (0, 0, BTreeMap::<String, u64>::new());
-    for_each_stack(&outcome, |stack| {
+    for_each_stack(&outcome, FrameKind::Php, |stack| {
         let mut digit = None;
         for it in stack {
             gone += u64::from(it.name.ends_with("gone]"));
@@ -265,9 +230,9 @@ fn dropped_closures_have_names(minor: u32) {
         .collect();
     let _machine = together();
     let target = Target::spawn(php.runs("closures.php", &[]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
     let (mut frames, mut gone, mut seen) = (0, 0, BTreeSet::new());
-    for_each_stack(&outcome, |stack| {
+    for_each_stack(&outcome, FrameKind::Php, |stack| {
         for pair in stack.windows(2) {
             frames += 1;
             let name = without_place(&pair[0].name);
@@ -315,22 +280,17 @@ fn stacks_without_their_outermost_functions_are_marked() {
     let mut command = php.command(&["-r"]);
     command.arg(DEEP);
     let target = Target::spawn(command);
-    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &OPTIONS);
-    let trace = LazyTrace::open(&outcome.trace.path()).expect("a trace");
-    let objects = trace.load_objects().expect("objects");
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &ALL_SAMPLES);
     let (mut whole, mut cut) = (0, 0);
-    let mut pass = |_, sample: &Sample, stack: &[LocationId]| {
-        let frames = stack.iter().map(|id| frame(&objects, *id));
-        let php: Vec<Frame> = frames.filter(|it| it.kind == FrameKind::Php).collect();
-        if php.first().is_some_and(|it| it.name == "{eval}") {
+    for_each_sample(&outcome, FrameKind::Php, |sample, stack| {
+        if stack.first().is_some_and(|it| it.name == "{eval}") {
             whole += 1;
             assert_eq!(sample.end_reason, EndReason::Root as u16);
-        } else if php.len() > 1000 {
+        } else if stack.len() > 1000 {
             cut += 1;
             assert_eq!(sample.end_reason, EndReason::Depth as u16);
         }
-    };
-    trace.for_each_sample(&Window::default(), &mut pass).expect("samples");
+    });
     assert!(whole > 50 && cut > 50, "{whole} {cut}\n{}", outcome.text());
     let folded = outcome.trace.view(&["export", "--format", "folded", "--output", "-"]);
     for line in folded.lines() {
@@ -350,28 +310,7 @@ fn shares_are_those_of_the_program(minor: u32) {
         skip!("php 8.{minor}: not installed");
     };
     let _machine = together();
-    let folder = scratch_dir();
-    let end = folder.path().join("end");
-    let mut command = php.runs("shares.php", &[]);
-    command.arg(&end);
-    let mut target = Target::spawn(command);
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
-    std::fs::write(&end, "").expect("a file");
-    while target.read_line().is_some() {}
-    let folded = outcome.trace.folded();
-    let names = ["s_half", "s_third", "s_text"];
-    let spent = names.map(|name| target.fact(name) as f64);
-    let counts = names.map(|name| folded.count_containing(name) as f64);
-    let (all_spent, all) = (spent.iter().sum::<f64>(), counts.iter().sum::<f64>());
-    for (name, (spent, count)) in names.iter().zip(spent.iter().zip(counts)) {
-        let share = spent / all_spent;
-        let (expected, found) = (100.0 * share, 100.0 * count / all);
-        // The program's clock is not exact either: a point more.
-        let chance = 100.0 * CHANCE * (share * (1.0 - share) / all).sqrt() + 1.0;
-        let text = format!("PHP 8.{minor}: {name}: {found:.1} %, {expected:.1} % by its clock");
-        eprintln!("{text}");
-        assert!((found - expected).abs() <= chance, "{text}, {chance:.1}\n{}", outcome.text());
-    }
+    check_shares(&format!("PHP 8.{minor}"), php.runs("shares.php", &[]));
 }
 
 #[test]

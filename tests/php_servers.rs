@@ -2,23 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use traceprof::trace::FrameKind;
 
+use crate::common::managed_frames::{ALL_SAMPLES, for_each_stack};
+use crate::common::served::{Client, Served, asks_http, free_port};
 use crate::common::{
     Outcome, Php, is_root, needs_recording, record_cpu, scratch_dir, script, skip, together,
     wait_until,
 };
-use crate::php::{OPTIONS, for_each_stack};
 
 /// The callers of the functions of `page.php`.
 const PAGE_CALLERS: [(&str, &str); 5] = [
@@ -33,7 +29,7 @@ const PAGE_CALLERS: [(&str, &str); 5] = [
 fn check_page(label: &str, outcome: &Outcome) {
     let lines: Vec<&str> = include_str!("targets/php/page.php").lines().collect();
     let (mut calls, mut wrong) = (0, BTreeMap::<String, u64>::new());
-    for_each_stack(outcome, |stack| {
+    for_each_stack(outcome, FrameKind::Php, |stack| {
         for pair in stack.windows(2) {
             let Some((_, by)) = PAGE_CALLERS.iter().find(|(name, _)| *name == pair[1].name) else {
                 continue;
@@ -60,57 +56,6 @@ fn check_page(label: &str, outcome: &Outcome) {
     eprintln!("{label}: {calls} calls, {named} of {samples} have names\n{}", outcome.text());
 }
 
-/// A client that asks for the page again and again until the value is dropped.
-struct Client {
-    is_done: Arc<AtomicBool>,
-    thread: Option<JoinHandle<u64>>,
-}
-
-impl Client {
-    fn start(mut ask: impl FnMut(u64) -> bool + Send + 'static) -> Self {
-        let is_done = Arc::new(AtomicBool::new(false));
-        let done = Arc::clone(&is_done);
-        let asks = move || {
-            let mut answers = 0;
-            for number in 0.. {
-                if done.load(Ordering::Relaxed) {
-                    break;
-                }
-                answers += u64::from(ask(number));
-            }
-            answers
-        };
-        Self { is_done, thread: Some(std::thread::spawn(asks)) }
-    }
-
-    /// Ends the client, and returns the number of answers.
-    fn finish(mut self) -> u64 {
-        self.is_done.store(true, Ordering::Relaxed);
-        self.thread.take().expect("ended only here").join().expect("a client")
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.is_done.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Returns whether PHP's own server answers at this port.
-fn asks_http(port: u16, number: u64) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let request = format!("GET /page.php?number={number} HTTP/1.0\r\n\r\n");
-    let mut answer = String::new();
-    stream.write_all(request.as_bytes()).is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && answer.contains("200 OK")
-}
-
-/// Returns a port that nothing uses.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port()
-}
-
 /// Records PHP's own server.
 fn a_server_has_names(minor: u32) {
     needs_recording!();
@@ -123,24 +68,14 @@ fn a_server_has_names(minor: u32) {
     let folder = script("php");
     command.arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Served(command.spawn().expect("a server"));
-    assert!(wait_until(Duration::from_secs(20), || asks_http(port, 1)), "it answers");
-    let client = Client::start(move |number| asks_http(port, number));
-    let outcome = record_cpu(server.0.id() as i32, Duration::from_secs(3), &OPTIONS);
+    let asks = move |number| asks_http(port, &format!("page.php?number={number}"));
+    assert!(wait_until(Duration::from_secs(20), || asks(1)), "it answers");
+    let client = Client::start(asks);
+    let outcome = record_cpu(server.0.id() as i32, Duration::from_secs(3), &ALL_SAMPLES);
     let answers = client.finish();
     assert!(answers > 10, "{answers} answers");
     check_page(&format!("PHP 8.{minor} -S"), &outcome);
     assert!(server.0.try_wait().expect("a server").is_none(), "it lives");
-}
-
-/// A server that ends when the value is dropped.
-struct Served(Child);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // Its workers end with it.
-        let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -212,7 +147,7 @@ fn a_worker_has_names(minor: u32, has_cache: bool) {
     assert!(wait_until(Duration::from_secs(20), || asks(1)), "it answers\n{}", log());
     let worker = worker_of(server.0.id());
     let client = Client::start(asks);
-    let outcome = record_cpu(worker, Duration::from_secs(3), &OPTIONS);
+    let outcome = record_cpu(worker, Duration::from_secs(3), &ALL_SAMPLES);
     let answers = client.finish();
     assert!(answers > 10, "{answers} answers");
     check_page(&format!("PHP 8.{minor} FPM, cache: {has_cache}"), &outcome);

@@ -20,6 +20,8 @@ use crate::sys;
 pub struct Interrupted {
     /// The thread's id.
     pub tid: u32,
+    /// The program counter.
+    pub pc: u64,
     /// The stack pointer.
     pub stack: u64,
     /// As [`CapturedThread`] says.
@@ -61,8 +63,8 @@ pub fn append(
         return Appended::default();
     }
     let before = words.len();
-    let Interrupted { stack, loop_stack, registers, .. } = interrupted;
-    let thread = CapturedThread { pointer: thread_pointer, stack, loop_stack, registers };
+    let Interrupted { pc, stack, loop_stack, registers, .. } = interrupted;
+    let thread = CapturedThread { pointer: thread_pointer, pc, stack, loop_stack, registers };
     // The deepest stacks leave room for the name.
     let reserved = runtimes.iter().map(task_room).max().unwrap_or(0);
     for numbered in runtimes.iter().enumerate().filter(|(_, block)| has_frames(block)) {

@@ -36,6 +36,7 @@ pub fn walk<'a>(
     let rest = words.get(unwound.depth..)?;
     let interrupted = Interrupted {
         tid: thread.tid,
+        pc: registers.pc,
         stack: registers.sp,
         loop_stack: unwound.loop_stack,
         registers: registers.of_interpreter(),

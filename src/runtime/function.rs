@@ -1,6 +1,7 @@
 //! A function of a runtime, with all that the positions in it need.
 
 use super::python::LineTable;
+use super::ruby::InstructionLines;
 
 /// What a code object says about its function. Positions in it need no further read of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) enum PositionKind {
     Table(LineTable),
     /// Lines.
     Positions,
+    /// Indices of instruction words.
+    Instructions(InstructionLines),
 }
 
 impl Function {
@@ -43,6 +46,7 @@ impl Function {
         match &self.lines {
             PositionKind::Table(table) => table.line_at(self.line, position),
             PositionKind::Positions => position,
+            PositionKind::Instructions(lines) => lines.line_at(position),
         }
     }
 
@@ -50,8 +54,23 @@ impl Function {
         match &self.lines {
             PositionKind::Table(table) => table.bytes.len(),
             PositionKind::Positions => 0,
+            PositionKind::Instructions(lines) => lines.bytes(),
         }
     }
+}
+
+/// Reads a function whose object has the cookie of the capture before and afterwards. `cookie`
+/// returns what the object has now; `None` if it is no object of a function.
+pub(super) fn read_unchanged(
+    captured: u32,
+    cookie: impl Fn() -> Result<Option<u32>, Gone>,
+    read: impl FnOnce() -> Result<Function, Gone>,
+) -> Result<Function, Gone> {
+    if cookie()? != Some(captured) {
+        return Err(Gone::Replaced);
+    }
+    let function = read();
+    if cookie() == Ok(Some(captured)) { function } else { Err(Gone::Changing) }
 }
 
 /// The reason why a captured frame has no name.

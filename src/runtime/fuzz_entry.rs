@@ -12,6 +12,7 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::php::PhpExports;
 use super::python::PythonExports;
+use super::ruby::RubyExports;
 use super::v8::V8Machine;
 use super::{
     Function, NamesThreads, Runtime, RuntimeExports, TargetMemory, TargetWords, ThreadNameMemo,
@@ -94,6 +95,7 @@ pub fn runtime(bytes: &[u8]) {
         name(&runtime, bytes);
     }
     php(bytes);
+    ruby(bytes);
 }
 
 /// Reads the frames of an interpreter of PHP, and names their functions, in memory that holds the
@@ -104,24 +106,33 @@ pub fn php(bytes: &[u8]) {
             let memory = Wild { bytes, reads: Cell::new(0) };
             let exports = PhpExports::for_test(interface, has_registers);
             let Ok(runtime) = exports.locate(START, &memory) else { continue };
-            name_php(&runtime, &memory);
+            let with_registers = CapturedThread {
+                pointer: START,
+                pc: START + 0x400,
+                stack: START,
+                loop_stack: START + 0x800,
+                registers: [START + 0x800, START + 0xd20],
+            };
+            name_frames(&runtime, &memory, &[CapturedThread::of(START), with_registers]);
         }
     }
 }
 
-fn name_php(runtime: &Runtime, memory: &Wild<'_>) {
+/// Reads the frames of an interpreter of Ruby, and names its methods, in memory that holds the
+/// bytes.
+pub fn ruby(bytes: &[u8]) {
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    let located = RubyExports::for_test("3.1.2").locate(START, &memory, RecordKind::Glibc);
+    if let Ok(Some(runtime)) = located {
+        let threads = [START, START + 0x40].map(CapturedThread::of);
+        name_frames(&runtime, &memory, &threads);
+    }
+}
+
+/// Names what the frames of threads have.
+fn name_frames(runtime: &Runtime, memory: &Wild<'_>, threads: &[CapturedThread]) {
     let words: Vec<AtomicU64> = (0..FRAME_WORDS_MAX).map(|_| AtomicU64::new(0)).collect();
-    let stack = (START, START + 0x800);
-    let threads = [
-        CapturedThread::of(START),
-        CapturedThread {
-            pointer: START,
-            stack: stack.0,
-            loop_stack: stack.1,
-            registers: [START + 0x800, START + 0xd20],
-        },
-    ];
-    for thread in threads {
+    for thread in threads.iter().copied() {
         let block = (0, &runtime.block);
         let Captured::Section { words: count, .. } =
             capture(block, thread, &mut TargetWords(memory), &words)

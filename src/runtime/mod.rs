@@ -23,6 +23,8 @@
 //! - capture frames, or align them with native frames.
 
 mod carriers;
+mod decode;
+mod foreign_frames;
 mod function;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
@@ -35,6 +37,7 @@ mod pages;
 mod php;
 pub mod pthreads;
 mod python;
+mod ruby;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -55,6 +58,7 @@ pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use php::{PhpExports, PhpReader};
 use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
+use ruby::{RubyExports, RubyReader};
 pub use task::{TaskKind, TaskName, running_task, task_name};
 pub use thread_names::{NamesThreads, ThreadNameMemo, WantedNames};
 pub use witness::{Witness, which_hold};
@@ -70,11 +74,13 @@ pub enum ManagedLanguage {
     JavaScript,
     /// PHP.
     Php,
+    /// Ruby.
+    Ruby,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Python, Self::Java, Self::JavaScript, Self::Php];
+    pub const ALL: [Self; 5] = [Self::Python, Self::Java, Self::JavaScript, Self::Php, Self::Ruby];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
@@ -83,6 +89,7 @@ impl ManagedLanguage {
             Self::Java => "Java",
             Self::JavaScript => "JavaScript",
             Self::Php => "PHP",
+            Self::Ruby => "Ruby",
         }
     }
 
@@ -90,7 +97,7 @@ impl ManagedLanguage {
     /// native stack.
     pub fn is_in_kernel_samples(self) -> bool {
         match self {
-            Self::Python | Self::JavaScript | Self::Php => false,
+            Self::Python | Self::JavaScript | Self::Php | Self::Ruby => false,
             Self::Java => true,
         }
     }
@@ -99,7 +106,7 @@ impl ManagedLanguage {
     pub fn lock_name(self) -> Option<&'static str> {
         match self {
             Self::Python => Some("the GIL"),
-            Self::Java | Self::JavaScript | Self::Php => None,
+            Self::Java | Self::JavaScript | Self::Php | Self::Ruby => None,
         }
     }
 }
@@ -129,13 +136,16 @@ pub struct RuntimeExports(Exports);
 enum Exports {
     Python(PythonExports),
     Php(PhpExports),
+    Ruby(RubyExports),
 }
 
 impl RuntimeExports {
     /// Reads a file. `None` if it has no runtime that keeps its frames in memory of its own.
     pub fn of(bytes: &[u8], path: &str) -> Option<Self> {
         let python = PythonExports::of(bytes, path).map(Exports::Python);
-        python.or_else(|| PhpExports::of(bytes, path).map(Exports::Php)).map(Self)
+        let php = || PhpExports::of(bytes, path).map(Exports::Php);
+        let ruby = || RubyExports::of(bytes, path).map(Exports::Ruby);
+        python.or_else(php).or_else(ruby).map(Self)
     }
 
     /// Returns whether the runtime's version is one whose structures are known.
@@ -143,6 +153,7 @@ impl RuntimeExports {
         match &self.0 {
             Exports::Python(python) => python.is_supported(),
             Exports::Php(php) => php.is_supported(),
+            Exports::Ruby(ruby) => ruby.is_supported(),
         }
     }
 
@@ -151,6 +162,7 @@ impl RuntimeExports {
         let loops = match &self.0 {
             Exports::Python(python) => python.loops(),
             Exports::Php(php) => php.loops(),
+            Exports::Ruby(ruby) => ruby.loops(),
         };
         let is_in_loop = loops.iter().any(|it| it.contains(&svma));
         loops.first().filter(|_| is_in_loop).map(|it| it.start)
@@ -160,7 +172,7 @@ impl RuntimeExports {
     /// that shares the loop's frame.
     pub fn shared_loop(&self) -> Option<Range<u64>> {
         match &self.0 {
-            Exports::Python(_) => None,
+            Exports::Python(_) | Exports::Ruby(_) => None,
             Exports::Php(php) => php.shared_loop(),
         }
     }
@@ -170,6 +182,7 @@ impl RuntimeExports {
         match &self.0 {
             Exports::Python(_) => ManagedLanguage::Python,
             Exports::Php(_) => ManagedLanguage::Php,
+            Exports::Ruby(_) => ManagedLanguage::Ruby,
         }
     }
 
@@ -179,6 +192,7 @@ impl RuntimeExports {
         match &self.0 {
             Exports::Python(python) => python.is_carrier(function),
             Exports::Php(php) => php.is_carrier(function),
+            Exports::Ruby(ruby) => ruby.is_carrier(function),
         }
     }
 
@@ -200,6 +214,7 @@ impl RuntimeExports {
         match &self.0 {
             Exports::Python(python) => python.locate(bias, memory, vector),
             Exports::Php(php) => php.locate(bias, memory).map(Some),
+            Exports::Ruby(ruby) => ruby.locate(bias, memory, vector),
         }
     }
 }
@@ -230,6 +245,7 @@ pub struct Runtime {
 enum Names {
     Python(Box<(CodeReader, ThreadDirectory)>),
     Php(PhpReader),
+    Ruby(RubyReader),
 }
 
 impl Runtime {
@@ -270,12 +286,13 @@ impl Runtime {
         memory: &dyn TargetMemory,
         frames: &[(u64, u32)],
     ) -> Vec<Result<Function, Gone>> {
+        let one_by_one = |function: &dyn Fn(u64, u32) -> Result<Function, Gone>| {
+            frames.iter().map(|(object, cookie)| function(*object, *cookie)).collect()
+        };
         match &self.names {
-            Names::Python(names) => {
-                let frames = frames.iter();
-                frames.map(|(object, cookie)| names.0.function(memory, *object, *cookie)).collect()
-            }
+            Names::Python(names) => one_by_one(&|it, cookie| names.0.function(memory, it, cookie)),
             Names::Php(names) => names.functions(memory, frames),
+            Names::Ruby(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
         }
     }
 }

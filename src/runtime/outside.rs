@@ -181,6 +181,7 @@ impl ManagedReader {
         let is_in_loop = runtime::loop_of(blocks).is_some_and(|code| code.contains(&registers.pc));
         let captured = CapturedThread {
             pointer: thread.pointer,
+            pc: registers.pc,
             stack: registers.sp,
             loop_stack: if is_in_loop { registers.sp } else { 0 },
             registers: registers.of_interpreter(),

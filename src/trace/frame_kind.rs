@@ -70,6 +70,8 @@ frame_kinds! {
     JavaScript = 52 "javascript" JavaScript,
     /// A function of PHP.
     Php = 64 "php" Php,
+    /// A method, a block or other code of Ruby.
+    Ruby = 80 "ruby" Ruby,
     /// A kind of a later version.
     Other = 255 "other" Other,
 }
@@ -89,19 +91,22 @@ pub enum Language {
     JavaScript,
     /// PHP.
     Php,
+    /// Ruby.
+    Ruby,
     /// A language that only later versions know.
     Other,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Language; 7] = [
+    pub const ALL: [Language; 8] = [
         Language::Native,
         Language::Kernel,
         Language::Python,
         Language::Java,
         Language::JavaScript,
         Language::Php,
+        Language::Ruby,
         Language::Other,
     ];
 
@@ -114,6 +119,7 @@ impl Language {
             Self::Java => "java",
             Self::JavaScript => "javascript",
             Self::Php => "php",
+            Self::Ruby => "ruby",
             Self::Other => "other",
         }
     }

@@ -57,6 +57,12 @@ pub fn possible_tids(
 }
 
 impl TlsLocation {
+    /// Returns a location by the number of its [`RecordKind`]. `None` if there is no such kind.
+    pub fn of(kind: u64, offset: u64, module: u64) -> Option<Self> {
+        let kind = RecordKind::ALL.into_iter().find(|it| *it as u64 == kind)?;
+        Some(Self { kind, offset, module })
+    }
+
     /// Returns the address (AVMA) of a thread's variable, given its thread pointer. `None` if the
     /// thread does not have the variable yet. `load` reads a word.
     ///

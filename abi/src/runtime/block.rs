@@ -6,6 +6,7 @@
 use super::java::JavaLayout;
 use super::php::PhpLayout;
 use super::python::PythonLayout;
+use super::ruby::RubyLayout;
 use super::v8::V8Layout;
 
 /// Maximum number of runtimes in one process.
@@ -23,6 +24,8 @@ const V8: u64 = 2;
 const JAVA: u64 = 3;
 /// The kind of a block that holds a [`PhpLayout`].
 const PHP: u64 = 4;
+/// The kind of a block that holds a [`RubyLayout`].
+const RUBY: u64 = 5;
 
 /// What a handler must know about a runtime. The first word is the kind of the layout that follows.
 #[repr(C, align(8))]
@@ -64,6 +67,10 @@ unsafe impl Layout for JavaLayout {
 // SAFETY: as above.
 unsafe impl Layout for PhpLayout {
     const KIND: u64 = PHP;
+}
+// SAFETY: as above.
+unsafe impl Layout for RubyLayout {
+    const KIND: u64 = RUBY;
 }
 
 impl RuntimeBlock {
@@ -123,6 +130,16 @@ impl RuntimeBlock {
 
     /// Returns the layout of an interpreter of PHP, if this is its block.
     pub fn php(&self) -> Option<&PhpLayout> {
+        self.layout()
+    }
+
+    /// Creates the block of an interpreter of Ruby.
+    pub fn of_ruby(layout: &RubyLayout) -> Self {
+        Self::of(layout)
+    }
+
+    /// Returns the layout of an interpreter of Ruby, if this is its block.
+    pub fn ruby(&self) -> Option<&RubyLayout> {
         self.layout()
     }
 

@@ -19,7 +19,7 @@
 
 use super::WordReader;
 use super::task::{NamelessTask, TASK_CUT, TASK_NAME_MAX, TASK_VIRTUAL, write};
-use crate::context::{RecordKind, TlsLocation};
+use crate::context::TlsLocation;
 use crate::sync::AtomicU64;
 
 /// Maximum number of classes from that of a virtual thread to that of threads.
@@ -32,7 +32,8 @@ pub const WIDE: u16 = u16::MAX;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JavaLayout {
-    /// [`RecordKind`] of the variable with the machine's structure of the thread.
+    /// [`RecordKind`](crate::context::RecordKind) of the variable with the machine's structure of
+    /// the thread.
     pub thread_kind: u64,
     /// Offset of that variable: see [`TlsLocation`].
     pub thread_offset: u64,
@@ -86,8 +87,7 @@ const _: () = assert!(size_of::<JavaLayout>() == 7 * 8 + 16 * 2);
 impl JavaLayout {
     /// Returns the way to the variable with the machine's structure of a thread.
     fn variable(&self) -> Option<TlsLocation> {
-        let kind = RecordKind::ALL.into_iter().find(|kind| *kind as u64 == self.thread_kind)?;
-        Some(TlsLocation { kind, offset: self.thread_offset, module: self.thread_module })
+        TlsLocation::of(self.thread_kind, self.thread_offset, self.thread_module)
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
     const ARRAY: u64 = 0xc000;
 
     const LAYOUT: JavaLayout = JavaLayout {
-        thread_kind: RecordKind::Offset as u64,
+        thread_kind: crate::context::RecordKind::Offset as u64,
         thread_offset: 16u64.wrapping_neg(),
         thread_module: 0,
         thread_class: THREAD_CLASS,

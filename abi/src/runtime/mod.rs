@@ -15,11 +15,13 @@
 //! - name anything, or align managed frames with native frames: the recorder does both.
 
 mod block;
+mod cookie;
 mod frames;
 pub mod java;
 pub mod php;
 pub mod python;
 mod reader;
+pub mod ruby;
 mod task;
 pub mod v8;
 pub mod word;
@@ -66,6 +68,8 @@ pub enum Captured {
 pub struct CapturedThread {
     /// The thread pointer.
     pub pointer: u64,
+    /// The program counter, or 0 if it is unknown.
+    pub pc: u64,
     /// The stack pointer, or 0 if it is unknown.
     pub stack: u64,
     /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
@@ -79,7 +83,7 @@ pub struct CapturedThread {
 impl CapturedThread {
     /// Makes a thread of which only the thread pointer is known.
     pub const fn of(pointer: u64) -> Self {
-        Self { pointer, stack: 0, loop_stack: 0, registers: [0; 2] }
+        Self { pointer, pc: 0, stack: 0, loop_stack: 0, registers: [0; 2] }
     }
 
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is
@@ -98,9 +102,10 @@ pub fn capture(
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
-    match (block.python(), block.php()) {
-        (Some(layout), _) => python::capture(index, layout, thread, memory, words),
-        (_, Some(layout)) => php::capture(index, layout, thread, memory, words),
+    match (block.python(), block.php(), block.ruby()) {
+        (Some(layout), ..) => python::capture(index, layout, thread, memory, words),
+        (_, Some(layout), _) => php::capture(index, layout, thread, memory, words),
+        (.., Some(layout)) => ruby::capture(index, layout, thread, memory, words),
         _ => Captured::Nothing,
     }
 }
@@ -120,7 +125,7 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
 
 /// Whether a runtime keeps frames in memory of its own, not on the thread's stack.
 pub fn has_frames(block: &RuntimeBlock) -> bool {
-    block.python().is_some() || block.php().is_some()
+    block.python().is_some() || block.php().is_some() || block.ruby().is_some()
 }
 
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no

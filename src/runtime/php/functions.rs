@@ -14,7 +14,7 @@ use super::declared::{FunctionTable, SomeFunctions};
 use super::known::{FunctionInClass, KnownFunctions};
 use super::offsets::ClosureOffsets;
 use super::text;
-use crate::runtime::function::PositionKind;
+use crate::runtime::function::{PositionKind, read_unchanged};
 use crate::runtime::memory::{self, TargetMemory, TargetWords};
 use crate::runtime::{Function, Gone};
 
@@ -81,10 +81,11 @@ impl PhpReader {
         place: FunctionInClass,
         captured: u32,
     ) -> Result<Function, Gone> {
-        self.check(memory, place, captured)?;
-        let function = self.read(memory, place);
-        self.check(memory, place, captured).map_err(|_| Gone::Changing)?;
-        function
+        let cookie = || {
+            let is_there = place.function != 0 && memory::word(memory, place.function).is_some();
+            if is_there { Ok(self.cookie(memory, place)) } else { Err(Gone::Unreadable) }
+        };
+        read_unchanged(captured, cookie, || self.read(memory, place))
     }
 
     /// Remembers the functions that the program has declared since the last call, and the methods
@@ -174,18 +175,6 @@ impl PhpReader {
     fn cookie(&self, memory: &dyn TargetMemory, place: FunctionInClass) -> Option<u32> {
         let both = (place.function, place.owner);
         cookie_in_class(&self.layout, both, &mut TargetWords(memory))
-    }
-
-    fn check(
-        &self,
-        memory: &dyn TargetMemory,
-        place: FunctionInClass,
-        captured: u32,
-    ) -> Result<(), Gone> {
-        if place.function == 0 || memory::word(memory, place.function).is_none() {
-            return Err(Gone::Unreadable);
-        }
-        if self.cookie(memory, place) == Some(captured) { Ok(()) } else { Err(Gone::Replaced) }
     }
 
     fn read(

@@ -1,27 +1,15 @@
 //! Finds the interpreter in a live process.
 
 use std::ops::Range;
-use std::thread;
-use std::time::Duration;
 
 use traceprof_abi::runtime::php::PhpLayout;
-use traceprof_abi::runtime::word::{FOREIGN, FRAME_WORDS, SectionEnd, sections};
-use traceprof_abi::runtime::{Captured, CapturedThread, RuntimeBlock, capture};
-use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::runtime::{CapturedThread, RuntimeBlock};
 
 use super::exports::PhpExports;
 use super::functions::PhpReader;
-use crate::runtime::memory::{self, TargetMemory, TargetWords};
+use crate::runtime::foreign_frames::has_foreign_frames;
+use crate::runtime::memory::{self, TargetMemory};
 use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
-
-/// Number of frames on which a layout is tried.
-const FRAMES_CHECKED: usize = 16;
-/// Number of times that frames are looked at before they are taken for foreign, and the time
-/// between: the process runs meanwhile.
-const ATTEMPTS: usize = 8;
-const PAUSE: Duration = Duration::from_micros(500);
-/// The number of different innermost frames that must be foreign.
-const STATES_MIN: usize = 3;
 
 impl PhpExports {
     /// Finds the interpreter in a process: see [`crate::runtime::RuntimeExports::locate`].
@@ -46,11 +34,13 @@ impl PhpExports {
             has_registers: u16::from(self.has_registers),
             ..known.layout
         };
-        if has_foreign_frames(&layout, memory) {
+        let block = RuntimeBlock::of_php(&layout);
+        let current = || memory::word(memory, layout.current);
+        if has_foreign_frames((&block, CapturedThread::of(0)), memory, current) {
             return Err(self.refused("has other frames than its release"));
         }
         Ok(Runtime {
-            block: RuntimeBlock::of_php(&layout),
+            block,
             label: self.version.to_string(),
             language: ManagedLanguage::Php,
             loops,
@@ -64,45 +54,5 @@ impl PhpExports {
         let text =
             format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
         Unsupported { text, may_be_starting: false }
-    }
-}
-
-/// Whether the frames that are there are not as the layout says. False if there are none, or too
-/// few different ones: those of a process that stands still may be half changed.
-fn has_foreign_frames(layout: &PhpLayout, memory: &dyn TargetMemory) -> bool {
-    let mut seen: Vec<u64> = Vec::new();
-    for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
-            thread::sleep(PAUSE);
-        }
-        let Some(current) = memory::word(memory, layout.current) else { return false };
-        if current == 0 || !has_now_foreign_frames(layout, memory) {
-            return false;
-        }
-        if !seen.contains(&current) {
-            seen.push(current);
-        }
-    }
-    seen.len() >= STATES_MIN
-}
-
-fn has_now_foreign_frames(layout: &PhpLayout, memory: &dyn TargetMemory) -> bool {
-    let block = RuntimeBlock::of_php(layout);
-    let words: [AtomicU64; FRAMES_CHECKED * FRAME_WORDS + 1] =
-        std::array::from_fn(|_| AtomicU64::new(0));
-    let thread = CapturedThread::of(0);
-    match capture((0, &block), thread, &mut TargetWords(memory), &words) {
-        Captured::Section { words: count, end, .. } => {
-            // Relaxed: no other thread has the words.
-            let words = words.map(|word| word.load(Ordering::Relaxed));
-            let frames = sections(words.get(..count).unwrap_or_default());
-            // Those without an object stand for callers that are not linked.
-            let frames = frames.flat_map(|it| it.frames()).filter(|frame| frame.object != 0);
-            let (foreign, known): (Vec<_>, Vec<_>) =
-                frames.partition(|frame| frame.flags & FOREIGN != 0);
-            foreign.len() + usize::from(end == SectionEnd::Unreadable) > known.len()
-        }
-        Captured::Unreadable => true,
-        Captured::Nothing | Captured::Refused => false,
     }
 }

@@ -7,9 +7,9 @@ use std::ops::Range;
 use object::elf::EM_X86_64;
 
 use super::carriers::is_interpreters;
-use super::decode::{thread_local_in, variables_in};
 use super::version::PythonVersion;
 use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::runtime::decode::{thread_local_in, variables_in};
 use crate::runtime::loops::loops;
 
 const RUNTIME: &str = "_PyRuntime";

@@ -8,7 +8,6 @@
 
 mod carriers;
 mod code;
-mod decode;
 mod exports;
 mod lines;
 mod locate;

@@ -4,7 +4,9 @@ mod image;
 mod interpreters;
 mod line_tables;
 mod live;
+mod made;
 mod php;
+mod ruby;
 mod task_offsets;
 mod wild;
 

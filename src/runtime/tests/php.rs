@@ -1,7 +1,6 @@
 //! PHP in memory that was made by hand, and then damaged.
 
 use std::cell::Cell;
-use std::panic::catch_unwind;
 
 use traceprof_abi::runtime::php::TextHash;
 use traceprof_abi::runtime::word::{ManagedFrame, sections};
@@ -9,8 +8,8 @@ use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use crate::runtime::fuzz_entry::{self, START};
-use crate::runtime::memory::read_made;
 use crate::runtime::php::PhpExports;
+use crate::runtime::tests::made::{Image, damage};
 use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetMemory, TargetWords};
 
 /// The interfaces of the versions, each with the offsets of the code, of the number of its
@@ -31,14 +30,6 @@ const CODE: u64 = 0xd00;
 const CLASS: u64 = 0xe00;
 const NAMES: u64 = 0xf00;
 const END: u64 = 0x1100;
-
-struct Image(Vec<u8>);
-
-impl TargetMemory for Image {
-    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
-        read_made((START, &self.0), avma, into)
-    }
-}
 
 impl Image {
     /// Makes the memory of a process of this version: a method that a function in C calls.
@@ -74,22 +65,6 @@ impl Image {
             image.half(CODE + index * 32 + 24, 10 + index as u32);
         }
         image
-    }
-
-    fn put(&mut self, at: u64, bytes: &[u8]) {
-        self.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn word(&mut self, at: u64, word: u64) {
-        self.put(at, &word.to_le_bytes());
-    }
-
-    fn half(&mut self, at: u64, half: u32) {
-        self.put(at, &half.to_le_bytes());
-    }
-
-    fn pointer(&mut self, at: u64, to: u64) {
-        self.word(at, START + to);
     }
 
     fn text(&mut self, at: u64, text: &str, is_hashed: bool) {
@@ -200,19 +175,6 @@ impl TargetMemory for Running {
 #[test]
 fn damaged_memory_holds() {
     for (interface, offsets) in VERSIONS {
-        let pristine = Image::of(offsets).0;
-        let mut state = u64::from(interface);
-        for change in 0..400 {
-            let mut bytes = pristine.clone();
-            for _ in 0..change.min(5) {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let at = ((state >> 33) as usize % bytes.len()) & !7;
-                let wild = [0, 1, u64::MAX, START + (state >> 50) / 8 * 8, state];
-                let word = wild[(state >> 20) as usize % wild.len()];
-                bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-            }
-            let held = catch_unwind(|| fuzz_entry::php(&bytes));
-            assert!(held.is_ok(), "{interface}, change {change}");
-        }
+        damage(&Image::of(offsets), interface, fuzz_entry::php);
     }
 }

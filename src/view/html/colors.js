@@ -3,7 +3,7 @@
 const dark = matchMedia('(prefers-color-scheme: dark)');
 
 /** The hues of languages. Green, blue and red are states. */
-const HUES = [22, 270, 56, 178, 330, 300];
+const HUES = [22, 270, 56, 178, 330, 245, 350, 300];
 
 class Colors {
   constructor(trace) {

@@ -9,6 +9,7 @@ use super::{
     Reader, TEXT_HASH, TEXT_LENGTH, TEXT_START,
 };
 use crate::runtime::WordReader;
+use crate::runtime::cookie::CookieParts;
 
 /// Maximum length of a name that the interpreter has not hashed.
 const UNHASHED_MAX: u64 = 1024;
@@ -48,12 +49,9 @@ pub fn cookie_in_class(
     (function, owner): (u64, u64),
     memory: &mut impl WordReader,
 ) -> Option<u32> {
-    const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut reader = Reader { layout, memory };
     let parts = parts(&mut reader, (function, owner)).ok().flatten()?;
-    let mix = |state: u64, part: u64| (state ^ part).wrapping_mul(K).rotate_left(29);
-    let state = parts.into_iter().fold(0, mix);
-    Some((state ^ state >> 32) as u32)
+    Some(parts.into_iter().fold(CookieParts::NONE, CookieParts::with).finish())
 }
 
 /// Returns what enters a cookie: the kind, and the hashes of the names of the function, its class

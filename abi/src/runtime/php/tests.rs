@@ -166,7 +166,7 @@ impl Memory {
 
 fn thread(registers: [u64; 2]) -> CapturedThread {
     let pointer = STACK + 0x10_0000;
-    CapturedThread { pointer, stack: STACK, loop_stack: LOOP_STACK, registers }
+    CapturedThread { pointer, pc: 0, stack: STACK, loop_stack: LOOP_STACK, registers }
 }
 
 fn shape(frames: &[ManagedFrame]) -> Vec<(u64, u8, u32)> {

@@ -4,14 +4,13 @@
 //! Before, all threads share one lock, and one variable has the state of the thread that holds it.
 
 use super::PythonLayout;
-use crate::context::{RecordKind, TlsLocation};
+use crate::context::TlsLocation;
 use crate::runtime::WordReader;
 
 impl PythonLayout {
     /// Returns the way to the variable with the thread's state, if there is such a variable.
     pub(super) fn state_variable(&self) -> Option<TlsLocation> {
-        let kind = RecordKind::ALL.into_iter().find(|kind| *kind as u64 == self.state_kind)?;
-        Some(TlsLocation { kind, offset: self.state_offset, module: self.state_module })
+        TlsLocation::of(self.state_kind, self.state_offset, self.state_module)
     }
 
     /// Whether [`holds_lock`] can tell who holds the lock.

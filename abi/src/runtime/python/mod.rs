@@ -16,6 +16,7 @@ mod walk;
 
 pub use lock::holds_lock;
 
+use super::cookie::CookieParts;
 use super::frames::FrameWriter;
 use super::reader::{self, Lost};
 use super::word::{ENTRY, FOREIGN, ManagedFrame, SectionEnd};
@@ -192,27 +193,26 @@ impl<M: WordReader> Reader<'_, M> {
 ///
 /// The recorder compares the cookie at the capture with that of the object that it reads later.
 pub fn cookie(layout: &PythonLayout, code: u64, memory: &mut impl WordReader) -> Option<u32> {
-    const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut reader = Reader { layout, memory };
     let kind = reader.word(code.wrapping_add(OBJECT_TYPE)).ok()?;
     if kind != layout.code_type {
         return None;
     }
-    let mut state = 0u64;
+    let mut parts = CookieParts::NONE;
     for at in layout.cookie_words.into_iter().filter(|at| *at != ABSENT) {
-        state = (state ^ reader.field(code, at).ok()?).wrapping_mul(K).rotate_left(29);
+        parts = parts.with(reader.field(code, at).ok()?);
     }
     for at in layout.cookie_halves.into_iter().filter(|at| *at != ABSENT) {
-        state = (state ^ u64::from(reader.half(code, at).ok()?)).wrapping_mul(K).rotate_left(29);
+        parts = parts.with(u64::from(reader.half(code, at).ok()?));
     }
     if layout.cookie_name != ABSENT {
         // A program that creates functions all the time creates the next one, and all that it
         // refers to, at the addresses of the last one.
         let name = reader.field(code, layout.cookie_name).ok()?;
         let hash = reader.field(name, STRING_HASH).ok()?;
-        state = (state ^ hash).wrapping_mul(K).rotate_left(29);
+        parts = parts.with(hash);
     }
-    Some((state ^ state >> 32) as u32)
+    Some(parts.finish())
 }
 
 /// Writes the section of a thread's frames: see [`super::capture`].

@@ -81,6 +81,7 @@ pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
         ManagedLanguage::Java => FrameKind::JavaInterpreted,
         ManagedLanguage::JavaScript => FrameKind::JavaScript,
         ManagedLanguage::Php => FrameKind::Php,
+        ManagedLanguage::Ruby => FrameKind::Ruby,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const IDLE: Category = Category(2, 0);
 
 /// The categories in their order, with their colours and the subcategories after the first, which
 /// is always `Other`.
-const CATEGORIES: [(&str, &str, &[&str]); 8] = [
+const CATEGORIES: [(&str, &str, &[&str]); 9] = [
     ("Other", "grey", &[]),
     ("User", "yellow", &[]),
     ("Idle", "transparent", &[]),
@@ -29,6 +29,7 @@ const CATEGORIES: [(&str, &str, &[&str]); 8] = [
     ("Java", "green", &["Interpreted", "C1", "C2"]),
     ("JavaScript", "purple", &["Interpreted", "Baseline", "Middle tier", "Optimized"]),
     ("PHP", "lightblue", &[]),
+    ("Ruby", "red", &[]),
 ];
 
 impl Category {
@@ -48,6 +49,7 @@ impl Category {
             FrameKind::JavaScriptMiddle => Self(6, 3),
             FrameKind::JavaScriptOptimized => Self(6, 4),
             FrameKind::Php => Self(7, 0),
+            FrameKind::Ruby => Self(8, 0),
             FrameKind::Other => OTHER,
         }
     }

@@ -279,6 +279,7 @@ fn frame_type(kind: FrameKind) -> Option<&'static str> {
         Language::Java => Some("jvm"),
         Language::JavaScript => Some("v8js"),
         Language::Php => Some("php"),
+        Language::Ruby => Some("ruby"),
         Language::Other => None,
     }
 }

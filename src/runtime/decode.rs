@@ -1,4 +1,4 @@
-//! What machine code tells about the interpreter's data, where there are no symbols: x86_64.
+//! What machine code tells about an interpreter's data, where there are no symbols: x86_64.
 //!
 //! Bytes are tried as instructions at every offset, so what is found is a candidate. The caller
 //! compares candidates with the live process.
@@ -11,8 +11,8 @@ use crate::runtime::loops::number_at;
 /// Maximum number of candidates for the offset of a variable.
 const CANDIDATES_MAX: usize = 8;
 
-/// Returns the possible offsets in the runtime's state of the variable that a function passes on:
-/// the code refers to it relative to itself, by its address, or relative to the state.
+/// Returns the possible offsets in this part of the data of the variables that a function uses:
+/// the code refers to them relative to itself, by their addresses, or relative to the part.
 pub(super) fn variables_in(code: &[u8], svma: u64, state: &Range<u64>) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     for at in 0..code.len() {

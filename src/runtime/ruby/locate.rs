@@ -1,0 +1,149 @@
+//! Finds the interpreter in a live process.
+
+use std::ops::Range;
+
+use traceprof_abi::context::{RecordKind, TlsLocation};
+use traceprof_abi::runtime::ruby::RubyLayout;
+use traceprof_abi::runtime::word::{FRAME_WORDS, ManagedFrame, sections};
+use traceprof_abi::runtime::{Captured, CapturedThread, RuntimeBlock, capture};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+
+use super::classes::ClassNames;
+use super::exports::{RubyExports, RubyPlaces};
+use super::functions::RubyReader;
+use super::offsets::RubyStructures;
+use super::symbols::SymbolNames;
+use crate::elf::resolve_tls;
+use crate::runtime::foreign_frames::has_foreign_frames;
+use crate::runtime::memory::{self, TargetMemory, TargetWords};
+use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
+
+/// Offset in a context of its innermost frame.
+const CURRENT: u64 = 16;
+
+impl RubyExports {
+    /// Finds the interpreter in a process: see [`crate::runtime::RuntimeExports::locate`].
+    pub(in crate::runtime) fn locate(
+        &self,
+        bias: u64,
+        memory: &dyn TargetMemory,
+        vector: RecordKind,
+    ) -> Result<Option<Runtime>, Unsupported> {
+        let (places, known) = self.structures().map_err(|reason| self.refused(reason))?;
+        let Some(thread) = FirstThread::of(places.machine.wrapping_add(bias), &known, memory)
+        else {
+            return Ok(None);
+        };
+        let Some(context) = thread.variable((places, bias), &known, memory, vector) else {
+            // The thread that starts has a context before the variable has it.
+            return Ok(None);
+        };
+        let TlsLocation { kind, offset, module } = context;
+        let layout = RubyLayout {
+            context_kind: kind as u64,
+            context_offset: offset,
+            context_module: module,
+            ..known.layout
+        };
+        let block = RuntimeBlock::of_ruby(&layout);
+        // Before it runs code, it may not have all that names need.
+        if !thread.runs_code(&block, memory) {
+            return Ok(None);
+        }
+        let of_thread = CapturedThread::of(thread.pointer);
+        let current = || memory::word(memory, thread.context.wrapping_add(CURRENT));
+        if has_foreign_frames((&block, of_thread), memory, current) {
+            return Err(self.refused("has other frames than its release"));
+        }
+        let offsets = RubyStructures { layout, ..known };
+        let Some(names) = names((places, bias), offsets, memory) else {
+            return Err(self.refused("keeps its names elsewhere than its release"));
+        };
+        let range =
+            |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+        Ok(Some(Runtime {
+            block,
+            label: self.version.to_string(),
+            language: ManagedLanguage::Ruby,
+            loops: self.loops.iter().map(range).collect(),
+            code: range(&self.code),
+            locks: Vec::new(),
+            names: Names::Ruby(names),
+        }))
+    }
+
+    fn refused(&self, reason: &str) -> Unsupported {
+        let text =
+            format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
+        Unsupported { text, may_be_starting: false }
+    }
+}
+
+/// Finds what reads the names of methods.
+fn names(
+    (places, bias): (&RubyPlaces, u64),
+    offsets: RubyStructures,
+    memory: &dyn TargetMemory,
+) -> Option<RubyReader> {
+    let tables = places.symbols.iter().map(|svma| svma.wrapping_add(bias));
+    let mut tables = tables.filter_map(|it| SymbolNames::at(it, offsets.operator_max, memory));
+    let symbols = tables.next()?;
+    let object = memory::word(memory, places.object_class.wrapping_add(bias))?;
+    let classes = ClassNames::of(object, &symbols, memory)?;
+    Some(RubyReader { offsets, symbols, classes })
+}
+
+/// The first thread of the interpreter.
+struct FirstThread {
+    /// Its structure.
+    avma: u64,
+    /// Its thread pointer.
+    pointer: u64,
+    /// Its context.
+    context: u64,
+}
+
+impl FirstThread {
+    /// Returns the first thread, if the interpreter has one already.
+    fn of(machine: u64, known: &RubyStructures, memory: &dyn TargetMemory) -> Option<Self> {
+        let field = |base: u64, at: u64| {
+            memory::word(memory, base.wrapping_add(at)).filter(|word| *word != 0)
+        };
+        let avma = field(field(machine, 0)?, known.first_thread)?;
+        let pointer = field(avma, known.thread_pointer)?;
+        Some(Self { avma, pointer, context: field(avma, known.thread_context)? })
+    }
+
+    /// Returns the location of the variable with a thread's context.
+    fn variable(
+        &self,
+        (places, bias): (&RubyPlaces, u64),
+        known: &RubyStructures,
+        memory: &dyn TargetMemory,
+        vector: RecordKind,
+    ) -> Option<TlsLocation> {
+        let load = |avma: u64| memory::word(memory, avma);
+        let ways = places.context.iter();
+        let mut locations = ways.filter_map(|way| resolve_tls(*way, bias, vector, load));
+        locations.find(|location| {
+            let variable = location.variable(self.pointer, load).ok().flatten();
+            let context = variable.and_then(load).unwrap_or(0);
+            let thread = load(context.wrapping_add(known.context_thread));
+            context != 0 && thread == Some(self.avma)
+        })
+    }
+
+    /// Whether the thread runs code of Ruby.
+    fn runs_code(&self, block: &RuntimeBlock, memory: &dyn TargetMemory) -> bool {
+        let words: [AtomicU64; 4 * FRAME_WORDS + 1] = std::array::from_fn(|_| AtomicU64::new(0));
+        let thread = CapturedThread::of(self.pointer);
+        let captured = capture((0, block), thread, &mut TargetWords(memory), &words);
+        // Relaxed: no other thread has the words.
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        let has_frames = || {
+            let mut frames = sections(&words).flat_map(|section| section.frames());
+            frames.any(|frame| ManagedFrame::is_named(&frame))
+        };
+        matches!(captured, Captured::Section { .. }) && has_frames()
+    }
+}

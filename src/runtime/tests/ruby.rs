@@ -1,0 +1,263 @@
+//! Ruby in memory that was made by hand, and then damaged.
+
+use traceprof_abi::context::RecordKind;
+use traceprof_abi::runtime::word::{ManagedFrame, sections};
+use traceprof_abi::runtime::{Captured, CapturedThread, capture};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+
+use crate::runtime::fuzz_entry::{self, START};
+use crate::runtime::ruby::RubyExports;
+use crate::runtime::tests::made::{Image, damage};
+use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetWords};
+
+/// Addresses relative to the start of the memory. The first three variables are those of
+/// [`RubyExports::for_test`]; the thread's variable is before its thread pointer.
+const MACHINE: u64 = 0;
+const OBJECT: u64 = 8;
+const SYMBOLS: u64 = 16;
+const POINTER: u64 = 0x40;
+const THREAD: u64 = 0x80;
+const CONTEXT: u64 = 0x100;
+const FRAMES: u64 = 0x200;
+const FRAMES_LEN: u64 = 0x200;
+const ENVIRONMENTS: u64 = 0x400;
+const METHOD: u64 = 0x480;
+const IN_C: u64 = 0x500;
+const BODIES: [u64; 2] = [0x600, 0x800];
+const CLASS: u64 = 0xa00;
+const SINGLETON: u64 = 0xb00;
+const TEXTS: u64 = 0xc00;
+const TABLES: u64 = 0xe00;
+const END: u64 = 0x4000;
+/// The numbers of symbols: two variables of classes, and a method.
+const NAME: u64 = 200 << 4 | 1;
+const ATTACHED: u64 = 201 << 4 | 1;
+const TIMES: u64 = 202 << 4 | 1;
+
+impl Image {
+    /// Makes the memory of a process: a method that a block calls, below a method in C.
+    fn of_ruby() -> Self {
+        let mut image = Self(vec![0; END as usize]);
+        image.pointer(MACHINE, 0x1c0);
+        image.pointer(0x1c0 + 40, THREAD);
+        image.pointer(OBJECT, CLASS);
+        image.pointer(THREAD + 80, POINTER);
+        image.pointer(POINTER - 8, CONTEXT);
+        image.make_context();
+        image.make_method(METHOD, 0);
+        image.make_method(IN_C, 1);
+        for (index, body) in BODIES.into_iter().enumerate() {
+            image.make_body(body, index as u64);
+        }
+        image.make_classes();
+        image.make_symbols();
+        image
+    }
+
+    fn make_context(&mut self) {
+        self.pointer(THREAD + 40, CONTEXT);
+        self.pointer(CONTEXT, FRAMES);
+        self.word(CONTEXT + 8, FRAMES_LEN / 8);
+        self.pointer(CONTEXT + 16, FRAMES + FRAMES_LEN - 3 * 64);
+        self.pointer(CONTEXT + 48, THREAD);
+        let frames = [(0x1111_0003, METHOD, 0), (0x2222_0021, 0, 1), (0x5555_0083, IN_C, 0)];
+        for (index, (flags, method, body)) in frames.into_iter().enumerate() {
+            let frame = FRAMES + FRAMES_LEN - (3 - index as u64) * 64;
+            let environment = ENVIRONMENTS + index as u64 * 32 + 16;
+            self.pointer(frame, BODIES[body] + 0x120 + 16);
+            self.pointer(frame + 16, BODIES[body] + 0x1e0);
+            self.pointer(frame + 32, environment);
+            self.word(environment, flags);
+            if method != 0 {
+                self.pointer(environment - 16, method);
+            }
+        }
+    }
+
+    fn make_method(&mut self, method: u64, kind: u64) {
+        self.word(method, 0x1a | 6 << 12);
+        self.pointer(method + 16, method + 0x40);
+        self.pointer(method + 32, CLASS);
+        self.word(method + 0x40, kind);
+        self.pointer(method + 0x48, BODIES[0] + 0x1e0);
+        self.word(method + 0x60, TIMES);
+        self.word(method + 0x68, method);
+    }
+
+    fn make_body(&mut self, body: u64, number: u64) {
+        self.word(body, number * 2 + (6 << 32));
+        self.pointer(body + 8, body + 0x120);
+        self.pointer(body + 64, TEXTS + 0x40);
+        self.pointer(body + 80, TEXTS + number * 0x20);
+        self.word(body + 88, 7 << 1 | 1);
+        self.pointer(body + 120, body + 0x180);
+        self.half(body + 136, 3);
+        self.pointer(body + 144, body + 0x1c0);
+        self.pointer(body + 0x1e0 + 16, body);
+        // Entries begin at positions 0, 2 and 4.
+        for (entry, line) in [8, 9, 11].into_iter().enumerate() {
+            self.half(body + 0x180 + entry as u64 * 12, line);
+        }
+        let ranks = [1u64, 1, 2, 2, 3, 3];
+        let ranks = ranks.iter().enumerate().map(|(at, rank)| rank << (at * 7));
+        self.word(body + 0x1c0, ranks.sum());
+        self.near_text(TEXTS, "größe");
+        self.near_text(TEXTS + 0x20, "block in größe");
+        self.far_text(TEXTS + 0x40, TEXTS + 0x60, "/srv/app/models/order_line.rb");
+    }
+
+    fn make_classes(&mut self) {
+        self.near_text(TEXTS + 0x80, "Object");
+        for (class, flags, number, value) in
+            [(CLASS, 2, NAME, TEXTS + 0x80), (SINGLETON, 2 | 1 << 12, ATTACHED, CLASS)]
+        {
+            self.word(class, flags);
+            self.pointer(class + 8, SINGLETON);
+            self.pointer(class + 24, class + 0x40);
+            self.word(class + 32, class);
+            self.pointer(class + 0x48, class + 0x80);
+            // The second entry of two is left.
+            self.word(class + 0x80 + 40, 2);
+            self.pointer(class + 0x80 + 48, class + 0xc0);
+            self.word(class + 0xc0, u64::MAX);
+            self.word(class + 0xd8, 5);
+            self.word(class + 0xe0, number);
+            self.pointer(class + 0xe8, value);
+        }
+    }
+
+    fn make_symbols(&mut self) {
+        self.pointer(SYMBOLS + 16, TABLES);
+        self.word(TABLES, 7 | 1 << 13 | 1 << 15);
+        self.pointer(TABLES + 16, TABLES + 0x40);
+        self.word(TABLES + 0x40, 7);
+        self.word(TABLES + 0x50, 1024);
+        self.pointer(TABLES + 0x60, TABLES + 0x200);
+        let names = [(43, "+"), (200, "__classpath__"), (201, "__attached__"), (202, "times")];
+        for (place, (number, name)) in names.into_iter().enumerate() {
+            let text = TEXTS + 0xa0 + place as u64 * 0x28;
+            self.pointer(TABLES + 0x200 + number * 16, text);
+            self.near_text(text, name);
+        }
+    }
+
+    /// Makes a string that has its bytes in itself.
+    fn near_text(&mut self, at: u64, text: &str) {
+        self.word(at, 5 | (text.len() as u64) << 14);
+        self.put(at + 16, text.as_bytes());
+    }
+
+    fn far_text(&mut self, at: u64, bytes: u64, text: &str) {
+        self.word(at, 5 | 1 << 13);
+        self.word(at + 16, text.len() as u64);
+        self.pointer(at + 24, bytes);
+        self.put(bytes, text.as_bytes());
+    }
+}
+
+fn locate(image: &Image) -> Runtime {
+    let exports = RubyExports::for_test("3.1.2");
+    exports.locate(START, image, RecordKind::Glibc).unwrap().unwrap()
+}
+
+fn frames(runtime: &Runtime, image: &Image) -> Vec<ManagedFrame> {
+    let words: [AtomicU64; 9] = Default::default();
+    let thread = CapturedThread::of(START + POINTER);
+    let captured = capture((0, &runtime.block), thread, &mut TargetWords(image), &words);
+    assert!(matches!(captured, Captured::Section { foreign: 0, .. }), "{captured:?}");
+    let words = words.map(|word| word.load(Ordering::Relaxed));
+    sections(&words).next().unwrap().frames().collect()
+}
+
+#[test]
+fn methods_and_blocks_are_named() {
+    let image = Image::of_ruby();
+    let runtime = locate(&image);
+    assert_eq!((runtime.label.as_str(), runtime.language), ("Ruby 3.1.2", ManagedLanguage::Ruby));
+    let named = frames(&runtime, &image).into_iter().map(|frame| {
+        let function = runtime.functions(&image, &[(frame.object, frame.cookie)]).remove(0);
+        let function = function.unwrap();
+        let line = function.line_at(frame.position);
+        (function.name, function.file, function.line, line)
+    });
+    let path = "/srv/app/models/order_line.rb";
+    let expected = [
+        // Its instruction may be one of two lines.
+        ("Object#größe", path, 7, 0),
+        ("block in größe", path, 7, 8),
+        ("Object#times", "", 0, 0),
+    ];
+    let expected =
+        expected.map(|(name, file, first, line)| (name.to_owned(), file.to_owned(), first, line));
+    assert_eq!(named.collect::<Vec<_>>(), expected);
+    // A method of the class itself.
+    let mut image = image;
+    image.pointer(METHOD + 32, SINGLETON);
+    let frame = frames(&runtime, &image)[0];
+    let function = runtime.functions(&image, &[(frame.object, frame.cookie)]).remove(0).unwrap();
+    assert_eq!(function.name, "Object.größe");
+    let innermost = |position: u32| function.line_at(position | 1 << 31);
+    assert_eq!([0, 1, 2, 3, 4, 5, 6].map(|it| function.line_at(it)), [8, 8, 8, 9, 9, 11, 11]);
+    assert_eq!([0, 1, 2, 3, 4, 5, 6].map(innermost), [8, 8, 0, 9, 0, 11, 11]);
+    assert_eq!([7, 1 << 20, u32::MAX].map(|it| function.line_at(it)), [0; 3]);
+}
+
+#[test]
+fn methods_that_are_gone_say_why() {
+    let check = |of: usize, change: &dyn Fn(&mut Image), expected: Result<&str, Gone>| {
+        let mut image = Image::of_ruby();
+        let runtime = locate(&image);
+        let frame = frames(&runtime, &image)[of];
+        change(&mut image);
+        let function = runtime.functions(&image, &[(frame.object, frame.cookie)]).remove(0);
+        let name = function.map(|function| function.name);
+        assert_eq!(name.as_deref().map_err(|gone| *gone), expected);
+    };
+    check(0, &|_| {}, Ok("Object#größe"));
+    check(0, &|it| it.0.truncate(METHOD as usize), Err(Gone::Unreadable));
+    check(0, &|it| it.word(METHOD, 0x1a | 7 << 12), Err(Gone::Replaced));
+    check(0, &|it| it.word(METHOD + 0x68, 1), Err(Gone::Replaced));
+    check(0, &|it| it.word(CLASS + 32, 1), Err(Gone::Replaced));
+    check(0, &|it| it.word(METHOD + 0x40, 4), Err(Gone::OtherType));
+    check(0, &|it| it.word(TEXTS, 0x1e), Err(Gone::Name));
+    check(0, &|it| it.word(TEXTS + 0x40, 0x1e), Err(Gone::File));
+    check(0, &|it| it.half(BODIES[0] + 136, u32::MAX), Err(Gone::LineTable));
+    check(0, &|it| it.word(BODIES[0] + 0x1c0, u64::MAX), Err(Gone::LineTable));
+    // A class without a name of its own.
+    check(0, &|it| it.word(CLASS + 0xe0, 7), Ok("größe"));
+    check(1, &|it| it.near_text(TEXTS + 0x20, "block in other"), Err(Gone::Replaced));
+    check(1, &|it| it.put(TEXTS + 0x68, b"X"), Err(Gone::Replaced));
+    check(1, &|it| it.word(BODIES[1], 5 << 32 | 2), Err(Gone::Replaced));
+    check(2, &|it| it.word(IN_C + 0x60, 400 << 4 | 1), Err(Gone::Name));
+}
+
+#[test]
+fn other_builds_are_refused_by_name() {
+    for version in ["3.0.5", "3.3.8", "4.0.0"] {
+        let exports = RubyExports::for_test(version);
+        let refused = exports.locate(START, &Image::of_ruby(), RecordKind::Glibc).unwrap_err();
+        let expected = format!("libruby: Ruby {version} is not supported (releases of 3.1 are)");
+        assert!(refused.to_string().starts_with(&expected), "{refused}");
+    }
+    let located = |change: &dyn Fn(&mut Image)| {
+        let mut image = Image::of_ruby();
+        change(&mut image);
+        let exports = RubyExports::for_test("3.1.2");
+        let found = exports.locate(START, &image, RecordKind::Glibc);
+        found.map(|found| found.is_some()).map_err(|refusal| refusal.to_string())
+    };
+    assert_eq!(located(&|_| {}), Ok(true));
+    // It starts.
+    assert_eq!(located(&|it| it.word(MACHINE, 0)), Ok(false));
+    assert_eq!(located(&|it| it.word(POINTER - 8, 0)), Ok(false));
+    assert_eq!(located(&|it| it.word(CONTEXT + 48, START)), Ok(false));
+    let refused = located(&|it| it.word(SYMBOLS + 16, 0)).unwrap_err();
+    assert!(refused.contains("keeps its names elsewhere than its release"), "{refused}");
+    let refused = located(&|it| it.near_text(TEXTS + 0x80, "Other")).unwrap_err();
+    assert!(refused.contains("keeps its names elsewhere than its release"), "{refused}");
+}
+
+#[test]
+fn damaged_memory_holds() {
+    damage(&Image::of_ruby(), 31, fuzz_entry::ruby);
+}

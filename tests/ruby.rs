@@ -1,0 +1,380 @@
+//! Ruby: callers, lines and names of methods, against what the programs say of themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use traceprof::trace::FrameKind;
+
+use crate::common::managed_frames::{ALL_SAMPLES, Frame, check_shares, for_each_stack};
+use crate::common::served::{Client, Served, asks_http, free_port};
+use crate::common::{
+    Outcome, Target, has_command, needs_recording, record_cpu, scratch_dir, script, skip, together,
+    traceprof, wait_until,
+};
+
+/// The interpreter: Debian 12's.
+const RUBY: &str = "ruby3.1";
+
+/// Skips the calling test where there is no interpreter.
+macro_rules! needs_ruby {
+    () => {
+        if !has_command(RUBY) {
+            skip!("{RUBY}: not installed");
+        }
+    };
+}
+
+fn ruby(name: &str) -> Command {
+    let mut command = Command::new(RUBY);
+    command.arg(script(&format!("ruby/{name}")));
+    command
+}
+
+/// A call: the name and the line of the code that calls, the methods in C between, and the name of
+/// the code that is called.
+type Call = (String, u32, Vec<String>, String);
+
+/// Returns the name without the class.
+fn own_name(name: &str) -> &str {
+    let is_method = !name.contains(' ') && !name.starts_with('<');
+    if is_method { name.rsplit(['#', '.']).next().unwrap_or(name) } else { name }
+}
+
+/// Returns the calls of a stack, root first: names, and the lines of code in Ruby.
+fn calls_of<'a>(stack: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<Call> {
+    let (mut calls, mut caller, mut between) = (Vec::new(), None, Vec::new());
+    for (name, line) in stack {
+        let Some(line) = line else {
+            between.push(name.to_owned());
+            continue;
+        };
+        if let Some((by, at)) = caller.replace((name.to_owned(), line)) {
+            calls.push((by, at, std::mem::take(&mut between), name.to_owned()));
+        }
+        between.clear();
+    }
+    calls
+}
+
+/// What a program says of its own calls.
+struct Account {
+    calls: BTreeSet<Call>,
+    /// The code that nothing calls.
+    roots: BTreeSet<String>,
+}
+
+impl Account {
+    fn of(text: &str) -> Self {
+        let (mut calls, mut roots) = (BTreeSet::new(), BTreeSet::new());
+        for line in text.lines() {
+            let places = line.split('\t').map(|place| place.rsplit_once(':').expect("a line"));
+            let is_code = |name: &str| {
+                name.contains(' ') || name.starts_with(['<', 'c']) || name == "method_missing"
+            };
+            let is_code = |name: &str| is_code(name) && name != "catch" || name == "<=>";
+            let stack = places
+                .map(|(name, line)| (name, is_code(name).then(|| line.parse().expect("a number"))));
+            let stack: Vec<_> = stack.collect();
+            roots.insert(stack[0].0.to_owned());
+            calls.extend(calls_of(stack.into_iter()));
+        }
+        Self { calls, roots }
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.calls.iter().any(|(.., called)| called == name)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Number of calls that the program has told, and of others.
+    known: u64,
+    others: u64,
+    /// Number of innermost frames in Ruby, and of those with a line.
+    leaves: u64,
+    with_line: u64,
+    gone: u64,
+    /// Number of calls by code of strings whose name is not known.
+    evaluated: u64,
+    called: BTreeSet<String>,
+    full_names: BTreeSet<String>,
+}
+
+/// Whether a block or other part of a method runs below this code of the method.
+fn is_part_of(name: &str, caller: &str) -> bool {
+    let own = |name: &str| name.rsplit(' ').next().map(str::to_owned);
+    name.contains(' ') && own(name) == own(caller)
+}
+
+/// Checks that the calls of all samples are those that the program has told.
+fn check_calls(account: &Account, outcome: &Outcome) -> Seen {
+    let (mut seen, mut wrong) = (Seen::default(), BTreeMap::<String, u64>::new());
+    for_each_stack(outcome, FrameKind::Ruby, |stack| {
+        seen.gone += stack.iter().filter(|it| it.is_gone()).count() as u64;
+        seen.full_names.extend(stack.iter().map(|it| it.name.clone()));
+        let line = |it: &Frame| (!it.file.is_empty()).then_some(it.line);
+        let frames = || stack.iter().map(|it| (own_name(&it.name), line(it)));
+        // A thread that changes to another fiber has no frames for a moment.
+        let root = stack.first().filter(|it| !it.is_gone()).map(|it| own_name(&it.name));
+        if let Some(root) = root.filter(|root| !account.roots.contains(*root)) {
+            *wrong.entry(format!("nothing calls {root}")).or_default() += 1;
+        }
+        for call in calls_of(frames()) {
+            let (by, _, between, called) = &call;
+            if by == "c_evaluated" && between.iter().any(|it| it.ends_with("gone]")) {
+                // The code of a string lives as long as it runs.
+                seen.evaluated += 1;
+            } else if account.calls.contains(&call) {
+                seen.known += 1;
+                seen.called.insert(called.clone());
+            } else if account.knows(called) || called.contains(' ') && !is_part_of(called, by) {
+                *wrong.entry(format!("{call:?}")).or_default() += 1;
+            } else {
+                seen.others += 1;
+            }
+        }
+        let Some(leaf) = stack.last().filter(|it| !it.file.is_empty()) else { return };
+        seen.leaves += 1;
+        seen.with_line += u64::from(leaf.line > 0);
+        if leaf.line > 0 && !is_at(leaf) {
+            *wrong.entry(format!("{} at {}", leaf.name, leaf.line)).or_default() += 1;
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}\n{seen:?}\n{}", outcome.text());
+    seen
+}
+
+/// Whether the line of a method whose name begins with `c_` is in its definition.
+fn is_at(frame: &Frame) -> bool {
+    let text = match frame.file.rsplit('/').next() {
+        Some("single.rb") => include_str!("targets/ruby/single.rb"),
+        Some("required.rb") => include_str!("targets/ruby/required.rb"),
+        _ => return true,
+    };
+    let name = own_name(&frame.name).rsplit(' ').next().unwrap_or_default();
+    let before: Vec<&str> = text.lines().take(frame.line as usize).collect();
+    let definition = before.iter().rev().find_map(|line| line.trim_start().strip_prefix("def "));
+    let definition = definition.map(|it| it.trim_start_matches("self."));
+    !name.starts_with("c_") || definition.is_some_and(|it| it.starts_with(&format!("{name}(")))
+}
+
+/// Records a program in which each method has one caller.
+#[test]
+fn callers_are_those_that_the_program_tells() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let file = folder.path().join("account");
+    let mut command = ruby("single.rb");
+    command.arg(&file);
+    let target = Target::spawn(command);
+    let account = Account::of(&std::fs::read_to_string(&file).expect("an account"));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let seen = check_calls(&account, &outcome);
+    eprintln!("{seen:?}\n{}", outcome.text());
+    let all = account.calls.iter().map(|(.., called)| called);
+    let missing: Vec<_> = all.filter(|it| !seen.called.contains(*it)).collect();
+    assert!(missing.is_empty(), "no samples in {missing:?}");
+    assert!(seen.known > 20_000, "{seen:?}");
+    // What is gone of the rest are moments between two fibers.
+    assert!((seen.gone - seen.evaluated) * 1000 < seen.known, "{seen:?}");
+    let names = [
+        "Array#map",
+        "Array#sort",
+        "Comparable#>",
+        "Integer#times",
+        "Kernel#catch",
+        "Mixed#c_mixed",
+        "Object#c_run",
+        "Ordered#<=>",
+        "Outer::Inner#c_nested",
+        "Shape#c_method",
+        "Shape#method_missing",
+        "Shape.c_single",
+        "String#gsub",
+        "block in <class:Shape>",
+        "ensure in c_ensures",
+        "rescue in c_throws",
+    ];
+    let missing: Vec<_> = names.iter().filter(|it| !seen.full_names.contains(**it)).collect();
+    assert!(missing.is_empty(), "{missing:?}: {:?}", seen.full_names);
+}
+
+/// Records methods that come and go, whose memory others take, while objects move.
+#[test]
+fn no_method_has_the_name_of_another() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let target = Target::spawn(ruby("churn.rb"));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let (mut right, mut named, mut gone) = (0, 0, 0);
+    let mut wrong = BTreeMap::<String, u64>::new();
+    for_each_stack(&outcome, FrameKind::Ruby, |stack| {
+        let mut digit = None;
+        for it in stack {
+            gone += u64::from(it.is_gone());
+            if let Some(number) = it.name.strip_prefix("Object#stub_") {
+                digit = number.chars().last();
+                continue;
+            }
+            let is_made = ["made_", "leaf_"].iter().any(|part| it.name.contains(part));
+            let Some(digit) = digit.filter(|_| is_made) else { continue };
+            let class = it.name.split_once('#').map(|(class, _)| class);
+            named += u64::from(class.is_some());
+            let parts = [Some(it.name.as_str()), class, it.file.strip_suffix(".rb")];
+            let line = digit.to_digit(10).expect("a digit") + 1;
+            let is_it = parts.into_iter().flatten().all(|part| part.ends_with(digit));
+            let is_it = is_it && (it.line == 0 || (line..line + 7).contains(&it.line));
+            match is_it {
+                true => right += 1,
+                false => *wrong.entry(format!("{digit}: {it:?}")).or_default() += 1,
+            }
+        }
+    });
+    let text = outcome.text();
+    eprintln!("{right} right, {named} with a class, {gone} gone\n{text}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(right > 1000 && named > 100, "{right}, {named}\n{text}");
+    assert_eq!(gone > 0, text.contains("without a name"), "each has its reason\n{text}");
+}
+
+#[test]
+fn shares_are_those_of_the_program() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    check_shares("Ruby", ruby("shares.rb"));
+}
+
+/// Checks the callers of these methods, and returns how many calls there are.
+fn count_calls(outcome: &Outcome, callers: &[(&str, &str)]) -> u64 {
+    let caller_of = |name: &str| callers.iter().find(|(called, _)| *called == name);
+    let (mut calls, mut wrong) = (0, BTreeMap::<String, u64>::new());
+    for_each_stack(outcome, FrameKind::Ruby, |stack| {
+        // Of methods in C, only those whose callers are known.
+        let is_known = |it: &&Frame| !it.file.is_empty() || caller_of(&it.name).is_some();
+        let code: Vec<&Frame> = stack.iter().filter(is_known).collect();
+        for pair in code.windows(2) {
+            let Some((_, by)) = caller_of(&pair[1].name) else { continue };
+            calls += 1;
+            if *by != pair[0].name {
+                *wrong.entry(format!("{} calls {}", pair[0].name, pair[1].name)).or_default() += 1;
+            }
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", outcome.text());
+    calls
+}
+
+/// Checks that nearly all samples have the name of a method.
+fn check_named(outcome: &Outcome) {
+    let [samples, named] =
+        ["samples.ruby", "samples_named.ruby"].map(|key| outcome.trace.number(key));
+    assert!(named * 100 >= samples * 99, "{named} of {samples}\n{}", outcome.text());
+}
+
+/// The callers of the methods of `compiled.rb`, and of methods in C.
+const COMPILED_CALLERS: [(&str, &str); 10] = [
+    ("Object#y_one", "Object#y_turns"),
+    ("Object#y_two", "Object#y_turns"),
+    ("Object#y_in_one", "Object#y_one"),
+    ("Object#y_in_two", "Object#y_two"),
+    ("Object#y_also_in_two", "Object#y_two"),
+    ("Integer#gcd", "Object#y_one"),
+    ("Integer#lcm", "Object#y_two"),
+    ("Integer#pow", "Object#y_in_two"),
+    ("Integer#fdiv", "Object#y_also_in_two"),
+    ("Float#floor", "Object#y_also_in_two"),
+];
+
+/// Compiled code makes frames in another order than the interpreter does.
+#[test]
+fn callers_of_compiled_methods_are_right() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let mut command = Command::new(RUBY);
+    command.arg("--yjit").arg(script("ruby/compiled.rb"));
+    let target = Target::spawn(command);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &ALL_SAMPLES);
+    let calls = count_calls(&outcome, &COMPILED_CALLERS);
+    assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
+    // Frames that were not made yet would have none.
+    check_named(&outcome);
+}
+
+/// The callers of the methods of `server.rb`.
+const PAGE_CALLERS: [(&str, &str); 4] = [
+    ("Object#p_page", "block in <main>"),
+    ("Object#p_row", "block in p_page"),
+    ("Object#p_cell", "block in p_row"),
+    ("block in p_cell", "Object#p_cell"),
+];
+
+/// Records a server with a thread for each connection.
+#[test]
+fn a_server_has_names() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let port = free_port();
+    let mut command = ruby("server.rb");
+    command.arg(port.to_string()).stderr(Stdio::null());
+    let mut server = Served(command.spawn().expect("a server"));
+    let asks = move |number| asks_http(port, &format!("page?number={number}"));
+    assert!(wait_until(Duration::from_secs(20), || asks(1)), "it answers");
+    let clients = [Client::start(asks), Client::start(asks)];
+    let outcome = record_cpu(server.0.id() as i32, Duration::from_secs(3), &ALL_SAMPLES);
+    let answers: u64 = clients.into_iter().map(Client::finish).sum();
+    assert!(answers > 10, "{answers} answers");
+    let calls = count_calls(&outcome, &PAGE_CALLERS);
+    assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
+    check_named(&outcome);
+    assert!(server.0.try_wait().expect("a server").is_none(), "it lives");
+}
+
+/// `stacks` shows the methods of a program that sleeps, and `doctor` names the interpreter.
+#[test]
+fn stacks_and_doctor_know_the_interpreter() {
+    needs_ruby!();
+    let _machine = together();
+    let code = "module Waits\n\
+                def self.inner = sleep(60)\n\
+                def self.outer\n [1].each do |x|\n inner\n end\n end\n\
+                end\n\
+                puts 'ready'\n\
+                $stdout.flush\n\
+                Waits.outer";
+    let mut command = Command::new(RUBY);
+    command.arg("-e").arg(code);
+    let target = Target::spawn(command);
+    let pid = target.pid().to_string();
+    let output = traceprof(&["stacks", "--json", "--pid", &pid]).output().expect("stacks");
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let frames = seen["threads"][0]["frames"].as_array().expect("frames");
+    let ruby_frames = frames.iter().filter(|frame| frame["kind"] == "ruby");
+    let found: Vec<(&str, u64)> = ruby_frames
+        .map(|frame| {
+            let name = frame["function"].as_str().expect("a name");
+            (name, frame["line"].as_u64().unwrap_or(0))
+        })
+        .collect();
+    let expected = [
+        ("Kernel#sleep", 0),
+        ("Waits.inner", 2),
+        ("block in outer", 5),
+        ("Array#each", 0),
+        ("Waits.outer", 4),
+        ("<main>", 11),
+    ];
+    assert_eq!(found, expected, "{seen}");
+    let output = traceprof(&["doctor", "--pid", &pid]).output().expect("doctor");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains("Ruby 3.1.")).unwrap_or_default();
+    assert!(line.ends_with(": functions, lines"), "{text}");
+}
