@@ -1,7 +1,7 @@
 //! The functions that a program has declared, in the interpreter's tables.
 //!
-//! A closure of a declared function, such as `work(...)` or `$object->method(...)`, is a copy of it.
-//! So the tables have the names of such closures that are gone.
+//! A closure of a declared function, such as `work(...)` or `$object->method(...)`, is a copy of
+//! it. So the tables have the names of such closures that are gone.
 
 use crate::runtime::memory::{self, MemoryPiece, TargetMemory};
 
@@ -41,8 +41,8 @@ impl FunctionTable {
         Self(class.wrapping_add(METHODS))
     }
 
-    /// Returns the functions of some entries, from the one with this number on. None of a table that
-    /// is unreadable.
+    /// Returns the functions of some entries, from the one with this number on. None of a table
+    /// that is unreadable.
     pub(super) fn functions(
         self,
         memory: &dyn TargetMemory,

@@ -7,8 +7,8 @@
 //! # Invariants
 //! - What is returned is what the map says of the place itself, or of one before it in the same
 //!   line. Such a place is in the function's file, and not in front of the function.
-//! - A name is that of a function only if the map has one for the word in front of the function, and
-//!   the word is the function's name in the generated file.
+//! - A name is that of a function only if the map has one for the word in front of the function,
+//!   and the word is the function's name in the generated file.
 //! - Files and maps may be anything: their sizes, the lengths of texts and the number of mappings
 //!   are bounded.
 
