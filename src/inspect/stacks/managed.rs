@@ -117,10 +117,11 @@ impl ManagedNames {
             .map(|(runtime, frame)| FunctionKey::of(runtime, &frame))
             .collect();
         let memory = ProcessMemory::of(pid);
-        let read = wanted.into_iter().filter_map(|key| {
-            let runtime = addresses.runtimes.get(usize::from(key.runtime))?;
-            let function = runtime.functions(&memory, &[(key.object, key.cookie)]).pop()?;
-            Some((key, function))
+        let read = addresses.runtimes.iter().enumerate().flat_map(|(number, runtime)| {
+            let keys = wanted.iter().filter(|key| usize::from(key.runtime) == number);
+            let keys: Vec<FunctionKey> = keys.copied().collect();
+            let objects: Vec<(u64, u32)> = keys.iter().map(|it| (it.object, it.cookie)).collect();
+            keys.into_iter().zip(runtime.functions(&memory, &objects)).collect::<Vec<_>>()
         });
         Self(read.collect())
     }
