@@ -36,9 +36,11 @@ impl MapAddress {
             }
             None => url,
         };
-        // Some tools do not encode what they write.
-        let mut paths: Vec<PathBuf> = decoded(path).iter().map(|path| named(path)).collect();
-        paths.push(named(path));
+        // Some tools do not encode what they write, and servers get the version behind the path.
+        let bare = path.split_once(['?', '#']).map(|(bare, _)| bare);
+        let texts = [Some(path), bare].into_iter().flatten();
+        let texts = texts.flat_map(|text| [decoded(text), Some(text.to_owned())]);
+        let mut paths: Vec<PathBuf> = texts.flatten().map(|path| named(&path)).collect();
         paths.dedup();
         Ok(Self::At(paths))
     }
@@ -123,6 +125,8 @@ mod tests {
         assert_eq!(of("file://localhost/a.map"), at(&["/a.map"]));
         assert_eq!(of("100%.map"), at(&["/d/100%.map"]));
         assert_eq!(of("%ff.map"), at(&["/d/%ff.map"]));
+        assert_eq!(of("a.map?v=1"), at(&["/d/a.map?v=1", "/d/a.map"]));
+        assert_eq!(of("a%20b#c"), at(&["/d/a b#c", "/d/a%20b#c", "/d/a b", "/d/a%20b"]));
         let inline = |text: &str| Ok(MapAddress::Inline(text.to_owned()));
         assert_eq!(of("data:application/json;base64,e30="), inline("{}"));
         assert_eq!(of("data:application/json;charset=utf-8;base64,e30"), inline("{}"));
