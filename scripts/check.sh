@@ -43,18 +43,21 @@ lint() {
     gate scripts/loom.sh
 }
 
-# Prints the tests of tests/rotation.txt that a run with this seed leaves out.
-others_in_rotation() {
-    local -a alike
-    local number turn=$1
-    while read -r -a alike; do
-        turn=$((turn + 1))
-        for number in "${!alike[@]}"; do
-            ((turn % ${#alike[@]} == number)) || printf '%s\n' "${alike[number]}"
-        done
-    done < <(grep -v -e '^#' -e '^$' tests/rotation.txt)
+# Prints a filter for the tests of a run with this seed: those without a group, those of
+# tests/every-run.txt, and one in turns of the others.
+filter_by_turn() {
+    local groups='group(recordings) + group(alone) + group(exclusive)' always turn chosen
+    always=$(grep -v '^#' tests/every-run.txt | sed 's/.*/test(=&)/' | paste -sd +)
+    # Tests choose by the seed itself. So a turn is that of its checksum.
+    turn=$(cksum <<<"$1" | cut -d ' ' -f 1)
+    chosen=$(cargo nextest list "${tests[@]}" -T oneline -E "($groups) - ($always)" |
+        awk -v "turn=$((turn % turns))" -v "turns=$turns" \
+            'NR % turns == turn { print "test(=" $NF ")" }' | paste -sd +)
+    printf '%s\n' "not ($groups) + $always + $chosen"
 }
 
+# Tests of groups run in every fifth run: all of them would take an hour.
+turns=5
 tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then
@@ -65,10 +68,6 @@ if $is_quick; then
 fi
 # The seed of the tests' random choices.
 export TRACEPROF_TEST_SEED=${TRACEPROF_TEST_SEED-$(date +%s)}
-if ! $is_quick && [[ -z ${TRACEPROF_TEST_LONG-} ]]; then
-    left_out=$(others_in_rotation "$TRACEPROF_TEST_SEED")
-    chosen=(-E "not (test(=${left_out//$'\n'/) + test(=}))")
-fi
 
 install_nextest
 gate cargo fmt --all --check
@@ -87,8 +86,8 @@ if ! $is_quick; then
     gate cargo test --workspace --doc
 fi
 printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
-if [[ -n ${left_out-} ]]; then
-    printf '\n== Left out in this run, by the seed (tests/rotation.txt):\n%s\n' "$left_out" >&2
+if ! $is_quick && [[ -z ${TRACEPROF_TEST_LONG-} ]]; then
+    chosen=(-E "$(filter_by_turn "$TRACEPROF_TEST_SEED")")
 fi
 # Three times as many as there are processors: with two, recording tests sleep so much that a
 # third of the processors' time is idle. One place is for the tests of the group "alone", one

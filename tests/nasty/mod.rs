@@ -33,7 +33,6 @@ fn some_engines() -> &'static [&'static str] {
         return BOTH;
     }
     let mut hasher = DefaultHasher::new();
-    // The parity of the seed alone decides which test of a line of tests/rotation.txt runs.
     (seed(), std::thread::current().name()).hash(&mut hasher);
     let one = hasher.finish() as usize % BOTH.len();
     &BOTH[one..=one]

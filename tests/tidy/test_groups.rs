@@ -1,4 +1,4 @@
-//! The filters of `.config/nextest.toml` and the lines of `tests/rotation.txt` name tests that exist:
+//! The filters of `.config/nextest.toml` and the lines of `tests/every-run.txt` name tests that exist:
 //! a renamed test must not lose its group, and with it what it needs of the machine.
 
 use super::source::{self, Source};
@@ -59,21 +59,16 @@ mod tests {
     }
 
     #[test]
-    fn the_rotation_names_tests_that_exist_and_each_once() {
+    fn tests_of_every_run_exist() {
         let tree = source::tree();
-        let rotation = tree.iter().find(|file| file.path == "tests/rotation.txt").expect("lines");
-        let lines = rotation.text.lines().filter(|it| !it.is_empty() && !it.starts_with('#'));
-        let lines: Vec<Vec<&str>> = lines.map(|it| it.split(' ').collect()).collect();
-        assert!(lines.len() > 5 && lines.iter().all(|it| it.len() > 1), "{lines:?}");
-        let names: Vec<&str> = lines.concat();
+        let list = tree.iter().find(|file| file.path == "tests/every-run.txt").expect("lines");
+        let names: Vec<&str> = list.text.lines().filter(|it| !it.starts_with('#')).collect();
         let pair = |name: &str| {
             let (module, name) = name.rsplit_once("::").unwrap_or(("", name));
             (module.to_owned(), format!("{name}()"))
         };
         let missing: Vec<_> = names.iter().filter(|it| !is_there(&tree, &pair(it))).collect();
-        assert!(missing.is_empty(), "lines without tests: {missing:?}");
-        let once: std::collections::BTreeSet<_> = names.iter().collect();
-        assert_eq!(once.len(), names.len(), "{names:?}");
+        assert!(names.len() > 20 && missing.is_empty(), "lines without tests: {missing:?}");
     }
 
     #[test]
