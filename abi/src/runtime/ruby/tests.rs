@@ -58,7 +58,7 @@ enum Item {
     Block(u64),
     /// A method in C.
     InC(u64),
-    /// A block in C, or the frame below all others.
+    /// A block in C, the frame below all others, or that of a library in C.
     Nothing(u64),
 }
 use Item::{Block, InC, Method, Nothing};
@@ -181,6 +181,11 @@ fn frames_up_to_a_call_from_native_code_are_a_segment() {
     let cookies: Vec<u32> = frames.iter().map(|it| it.cookie).collect();
     assert!((1..4).all(|at| !cookies[..at].contains(&cookies[at])), "{cookies:x?}");
     assert_eq!(Memory::of(&[bottom]).capture().0, Captured::Nothing);
+    let mut memory = Memory::of(&[Method(1), Nothing(0x4444_0023), Method(2)]);
+    assert_eq!(shape(&memory.capture().1)[1], (body(0), ENTRY, 1), "a file");
+    memory.set(END - 128, 0);
+    let expected = [(method(1), 0, INNERMOST), (method(2), 0, 2)];
+    assert_eq!(shape(&memory.capture().1), expected, "a library in C");
 }
 
 #[test]
