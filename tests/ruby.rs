@@ -11,7 +11,7 @@ use crate::common::managed_frames::{ALL_SAMPLES, Frame, check_shares, for_each_s
 use crate::common::served::{Client, Served, asks_http, free_port};
 use crate::common::{
     Outcome, Target, has_command, needs_recording, record_cpu, scratch_dir, script, skip, together,
-    traceprof, wait_until,
+    traceprof, variant, wait_until,
 };
 
 /// The interpreter: Debian 12's.
@@ -306,6 +306,44 @@ fn callers_of_compiled_methods_are_right() {
     assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
     // Frames that were not made yet would have none.
     check_named(&outcome);
+}
+
+/// Records a library in C while it is loaded: the frame that this makes runs no code.
+#[test]
+fn a_library_that_is_loaded_is_called_by_what_loads_it() {
+    needs_recording!();
+    needs_ruby!();
+    let _machine = together();
+    let flags = ["-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all"];
+    let library = variant("extension.so", "ruby/extension.c", "cc", &flags);
+    let code =
+        "def x_called = 5000.times { |i| i & 3 }\nputs 'ready'\n$stdout.flush\nrequire ARGV[0]";
+    let mut command = Command::new(RUBY);
+    command.args(["--disable-gems", "-e", code]).arg(library);
+    let target = Target::spawn(command);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &ALL_SAMPLES);
+    let folded = outcome.trace.folded();
+    for (called, caller) in [
+        ("Init_extension", "Kernel#require"),
+        ("x_works", "Init_extension"),
+        ("Integer#times", "Object#x_called"),
+    ] {
+        let (all, right) = (folded.count_of(called), folded.count_of_call(called, caller));
+        assert!(all > 100 && right == all, "{right} of {all} in {called}\n{}", outcome.text());
+    }
+    // Between the two is only the string.
+    let is_called = |stack: &&[String]| stack.iter().any(|it| it == "Object#x_called");
+    for stack in folded.stacks().map(|(stack, _)| stack).filter(is_called) {
+        let place = |name: &str| stack.iter().position(|it| it == name);
+        assert_eq!(
+            (place("Init_extension"), place("Object#x_called")),
+            (Some(2), Some(4)),
+            "{stack:?}"
+        );
+    }
+    // What the library does itself is innermost.
+    let works = folded.only_with("x_works");
+    assert!(works.stacks().all(|(stack, _)| stack.last().is_some_and(|it| it == "x_works")));
 }
 
 /// The callers of the methods of `server.rb`.

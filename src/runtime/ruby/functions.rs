@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A function is returned only if its object had the cookie of the capture before and after its
-//!   strings were read.
+//!   strings were read, and if two reads agree.
 
 use traceprof_abi::runtime::ruby::{
     BODY_LEN, DEFINITION_NAME, DEFINITION_SEQUENCE, METHOD_CLASS, METHOD_DEFINITION, RubyLayout,
@@ -43,7 +43,15 @@ impl RubyReader {
             memory::word(memory, object).filter(|_| object != 0).ok_or(Gone::Unreadable)?;
             Ok(cookie(&self.offsets.layout, object, &mut TargetWords(memory)))
         };
-        read_unchanged(captured, cookie, || self.read(memory, object))
+        read_unchanged(captured, cookie, || self.read_twice(memory, object))
+    }
+
+    /// Reads a function. The collector may move a string that is about to be read, and other bytes
+    /// take its place, while the object itself stays as it was.
+    fn read_twice(&self, memory: &dyn TargetMemory, object: u64) -> Result<Function, Gone> {
+        let function = self.read(memory, object)?;
+        let is_same = self.read(memory, object).as_ref() == Ok(&function);
+        if is_same { Ok(function) } else { Err(Gone::Changing) }
     }
 
     fn read(&self, memory: &dyn TargetMemory, object: u64) -> Result<Function, Gone> {

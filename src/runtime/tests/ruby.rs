@@ -1,5 +1,7 @@
 //! Ruby in memory that was made by hand, and then damaged.
 
+use std::cell::Cell;
+
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::word::{ManagedFrame, sections};
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
@@ -8,7 +10,7 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 use crate::runtime::fuzz_entry::{self, START};
 use crate::runtime::ruby::RubyExports;
 use crate::runtime::tests::made::{Image, damage};
-use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetWords};
+use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetMemory, TargetWords};
 
 /// Addresses relative to the start of the memory. The first three variables are those of
 /// [`RubyExports::for_test`]; the thread's variable is before its thread pointer.
@@ -229,6 +231,51 @@ fn methods_that_are_gone_say_why() {
     check(1, &|it| it.put(TEXTS + 0x68, b"X"), Err(Gone::Replaced));
     check(1, &|it| it.word(BODIES[1], 5 << 32 | 2), Err(Gone::Replaced));
     check(2, &|it| it.word(IN_C + 0x60, 400 << 4 | 1), Err(Gone::Name));
+}
+
+/// Memory that is another one for a single read.
+struct Moving<'a> {
+    usual: &'a Image,
+    moved: &'a Image,
+    /// Number of reads before that one.
+    before: Cell<usize>,
+}
+
+impl TargetMemory for Moving<'_> {
+    fn read(&self, avma: u64, into: &mut [u8]) -> usize {
+        let before = self.before.get();
+        self.before.set(before.wrapping_sub(1));
+        if before == 0 { self.moved.read(avma, into) } else { self.usual.read(avma, into) }
+    }
+}
+
+#[test]
+fn strings_that_move_while_they_are_read_give_no_name() {
+    let usual = Image::of_ruby();
+    let runtime = locate(&usual);
+    let mut moved = usual.clone();
+    moved.near_text(TEXTS, "other");
+    moved.near_text(TEXTS + 0x20, "block in other");
+    moved.near_text(TEXTS + 0x80, "Others");
+    moved.put(TEXTS + 0x60, b"/tmp");
+    moved.near_text(TEXTS + 0xa0 + 3 * 0x28, "other");
+    for frame in frames(&runtime, &usual) {
+        let read = |memory: &dyn TargetMemory| {
+            runtime.functions(memory, &[(frame.object, frame.cookie)]).remove(0)
+        };
+        let (expected, mut changed) = (read(&usual), 0);
+        assert!(expected.is_ok());
+        for before in 0.. {
+            let memory = Moving { usual: &usual, moved: &moved, before: Cell::new(before) };
+            let found = read(&memory);
+            changed += usize::from(found == Err(Gone::Changing));
+            assert!(found == expected || found.is_err(), "{before}: {found:?}");
+            if memory.before.get() < usize::MAX / 2 {
+                break;
+            }
+        }
+        assert!(changed > 1, "{changed}");
+    }
 }
 
 #[test]

@@ -58,7 +58,7 @@ enum Item {
     Block(u64),
     /// A method in C.
     InC(u64),
-    /// A block in C, or the frame below all others.
+    /// A block in C, the frame below all others, or that of a library in C.
     Nothing(u64),
 }
 use Item::{Block, InC, Method, Nothing};
@@ -181,6 +181,11 @@ fn frames_up_to_a_call_from_native_code_are_a_segment() {
     let cookies: Vec<u32> = frames.iter().map(|it| it.cookie).collect();
     assert!((1..4).all(|at| !cookies[..at].contains(&cookies[at])), "{cookies:x?}");
     assert_eq!(Memory::of(&[bottom]).capture().0, Captured::Nothing);
+    let mut memory = Memory::of(&[Method(1), Nothing(0x4444_0023), Method(2)]);
+    assert_eq!(shape(&memory.capture().1)[1], (body(0), ENTRY, 1), "a file");
+    memory.set(END - 128, 0);
+    let expected = [(method(1), 0, INNERMOST), (method(2), 0, 2)];
+    assert_eq!(shape(&memory.capture().1), expected, "a library in C");
 }
 
 #[test]
@@ -212,6 +217,8 @@ fn a_compiled_innermost_frame_has_no_position() {
     assert_eq!(positions, [NOWHERE, 1]);
     memory.set(body(1) + 280, 2);
     assert_eq!(memory.capture().1[0].position, INNERMOST, "no code");
+    memory.set(END - 128, body(1) + 0x400 + 100 * 8);
+    assert_eq!(memory.capture().1[0].position, 100 | INNERMOST, "behind the last instruction");
     for wild in [0, body(1) + 0x3f8, body(1) + 0x401, body(1) + 0x400 + 101 * 8] {
         memory.set(END - 128, wild);
         assert_eq!(memory.capture().1[0].position, NOWHERE, "{wild:x}");
@@ -308,21 +315,27 @@ fn cookies_change_with_names_places_and_numbers() {
     };
     let (of_body, of_method) = (cookie(body(1), &|_| {}), cookie(method(1), &|_| {}));
     assert!(of_body.is_some() && of_method.is_some() && of_body != of_method);
-    let same: [&dyn Fn(&mut Memory); 3] = [
+    let same: [&dyn Fn(&mut Memory); 4] = [
         // What is behind the last byte, and the same bytes elsewhere.
         &|it| it.set(body(1) + 0x610, 1),
         &|it| it.set(PATH + 0x210, 0x6161_6161_6161_6161),
         &|it| it.set(PATH + 0x118, PATH + 0x208),
+        // Memory behind the last byte may be unreadable.
+        &|it| {
+            it.words.remove(&(PATH + 0x210));
+        },
     ];
     for change in same {
         assert_eq!(cookie(body(1), change), of_body);
     }
-    let others: [&dyn Fn(&mut Memory); 7] = [
+    let others: [&dyn Fn(&mut Memory); 9] = [
         &|it| it.text(body(1) + 0x600, 2),
         &|it| it.set(PATH + 0x208, 0x6161_6161_6161_6261),
         &|it| it.set(PATH + 0x110, 12),
         &|it| it.set(body(1), 101 << 32 | 1),
         &|it| it.set(body(1) + 88, 1),
+        &|it| it.set(body(1) + 96, 1),
+        &|it| it.set(body(1) + 104, 1),
         &|it| it.set(body(1) + 112, 1),
         &|it| it.set(body(1) + 136, 1),
     ];
@@ -330,8 +343,11 @@ fn cookies_change_with_names_places_and_numbers() {
         let other = cookie(body(1), change);
         assert!(other.is_some() && other != of_body, "{number}");
     }
-    let others: [&dyn Fn(&mut Memory); 2] =
-        [&|it| it.set(method(1) + 0x68, 9), &|it| it.set(0x50_0000 + 32, 78)];
+    let others: [&dyn Fn(&mut Memory); 3] =
+        [&|it| it.set(method(1) + 0x68, 9), &|it| it.set(0x50_0000 + 32, 78), &|it| {
+            it.set(method(1) + 32, 0x51_0000);
+            it.set(0x51_0000 + 32, 77);
+        }];
     for change in others {
         assert!(cookie(method(1), change).is_some_and(|it| Some(it) != of_method));
     }

@@ -27,10 +27,13 @@ const METHOD: u64 = 0x1111_0001;
 const IN_C: u64 = 0x5555_0001;
 /// The kind of a frame below all others, which may have instructions but runs nothing.
 const OF_NOTHING: u64 = 0x7999_0001;
+/// The kind of a frame of a file. One without a position stands for a library in C that is loaded,
+/// and runs nothing: the interpreter's own backtraces leave it out.
+const OF_FILE: u64 = 0x4444_0001;
 /// The kinds of other frames: of blocks, class bodies, files, blocks in C, strings, and `rescue`
 /// and `ensure`.
 const OTHERS: [u64; 7] =
-    [0x2222_0001, 0x3333_0001, 0x4444_0001, 0x6666_0001, 0x7777_0001, 0x7888_0001, OF_NOTHING];
+    [0x2222_0001, 0x3333_0001, OF_FILE, 0x6666_0001, 0x7777_0001, 0x7888_0001, OF_NOTHING];
 /// The flag of a frame that native code called.
 const FROM_NATIVE: u64 = 0x20;
 /// The flag of a frame without instructions.
@@ -152,6 +155,9 @@ impl<'w> RubyWalk<'w> {
             return self.push(reader, 0, (entry, 0));
         }
         if flags & OF_NATIVE != 0 || kind == OF_NOTHING {
+            return Ok(());
+        }
+        if kind == OF_FILE && reader.field(frame, POSITION)? == 0 {
             return Ok(());
         }
         let sequence = reader.field(frame, SEQUENCE)?;
