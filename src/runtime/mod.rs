@@ -34,6 +34,7 @@ mod memory;
 pub mod node;
 mod outside;
 mod pages;
+mod perl;
 mod php;
 pub mod pthreads;
 mod python;
@@ -56,6 +57,7 @@ use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 pub use function::{Function, Gone};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
+use perl::{PerlExports, PerlReader};
 use php::{PhpExports, PhpReader};
 use python::{CodeReader, PythonExports, ThreadDirectory, ThreadNameKeys};
 use ruby::{RubyExports, RubyReader};
@@ -76,11 +78,14 @@ pub enum ManagedLanguage {
     Php,
     /// Ruby.
     Ruby,
+    /// Perl.
+    Perl,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Python, Self::Java, Self::JavaScript, Self::Php, Self::Ruby];
+    pub const ALL: [Self; 6] =
+        [Self::Python, Self::Java, Self::JavaScript, Self::Php, Self::Ruby, Self::Perl];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
@@ -90,6 +95,7 @@ impl ManagedLanguage {
             Self::JavaScript => "JavaScript",
             Self::Php => "PHP",
             Self::Ruby => "Ruby",
+            Self::Perl => "Perl",
         }
     }
 
@@ -97,7 +103,7 @@ impl ManagedLanguage {
     /// native stack.
     pub fn is_in_kernel_samples(self) -> bool {
         match self {
-            Self::Python | Self::JavaScript | Self::Php | Self::Ruby => false,
+            Self::Python | Self::JavaScript | Self::Php | Self::Ruby | Self::Perl => false,
             Self::Java => true,
         }
     }
@@ -106,7 +112,7 @@ impl ManagedLanguage {
     pub fn lock_name(self) -> Option<&'static str> {
         match self {
             Self::Python => Some("the GIL"),
-            Self::Java | Self::JavaScript | Self::Php | Self::Ruby => None,
+            Self::Java | Self::JavaScript | Self::Php | Self::Ruby | Self::Perl => None,
         }
     }
 }
@@ -137,6 +143,7 @@ enum Exports {
     Python(PythonExports),
     Php(PhpExports),
     Ruby(RubyExports),
+    Perl(PerlExports),
 }
 
 impl RuntimeExports {
@@ -145,7 +152,8 @@ impl RuntimeExports {
         let python = PythonExports::of(bytes, path).map(Exports::Python);
         let php = || PhpExports::of(bytes, path).map(Exports::Php);
         let ruby = || RubyExports::of(bytes, path).map(Exports::Ruby);
-        python.or_else(php).or_else(ruby).map(Self)
+        let perl = || PerlExports::of(bytes, path).map(Exports::Perl);
+        python.or_else(php).or_else(ruby).or_else(perl).map(Self)
     }
 
     /// Returns whether the runtime's version is one whose structures are known.
@@ -154,6 +162,7 @@ impl RuntimeExports {
             Exports::Python(python) => python.is_supported(),
             Exports::Php(php) => php.is_supported(),
             Exports::Ruby(ruby) => ruby.is_supported(),
+            Exports::Perl(perl) => perl.is_supported(),
         }
     }
 
@@ -163,6 +172,7 @@ impl RuntimeExports {
             Exports::Python(python) => python.loops(),
             Exports::Php(php) => php.loops(),
             Exports::Ruby(ruby) => ruby.loops(),
+            Exports::Perl(perl) => perl.loops(),
         };
         let is_in_loop = loops.iter().any(|it| it.contains(&svma));
         loops.first().filter(|_| is_in_loop).map(|it| it.start)
@@ -172,7 +182,7 @@ impl RuntimeExports {
     /// that shares the loop's frame.
     pub fn shared_loop(&self) -> Option<Range<u64>> {
         match &self.0 {
-            Exports::Python(_) | Exports::Ruby(_) => None,
+            Exports::Python(_) | Exports::Ruby(_) | Exports::Perl(_) => None,
             Exports::Php(php) => php.shared_loop(),
         }
     }
@@ -183,6 +193,7 @@ impl RuntimeExports {
             Exports::Python(_) => ManagedLanguage::Python,
             Exports::Php(_) => ManagedLanguage::Php,
             Exports::Ruby(_) => ManagedLanguage::Ruby,
+            Exports::Perl(_) => ManagedLanguage::Perl,
         }
     }
 
@@ -193,6 +204,7 @@ impl RuntimeExports {
             Exports::Python(python) => python.is_carrier(function),
             Exports::Php(php) => php.is_carrier(function),
             Exports::Ruby(ruby) => ruby.is_carrier(function),
+            Exports::Perl(perl) => perl.is_carrier(function),
         }
     }
 
@@ -215,6 +227,7 @@ impl RuntimeExports {
             Exports::Python(python) => python.locate(bias, memory, vector),
             Exports::Php(php) => php.locate(bias, memory).map(Some),
             Exports::Ruby(ruby) => ruby.locate(bias, memory, vector),
+            Exports::Perl(perl) => perl.locate(bias, memory, vector),
         }
     }
 }
@@ -246,6 +259,7 @@ enum Names {
     Python(Box<(CodeReader, ThreadDirectory)>),
     Php(PhpReader),
     Ruby(RubyReader),
+    Perl(PerlReader),
 }
 
 impl Runtime {
@@ -293,6 +307,7 @@ impl Runtime {
             Names::Python(names) => one_by_one(&|it, cookie| names.0.function(memory, it, cookie)),
             Names::Php(names) => names.functions(memory, frames),
             Names::Ruby(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
+            Names::Perl(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
         }
     }
 }

@@ -72,6 +72,8 @@ frame_kinds! {
     Php = 64 "php" Php,
     /// A method, a block or other code of Ruby.
     Ruby = 80 "ruby" Ruby,
+    /// A sub or other code of Perl.
+    Perl = 96 "perl" Perl,
     /// A kind of a later version.
     Other = 255 "other" Other,
 }
@@ -93,13 +95,15 @@ pub enum Language {
     Php,
     /// Ruby.
     Ruby,
+    /// Perl.
+    Perl,
     /// A language that only later versions know.
     Other,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Language; 8] = [
+    pub const ALL: [Language; 9] = [
         Language::Native,
         Language::Kernel,
         Language::Python,
@@ -107,6 +111,7 @@ impl Language {
         Language::JavaScript,
         Language::Php,
         Language::Ruby,
+        Language::Perl,
         Language::Other,
     ];
 
@@ -120,6 +125,7 @@ impl Language {
             Self::JavaScript => "javascript",
             Self::Php => "php",
             Self::Ruby => "ruby",
+            Self::Perl => "perl",
             Self::Other => "other",
         }
     }

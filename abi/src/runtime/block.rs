@@ -4,6 +4,7 @@
 //! A block and the layouts in it consist of integers without padding, so any bytes are valid.
 
 use super::java::JavaLayout;
+use super::perl::PerlLayout;
 use super::php::PhpLayout;
 use super::python::PythonLayout;
 use super::ruby::RubyLayout;
@@ -26,6 +27,8 @@ const JAVA: u64 = 3;
 const PHP: u64 = 4;
 /// The kind of a block that holds a [`RubyLayout`].
 const RUBY: u64 = 5;
+/// The kind of a block that holds a [`PerlLayout`].
+const PERL: u64 = 6;
 
 /// What a handler must know about a runtime. The first word is the kind of the layout that follows.
 #[repr(C, align(8))]
@@ -71,6 +74,10 @@ unsafe impl Layout for PhpLayout {
 // SAFETY: as above.
 unsafe impl Layout for RubyLayout {
     const KIND: u64 = RUBY;
+}
+// SAFETY: as above.
+unsafe impl Layout for PerlLayout {
+    const KIND: u64 = PERL;
 }
 
 impl RuntimeBlock {
@@ -140,6 +147,16 @@ impl RuntimeBlock {
 
     /// Returns the layout of an interpreter of Ruby, if this is its block.
     pub fn ruby(&self) -> Option<&RubyLayout> {
+        self.layout()
+    }
+
+    /// Creates the block of an interpreter of Perl.
+    pub fn of_perl(layout: &PerlLayout) -> Self {
+        Self::of(layout)
+    }
+
+    /// Returns the layout of an interpreter of Perl, if this is its block.
+    pub fn perl(&self) -> Option<&PerlLayout> {
         self.layout()
     }
 

@@ -18,6 +18,7 @@ mod block;
 mod cookie;
 mod frames;
 pub mod java;
+pub mod perl;
 pub mod php;
 pub mod python;
 mod reader;
@@ -102,10 +103,11 @@ pub fn capture(
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
-    match (block.python(), block.php(), block.ruby()) {
+    match (block.python(), block.php(), block.ruby(), block.perl()) {
         (Some(layout), ..) => python::capture(index, layout, thread, memory, words),
-        (_, Some(layout), _) => php::capture(index, layout, thread, memory, words),
-        (.., Some(layout)) => ruby::capture(index, layout, thread, memory, words),
+        (_, Some(layout), ..) => php::capture(index, layout, thread, memory, words),
+        (_, _, Some(layout), _) => ruby::capture(index, layout, thread, memory, words),
+        (.., Some(layout)) => perl::capture(index, layout, thread, memory, words),
         _ => Captured::Nothing,
     }
 }
@@ -125,7 +127,10 @@ pub fn holds_lock(block: &RuntimeBlock, thread_pointer: u64, memory: &mut impl W
 
 /// Whether a runtime keeps frames in memory of its own, not on the thread's stack.
 pub fn has_frames(block: &RuntimeBlock) -> bool {
-    block.python().is_some() || block.php().is_some() || block.ruby().is_some()
+    block.python().is_some()
+        || block.php().is_some()
+        || block.ruby().is_some()
+        || block.perl().is_some()
 }
 
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no

@@ -5,6 +5,7 @@ mod interpreters;
 mod line_tables;
 mod live;
 mod made;
+mod perl;
 mod php;
 mod ruby;
 mod task_offsets;

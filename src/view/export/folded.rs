@@ -109,7 +109,7 @@ fn mark_of(location: &Location) -> &'static str {
         FrameKind::Kernel => "_[k]",
         _ if location.inline_parent.is_some() => "_[i]",
         FrameKind::Native | FrameKind::Interpreter | FrameKind::JavaScript => "",
-        FrameKind::Other | FrameKind::Php | FrameKind::Ruby => "",
+        FrameKind::Other | FrameKind::Php | FrameKind::Ruby | FrameKind::Perl => "",
         FrameKind::Python => "_[p]",
         FrameKind::JavaInterpreted | FrameKind::JavaScriptInterpreted => "_[0]",
         FrameKind::JavaC1 | FrameKind::JavaScriptBaseline => "_[1]",

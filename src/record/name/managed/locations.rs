@@ -82,6 +82,7 @@ pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
         ManagedLanguage::JavaScript => FrameKind::JavaScript,
         ManagedLanguage::Php => FrameKind::Php,
         ManagedLanguage::Ruby => FrameKind::Ruby,
+        ManagedLanguage::Perl => FrameKind::Perl,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const IDLE: Category = Category(2, 0);
 
 /// The categories in their order, with their colours and the subcategories after the first, which
 /// is always `Other`.
-const CATEGORIES: [(&str, &str, &[&str]); 9] = [
+const CATEGORIES: [(&str, &str, &[&str]); 10] = [
     ("Other", "grey", &[]),
     ("User", "yellow", &[]),
     ("Idle", "transparent", &[]),
@@ -30,6 +30,7 @@ const CATEGORIES: [(&str, &str, &[&str]); 9] = [
     ("JavaScript", "purple", &["Interpreted", "Baseline", "Middle tier", "Optimized"]),
     ("PHP", "lightblue", &[]),
     ("Ruby", "red", &[]),
+    ("Perl", "magenta", &[]),
 ];
 
 impl Category {
@@ -50,6 +51,7 @@ impl Category {
             FrameKind::JavaScriptOptimized => Self(6, 4),
             FrameKind::Php => Self(7, 0),
             FrameKind::Ruby => Self(8, 0),
+            FrameKind::Perl => Self(9, 0),
             FrameKind::Other => OTHER,
         }
     }

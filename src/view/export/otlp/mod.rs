@@ -280,6 +280,7 @@ fn frame_type(kind: FrameKind) -> Option<&'static str> {
         Language::JavaScript => Some("v8js"),
         Language::Php => Some("php"),
         Language::Ruby => Some("ruby"),
+        Language::Perl => Some("perl"),
         Language::Other => None,
     }
 }
