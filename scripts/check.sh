@@ -46,7 +46,7 @@ lint() {
 # Prints a filter for the tests of a run with this seed: those without a group, those of
 # tests/every-run.txt, and one in turns of the others.
 filter_by_turn() {
-    local groups='group(recordings) + group(alone) + group(exclusive)' always turn chosen
+    local always turn chosen
     always=$(grep -v '^#' tests/every-run.txt | sed 's/.*/test(=&)/' | paste -sd +)
     # Tests choose by the seed itself. So a turn is that of its checksum.
     turn=$(cksum <<<"$1" | cut -d ' ' -f 1)
@@ -58,11 +58,12 @@ filter_by_turn() {
 
 # Tests of groups run in every fifth run: all of them would take an hour.
 turns=5
+groups='group(recordings) + group(alone) + group(exclusive) + group(large)'
 tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then
     tests=(-p traceprof --lib --bins --test main)
-    chosen=(-E "kind(lib) + not (group(recordings) + group(alone) + group(exclusive))
+    chosen=(-E "kind(lib) + not ($groups)
         + test(=engine::where_perf_events_are_refused_timers_sample)
         + test(=recorded_views::tree_shows_the_split_under_its_thread)")
 fi

@@ -104,7 +104,7 @@ fn wanted(engine: &LiveEngine, memory: &ProcessMemory) -> Wanted {
     let reader = engine.machine.reader(memory);
     let mut wanted = Wanted { code: Vec::new(), functions: Vec::new() };
     for range in &engine.code {
-        for at in (range.start..range.end.min(range.start + (4 << 20))).step_by(512) {
+        for at in (range.start..range.end.min(range.start + (4 << 20))).step_by(4096) {
             let Ok(code) = reader.code_at(at, None) else { continue };
             wanted.code.push(at);
             wanted.functions.extend(code.own);
