@@ -1,6 +1,7 @@
 //! The command under test.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -217,6 +218,8 @@ pub(crate) fn periods_of(by_label: &HashMap<String, u64>, thread: &str) -> u64 {
 pub(crate) struct Recorder {
     child: Option<Child>,
     trace: Option<Trace>,
+    /// Its messages that were read while it ran.
+    seen: Vec<u8>,
 }
 
 impl Recorder {
@@ -236,12 +239,12 @@ impl Recorder {
     pub(crate) fn spawn(mut command: Command, trace: Trace) -> Self {
         command.arg("--output").arg(trace.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { child: Some(command.spawn().expect("traceprof")), trace: Some(trace) }
+        Self::around(command.spawn().expect("traceprof"), trace)
     }
 
     /// Wraps a recorder that was started with this trace as output.
     pub(crate) fn around(child: Child, trace: Trace) -> Self {
-        Self { child: Some(child), trace: Some(trace) }
+        Self { child: Some(child), trace: Some(trace), seen: Vec::new() }
     }
 
     /// Returns the trace that is being recorded.
@@ -280,6 +283,17 @@ impl Recorder {
         assert!(attached && !self.has_exited(), "not attached: {}", self.collect_text());
     }
 
+    /// Waits until the recorder reports that it samples.
+    pub(crate) fn wait_until_sampling(&mut self) {
+        let mut byte = [0];
+        while !self.seen.split(|it| *it == b'\n').any(|line| line.starts_with(b"sampling ")) {
+            let stderr = self.child().stderr.as_mut().expect("a pipe");
+            let got = stderr.read(&mut byte).expect("messages of the recorder");
+            assert!(got == 1, "it does not sample: {}", self.collect_text());
+            self.seen.push(byte[0]);
+        }
+    }
+
     /// Waits until the target has used this much more CPU time. On a busy machine, elapsed time
     /// says little about how much there was to sample.
     pub(crate) fn wait_for_cpu(&mut self, target: i32, cpu: Duration) {
@@ -309,13 +323,16 @@ impl Recorder {
         let Some(mut child) = self.child.take() else { return String::new() };
         let _ = child.kill();
         let output = child.wait_with_output();
-        output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into())
+        let text = |all: Vec<u8>| String::from_utf8_lossy(&all).into_owned();
+        output
+            .map_or_else(|error| error.to_string(), |o| text([&self.seen[..], &o.stderr].concat()))
     }
 
     /// Waits until the recorder exits.
     pub(crate) fn finish(mut self) -> Outcome {
         let child = self.child.take().expect("the recorder is not reaped yet");
-        let output = child.wait_with_output().expect("output of traceprof");
+        let mut output = child.wait_with_output().expect("output of traceprof");
+        output.stderr.splice(0..0, std::mem::take(&mut self.seen));
         Outcome { output, trace: self.trace.take().expect("taken only here") }
     }
 }

@@ -21,9 +21,7 @@ pub(crate) fn record_team(
     let pid = target.pid().to_string();
     let args = ["--pid", &pid, "--duration", "3600"];
     let mut recorder = Recorder::start(&[&args[..], options].concat());
-    recorder.wait_until_attached(target.pid());
-    // The mapping that shows the attach exists before the first sample.
-    std::thread::sleep(Duration::from_millis(500));
+    recorder.wait_until_sampling();
     target.send(Signal::SIGUSR1);
     let used = wait_until(PATIENCE, || cpu_clock(target.pid()) > whole);
     assert!(used && !recorder.has_exited(), "{:?} of {whole:?}", cpu_clock(target.pid()));
