@@ -15,6 +15,8 @@ use crate::common::{
 
 /// The interpreter: Debian 12's.
 const PERL: &str = "perl5.36.0";
+/// The same one, linked to `libperl`.
+const LINKED: &str = "perl5.36-x86_64-linux-gnu";
 
 /// Skips the calling test where there is no interpreter.
 macro_rules! needs_perl {
@@ -170,6 +172,39 @@ fn no_sub_has_the_name_of_another() {
     assert_eq!(gone > 0, text.contains("without a name"), "each has its reason\n{text}");
 }
 
+/// Records threads, each with an interpreter of its own.
+#[test]
+fn threads_have_the_subs_of_their_interpreters() {
+    needs_recording!();
+    needs_perl!();
+    let _machine = together();
+    let target = Target::spawn(perl("threads.pl"));
+    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &ALL_SAMPLES);
+    let (mut counts, mut wrong) = (BTreeMap::<String, u64>::new(), BTreeSet::new());
+    for_each_stack(&outcome, FrameKind::Perl, |stack| {
+        let names: Vec<&str> = stack.iter().map(|it| it.name.as_str()).collect();
+        let is_right = match &names[..] {
+            [] | ["<main>"] => true,
+            [root, rest @ ..] if stack[0].is_gone() => rest.iter().all(|it| it == root),
+            [root] => root.starts_with("main::t_"),
+            [root, leaf] => {
+                let letter = root.strip_prefix("main::t_");
+                letter.is_some() && letter == leaf.strip_prefix("main::w_")
+            }
+            _ => false,
+        };
+        if !is_right {
+            wrong.insert(names.join(";"));
+        }
+        *counts.entry(names.last().copied().unwrap_or_default().to_owned()).or_default() += 1;
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", outcome.text());
+    for name in ["main::w_a", "main::w_b", "main::w_c"] {
+        let count = counts.get(name).copied().unwrap_or_default();
+        assert!(count > 100, "{name}: {counts:#?}\n{}", outcome.text());
+    }
+}
+
 #[test]
 fn shares_are_those_of_the_program() {
     needs_recording!();
@@ -183,13 +218,27 @@ fn shares_are_those_of_the_program() {
 fn stacks_and_doctor_know_the_interpreter() {
     needs_perl!();
     let _machine = together();
+    stacks_and_doctor_know(PERL);
+}
+
+/// The interpreter is in a library.
+#[test]
+fn stacks_and_doctor_know_the_library() {
+    if !has_command(LINKED) {
+        skip!("{LINKED}: not installed");
+    }
+    let _machine = together();
+    stacks_and_doctor_know(LINKED);
+}
+
+fn stacks_and_doctor_know(interpreter: &str) {
     let code = "package Waits;\n\
                 sub inner { sleep 60 }\n\
                 sub outer {\n for my $x (1) {\n my $y = sub { inner() };\n $y->();\n }\n }\n\
                 package main;\n\
                 $| = 1; print \"ready\\n\";\n\
                 Waits::outer();";
-    let mut command = Command::new(PERL);
+    let mut command = Command::new(interpreter);
     command.arg("-e").arg(code);
     let target = Target::spawn(command);
     let pid = target.pid().to_string();

@@ -2,7 +2,7 @@
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, sections};
-use traceprof_abi::runtime::{Captured, CapturedThread, capture};
+use traceprof_abi::runtime::{Captured, CapturedThread, FRAMES_MAX, WordReader, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use crate::runtime::fuzz_entry::{self, START};
@@ -206,6 +206,48 @@ fn calls_of_parts_of_a_sub_have_no_frame() {
         let frames = frames(&locate(&image), &image);
         assert_eq!((frames.len(), frames[0].flags), (4, EMPTY | ENTRY), "{first:x}");
     }
+}
+
+/// Counts the loads of a memory.
+struct Counted<'a>(TargetWords<'a>, usize);
+
+impl WordReader for Counted<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        self.1 += 1;
+        self.0.load(avma)
+    }
+}
+
+#[test]
+fn subs_that_call_each_other_are_read_once() {
+    let mut image = Image::of_perl();
+    let (first, frames) = (END, FRAMES_MAX as u64 - 1);
+    image.0.resize((END + (frames + 1) * 104) as usize, 0);
+    image.pointer(INTERPRETER + 208, operation(1, 1));
+    image.pointer(STACK + 8, first);
+    image.half(STACK + 32, frames as u32);
+    image.half(STACK + 36, frames as u32);
+    image.word(first, 2);
+    for index in 1..=frames {
+        let (at, which) = (first + index * 104, (index & 1) as usize);
+        image.word(at, 9);
+        image.pointer(at + 16, operation([1, 3][which], 1 - which as u64));
+        image.pointer(at + 48, operation([1, 3][which], 1));
+        image.pointer(at + 72, SUBS[1 - which]);
+    }
+    let runtime = locate(&image);
+    let words: Vec<AtomicU64> = (0..2 * FRAMES_MAX + 1).map(|_| AtomicU64::new(0)).collect();
+    let mut memory = Counted(TargetWords(&image), 0);
+    let thread = CapturedThread::of(START + POINTER);
+    let captured = capture((0, &runtime.block), thread, &mut memory, &words);
+    assert!(matches!(captured, Captured::Section { foreign: 0, .. }), "{captured:?}");
+    let words: Vec<u64> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    let section = sections(&words).next().unwrap();
+    let lines: Vec<u32> = section.frames().map(|frame| frame.position).collect();
+    assert_eq!(lines.len(), FRAMES_MAX);
+    assert_eq!(lines[..3], [21, 30, 21]);
+    // A context has four words that matter.
+    assert!(memory.1 < 5 * FRAMES_MAX, "{}", memory.1);
 }
 
 #[test]

@@ -68,8 +68,7 @@ pub fn sub_name(
 /// A sub.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sub {
-    /// Its address, and that of its body.
-    pub(super) avma: u64,
+    /// The address of its body.
     body: u64,
     /// Its name, unless it has none.
     pub(super) name: Option<SubName>,
@@ -85,7 +84,7 @@ impl Sub {
         }
         let body = reader.field(avma, BODY)?;
         let start = reader.field(body, SUB_START)?;
-        let mut sub = Self { avma, body, name: None, start };
+        let mut sub = Self { body, name: None, start };
         sub.name = sub.read_name(reader).ok();
         Ok(sub)
     }

@@ -39,6 +39,10 @@ const EVAL_BLOCK: u8 = 0x40;
 const OTHER: u8 = 0x80;
 /// Maximum number of contexts, and of stacks.
 const STEPS_MAX: usize = 8 * FRAMES_MAX;
+/// log2 of the number of frames that a walk remembers.
+const KNOWN_SHIFT: u32 = 3;
+/// A number whose products have different upper bits: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A context, as far as its frame needs it.
 #[derive(Clone, Copy)]
@@ -60,7 +64,6 @@ impl PerlContext {
 }
 
 /// A sub, and what its frames have for it.
-#[derive(Clone, Copy)]
 struct KnownSub {
     sub: Sub,
     object: u64,
@@ -76,6 +79,24 @@ impl KnownSub {
         }
         Ok(Self { sub, object: avma, cookie: of_sub(reader, &sub).ok() })
     }
+
+    /// Returns a frame of the sub at a line.
+    fn frame(&self, position: u32) -> ManagedFrame {
+        let (flags, cookie) = self.cookie.map_or((FOREIGN, 0), |cookie| (0, cookie));
+        ManagedFrame { object: self.object, flags, position, cookie }
+    }
+}
+
+/// The frame of a sub at a statement.
+#[derive(Clone, Copy)]
+struct KnownFrame {
+    sub: u64,
+    statement: u64,
+    frame: ManagedFrame,
+}
+
+impl KnownFrame {
+    const NONE: Self = Self { sub: 0, statement: 0, frame: ManagedFrame::NONE };
 }
 
 /// The walk over the contexts.
@@ -94,8 +115,8 @@ pub(super) struct PerlWalk<'w> {
     evaluated: u64,
     /// The first operation of the program.
     program: u64,
-    /// The sub of the last frame.
-    last: Option<KnownSub>,
+    /// Frames, each at a hash of its sub and statement: recursion has the same ones many times.
+    known: [KnownFrame; 1 << KNOWN_SHIFT],
 }
 
 impl<'w> PerlWalk<'w> {
@@ -118,7 +139,7 @@ impl<'w> PerlWalk<'w> {
             compiling: interpreter.wrapping_add(u64::from(layout.compiling)),
             evaluated: reader.field(interpreter, layout.evaluated)?,
             program: reader.field(interpreter, layout.program)?,
-            last: None,
+            known: [KnownFrame::NONE; 1 << KNOWN_SHIFT],
         })
     }
 
@@ -192,33 +213,58 @@ impl<'w> PerlWalk<'w> {
         let avma = reader.field(context.avma, SUB)?;
         let caller = reader.field(context.avma, STATEMENT)?;
         let continues = reader.field(context.avma, CONTINUES)?;
-        let sub = self.sub(reader, avma);
-        let is_over = avma == 0 || context.is_leaf && !self.runs(reader, context, sub)?;
-        if is_over {
+        let frame = match context.is_leaf {
+            _ if avma == 0 => None,
+            true => self.leaf(reader, (context, avma), (caller, continues))?,
+            false => Some(self.frame(reader, avma)?),
+        };
+        let Some(frame) = frame else {
             // The context begins or ends; it has what its caller runs, or will have it.
             self.statement = if self.statement == caller { caller } else { 0 };
             return Ok(());
-        }
-        let flags = if continues == 0 { ENTRY } else { 0 };
-        let Some(KnownSub { sub, object, cookie }) = sub else {
-            self.statement = caller;
-            let flags = flags | FOREIGN;
-            return self.frames.push(ManagedFrame { object: avma, flags, ..ManagedFrame::NONE });
         };
-        let is_entering = context.is_leaf && self.is_entering(reader, &sub, (caller, continues))?;
-        let line = if is_entering { 0 } else { sub.line_of(reader, self.statement)? };
         self.statement = caller;
-        let (foreign, cookie) = cookie.map_or((FOREIGN, 0), |cookie| (0, cookie));
-        let flags = flags | foreign;
-        self.frames.push(ManagedFrame { object, flags, position: line, cookie })
+        let entry = if continues == 0 { ENTRY } else { 0 };
+        self.frames.push(ManagedFrame { flags: frame.flags | entry, ..frame })
     }
 
-    /// Returns a sub.
-    fn sub(&mut self, reader: &mut Reader<'_, impl WordReader>, avma: u64) -> Option<KnownSub> {
-        if self.last.is_none_or(|last| last.sub.avma != avma) {
-            self.last = Some(KnownSub::of(reader, avma).ok()?);
+    /// Returns the frame of the innermost context. `None` if the context is not complete.
+    fn leaf(
+        &self,
+        reader: &mut Reader<'_, impl WordReader>,
+        (context, avma): (PerlContext, u64),
+        continuation: (u64, u64),
+    ) -> Result<Option<ManagedFrame>, Lost> {
+        let Ok(known) = KnownSub::of(reader, avma) else { return Ok(None) };
+        if !self.runs(reader, context, &known.sub)? {
+            return Ok(None);
         }
-        self.last
+        let is_entering = self.is_entering(reader, &known.sub, continuation)?;
+        let line = if is_entering { 0 } else { known.sub.line_of(reader, self.statement)? };
+        Ok(Some(known.frame(line)))
+    }
+
+    /// Returns the frame of another context.
+    fn frame(
+        &mut self,
+        reader: &mut Reader<'_, impl WordReader>,
+        sub: u64,
+    ) -> Result<ManagedFrame, Lost> {
+        let statement = self.statement;
+        let index = (sub ^ statement).wrapping_mul(SPREAD) >> (64 - KNOWN_SHIFT);
+        let index = index as usize;
+        let known = self.known.get(index);
+        if let Some(it) = known.filter(|it| it.sub == sub && it.statement == statement) {
+            return Ok(it.frame);
+        }
+        let frame = match KnownSub::of(reader, sub) {
+            Ok(known) => known.frame(known.sub.line_of(reader, statement)?),
+            Err(Lost) => ManagedFrame { object: sub, flags: FOREIGN, ..ManagedFrame::NONE },
+        };
+        if let Some(place) = self.known.get_mut(index) {
+            *place = KnownFrame { sub, statement, frame };
+        }
+        Ok(frame)
     }
 
     /// Whether the innermost context is complete and its sub runs.
@@ -226,9 +272,8 @@ impl<'w> PerlWalk<'w> {
         &self,
         reader: &mut Reader<'_, impl WordReader>,
         context: PerlContext,
-        sub: Option<KnownSub>,
+        sub: &Sub,
     ) -> Result<bool, Lost> {
-        let Some(KnownSub { sub, .. }) = sub else { return Ok(false) };
         if context.kind() == OF_FORMAT {
             return Ok(true);
         }
