@@ -228,6 +228,11 @@ impl<'a> Elf<'a> {
         })
     }
 
+    /// Returns the smallest range with all the code in the file.
+    pub fn code_range(&self) -> Option<Range<u64>> {
+        self.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end))
+    }
+
     /// Returns a section by name, if it has contents that are not compressed.
     pub fn section(&self, name: &str) -> Option<Section<'a>> {
         let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;

@@ -28,6 +28,7 @@ mod foreign_frames;
 mod function;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_entry;
+mod interpreter_file;
 pub mod java;
 mod loops;
 mod memory;
@@ -49,12 +50,15 @@ mod witness;
 use std::fmt;
 use std::ops::Range;
 
+use object::elf::EM_X86_64;
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::runtime::php::{PhpLayout, REGISTERS_IN_LOOP};
 use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 
+use crate::elf::Elf;
 pub use function::{Function, Gone};
+use interpreter_file::InterpreterFile;
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use perl::{PerlExports, PerlReader};
@@ -149,10 +153,11 @@ enum Exports {
 impl RuntimeExports {
     /// Reads a file. `None` if it has no runtime that keeps its frames in memory of its own.
     pub fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        let python = PythonExports::of(bytes, path).map(Exports::Python);
-        let php = || PhpExports::of(bytes, path).map(Exports::Php);
-        let ruby = || RubyExports::of(bytes, path).map(Exports::Ruby);
-        let perl = || PerlExports::of(bytes, path).map(Exports::Perl);
+        let elf = &Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
+        let python = PythonExports::of(elf, path).map(Exports::Python);
+        let php = || PhpExports::of(elf, path).map(Exports::Php);
+        let ruby = || RubyExports::of(elf, path).map(Exports::Ruby);
+        let perl = || PerlExports::of(elf, path).map(Exports::Perl);
         python.or_else(php).or_else(ruby).or_else(perl).map(Self)
     }
 
@@ -168,12 +173,7 @@ impl RuntimeExports {
 
     /// Returns the start of the loop that interprets code, if the address (SVMA) is in it.
     pub fn loop_start(&self, svma: u64) -> Option<u64> {
-        let loops = match &self.0 {
-            Exports::Python(python) => python.loops(),
-            Exports::Php(php) => php.loops(),
-            Exports::Ruby(ruby) => ruby.loops(),
-            Exports::Perl(perl) => perl.loops(),
-        };
+        let loops = self.file().loops();
         let is_in_loop = loops.iter().any(|it| it.contains(&svma));
         loops.first().filter(|_| is_in_loop).map(|it| it.start)
     }
@@ -189,22 +189,21 @@ impl RuntimeExports {
 
     /// Returns the language of the runtime.
     pub fn language(&self) -> ManagedLanguage {
-        match &self.0 {
-            Exports::Python(_) => ManagedLanguage::Python,
-            Exports::Php(_) => ManagedLanguage::Php,
-            Exports::Ruby(_) => ManagedLanguage::Ruby,
-            Exports::Perl(_) => ManagedLanguage::Perl,
-        }
+        self.file().language()
     }
 
     /// Returns whether a function of this file only carries managed frames: it has this name, or
     /// none.
     pub fn is_carrier(&self, function: Option<&str>) -> bool {
+        self.file().is_carrier(function)
+    }
+
+    fn file(&self) -> &InterpreterFile {
         match &self.0 {
-            Exports::Python(python) => python.is_carrier(function),
-            Exports::Php(php) => php.is_carrier(function),
-            Exports::Ruby(ruby) => ruby.is_carrier(function),
-            Exports::Perl(perl) => perl.is_carrier(function),
+            Exports::Python(python) => &python.file,
+            Exports::Php(php) => &php.file,
+            Exports::Ruby(ruby) => &ruby.file,
+            Exports::Perl(perl) => &perl.file,
         }
     }
 

@@ -3,24 +3,24 @@
 //! Extensions need the names that are used here, so stripped files have them as well.
 
 use std::fmt;
-use std::ops::Range;
-
-use object::elf::EM_X86_64;
 
 use super::structures::{PerlStructures, structures};
 use crate::elf::{Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::runtime::ManagedLanguage;
 use crate::runtime::carriers::Carriers;
-use crate::runtime::loops::loops;
+use crate::runtime::interpreter_file::{Interpreter, InterpreterFile};
 
-/// The function that runs operations.
-const LOOP: &str = "Perl_runops_standard";
 /// The variable with a thread's interpreter, which only builds with threads have.
 const CONTEXT: &str = "PL_current_context";
 
-const CARRIERS: Carriers = Carriers {
-    files: &["perl", "libperl"],
-    prefixes: &["Perl_", "perl_", "PerlIO", "S_", "XS_"],
-    others: &["boot_*", "xs_init", "main"],
+static PERL: Interpreter = Interpreter {
+    language: ManagedLanguage::Perl,
+    interpret: "Perl_runops_standard",
+    carriers: Carriers {
+        files: &["perl", "libperl"],
+        prefixes: &["Perl_", "perl_", "PerlIO", "S_", "XS_"],
+        others: &["boot_*", "xs_init", "main"],
+    },
 };
 
 /// The version of an interpreter: the last two of its three numbers.
@@ -36,7 +36,7 @@ impl fmt::Display for PerlVersion {
 /// An interpreter in a file. Addresses are SVMAs.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct PerlExports {
-    pub(super) path: String,
+    pub(in crate::runtime) file: InterpreterFile,
     pub(super) version: PerlVersion,
     /// The length of an interpreter.
     pub(super) interpreter_len: u16,
@@ -44,8 +44,6 @@ pub(in crate::runtime) struct PerlExports {
     pub(super) context: Vec<TlsAccess>,
     /// The variable with the first interpreter.
     pub(super) first: Option<u64>,
-    pub(super) loops: Vec<Range<u64>>,
-    pub(super) code: Range<u64>,
 }
 
 impl PerlExports {
@@ -54,38 +52,24 @@ impl PerlExports {
         self.structures().is_ok()
     }
 
-    /// Returns the parts of the loop that runs operations (SVMAs).
-    pub(in crate::runtime) fn loops(&self) -> &[Range<u64>] {
-        &self.loops
-    }
-
-    /// Returns whether a function of this file only carries Perl frames: it has this name, or none.
-    pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
-        CARRIERS.has(&self.path, function)
-    }
-
     /// Reads a file. `None` if it has no interpreter of Perl 5.
-    pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
-        let names = Definitions::of(&elf);
+    pub(in crate::runtime) fn of(elf: &Elf<'_>, path: &str) -> Option<Self> {
+        let names = Definitions::of(elf);
         let constant = |name: &str| Some(*elf.data(names.exported(name)?.svma)?.first()?);
         // Few files have the loop, and a look at all symbols takes long.
-        let interpret = names.exported(LOOP)?;
+        let interpret = names.exported(PERL.interpret)?;
         let version = PerlVersion(constant("PL_version")?, constant("PL_subversion")?);
         if constant("PL_revision")? != 5 {
             return None;
         }
         let len = names.exported("PL_interp_size").and_then(|it| elf.data(it.svma));
         let len = len.and_then(|data| data.first_chunk());
-        let code = elf.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
         Some(Self {
-            path: path.to_owned(),
+            file: InterpreterFile::of((elf, path), version.to_string(), &PERL, Some(interpret))?,
             version,
             interpreter_len: len.map_or(0, |bytes| u16::from_le_bytes(*bytes)),
-            context: ThreadLocals::of(&elf).ways_to(CONTEXT),
+            context: ThreadLocals::of(elf).ways_to(CONTEXT),
             first: names.exported("PL_curinterp").map(|it| it.svma),
-            loops: loops(&elf, LOOP, interpret),
-            code: code?,
         })
     }
 
@@ -93,7 +77,8 @@ impl PerlExports {
     /// they are not known.
     pub(super) fn structures(&self) -> Result<(PerlStructures, u64), &'static str> {
         let known = structures(self.version.0).ok_or("is not supported (releases of 5.36 are)")?;
-        let first = self.first.filter(|_| !self.context.is_empty() && !self.loops.is_empty());
+        let first =
+            self.first.filter(|_| !self.context.is_empty() && !self.file.loops().is_empty());
         let first = first.ok_or("is built without threads, which is not supported")?;
         if self.interpreter_len != known.interpreter_len {
             return Err("is built with other structures than its release");
@@ -106,14 +91,14 @@ impl PerlExports {
 impl PerlExports {
     /// Makes an interpreter of this version whose addresses are small.
     pub(in crate::runtime) fn for_test(minor: u8) -> Self {
+        let version = PerlVersion(minor, 0);
+        let loops = std::iter::once(0..0x10).collect();
         Self {
-            path: "libperl.so".to_owned(),
-            version: PerlVersion(minor, 0),
+            file: InterpreterFile::for_test(version.to_string(), &PERL, loops),
+            version,
             interpreter_len: 3768,
             context: vec![TlsAccess::Offset(8u64.wrapping_neg())],
             first: Some(0),
-            loops: std::iter::once(0..0x10).collect(),
-            code: 0..0x1000,
         }
     }
 }

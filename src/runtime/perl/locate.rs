@@ -1,7 +1,5 @@
 //! Finds the interpreter in a live process.
 
-use std::ops::Range;
-
 use traceprof_abi::context::{RecordKind, TlsLocation};
 use traceprof_abi::runtime::perl::PerlLayout;
 use traceprof_abi::runtime::{CapturedThread, RuntimeBlock};
@@ -11,7 +9,7 @@ use super::functions::PerlReader;
 use crate::elf::resolve_tls;
 use crate::runtime::foreign_frames::has_foreign_frames;
 use crate::runtime::memory::{self, TargetMemory};
-use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
+use crate::runtime::{Names, Runtime, Unsupported};
 
 impl PerlExports {
     /// Finds the interpreter in a process: see [`crate::runtime::RuntimeExports::locate`].
@@ -21,7 +19,7 @@ impl PerlExports {
         memory: &dyn TargetMemory,
         vector: RecordKind,
     ) -> Result<Option<Runtime>, Unsupported> {
-        let (known, first) = self.structures().map_err(|reason| self.refused(reason))?;
+        let (known, first) = self.structures().map_err(|reason| self.file.refused(reason))?;
         let first = first.wrapping_add(bias);
         let load = |avma: u64| memory::word(memory, avma);
         let has_interpreter = load(first).is_some_and(|interpreter| interpreter != 0);
@@ -42,25 +40,10 @@ impl PerlExports {
             load(interpreter.wrapping_add(u64::from(known.layout.statement)))
         };
         if has_foreign_frames((&trial, CapturedThread::of(first)), memory, statement) {
-            return Err(self.refused("has other frames than its release"));
+            return Err(self.file.refused("has other frames than its release"));
         }
-        let range =
-            |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
         let layout = layout(location);
-        Ok(Some(Runtime {
-            block: RuntimeBlock::of_perl(&layout),
-            label: self.version.to_string(),
-            language: ManagedLanguage::Perl,
-            loops: self.loops.iter().map(range).collect(),
-            code: range(&self.code),
-            locks: Vec::new(),
-            names: Names::Perl(PerlReader { layout }),
-        }))
-    }
-
-    fn refused(&self, reason: &str) -> Unsupported {
-        let text =
-            format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
-        Unsupported { text, may_be_starting: false }
+        let block = RuntimeBlock::of_perl(&layout);
+        Ok(Some(self.file.runtime(bias, block, Names::Perl(PerlReader { layout }))))
     }
 }

@@ -2,36 +2,35 @@
 //!
 //! Extensions need the names that are used here, so stripped files have them as well.
 
-use std::ops::Range;
-
-use object::elf::EM_X86_64;
-
 use super::offsets::{PhpStructures, structures};
 use super::version::PhpVersion;
 use crate::elf::{Definition, Definitions, Elf};
+use crate::runtime::ManagedLanguage;
 use crate::runtime::carriers::Carriers;
-use crate::runtime::loops::loops;
+use crate::runtime::interpreter_file::{Interpreter, InterpreterFile};
 
-/// The function that interprets code, and the beginning of the names of its parts.
+/// The function that interprets code.
 const LOOP: &str = "execute_ex";
 /// The kind of loops that keep their frame and their position in registers.
 const WITH_REGISTERS: u32 = 4;
 
-const CARRIERS: Carriers = Carriers {
-    files: &["php", "libphp"],
-    prefixes: &["zend_", "_zend_", "php_", "_php_", "zif_", "zim_", "ZEND_", "sapi_", LOOP],
-    others: &["_call_user_function*", "do_cli", "spl_*"],
+static PHP: Interpreter = Interpreter {
+    language: ManagedLanguage::Php,
+    interpret: LOOP,
+    carriers: Carriers {
+        files: &["php", "libphp"],
+        prefixes: &["zend_", "_zend_", "php_", "_php_", "zif_", "zim_", "ZEND_", "sapi_", LOOP],
+        others: &["_call_user_function*", "do_cli", "spl_*"],
+    },
 };
 
 /// An interpreter in a file. Addresses are SVMAs.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct PhpExports {
-    pub(super) path: String,
+    pub(in crate::runtime) file: InterpreterFile,
     pub(super) version: PhpVersion,
     /// Its global variables. Builds for several threads have them elsewhere.
     pub(super) globals: Option<u64>,
-    pub(super) loops: Vec<Range<u64>>,
-    pub(super) code: Range<u64>,
     /// Whether the loop keeps its frame and its position in registers.
     pub(super) has_registers: bool,
 }
@@ -42,26 +41,15 @@ impl PhpExports {
         self.structures().is_ok()
     }
 
-    /// Returns the parts of the loop that interprets code (SVMAs).
-    pub(in crate::runtime) fn loops(&self) -> &[Range<u64>] {
-        &self.loops
-    }
-
     /// Returns the loop whose frame compiled functions share: see
     /// [`crate::runtime::RuntimeExports::shared_loop`].
-    pub(in crate::runtime) fn shared_loop(&self) -> Option<Range<u64>> {
-        self.loops.first().filter(|_| self.has_registers).cloned()
-    }
-
-    /// Returns whether a function of this file only carries PHP frames: it has this name, or none.
-    pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
-        CARRIERS.has(&self.path, function)
+    pub(in crate::runtime) fn shared_loop(&self) -> Option<std::ops::Range<u64>> {
+        self.file.loops().first().filter(|_| self.has_registers).cloned()
     }
 
     /// Reads a file. `None` if it has no interpreter.
-    pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
-        let names = Definitions::of(&elf);
+    pub(in crate::runtime) fn of(elf: &Elf<'_>, path: &str) -> Option<Self> {
+        let names = Definitions::of(elf);
         // Few files have the function, and a look at all symbols takes long.
         let interpret = names.exported(LOOP)?;
         let kind = names.exported("zend_vm_kind")?;
@@ -71,15 +59,13 @@ impl PhpExports {
             let bytes = elf.data(load.svma)?;
             bytes.get(..bytes.len().min(usize::try_from(load.file_len).ok()?))
         });
-        let code = elf.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
+        let version = PhpVersion::of_constants(constants);
         Some(Self {
-            path: path.to_owned(),
-            version: PhpVersion::of_constants(constants),
+            file: InterpreterFile::of((elf, path), version.to_string(), &PHP, Some(interpret))?,
+            version,
             globals: globals.map(|it| it.svma),
-            loops: loops(&elf, LOOP, interpret),
-            code: code?,
             // A build whose kind is unknown has no lines that may be wrong.
-            has_registers: returned(&elf, kind).is_none_or(|kind| kind == WITH_REGISTERS),
+            has_registers: returned(elf, kind).is_none_or(|kind| kind == WITH_REGISTERS),
         })
     }
 
@@ -99,12 +85,11 @@ impl PhpExports {
     /// Makes an interpreter of this version whose addresses are small.
     pub(in crate::runtime) fn for_test(interface: u32, has_registers: bool) -> Self {
         let build = format!("X-Powered-By: PHP/8\0API{interface},NTS");
+        let version = PhpVersion::of_constants([build.as_bytes()].into_iter());
         Self {
-            path: "php".to_owned(),
-            version: PhpVersion::of_constants([build.as_bytes()].into_iter()),
+            file: InterpreterFile::for_test(version.to_string(), &PHP, Vec::new()),
+            version,
             globals: Some(0),
-            loops: Vec::new(),
-            code: 0..0x1000,
             has_registers,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::runtime::carriers::Carriers;
 
-const CARRIERS: Carriers =
+pub(super) const CARRIERS: Carriers =
     Carriers { files: &["python", "libpython"], prefixes: &["Py", "_Py"], others: UNPREFIXED };
 
 /// Functions of the interpreter that have no prefix of its own, and that call Python code or are
@@ -38,28 +38,22 @@ const UNPREFIXED: &[&str] = &[
     "wrapperdescr_*",
 ];
 
-/// Returns whether a function belongs to the interpreter in the module of this path: see
-/// [`Carriers::has`].
-pub(super) fn is_interpreters(path: &str, function: Option<&str>) -> bool {
-    CARRIERS.has(path, function)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::is_interpreters;
+    use super::CARRIERS;
 
     #[test]
     fn the_interpreters_files_have_nothing_else() {
         for path in ["/usr/bin/python3.11", "/opt/lib/libpython3.8.so.1.0"] {
             for name in [Some("long_add"), Some("main"), None] {
-                assert!(is_interpreters(path, name), "{path} {name:?}");
+                assert!(CARRIERS.has(path, name), "{path} {name:?}");
             }
         }
     }
 
     #[test]
     fn other_programs_have_code_of_their_own() {
-        let is_it = |name| is_interpreters("/opt/python/app", name);
+        let is_it = |name| CARRIERS.has("/opt/python/app", name);
         for name in ["_PyEval_EvalFrameDefault.cold", "PyObject_CallOneArg", "slot_tp_init"] {
             assert!(is_it(Some(name)), "{name}");
         }

@@ -4,17 +4,19 @@
 
 use std::ops::Range;
 
-use object::elf::EM_X86_64;
-
-use super::carriers::is_interpreters;
+use super::carriers::CARRIERS;
 use super::version::PythonVersion;
 use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::runtime::ManagedLanguage;
 use crate::runtime::decode::{thread_local_in, variables_in};
-use crate::runtime::loops::loops;
+use crate::runtime::interpreter_file::{Interpreter, InterpreterFile};
 
 const RUNTIME: &str = "_PyRuntime";
-/// The function that interprets code, and the beginning of the names of its parts.
-const LOOP: &str = "_PyEval_EvalFrameDefault";
+static PYTHON: Interpreter = Interpreter {
+    language: ManagedLanguage::Python,
+    interpret: "_PyEval_EvalFrameDefault",
+    carriers: CARRIERS,
+};
 const THREAD_STATE: &str = "_Py_tss_tstate";
 /// Length in bytes of the smallest `_PyRuntime`.
 const RUNTIME_MIN: u64 = 512;
@@ -28,7 +30,7 @@ const SINCE: [(&str, u8); 3] =
 /// An interpreter in a file. Addresses are SVMAs.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct PythonExports {
-    pub(super) path: String,
+    pub(in crate::runtime) file: InterpreterFile,
     pub(super) version: PythonVersion,
     /// `PY_VERSION_HEX`, or 0 if the file does not tell.
     pub(super) number: u32,
@@ -44,8 +46,6 @@ pub(in crate::runtime) struct PythonExports {
     pub(super) keys: Vec<u32>,
     /// The ways to the variable that holds the state of the thread with the lock.
     pub(super) state: Vec<TlsAccess>,
-    pub(super) loops: Vec<Range<u64>>,
-    pub(super) code: Range<u64>,
     pub(super) data: Range<u64>,
 }
 
@@ -55,21 +55,9 @@ impl PythonExports {
         self.version.is_supported()
     }
 
-    /// Returns the parts of the loop that interprets code (SVMAs).
-    pub(in crate::runtime) fn loops(&self) -> &[Range<u64>] {
-        &self.loops
-    }
-
-    /// Returns whether a function of this file only carries Python frames: it has this name, or
-    /// none.
-    pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
-        is_interpreters(&self.path, function)
-    }
-
     /// Reads a file. `None` if it defines no interpreter.
-    pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
-        let names = Definitions::of(&elf);
+    pub(in crate::runtime) fn of(elf: &Elf<'_>, path: &str) -> Option<Self> {
+        let names = Definitions::of(elf);
         let own = || names.own_variable(RUNTIME, RUNTIME_MIN);
         let runtime = names.exported(RUNTIME).or_else(own)?;
         let types = ["PyUnicode_Type", "PyBytes_Type", "PyDict_Type", "PyLong_Type"];
@@ -78,26 +66,25 @@ impl PythonExports {
         let [code_type, number, interpret, by_key, current] = names.named([
             "PyCode_Type",
             "Py_Version",
-            LOOP,
+            PYTHON.interpret,
             "PyGILState_GetThisThreadState",
             "_PyThreadState_GetCurrent",
         ]);
-        let number = number.and_then(|it| number_at(&elf, it.svma)).unwrap_or(0);
-        let version = PythonVersion::of_number(number).unwrap_or_else(|| old_version(&elf));
+        let number = number.and_then(|it| number_at(elf, it.svma)).unwrap_or(0);
+        let version = PythonVersion::of_number(number).unwrap_or_else(|| old_version(elf));
         let state = runtime.range().unwrap_or(runtime.svma..runtime.svma + RUNTIME_MIN);
-        let keys = by_key.and_then(|it| Some(variables_in(decoded(&elf, it)?, it.svma, &state)));
+        let keys = by_key.and_then(|it| Some(variables_in(decoded(elf, it)?, it.svma, &state)));
         let variable = || {
             let current = current?;
-            thread_local_in(decoded(&elf, current)?, current.svma)
+            thread_local_in(decoded(elf, current)?, current.svma)
         };
-        let mut ways = ThreadLocals::of(&elf).ways_to_own(THREAD_STATE);
+        let mut ways = ThreadLocals::of(elf).ways_to_own(THREAD_STATE);
         if ways.is_empty() {
             ways.extend(variable());
         }
-        let code = elf.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
         let end = elf.loads().iter().filter_map(|load| load.svma.checked_add(load.mem_len)).max();
         Some(Self {
-            path: path.to_owned(),
+            file: InterpreterFile::of((elf, path), version.to_string(), &PYTHON, Some(interpret?))?,
             version,
             number,
             runtime: runtime.svma,
@@ -108,8 +95,6 @@ impl PythonExports {
             number_type,
             keys: keys.unwrap_or_default(),
             state: ways,
-            loops: loops(&elf, LOOP, interpret?),
-            code: code?,
             data: elf.loads().first()?.svma..end?,
         })
     }
@@ -120,9 +105,10 @@ impl PythonExports {
     /// Makes an interpreter of this minor version whose addresses are small.
     pub(in crate::runtime) fn for_test(minor: u8) -> Self {
         let number = 0x0300_00f0 | u32::from(minor) << 16;
+        let version = PythonVersion::of_number(number).unwrap_or_else(|| unreachable!());
         Self {
-            path: "libpython".to_owned(),
-            version: PythonVersion::of_number(number).unwrap_or_else(|| unreachable!()),
+            file: InterpreterFile::for_test(version.to_string(), &PYTHON, Vec::new()),
+            version,
             number,
             runtime: 0,
             code_type: 0x9c0,
@@ -132,8 +118,6 @@ impl PythonExports {
             number_type: None,
             keys: vec![8, 16],
             state: vec![TlsAccess::Offset(8u64.wrapping_neg())],
-            loops: Vec::new(),
-            code: 0..0x1000,
             data: 0..0x1000,
         }
     }

@@ -1,7 +1,5 @@
 //! Finds the interpreter in a live process.
 
-use std::ops::Range;
-
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::runtime::RuntimeBlock;
 use traceprof_abi::runtime::python::{PythonLayout, TaskLayout};
@@ -14,8 +12,9 @@ use super::published::{NotPublished, published};
 use super::text::Texts;
 use super::thread_names::ThreadDirectory;
 use super::threads::{NotFound, PythonThreads};
+use crate::runtime::interpreter_file::biased;
 use crate::runtime::memory::{self, TargetMemory};
-use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
+use crate::runtime::{Names, Runtime, Unsupported};
 
 /// Offsets in a type: of the pointer to its name, and of the size of its objects.
 const TYPE_NAME: u64 = 24;
@@ -31,7 +30,7 @@ impl PythonExports {
     ) -> Result<Option<Runtime>, Unsupported> {
         let known = structures(self.version.minor).filter(|_| self.version.is_supported());
         let Some(known) = known else {
-            return Err(self.refused("is not supported (releases of 3.8 to 3.14 are)"));
+            return Err(self.file.refused("is not supported (releases of 3.8 to 3.14 are)"));
         };
         let here = |svma: u64| svma.wrapping_add(bias);
         let runtime = here(self.runtime);
@@ -40,24 +39,28 @@ impl PythonExports {
             Ok(found) => found,
             Err(NotPublished::Unreadable) => return Ok(None),
             Err(NotPublished::FreeThreaded) => {
-                return Err(self.refused("without a global lock (free-threaded) is not supported"));
+                return Err(self
+                    .file
+                    .refused("without a global lock (free-threaded) is not supported"));
             }
             Err(NotPublished::OtherVersion) => {
-                return Err(self.refused("publishes no structures, or those of another version"));
+                return Err(self
+                    .file
+                    .refused("publishes no structures, or those of another version"));
             }
             Err(NotPublished::OtherStructures) => {
-                return Err(self.refused("publishes other structures than its release has"));
+                return Err(self.file.refused("publishes other structures than its release has"));
             }
         };
         let threads = match PythonThreads::read(&found.threads, runtime, memory) {
             Ok(threads) => threads,
             Err(NotFound::NotYet) => return Ok(None),
             Err(NotFound::Other) => {
-                return Err(self.refused("has other states of threads than its release"));
+                return Err(self.file.refused("has other states of threads than its release"));
             }
         };
         if !is_code_type(here(self.code_type), found.code.len, memory) {
-            return Err(self.refused("has other objects than its release"));
+            return Err(self.file.refused("has other objects than its release"));
         }
         let layout = PythonLayout {
             code_type: here(self.code_type),
@@ -76,14 +79,16 @@ impl PythonExports {
             // The interpreter creates the key and stores the first state before it runs code.
             (0, 0) if !is_there || !threads.has_frames(&layout, memory) => return Ok(None),
             (0, 0) => {
-                return Err(self.refused("keeps the states of its threads at an unknown place"));
+                return Err(self
+                    .file
+                    .refused("keeps the states of its threads at an unknown place"));
             }
             _ => {}
         }
         let locks = found.threads.lock.locks(runtime, &threads.interpreters, memory);
         match threads.has_foreign_frames(&layout, memory) {
             Some(false) => Ok(Some(Runtime { locks, ..self.runtime(bias, layout, &found) })),
-            Some(true) => Err(self.refused("has other frames than its release")),
+            Some(true) => Err(self.file.refused("has other frames than its release")),
             None => Ok(None),
         }
     }
@@ -108,8 +113,6 @@ impl PythonExports {
 
     fn runtime(&self, bias: u64, layout: PythonLayout, found: &Structures) -> Runtime {
         let here = |svma: Option<u64>| svma.map_or(0, |svma| svma.wrapping_add(bias));
-        let range =
-            |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
         let Structures { code, text, references, lines, .. } = *found;
         let texts = Texts { offsets: text, references, kind: here(self.text_type) };
         let objects = PythonObjects {
@@ -127,23 +130,10 @@ impl PythonExports {
             references,
             format: lines,
             bytes_type: here(self.bytes_type),
-            own_data: range(&self.data),
+            own_data: biased(&self.data, bias),
         };
-        Runtime {
-            block: RuntimeBlock::of_python(&layout),
-            label: self.version.to_string(),
-            language: ManagedLanguage::Python,
-            loops: self.loops.iter().map(range).collect(),
-            code: range(&self.code),
-            locks: Vec::new(),
-            names: Names::Python(Box::new((names, threads))),
-        }
-    }
-
-    fn refused(&self, reason: &str) -> Unsupported {
-        let text =
-            format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
-        Unsupported { text, may_be_starting: false }
+        let block = RuntimeBlock::of_python(&layout);
+        self.file.runtime(bias, block, Names::Python(Box::new((names, threads))))
     }
 }
 

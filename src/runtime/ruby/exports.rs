@@ -4,37 +4,37 @@
 
 use std::ops::Range;
 
-use object::elf::EM_X86_64;
-
 use super::offsets::{RubyStructures, structures};
 use super::version::RubyVersion;
 use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::runtime::ManagedLanguage;
 use crate::runtime::carriers::Carriers;
 use crate::runtime::decode::variables_in;
-use crate::runtime::loops::{loops, number_at};
+use crate::runtime::interpreter_file::{Interpreter, InterpreterFile};
+use crate::runtime::loops::number_at;
 
-/// The function that interprets code, and the beginning of the names of its parts.
-const LOOP: &str = "rb_vm_exec";
 /// The variable with a thread's context.
 const CONTEXT: &str = "ruby_current_ec";
 /// Number of bytes of a function that are decoded.
 const DECODED: usize = 320;
 
-const CARRIERS: Carriers = Carriers {
-    files: &["ruby", "libruby"],
-    prefixes: &["rb_", "ruby_", "vm_", "Init_", "iseq_", "gc_"],
-    others: &["invoke_*", "call_cfunc*", "thread_start_func*", "thread_do_start*", "yield_*"],
+static RUBY: Interpreter = Interpreter {
+    language: ManagedLanguage::Ruby,
+    interpret: "rb_vm_exec",
+    carriers: Carriers {
+        files: &["ruby", "libruby"],
+        prefixes: &["rb_", "ruby_", "vm_", "Init_", "iseq_", "gc_"],
+        others: &["invoke_*", "call_cfunc*", "thread_start_func*", "thread_do_start*", "yield_*"],
+    },
 };
 
 /// An interpreter in a file. Addresses are SVMAs.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct RubyExports {
-    pub(super) path: String,
+    pub(in crate::runtime) file: InterpreterFile,
     pub(super) version: RubyVersion,
     /// What is known only of files that have it all.
     pub(super) places: Option<RubyPlaces>,
-    pub(super) loops: Vec<Range<u64>>,
-    pub(super) code: Range<u64>,
 }
 
 /// Where the interpreter's variables are.
@@ -56,31 +56,18 @@ impl RubyExports {
         self.structures().is_ok()
     }
 
-    /// Returns the parts of the loop that interprets code (SVMAs).
-    pub(in crate::runtime) fn loops(&self) -> &[Range<u64>] {
-        &self.loops
-    }
-
-    /// Returns whether a function of this file only carries Ruby frames: it has this name, or none.
-    pub(in crate::runtime) fn is_carrier(&self, function: Option<&str>) -> bool {
-        CARRIERS.has(&self.path, function)
-    }
-
     /// Reads a file. `None` if it has no interpreter.
-    pub(in crate::runtime) fn of(bytes: &[u8], path: &str) -> Option<Self> {
-        let elf = Elf::parse(bytes).ok().filter(|elf| elf.machine() == EM_X86_64.0)?;
-        let names = Definitions::of(&elf);
+    pub(in crate::runtime) fn of(elf: &Elf<'_>, path: &str) -> Option<Self> {
+        let names = Definitions::of(elf);
         // Few files have the constant, and a look at all symbols takes long.
         let version = names.exported("ruby_version")?;
         names.exported("ruby_description")?;
-        let code = elf.code().reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
         let version = RubyVersion::of_constant(elf.data(version.svma)?);
+        let interpret = names.exported(RUBY.interpret);
         Some(Self {
-            path: path.to_owned(),
+            file: InterpreterFile::of((elf, path), version.to_string(), &RUBY, interpret)?,
             version,
-            places: places(&elf),
-            loops: names.exported(LOOP).map(|it| loops(&elf, LOOP, it)).unwrap_or_default(),
-            code: code?,
+            places: places(elf),
         })
     }
 
@@ -88,7 +75,7 @@ impl RubyExports {
     pub(super) fn structures(&self) -> Result<(&RubyPlaces, RubyStructures), &'static str> {
         let known = self.version.minor().and_then(structures);
         let known = known.ok_or("is not supported (releases of 3.1 are)")?;
-        let places = self.places.as_ref().filter(|_| !self.loops.is_empty());
+        let places = self.places.as_ref().filter(|_| !self.file.loops().is_empty());
         places.map(|places| (places, known)).ok_or("does not export its variables")
     }
 }
@@ -97,17 +84,17 @@ impl RubyExports {
 impl RubyExports {
     /// Makes an interpreter of this version whose addresses are small.
     pub(in crate::runtime) fn for_test(version: &str) -> Self {
+        let version = RubyVersion::of_constant(version.as_bytes());
+        let loops = std::iter::once(0..0x10).collect();
         Self {
-            path: "libruby".to_owned(),
-            version: RubyVersion::of_constant(version.as_bytes()),
+            file: InterpreterFile::for_test(version.to_string(), &RUBY, loops),
+            version,
             places: Some(RubyPlaces {
                 machine: 0,
                 object_class: 8,
                 context: vec![TlsAccess::Offset(8u64.wrapping_neg())],
                 symbols: vec![16],
             }),
-            loops: std::iter::once(0..0x10).collect(),
-            code: 0..0x1000,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Finds the interpreter in a live process.
 
-use std::ops::Range;
-
 use traceprof_abi::context::{RecordKind, TlsLocation};
 use traceprof_abi::runtime::ruby::RubyLayout;
 use traceprof_abi::runtime::word::{FRAME_WORDS, ManagedFrame, sections};
@@ -16,7 +14,7 @@ use super::symbols::SymbolNames;
 use crate::elf::resolve_tls;
 use crate::runtime::foreign_frames::has_foreign_frames;
 use crate::runtime::memory::{self, TargetMemory, TargetWords};
-use crate::runtime::{ManagedLanguage, Names, Runtime, Unsupported};
+use crate::runtime::{Names, Runtime, Unsupported};
 
 /// Offset in a context of its innermost frame.
 const CURRENT: u64 = 16;
@@ -29,7 +27,7 @@ impl RubyExports {
         memory: &dyn TargetMemory,
         vector: RecordKind,
     ) -> Result<Option<Runtime>, Unsupported> {
-        let (places, known) = self.structures().map_err(|reason| self.refused(reason))?;
+        let (places, known) = self.structures().map_err(|reason| self.file.refused(reason))?;
         let Some(thread) = FirstThread::of(places.machine.wrapping_add(bias), &known, memory)
         else {
             return Ok(None);
@@ -53,29 +51,13 @@ impl RubyExports {
         let of_thread = CapturedThread::of(thread.pointer);
         let current = || memory::word(memory, thread.context.wrapping_add(CURRENT));
         if has_foreign_frames((&block, of_thread), memory, current) {
-            return Err(self.refused("has other frames than its release"));
+            return Err(self.file.refused("has other frames than its release"));
         }
         let offsets = RubyStructures { layout, ..known };
         let Some(names) = names((places, bias), offsets, memory) else {
-            return Err(self.refused("keeps its names elsewhere than its release"));
+            return Err(self.file.refused("keeps its names elsewhere than its release"));
         };
-        let range =
-            |range: &Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
-        Ok(Some(Runtime {
-            block,
-            label: self.version.to_string(),
-            language: ManagedLanguage::Ruby,
-            loops: self.loops.iter().map(range).collect(),
-            code: range(&self.code),
-            locks: Vec::new(),
-            names: Names::Ruby(names),
-        }))
-    }
-
-    fn refused(&self, reason: &str) -> Unsupported {
-        let text =
-            format!("{}: {} {reason}, so its functions have no names", self.path, self.version);
-        Unsupported { text, may_be_starting: false }
+        Ok(Some(self.file.runtime(bias, block, Names::Ruby(names))))
     }
 }
 

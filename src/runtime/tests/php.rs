@@ -140,7 +140,10 @@ fn other_builds_are_refused_by_name() {
     for interface in [20_200_930, 20_250_925] {
         let exports = PhpExports::for_test(interface, false);
         let refused = exports.locate(START, &Image(Vec::new())).unwrap_err().to_string();
-        assert!(refused.starts_with("php: PHP 8 is not supported (releases of 8.1"), "{refused}");
+        assert!(
+            refused.starts_with("libphp: PHP 8 is not supported (releases of 8.1"),
+            "{refused}"
+        );
     }
     let (interface, offsets) = VERSIONS[1];
     let mut image = Image::of(offsets);
