@@ -307,9 +307,8 @@ pub enum Counter {
     /// Expiries on threads whose thread pointer does not lead to a block of their own, so that the
     /// handler read no record.
     RecordForeign = 35,
-    /// Timed handler runs that took so long that they must have been interrupted. Their times are
-    /// discarded.
-    TimingDiscarded = 36,
+    /// Timed handler runs that took longer than [`ControlBlock::timed_max`], and count as that long.
+    TimedAtLimit = 36,
     /// Context tables that a handler could not read, because the application had withdrawn them.
     TableUnreadable = 37,
     /// Samples of threads that run no code of a runtime, in a process that has one.
@@ -391,7 +390,7 @@ pub struct ControlBlock {
     pub timed_sum: AtomicU64,
     /// Number of timed handlers.
     pub timed: AtomicU64,
-    /// Longest handler run time that counts, in the unit of [`Self::clock_mode`].
+    /// The time that longer handler runs count as, in the unit of [`Self::clock_mode`].
     pub timed_max: AtomicU64,
     /// Exponent of the divisor of the rate that the recorder wants for timers.
     pub rate_shift: AtomicU32,

@@ -1,8 +1,8 @@
 //! The run time of the handler. One in a few runs is timed, with the samples' clock.
 //!
 //! The count of all samples selects the run. Runs that are not timed cost only a check of a word
-//! that the handler writes anyway. An interrupted run does not count, because its time includes
-//! that of others.
+//! that the handler writes anyway. The time of an interrupted run includes that of others. So a
+//! run that takes longer than a limit counts as one that takes as long as the limit.
 
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::sync::Ordering;
@@ -28,11 +28,12 @@ pub fn end(control: &ControlBlock, begin: Begin) {
     let Begin(Some(begin)) = begin else { return };
     let took = clock::now(control).saturating_sub(begin);
     // Relaxed: written before the handler was installed.
-    if took > control.timed_max.load(Ordering::Relaxed) {
-        return control.count(Counter::TimingDiscarded);
+    let most = control.timed_max.load(Ordering::Relaxed);
+    if took > most {
+        control.count(Counter::TimedAtLimit);
     }
     // Relaxed, both: measurements, which the recorder may read late.
-    control.timed_sum.fetch_add(took, Ordering::Relaxed);
+    control.timed_sum.fetch_add(took.min(most), Ordering::Relaxed);
     control.timed.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -42,7 +43,7 @@ mod tests {
     use crate::sample::tests::segment;
 
     #[test]
-    fn one_run_in_sixteen_is_timed_and_an_interrupted_one_is_not() {
+    fn one_run_in_sixteen_is_timed_and_none_counts_as_longer_than_the_limit() {
         let data = segment();
         let control = data.control();
         control.timed_max.store(u64::MAX, Ordering::Relaxed);
@@ -54,12 +55,13 @@ mod tests {
         assert_eq!(control.timed.load(Ordering::Relaxed), 4);
         let sum_ns = control.timed_sum.load(Ordering::Relaxed);
         assert!((1..4_000_000_000).contains(&sum_ns), "{sum_ns}");
-        control.timed_max.store(0, Ordering::Relaxed);
+        assert_eq!(control.counters[Counter::TimedAtLimit as usize].load(Ordering::Relaxed), 0);
+        control.timed_max.store(7, Ordering::Relaxed);
         let begin = begin(control);
         std::thread::sleep(std::time::Duration::from_millis(1));
         end(control, begin);
-        assert_eq!(control.timed.load(Ordering::Relaxed), 4);
-        assert_eq!(control.timed_sum.load(Ordering::Relaxed), sum_ns);
-        assert_eq!(control.counters[Counter::TimingDiscarded as usize].load(Ordering::Relaxed), 1);
+        assert_eq!(control.timed.load(Ordering::Relaxed), 5);
+        assert_eq!(control.timed_sum.load(Ordering::Relaxed), sum_ns + 7);
+        assert_eq!(control.counters[Counter::TimedAtLimit as usize].load(Ordering::Relaxed), 1);
     }
 }

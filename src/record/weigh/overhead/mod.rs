@@ -37,8 +37,7 @@ pub(crate) use self::ledger::{Charge, Ledger};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The delay before the first check: an unexpected cost shows soon.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(100);
-/// The longest time of a handler that counts, in nanoseconds; a handler that took longer was
-/// interrupted.
+/// The time in nanoseconds that longer runs of a handler count as: most of those were interrupted.
 const TIMED_MAX_NS: u64 = 200_000;
 /// The least CPU time between two expiries of a timer, in nanoseconds: a tick of most kernels.
 const TICK_NS: u64 = 4_000_000;
