@@ -56,9 +56,9 @@ filter_by_turn() {
     printf '%s\n' "not ($groups) + $always + $chosen"
 }
 
-# Tests of groups run in every fifth run: all of them would take an hour.
-turns=5
-groups='group(recordings) + group(alone) + group(exclusive) + group(large)'
+# Tests of groups run in every eighth run: all of them would take an hour.
+turns=8
+groups='group(recordings) + group(alone) + group(exclusive) + group(large) + group(slow)'
 tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then

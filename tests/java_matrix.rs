@@ -166,9 +166,9 @@ fn row_of(what: &str, outcome: &Outcome, program: Program, unrooted_per_mille: f
 
 /// Returns how many of a thousand samples may miss the root because the recorder was late: a quarter
 /// at most. The frames that it names late say how late it was: beside other work, it may have no
-/// processor for a while.
+/// processor for a while. Programs that replace their code all the time show that.
 fn late_per_mille(program: Program, outcome: &Outcome) -> f64 {
-    if program != Program::Redefine {
+    if !matches!(program, Program::Redefine | Program::Deopts) {
         return 0.0;
     }
     let metadata = outcome.trace.all_metadata();

@@ -214,7 +214,8 @@ fn program_at(path: &Path) -> Option<PathBuf> {
 
 /// Returns the interpreters that `install_pythons` of `scripts/install.sh` has unpacked.
 fn unpacked() -> Vec<Python> {
-    let tools = tool("python");
+    // Programs are told from each other by their real paths.
+    let Ok(tools) = tool("python").canonicalize() else { return Vec::new() };
     let mut found = Vec::new();
     for name in names_in(&tools) {
         let dir = tools.join(&name);

@@ -33,7 +33,9 @@ fn is_there(tree: &[Source], (module, name): &(String, String)) -> bool {
     let file = module.replace("::", "/");
     let (file, folder) = (format!("tests/{file}.rs"), format!("tests/{file}/"));
     let mut own = tree.iter().filter(|it| it.path == file || it.path.starts_with(&folder));
-    let unit_tests = format!("src/{}", module.replace("::", "/"));
+    // They may be in the file that they test.
+    let tested = module.strip_suffix("::tests").unwrap_or(module);
+    let unit_tests = format!("src/{}", tested.replace("::", "/"));
     // Some tests are rows of a macro.
     let row = format!("\n    {} [", name.trim_end_matches("()"));
     // A pattern of unit tests may end with a module.
