@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Elf;
 use super::dynamic::Dynamic;
+use super::gnu_hash::GnuHash;
 use super::symbols::{Symbol, Symbols};
 
 /// The place of a variable or function.
@@ -38,8 +39,14 @@ impl<'e, 'a> Definitions<'e, 'a> {
 
     /// Returns the definition of a variable or function that other modules may use.
     pub fn exported(&self, name: &str) -> Option<Definition> {
-        let [found] = find(Symbols::exported(self.0), [name]);
-        found
+        let symbols = Symbols::exported(self.0);
+        let Some(table) = GnuHash::of(&Dynamic::of(self.0)) else {
+            let [found] = find(symbols, [name]);
+            return found;
+        };
+        let mut candidates = table.candidates(name).filter_map(|index| symbols.get(index));
+        let is_it = |it: &Symbol<'_>| (it.is_variable() || it.is_function()) && it.is_named(name);
+        candidates.find(is_it).map(|symbol| Definition::of(&symbol))
     }
 
     /// Returns the definition of a large variable that the file has for itself, if it is a program:
@@ -57,7 +64,7 @@ impl<'e, 'a> Definitions<'e, 'a> {
     /// Returns the definitions of variables and functions, each by the symbols for other modules or
     /// else by the file's own.
     pub fn named<const N: usize>(&self, names: [&str; N]) -> [Option<Definition>; N] {
-        let mut found = find(Symbols::exported(self.0), names);
+        let mut found = names.map(|name| self.exported(name));
         if found.iter().any(Option::is_none) {
             let own = find(Symbols::all(self.0), names);
             for (found, own) in found.iter_mut().zip(own) {
@@ -114,4 +121,28 @@ fn find<const N: usize>(symbols: Symbols<'_>, names: [&str; N]) -> [Option<Defin
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All symbols of a library are found by its hash table, and others are not.
+    #[test]
+    fn the_hash_table_leads_to_each_symbol() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let path = maps.lines().find_map(|line| line.find('/').map(|at| &line[at..]));
+        let library = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+        let library = library.filter(|path| path.contains("/libc.so")).chain(path).next().unwrap();
+        let bytes = std::fs::read(library).unwrap();
+        let elf = Elf::parse(&bytes).unwrap();
+        assert!(GnuHash::of(&Dynamic::of(&elf)).is_some(), "{library}");
+        let exported = || after(Symbols::exported(&elf), "").into_iter();
+        assert!(exported().count() > 1000, "{library}");
+        for (name, _) in exported().step_by(7) {
+            let [by_search] = find(Symbols::exported(&elf), [name]);
+            assert_eq!(Definitions::of(&elf).exported(name), by_search, "{name}");
+            assert_eq!(Definitions::of(&elf).exported(&format!("{name}_")), None);
+        }
+    }
 }

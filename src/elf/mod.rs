@@ -14,6 +14,7 @@
 mod definitions;
 mod dynamic;
 mod function_bounds;
+mod gnu_hash;
 mod packed;
 mod pclntab;
 mod relocated_words;

@@ -4,12 +4,13 @@
 //! - Symbols for other modules are found with or without section headers.
 
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC,
-    STT_GNU_IFUNC, STT_OBJECT, SectionType,
+    DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
+    STT_OBJECT, SectionType,
 };
 use object::read::elf::SectionHeader;
 
 use super::dynamic::Dynamic;
+use super::gnu_hash::GnuHash;
 use super::{Elf, LE};
 
 /// The size of a symbol in bytes.
@@ -138,28 +139,7 @@ impl<'a> Symbols<'a> {
 
 /// Returns the number of symbols, from the hash tables.
 fn count(dynamic: &Dynamic<'_, '_>) -> Option<usize> {
-    let number = |data: &[u8], at: usize| {
-        let bytes = data.get(at.checked_mul(4)?..)?.first_chunk()?;
-        Some(u32::from_le_bytes(*bytes) as usize)
-    };
-    if let Some(table) = dynamic.data(DT_HASH) {
-        return number(table, 1);
-    }
-    // The table has a header of four words, a Bloom filter, buckets and chains. The last chain ends
-    // with the last symbol.
-    let table = dynamic.data(DT_GNU_HASH)?;
-    let [buckets, first, filter] = [0, 1, 2].map(|at| number(table, at));
-    let (buckets, first) = (buckets?, first?);
-    let buckets_at = filter?.checked_mul(2)?.checked_add(4)?;
-    let chains_at = buckets_at.checked_add(buckets)?;
-    let heads = (buckets_at..chains_at).map_while(|at| number(table, at));
-    let mut last = heads.max().unwrap_or(0);
-    if last < first {
-        return Some(first);
-    }
-    let chain = |symbol: usize| number(table, chains_at.checked_add(symbol - first)?);
-    while chain(last)? & 1 == 0 {
-        last += 1;
-    }
-    Some(last + 1)
+    let Some(table) = dynamic.data(DT_HASH) else { return GnuHash::of(dynamic)?.count() };
+    let bytes = table.get(4..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes) as usize)
 }

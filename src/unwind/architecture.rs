@@ -1,10 +1,10 @@
 //! The machine architectures that tables can be compiled for.
 
-use gimli::{UnwindSection, UnwindTableRow, Vendor};
+use gimli::{UnwindSection, Vendor};
 use traceprof_abi::unwind::Rule;
 
 use super::cfi;
-use super::dwarf::{Fde, Slice};
+use super::dwarf::{Fde, Slice, UnwindRow};
 
 const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
@@ -41,7 +41,7 @@ impl Architecture {
     /// Returns the rule for a row of `fde`.
     pub(super) fn rule<'a>(
         self,
-        row: &UnwindTableRow<usize>,
+        row: &UnwindRow,
         fde: &Fde<'a>,
         section: &impl UnwindSection<Slice<'a>>,
     ) -> Rule {

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use gimli::{BaseAddresses, UnwindContext, UnwindOffset, UnwindSection};
+use gimli::{BaseAddresses, UnwindOffset, UnwindSection};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
@@ -17,7 +17,7 @@ use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 use super::architecture::Architecture;
 use super::code::{Code, DisjointRanges};
 use super::debug_file::CallFrames;
-use super::dwarf::{Bytes, Fde, Slice};
+use super::dwarf::{Bytes, Fde, RowContext, Slice};
 use super::error::CompileError;
 use super::fde::for_each_fde;
 use super::gap::{self, Gaps};
@@ -227,7 +227,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         S: UnwindSection<Slice<'s>>,
         S::Offset: UnwindOffset<usize>,
     {
-        let mut context = UnwindContext::new();
+        let mut context = RowContext::new_in();
         let unparsable = for_each_fde(section, data, bases, |fde| {
             if self.entry(section, fde, bases, &mut context).is_none() {
                 self.skipped += 1;
@@ -241,7 +241,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         section: &impl UnwindSection<Slice<'s>>,
         fde: &Fde<'s>,
         bases: &BaseAddresses,
-        context: &mut UnwindContext<usize>,
+        context: &mut RowContext,
     ) -> Option<()> {
         if self.rows.len() >= self.rows_max {
             return None;
@@ -310,7 +310,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         section: &impl UnwindSection<Slice<'s>>,
         fde: &Fde<'s>,
         bases: &BaseAddresses,
-        context: &mut UnwindContext<usize>,
+        context: &mut RowContext,
     ) -> Option<bool> {
         let mut returns_elsewhere = false;
         let is_x86_64 = self.machine == Architecture::X86_64;

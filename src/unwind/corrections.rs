@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use memchr::memmem;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
@@ -57,8 +58,9 @@ fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) ->
     let has_end = body.ends_with(&[0x48, 0x8D, 0x45, n[0]]) && n[1..] == [0; 3]
         || body.ends_with(&[&[0x48, 0x8D, 0x85][..], &n].concat());
     // mov %rsp,%rbp; sub %rax,%rsp
-    let copies = find(body, &[0x48, 0x89, 0xE5])? + 3;
-    let (start, is_moved) = (from + copies as u32, find(&body[copies..], &[0x48, 0x29, 0xC4]));
+    let copies = memmem::find(body, &[0x48, 0x89, 0xE5])? + 3;
+    let (start, is_moved) =
+        (from + copies as u32, memmem::find(&body[copies..], &[0x48, 0x29, 0xC4]));
     (has_end && is_moved.is_some()).then_some((start..to, Rule { op: op::FP, ..stated }))
 }
 
@@ -73,8 +75,8 @@ fn stack_switch(code: &[u8]) -> Option<RuleRange> {
         let switch = [0x48, 0x8B, 0xA0 | base, 160, 0, 0, 0];
         // mov 168(base),%rcx; push %rcx
         let push = [0x48, 0x8B, 0x88 | base, 168, 0, 0, 0, 0x51];
-        let start = find(code, &switch)? + switch.len();
-        let end = start + find(&code[start..], &push)? + push.len();
+        let start = memmem::find(code, &switch)? + switch.len();
+        let end = start + memmem::find(&code[start..], &push)? + push.len();
         let rule = Rule::from(op::FROM_CONTEXT, number, PLACES);
         Some((start as u32..end as u32, rule))
     })
@@ -86,7 +88,7 @@ fn stack_switch(code: &[u8]) -> Option<RuleRange> {
 pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Option<RuleRange> {
     // mov %rcx,%rsp; pop %rcx; jmp *%rcx, and mov %rcx,%rsp; ret
     const ENDS: [&[u8]; 2] = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1], &[0x48, 0x89, 0xCC, 0xC3]];
-    let end = ENDS.iter().find_map(|end| Some(find(code, end)? + end.len()))?;
+    let end = ENDS.iter().find_map(|end| Some(memmem::find(code, end)? + end.len()))?;
     let is_call = |at: &usize| {
         let operand = code.get(at + 1..).and_then(<[u8]>::first_chunk::<4>);
         let target = operand.map(|it| *at as i64 + 5 + i64::from(i32::from_le_bytes(*it)));
@@ -97,10 +99,6 @@ pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Op
     let (_debuggers, installs) = (calls.next()?, calls.next()?);
     // The range starts at the call's last byte, where its return address is looked up.
     Some((installs as u32 + 4..end as u32, Rule::BAD))
-}
-
-fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
-    code.windows(pattern.len()).position(|window| window == pattern)
 }
 
 /// Returns whether this is glibc's `__start_context`, the function that a `makecontext` function

@@ -6,6 +6,7 @@
 use std::cell::OnceCell;
 use std::ops::Range;
 
+use memchr::memmem;
 use traceprof_abi::unwind::Rule;
 
 use super::architecture::Architecture;
@@ -38,6 +39,11 @@ const SIGRETURNS: [&[u8]; 3] = [
     &[0xB8, 0x0F, 0, 0, 0, 0x0F, 0x05],
     &[0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4],
 ];
+
+/// `xor %ebp,%ebp`: the first instruction of a new thread.
+const NEW_THREAD: [u8; 2] = [0x31, 0xED];
+/// `mov %eax,%edi; call`.
+const EXIT_OF_MAIN: [u8; 3] = [0x89, 0xC7, 0xE8];
 
 /// Returns the length of the `rt_sigreturn` call that the code starts with, if it does.
 pub(super) fn sigreturn_len(code: &[u8]) -> Option<usize> {
@@ -107,7 +113,7 @@ impl<'e, 'a> Gaps<'e, 'a> {
         rows.push(start, rule(start));
         let mut filled = start;
         let code = self.code(start, end);
-        let mut parts: Vec<_> = known(code).collect();
+        let mut parts = known(code);
         let mut followed = Vec::new();
         if Architecture::of(self.elf.machine()) == Some(Architecture::X86_64) {
             let svma = self.base + u64::from(start);
@@ -200,9 +206,8 @@ fn without(ranges: Vec<RuleRange>, others: &[RuleRange]) -> Vec<RuleRange> {
 
 /// Returns whether the functions in this code begin with `push %rbp; mov %rsp,%rbp`.
 fn keeps_frame_pointers(code: &[u8]) -> bool {
-    let is_prologue =
-        |code: &&[u8]| matches!(code, [0x55, 0x48, 0x89, 0xE5] | [0x55, 0x48, 0x8B, 0xEC]);
-    let prologues = code.windows(4).filter(is_prologue).count();
+    let encodings: [&[u8]; 2] = [&[0x55, 0x48, 0x89, 0xE5], &[0x55, 0x48, 0x8B, 0xEC]];
+    let prologues: usize = encodings.map(|it| memmem::find_iter(code, it).count()).iter().sum();
     prologues >= PROLOGUES_MIN && prologues * FUNCTION_LENGTH >= code.len()
 }
 
@@ -212,36 +217,36 @@ fn early(at: u32) -> u32 {
     at.saturating_sub(1)
 }
 
-/// Returns the parts of code that are recognised, ascending.
-fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
-    let part = |at: usize, len: usize, rule| Some((early(at as u32)..(at + len) as u32, rule));
-    (0..code.len()).filter_map(move |at| match code[at] {
-        // The first bytes of trampolines.
-        0x48 | 0xB8 | 0x68 => part(at, sigreturn_len(&code[at..])?, Rule::SIGNAL),
-        0x31 => part(at, new_thread_len(code, at)?, Rule::STOP),
-        // Nothing runs where main returns to; the address is only looked up.
-        0x89 if is_exit_of_main(code, at) => part(at, 0, Rule::STOP),
-        _ => None,
-    })
+/// Returns the parts of code that are recognised.
+fn known(code: &[u8]) -> Vec<RuleRange> {
+    let part = |at: usize, len: usize, rule| (early(at as u32)..(at + len) as u32, rule);
+    let mut parts = Vec::new();
+    for trampoline in SIGRETURNS {
+        let found = memmem::find_iter(code, trampoline);
+        parts.extend(found.map(|at| part(at, trampoline.len(), Rule::SIGNAL)));
+    }
+    let threads = memmem::find_iter(code, &NEW_THREAD);
+    parts.extend(threads.filter_map(|at| Some(part(at, new_thread_len(code, at)?, Rule::STOP))));
+    let exits = memmem::find_iter(code, &EXIT_OF_MAIN).filter(|at| is_exit_of_main(code, *at));
+    // Nothing runs where main returns to; the address is only looked up.
+    parts.extend(exits.map(|at| part(at, 0, Rule::STOP)));
+    parts
 }
 
-/// Returns the length of the code that a new thread runs first, if it is at `at`: `xor %ebp,%ebp`
+/// Returns the length of the code that a new thread runs first, if it is at `at`: [`NEW_THREAD`]
 /// and a call, in musl's `__clone` behind `syscall; test %eax,%eax; jne` past it.
 fn new_thread_len(code: &[u8], at: usize) -> Option<usize> {
     const LEN_MAX: u8 = 32;
-    let (before, code) = code.split_at(at);
-    let [.., 0x0F, 0x05, 0x85, 0xC0, 0x75, len @ ..LEN_MAX] = *before else { return None };
-    code.starts_with(&[0x31, 0xED]).then_some(usize::from(len))
+    let [.., 0x0F, 0x05, 0x85, 0xC0, 0x75, len @ ..LEN_MAX] = code[..at] else { return None };
+    Some(usize::from(len))
 }
 
-/// Returns whether the code at `at` is the second instruction of exactly `call *register; mov
-/// %eax,%edi; call exit`: `exit(main())` in the start-up code of a C library.
+/// Returns whether [`EXIT_OF_MAIN`] at `at` is the end of exactly `call *register; mov %eax,%edi;
+/// call exit`: `exit(main())` in the start-up code of a C library.
 fn is_exit_of_main(code: &[u8], at: usize) -> bool {
     let (before, code) = code.split_at(at);
     // hlt, int3, nop in its lengths, or the end of the code
     let is_end =
         |next: Option<&u8>| next.is_none_or(|byte| [0xF4, 0xCC, 0x90, 0x0F, 0x66].contains(byte));
-    matches!(before, [.., 0xFF, 0xD0..=0xD7])
-        && code.starts_with(&[0x89, 0xC7, 0xE8])
-        && is_end(code.get(7))
+    matches!(before, [.., 0xFF, 0xD0..=0xD7]) && is_end(code.get(7))
 }

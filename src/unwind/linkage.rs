@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use memchr::memmem;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
@@ -20,6 +21,8 @@ use crate::elf::{Elf, LoadSegment};
 const ALIGNMENT: u64 = 8;
 /// Maximum number of instructions of a stub: mold's first stub has four.
 const INSTRUCTIONS_MAX: usize = 5;
+/// The opcode of `jmp *n(%rip)`.
+const JUMP: [u8; 2] = [0xFF, 0x25];
 /// Size in bytes of a return address, and of each pushed value.
 const WORD: i32 = 8;
 
@@ -58,25 +61,34 @@ struct LinkageTable<'c> {
 impl LinkageTable<'_> {
     fn stubs(&self) -> Vec<RuleRange> {
         let mut parts: Vec<RuleRange> = Vec::new();
-        let (mut at, mut end) = (0, 0);
+        // Each table has such a jump, and little other code has.
+        if !memmem::find_iter(self.code, &JUMP).any(|at| self.jumps_through_slot(at)) {
+            return parts;
+        }
+        let (mut at, mut is_behind_stub) = (0, true);
         while at < self.code.len() {
-            match self.stub(at, end) {
+            let may_start = is_behind_stub || self.may_start(at);
+            let stub = if may_start { self.stub(at) } else { None };
+            is_behind_stub = stub.is_some();
+            match stub {
                 Some(stub) => {
-                    end = stub.last().map_or(at + 1, |(bytes, _)| bytes.end as usize);
+                    at = stub.last().map_or(at + 1, |(bytes, _)| bytes.end as usize);
                     parts.extend(stub);
-                    at = end;
                 }
-                None => at += 1,
+                // To the next multiple.
+                None => at += (ALIGNMENT - (self.svma + at as u64) % ALIGNMENT) as usize,
             }
         }
         parts
     }
 
-    /// Returns the stub that starts here. The previous stub ended at `before`.
-    fn stub(&self, start: usize, before: usize) -> Option<Vec<RuleRange>> {
-        if start != before && !self.may_start(start) {
-            return None;
-        }
+    fn jumps_through_slot(&self, at: usize) -> bool {
+        let jump = self.instruction(at).map(|(effect, _)| effect);
+        matches!(jump, Some(Effect::JumpSlot(slot)) if (self.is_slot)(slot))
+    }
+
+    /// Returns the stub that starts here.
+    fn stub(&self, start: usize) -> Option<Vec<RuleRange>> {
         let (mut at, mut parts) = (start, Vec::new());
         // A stub that first pushes a slot is reached only from another stub, which has pushed a
         // number.
@@ -104,12 +116,11 @@ impl LinkageTable<'_> {
         None
     }
 
-    /// Returns whether a stub may start here: no code falls through to this address.
+    /// Returns whether a stub may start at this multiple of the alignment: no code falls through to
+    /// it.
     fn may_start(&self, at: usize) -> bool {
         // ret, hlt
-        let is_end = |byte: &u8| [0xC3, 0xF4].contains(byte) || PADDING.contains(byte);
-        (self.svma + at as u64).is_multiple_of(ALIGNMENT)
-            && at.checked_sub(1).is_none_or(|before| is_end(&self.code[before]))
+        at == 0 || matches!(self.code[at - 1], 0xC3 | 0xF4) || PADDING.contains(&self.code[at - 1])
     }
 
     /// Returns whether `svma` is a table's first stub, which the others jump to. It pushes a slot

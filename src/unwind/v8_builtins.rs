@@ -17,6 +17,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
 };
+use memchr::memmem;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
@@ -61,11 +62,11 @@ const SAVES_ALL_MAX: usize = 64;
 /// Returns the rules of the function with which the collector begins, if the code has it:
 /// offsets from the code's start, ascending.
 pub(super) fn collector_parts(code: &[u8]) -> Vec<RuleRange> {
-    let starts_with = |part: &[u8]| code.windows(part.len()).position(|it| it == part);
-    let Some(at) = starts_with(&SAVES_ALL) else { return Vec::new() };
+    let Some(at) = memmem::find(code, &SAVES_ALL) else { return Vec::new() };
     let body = &code[at..code.len().min(at + SAVES_ALL_MAX)];
-    let end = body.windows(SAVES_ALL_END.len()).position(|it| it == SAVES_ALL_END);
-    let Some(end) = end.map(|end| (at + end) as u32) else { return Vec::new() };
+    let Some(end) = memmem::find(body, &SAVES_ALL_END).map(|end| (at + end) as u32) else {
+        return Vec::new();
+    };
     let at = at as u32;
     let at_sp = |cfa_off| Rule { cfa_off, ..Rule::plain(op::SP) };
     let pushed = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..at_sp(16) };

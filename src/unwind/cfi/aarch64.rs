@@ -3,18 +3,18 @@
 //! Rows also describe whether the return address is signed. That needs no rule: the step strips the
 //! signature whether there is one or not.
 
-use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
+use gimli::{CfaRule, Register, RegisterRule};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{op, ra_op};
 
-use crate::unwind::dwarf::Fde;
+use crate::unwind::dwarf::{Fde, UnwindRow};
 
 const FP: Register = Register(29);
 const LR: Register = Register(30);
 const SP: Register = Register(31);
 
 /// Returns the rule for a row of `fde`.
-pub(crate) fn rule(row: &UnwindTableRow<usize>, fde: &Fde<'_>) -> Rule {
+pub(crate) fn rule(row: &UnwindRow, fde: &Fde<'_>) -> Rule {
     express(row, fde).unwrap_or(Rule::BAD)
 }
 
@@ -26,7 +26,7 @@ enum SavedRegister {
     At(i64),
 }
 
-fn saved(row: &UnwindTableRow<usize>, register: Register) -> Option<SavedRegister> {
+fn saved(row: &UnwindRow, register: Register) -> Option<SavedRegister> {
     match row.register(register) {
         None | Some(RegisterRule::SameValue) => Some(SavedRegister::Kept),
         Some(RegisterRule::Offset(offset)) if offset % 8 == 0 => Some(SavedRegister::At(offset)),
@@ -34,7 +34,7 @@ fn saved(row: &UnwindTableRow<usize>, register: Register) -> Option<SavedRegiste
     }
 }
 
-fn express(row: &UnwindTableRow<usize>, fde: &Fde<'_>) -> Option<Rule> {
+fn express(row: &UnwindRow, fde: &Fde<'_>) -> Option<Rule> {
     if fde.cie().return_address_register() != LR {
         return None;
     }

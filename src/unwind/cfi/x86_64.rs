@@ -2,13 +2,13 @@
 
 use gimli::{
     CfaRule, Encoding, Operation, OperationIter, Register, RegisterRule, UnwindExpression,
-    UnwindSection, UnwindTableRow,
+    UnwindSection,
 };
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 use traceprof_abi::unwind::tables::RBX_LOST;
 
-use crate::unwind::dwarf::{Fde, Slice};
+use crate::unwind::dwarf::{Fde, Slice, UnwindRow};
 
 const RAX: Register = Register(0);
 const RBX: Register = Register(3);
@@ -27,7 +27,7 @@ type Cfa = (u8, i64);
 
 /// Returns the rule for a row of `fde`.
 pub(crate) fn rule<'a>(
-    row: &UnwindTableRow<usize>,
+    row: &UnwindRow,
     fde: &Fde<'a>,
     section: &impl UnwindSection<Slice<'a>>,
 ) -> Rule {
@@ -35,12 +35,12 @@ pub(crate) fn rule<'a>(
 }
 
 /// Returns whether the row says where rax is saved. No ordinary function needs to save rax.
-pub(crate) fn keeps_rax(row: &UnwindTableRow<usize>) -> bool {
+pub(crate) fn keeps_rax(row: &UnwindRow) -> bool {
     matches!(row.register(RAX), Some(RegisterRule::Offset(_)))
 }
 
 /// Returns the slot where a row keeps the caller's rbx.
-pub(crate) fn rbx_slot(row: &UnwindTableRow<usize>) -> i16 {
+pub(crate) fn rbx_slot(row: &UnwindRow) -> i16 {
     match row.register(RBX) {
         None | Some(RegisterRule::SameValue) => 0,
         Some(RegisterRule::Offset(offset)) if offset != 0 && offset % 8 == 0 => {
@@ -51,7 +51,7 @@ pub(crate) fn rbx_slot(row: &UnwindTableRow<usize>) -> i16 {
 }
 
 fn express<'a>(
-    row: &UnwindTableRow<usize>,
+    row: &UnwindRow,
     fde: &Fde<'a>,
     section: &impl UnwindSection<Slice<'a>>,
 ) -> Option<Rule> {
@@ -103,7 +103,7 @@ fn express<'a>(
 
 /// Returns the rule of a row that states the caller's sp, as at the end of `longjmp` and
 /// `setcontext`. Returns `None` if no rule can express it.
-fn resumed(row: &UnwindTableRow<usize>) -> Option<Option<Rule>> {
+fn resumed(row: &UnwindRow) -> Option<Option<Rule>> {
     let [sp, fp, pc] = [RSP, RBP, RETURN_ADDRESS].map(|number| row.register(number));
     let fp = fp.unwrap_or(RegisterRule::SameValue);
     let number =
