@@ -307,7 +307,7 @@ pub enum Counter {
     /// Expiries on threads whose thread pointer does not lead to a block of their own, so that the
     /// handler read no record.
     RecordForeign = 35,
-    /// Timed handler runs that took longer than [`ControlBlock::timed_max`]. They count as that long.
+    /// Timed handler runs that took longer than [`ControlBlock::timed_max`] and count as that long.
     TimedAtLimit = 36,
     /// Context tables that a handler could not read, because the application had withdrawn them.
     TableUnreadable = 37,
