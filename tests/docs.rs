@@ -185,10 +185,10 @@ fn sources(folder: &Path, into: &mut String) {
 fn files_and_tests_that_written_pages_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = String::new();
-    for folder in ["src", "tests", "context/tests"] {
+    for folder in ["src", "elf/src", "unwind/src", "tests", "context/tests"] {
         sources(&root.join(folder), &mut code);
     }
-    let folders = ["src/", "tests/", "scripts/", "abi/", "context/"];
+    let folders = ["src/", "elf/", "unwind/", "tests/", "scripts/", "abi/", "context/"];
     let (mut files, mut tests) = (0, 0);
     for (page, text) in written_pages() {
         for name in bold(&text) {
@@ -198,7 +198,8 @@ fn files_and_tests_that_written_pages_name_are_there() {
                 files += 1;
             } else if name.contains("::") {
                 for item in name.split("::") {
-                    let is_there = ["fn ", "mod "].iter().any(|kind| is_defined(&code, kind, item));
+                    let is_there =
+                        ["fn ", "mod ", " as "].iter().any(|kind| is_defined(&code, kind, item));
                     assert!(is_there, "{page}: {name}");
                 }
                 tests += 1;

@@ -1,5 +1,6 @@
 //! Which files may use an outside crate, or another thing that must stay in one place.
 
+use super::import_cycles::CRATES;
 use super::source::{Source, words};
 
 /// A word of code, and the only paths below `src/` where it may occur.
@@ -11,7 +12,7 @@ const DOORS: [(&str, &[&str]); 11] = [
     ("inferno", &["src/view/export/flamegraph.rs"]),
     ("procfs", &["src/proc/"]),
     // The second is a test's, which steps its own child. No injection does that.
-    ("ptrace", &["src/inject/", "src/unwind/tests/child.rs"]),
+    ("ptrace", &["src/inject/", "unwind/src/tests/child.rs"]),
     // The second handles changes of the terminal's size.
     ("signal_hook", &["src/record/contract/stop.rs", "src/cli/top/terminal.rs"]),
     ("blazesym", &["src/symbol/"]),
@@ -23,7 +24,9 @@ const DOORS: [(&str, &[&str]); 11] = [
 const PTRACE_CONSTANTS: &str = "PTRACE_";
 
 fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
-    if !file.path.starts_with("src/") || !file.is_rust() {
+    // The others are crates of their own, whose Cargo.toml says what they use.
+    let is_ours = ["src/", "elf/src/", "unwind/src/"].iter().any(|it| file.path.starts_with(it));
+    if !is_ours || !file.is_rust() {
         return Vec::new();
     }
     let code = file.code();
@@ -42,9 +45,7 @@ fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
 
 /// A file with unsafe code explains why it is allowed.
 fn unsafe_files_say_why(file: &Source) -> Vec<String> {
-    let is_ours = ["src/", "abi/src/", "agent/src/", "context/src/"]
-        .iter()
-        .any(|dir| file.path.starts_with(dir));
+    let is_ours = CRATES.iter().any(|dir| file.path.starts_with(dir));
     if !file.is_rust() || !is_ours || words(&file.code(), "unsafe").next().is_none() {
         return Vec::new();
     }

@@ -1,5 +1,6 @@
 //! Rules for lengths, names, promises and paths.
 
+use super::import_cycles::CRATES;
 use super::source::Source;
 
 const LINES_MAX: usize = 500;
@@ -28,9 +29,8 @@ fn files_are_short(file: &Source) -> Vec<String> {
 const COLUMNS_MAX: usize = 100;
 
 fn lines_fit_a_screen(file: &Source) -> Vec<String> {
-    let is_ours = ["src/", "abi/src/", "agent/src/", "context/src/"]
-        .iter()
-        .any(|dir| file.path.starts_with(dir) && !file.path.contains("/tests"));
+    let is_ours =
+        CRATES.iter().any(|dir| file.path.starts_with(dir) && !file.path.contains("/tests"));
     let is_long = |line: &&str| {
         let text = line.trim_start();
         let is_table = text.starts_with("//! |") || text.starts_with("/// |");

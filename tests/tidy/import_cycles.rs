@@ -20,7 +20,8 @@ const FOLDERS: [(&str, &[&str]); 2] = [
     ("view", &["text", "recording", "select", "profile", "print"]),
 ];
 /// The crates whose files are checked.
-pub(super) const CRATES: [&str; 4] = ["src/", "abi/src/", "agent/src/", "context/src/"];
+pub(super) const CRATES: [&str; 6] =
+    ["src/", "abi/src/", "agent/src/", "context/src/", "elf/src/", "unwind/src/"];
 
 /// The imports of each module of one crate.
 #[derive(Default)]

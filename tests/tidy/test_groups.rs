@@ -35,7 +35,9 @@ fn is_there(tree: &[Source], (module, name): &(String, String)) -> bool {
     let mut own = tree.iter().filter(|it| it.path == file || it.path.starts_with(&folder));
     // They may be in the file that they test.
     let tested = module.strip_suffix("::tests").unwrap_or(module);
-    let unit_tests = format!("src/{}", tested.replace("::", "/"));
+    let tested = tested.replace("::", "/");
+    let unit_tests = ["src", "unwind/src"].map(|root| format!("{root}/{tested}"));
+    let is_unit_test = |it: &Source| unit_tests.iter().any(|start| it.path.starts_with(start));
     // Some tests are rows of a macro.
     let row = format!("\n    {} [", name.trim_end_matches("()"));
     // A pattern of unit tests may end with a module.
@@ -44,7 +46,7 @@ fn is_there(tree: &[Source], (module, name): &(String, String)) -> bool {
             || it.text.contains(&format!("fn {name}"))
             || it.text.contains("\nkinds! {") && it.text.contains(&row)
     };
-    own.any(has_name) || tree.iter().any(|it| it.path.starts_with(&unit_tests) && has_name(it))
+    own.any(has_name) || tree.iter().any(|it| is_unit_test(it) && has_name(it))
 }
 
 mod tests {
