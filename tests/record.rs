@@ -66,16 +66,18 @@ fn shares_of_a_program_without_frame_pointers_are_exact() {
     let spent: Vec<f64> =
         ["alpha_ns", "beta_ns", "gamma_ns"].iter().map(|key| target.fact(key) as f64).collect();
     let whole: f64 = spent.iter().sum();
+    let jumps = 100.0 * target.fact("jumps_ns") as f64 / whole;
     for (index, (name, share)) in
         [("alpha", 50.0), ("beta", 30.0), ("gamma", 20.0)].into_iter().enumerate()
     {
         let kernel = format!("kernel_{name}");
         let sampled = folded.percent_of(&kernel);
         let own_clock = 100.0 * spent[index] / whole;
-        report(&format!("{kernel}: {sampled:.2} % of samples, {own_clock:.2} % by its own clock"));
-        assert!((sampled - share).abs() < 2.0, "{kernel}: {sampled:.2} %");
-        // The calls of the attach run in the thread, too. Its clock counts them for one function.
-        assert!((sampled - own_clock).abs() < 4.0, "{kernel}: {sampled:.2} %, {own_clock:.2} %");
+        let both =
+            format!("{kernel}: {sampled:.2} % of samples, {own_clock:.2} % by its own clock");
+        report(&both);
+        assert!((sampled - share).abs() < 2.0, "{both}");
+        assert!((sampled - own_clock).abs() < 2.0 + jumps, "{both}, which jumped {jumps:.2} %");
         let caller = format!("caller_{name}");
         assert_eq!(folded.count_with_other_caller(&kernel, &caller), 0, "callers of {kernel}");
         assert_eq!(folded.count_with_other_caller(&caller, "timed"), 0, "callers of {caller}");
