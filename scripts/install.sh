@@ -248,6 +248,14 @@ install_php() {
         libsystemd0 libcap2 libapparmor1 libacl1
 }
 
+# install_ruby DIRECTORY: Ruby of the version that Debian 12 lacks, in a directory of its own that
+# tests/common/ruby.rs knows, with all libraries that the tests need.
+install_ruby() {
+    mkdir -p "$1"
+    unpack_debian "$1/3.3" trixie usr/bin/ruby3.3 ruby3.3 libruby3.3 libc6 libcrypt1 libgcc-s1 \
+        libgmp10 zlib1g
+}
+
 # install_javas DIRECTORY: Java machines of the versions that Debian 12 lacks, each in a directory of
 # its own that the tests know.
 install_javas() {

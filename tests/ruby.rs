@@ -1,7 +1,7 @@
 //! Ruby: callers, lines and names of methods, against what the programs say of themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,26 +10,18 @@ use traceprof::trace::FrameKind;
 use crate::common::managed_frames::{ALL_SAMPLES, Frame, check_shares, for_each_stack};
 use crate::common::served::{Client, Served, asks_http, free_port};
 use crate::common::{
-    Outcome, Target, has_command, needs_recording, record_cpu, scratch_dir, script, skip, together,
+    Outcome, Ruby, Target, needs_recording, record_cpu, scratch_dir, script, skip, together,
     traceprof, variant, wait_until,
 };
 
-/// The interpreter: Debian 12's.
-const RUBY: &str = "ruby3.1";
-
-/// Skips the calling test where there is no interpreter.
+/// Returns the interpreter of a version, or skips the calling test where there is none.
 macro_rules! needs_ruby {
-    () => {
-        if !has_command(RUBY) {
-            skip!("{RUBY}: not installed");
+    ($minor:expr) => {
+        match Ruby::of($minor) {
+            Some(ruby) => ruby,
+            None => skip!("ruby 3.{}: not installed", $minor),
         }
     };
-}
-
-fn ruby(name: &str) -> Command {
-    let mut command = Command::new(RUBY);
-    command.arg(script(&format!("ruby/{name}")));
-    command
 }
 
 /// A call: the name and the line of the code that calls, the methods in C between, and the name of
@@ -109,13 +101,20 @@ fn is_part_of(name: &str, caller: &str) -> bool {
     name.contains(' ') && own(name) == own(caller)
 }
 
+/// Whether a frame has code that the program's account tells apart from methods in C. Some of the
+/// interpreter's own methods are in Ruby.
+fn is_of_program(frame: &Frame) -> bool {
+    let is_internal = frame.file.starts_with("<internal:") && !frame.name.contains(' ');
+    !frame.file.is_empty() && !is_internal
+}
+
 /// Checks that the calls of all samples are those that the program has told.
 fn check_calls(account: &Account, outcome: &Outcome) -> Seen {
     let (mut seen, mut wrong) = (Seen::default(), BTreeMap::<String, u64>::new());
     for_each_stack(outcome, FrameKind::Ruby, |stack| {
         seen.gone += stack.iter().filter(|it| it.is_gone()).count() as u64;
         seen.full_names.extend(stack.iter().map(|it| it.name.clone()));
-        let line = |it: &Frame| (!it.file.is_empty()).then_some(it.line);
+        let line = |it: &Frame| is_of_program(it).then_some(it.line);
         let frames = || stack.iter().map(|it| (own_name(&it.name), line(it)));
         // A thread that changes to another fiber has no frames for a moment.
         let root = stack.first().filter(|it| !it.is_gone()).map(|it| own_name(&it.name));
@@ -161,15 +160,24 @@ fn is_at(frame: &Frame) -> bool {
     !name.starts_with("c_") || definition.is_some_and(|it| it.starts_with(&format!("{name}(")))
 }
 
-/// Records a program in which each method has one caller.
 #[test]
-fn callers_are_those_that_the_program_tells() {
+fn callers_in_3_1_are_those_that_the_program_tells() {
+    check_single_callers(1);
+}
+
+#[test]
+fn callers_in_3_3_are_those_that_the_program_tells() {
+    check_single_callers(3);
+}
+
+/// Records a program in which each method has one caller.
+fn check_single_callers(minor: u32) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
     let folder = scratch_dir();
     let file = folder.path().join("account");
-    let mut command = ruby("single.rb");
+    let mut command = ruby.runs("single.rb");
     command.arg(&file);
     let target = Target::spawn(command);
     let account = Account::of(&std::fs::read_to_string(&file).expect("an account"));
@@ -204,13 +212,22 @@ fn callers_are_those_that_the_program_tells() {
     assert!(missing.is_empty(), "{missing:?}: {:?}", seen.full_names);
 }
 
-/// Records methods that come and go, whose memory others take, while objects move.
 #[test]
-fn no_method_has_the_name_of_another() {
+fn no_method_of_3_1_has_the_name_of_another() {
+    check_methods_that_go(1);
+}
+
+#[test]
+fn no_method_of_3_3_has_the_name_of_another() {
+    check_methods_that_go(3);
+}
+
+/// Records methods that come and go, whose memory others take, while objects move.
+fn check_methods_that_go(minor: u32) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
-    let target = Target::spawn(ruby("churn.rb"));
+    let target = Target::spawn(ruby.runs("churn.rb"));
     let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
     let (mut right, mut named, mut gone) = (0, 0, 0);
     let mut wrong = BTreeMap::<String, u64>::new();
@@ -244,11 +261,20 @@ fn no_method_has_the_name_of_another() {
 }
 
 #[test]
-fn shares_are_those_of_the_program() {
+fn shares_in_3_1_are_those_of_the_program() {
+    check_shares_of(1);
+}
+
+#[test]
+fn shares_in_3_3_are_those_of_the_program() {
+    check_shares_of(3);
+}
+
+fn check_shares_of(minor: u32) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
-    check_shares("Ruby", ruby("shares.rb"));
+    check_shares(&format!("Ruby 3.{minor}"), ruby.runs("shares.rb"));
 }
 
 /// Checks the callers of these methods, and returns how many calls there are.
@@ -257,7 +283,7 @@ fn count_calls(outcome: &Outcome, callers: &[(&str, &str)]) -> u64 {
     let (mut calls, mut wrong) = (0, BTreeMap::<String, u64>::new());
     for_each_stack(outcome, FrameKind::Ruby, |stack| {
         // Of methods in C, only those whose callers are known.
-        let is_known = |it: &&Frame| !it.file.is_empty() || caller_of(&it.name).is_some();
+        let is_known = |it: &&Frame| is_of_program(it) || caller_of(&it.name).is_some();
         let code: Vec<&Frame> = stack.iter().filter(is_known).collect();
         for pair in code.windows(2) {
             let Some((_, by)) = caller_of(&pair[1].name) else { continue };
@@ -292,14 +318,24 @@ const COMPILED_CALLERS: [(&str, &str); 10] = [
     ("Float#floor", "Object#y_also_in_two"),
 ];
 
-/// Compiled code makes frames in another order than the interpreter does.
 #[test]
-fn callers_of_compiled_methods_are_right() {
+fn callers_of_compiled_methods_of_3_1_are_right() {
+    check_compiled_callers(1, "--yjit");
+}
+
+/// Debian's build has no YJIT.
+#[test]
+fn callers_of_compiled_methods_of_3_3_are_right() {
+    check_compiled_callers(3, "--rjit");
+}
+
+/// Compiled code may make frames in another order than the interpreter does.
+fn check_compiled_callers(minor: u32, compiler: &str) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
-    let mut command = Command::new(RUBY);
-    command.arg("--yjit").arg(script("ruby/compiled.rb"));
+    let mut command = ruby.command(&[compiler]);
+    command.arg(script("ruby/compiled.rb"));
     let target = Target::spawn(command);
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &ALL_SAMPLES);
     let calls = count_calls(&outcome, &COMPILED_CALLERS);
@@ -308,18 +344,27 @@ fn callers_of_compiled_methods_are_right() {
     check_named(&outcome);
 }
 
-/// Records a library in C while it is loaded: the frame that this makes runs no code.
 #[test]
-fn a_library_that_is_loaded_is_called_by_what_loads_it() {
+fn a_library_that_3_1_loads_is_called_by_what_loads_it() {
+    check_loaded_library(1);
+}
+
+#[test]
+fn a_library_that_3_3_loads_is_called_by_what_loads_it() {
+    check_loaded_library(3);
+}
+
+/// Records a library in C while it is loaded: the frame that this makes runs no code.
+fn check_loaded_library(minor: u32) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
     let flags = ["-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all"];
     let library = variant("extension.so", "ruby/extension.c", "cc", &flags);
     let code =
         "def x_called = 5000.times { |i| i & 3 }\nputs 'ready'\n$stdout.flush\nrequire ARGV[0]";
-    let mut command = Command::new(RUBY);
-    command.args(["--disable-gems", "-e", code]).arg(library);
+    let mut command = ruby.command(&["--disable-gems", "-e", code]);
+    command.arg(library);
     let target = Target::spawn(command);
     let outcome = record_cpu(target.pid(), Duration::from_secs(1), &ALL_SAMPLES);
     let folded = outcome.trace.folded();
@@ -354,14 +399,23 @@ const PAGE_CALLERS: [(&str, &str); 4] = [
     ("block in p_cell", "Object#p_cell"),
 ];
 
-/// Records a server with a thread for each connection.
 #[test]
-fn a_server_has_names() {
+fn a_server_of_3_1_has_names() {
+    check_server(1);
+}
+
+#[test]
+fn a_server_of_3_3_has_names() {
+    check_server(3);
+}
+
+/// Records a server with a thread for each connection.
+fn check_server(minor: u32) {
     needs_recording!();
-    needs_ruby!();
+    let ruby = needs_ruby!(minor);
     let _machine = together();
     let port = free_port();
-    let mut command = ruby("server.rb");
+    let mut command = ruby.runs("server.rb");
     command.arg(port.to_string()).stderr(Stdio::null());
     let mut server = Served(command.spawn().expect("a server"));
     let asks = move |number| asks_http(port, &format!("page?number={number}"));
@@ -379,8 +433,17 @@ fn a_server_has_names() {
 /// `stacks` shows the methods of a program that sleeps, and `doctor` names the interpreter.
 #[test]
 fn stacks_and_doctor_know_the_interpreter() {
-    needs_ruby!();
+    let all = Ruby::all();
+    if all.is_empty() {
+        skip!("ruby 3.1: not installed");
+    }
     let _machine = together();
+    for ruby in all {
+        check_sleeping(&ruby);
+    }
+}
+
+fn check_sleeping(ruby: &Ruby) {
     let code = "module Waits\n\
                 def self.inner = sleep(60)\n\
                 def self.outer\n [1].each do |x|\n inner\n end\n end\n\
@@ -388,9 +451,7 @@ fn stacks_and_doctor_know_the_interpreter() {
                 puts 'ready'\n\
                 $stdout.flush\n\
                 Waits.outer";
-    let mut command = Command::new(RUBY);
-    command.arg("-e").arg(code);
-    let target = Target::spawn(command);
+    let target = Target::spawn(ruby.command(&["-e", code]));
     let pid = target.pid().to_string();
     let output = traceprof(&["stacks", "--json", "--pid", &pid]).output().expect("stacks");
     let seen: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -413,6 +474,9 @@ fn stacks_and_doctor_know_the_interpreter() {
     assert_eq!(found, expected, "{seen}");
     let output = traceprof(&["doctor", "--pid", &pid]).output().expect("doctor");
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find(|line| line.contains("Ruby 3.1.")).unwrap_or_default();
+    let line = text
+        .lines()
+        .find(|line| line.contains(&format!("Ruby 3.{}.", ruby.minor)))
+        .unwrap_or_default();
     assert!(line.ends_with(": functions, lines"), "{text}");
 }

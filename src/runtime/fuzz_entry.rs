@@ -123,11 +123,13 @@ pub fn php(bytes: &[u8]) {
 /// Reads the frames of an interpreter of Ruby, and names its methods, in memory that holds the
 /// bytes.
 pub fn ruby(bytes: &[u8]) {
-    let memory = Wild { bytes, reads: Cell::new(0) };
-    let located = RubyExports::for_test("3.1.2").locate(START, &memory, RecordKind::Glibc);
-    if let Ok(Some(runtime)) = located {
-        let threads = [START, START + 0x40].map(CapturedThread::of);
-        name_frames(&runtime, &memory, &threads);
+    for version in ["3.1.2", "3.3.8"] {
+        let memory = Wild { bytes, reads: Cell::new(0) };
+        let located = RubyExports::for_test(version).locate(START, &memory, RecordKind::Glibc);
+        if let Ok(Some(runtime)) = located {
+            let threads = [START, START + 0x40].map(CapturedThread::of);
+            name_frames(&runtime, &memory, &threads);
+        }
     }
 }
 

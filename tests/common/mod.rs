@@ -18,6 +18,7 @@ mod php;
 mod program;
 mod python;
 mod recorder;
+mod ruby;
 pub(crate) mod served;
 mod snapshot;
 mod target;
@@ -50,6 +51,7 @@ pub(crate) use recorder::{
     Outcome, Recorder, Trace, as_nobody, as_user, number_in, periods_of, record, record_cpu,
     traceprof,
 };
+pub(crate) use ruby::Ruby;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;
 pub(crate) use team::record_team;

@@ -1,26 +1,29 @@
 //! What the file with the interpreter says about it.
 //!
-//! Extensions need most of the names that are used here, so stripped files have them as well.
+//! Extensions need most of the names that are used here, so stripped files have them as well. What
+//! a stripped file has no name of is found in the code of functions that use it.
 
 use std::ops::Range;
 
 use super::offsets::{RubyStructures, structures};
 use super::version::RubyVersion;
-use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess};
+use crate::elf::{Definition, Definitions, Elf, ThreadLocals, TlsAccess, functions_around};
 use crate::runtime::ManagedLanguage;
 use crate::runtime::carriers::Carriers;
-use crate::runtime::decode::variables_in;
+use crate::runtime::decode::{thread_local_in, variables_in};
 use crate::runtime::interpreter_file::{Interpreter, InterpreterFile};
 use crate::runtime::loops::number_at;
 
 /// The variable with a thread's context.
 const CONTEXT: &str = "ruby_current_ec";
+/// The function that interprets code.
+const LOOP: &str = "rb_vm_exec";
 /// Number of bytes of a function that are decoded.
 const DECODED: usize = 320;
 
 static RUBY: Interpreter = Interpreter {
     language: ManagedLanguage::Ruby,
-    interpret: "rb_vm_exec",
+    interpret: LOOP,
     carriers: Carriers {
         files: &["ruby", "libruby"],
         prefixes: &["rb_", "ruby_", "vm_", "Init_", "iseq_", "gc_"],
@@ -40,8 +43,8 @@ pub(in crate::runtime) struct RubyExports {
 /// Where the interpreter's variables are.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RubyPlaces {
-    /// The variable with the machine.
-    pub(super) machine: u64,
+    /// The possible addresses of the variable with the machine.
+    pub(super) machine: Vec<u64>,
     /// The variable with the class of all objects.
     pub(super) object_class: u64,
     /// The ways to the variable with a thread's context.
@@ -63,7 +66,7 @@ impl RubyExports {
         let version = names.exported("ruby_version")?;
         names.exported("ruby_description")?;
         let version = RubyVersion::of_constant(elf.data(version.svma)?);
-        let interpret = names.exported(RUBY.interpret);
+        let interpret = names.exported(LOOP).or_else(|| loop_in_callers(elf));
         Some(Self {
             file: InterpreterFile::of((elf, path), version.to_string(), &RUBY, interpret)?,
             version,
@@ -74,7 +77,7 @@ impl RubyExports {
     /// Returns the structures of this version, or why they are not known.
     pub(super) fn structures(&self) -> Result<(&RubyPlaces, RubyStructures), &'static str> {
         let known = self.version.minor().and_then(structures);
-        let known = known.ok_or("is not supported (releases of 3.1 are)")?;
+        let known = known.ok_or("is not supported (releases of 3.1 and 3.3 are)")?;
         let places = self.places.as_ref().filter(|_| !self.file.loops().is_empty());
         places.map(|places| (places, known)).ok_or("does not export its variables")
     }
@@ -90,7 +93,7 @@ impl RubyExports {
             file: InterpreterFile::for_test(version.to_string(), &RUBY, loops),
             version,
             places: Some(RubyPlaces {
-                machine: 0,
+                machine: vec![0],
                 object_class: 8,
                 context: vec![TlsAccess::Offset(8u64.wrapping_neg())],
                 symbols: vec![16],
@@ -102,40 +105,90 @@ impl RubyExports {
 fn places(elf: &Elf<'_>) -> Option<RubyPlaces> {
     let names = ["ruby_current_vm_ptr", "rb_cObject", "rb_id2str"];
     let [machine, object_class, name_of] = Definitions::of(elf).named(names);
+    let machine = machine.map(|it| vec![it.svma]);
     Some(RubyPlaces {
-        machine: machine?.svma,
+        machine: machine.or_else(|| machines_in_user(elf))?,
         object_class: object_class?.svma,
-        context: ThreadLocals::of(elf).ways_to(CONTEXT),
+        context: contexts(elf),
         symbols: symbols(elf, name_of?),
     })
+}
+
+/// Finds the function that interprets code, which only 3.1 exports: two functions run the code of
+/// files, and call nothing else both that begins where a function does.
+fn loop_in_callers(elf: &Elf<'_>) -> Option<Definition> {
+    let called_by = |name: &str| {
+        let function = Definitions::of(elf).exported(name)?;
+        Some(jump_targets(decoded(elf, function)?, function.svma))
+    };
+    let others = called_by("rb_iseq_eval_main")?;
+    let mut common: Vec<u64> = called_by("rb_iseq_eval")?;
+    common.retain(|target| others.contains(target));
+    common.sort_unstable();
+    common.dedup();
+    let functions = functions_around(elf, &common);
+    let starts = functions.into_iter().zip(common);
+    let mut found = starts.filter_map(|(function, target)| {
+        let range = function.filter(|range| range.start == target)?;
+        Some(Definition { svma: target, len: range.end - range.start })
+    });
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Returns the possible addresses of the variable with the machine, which a function uses that
+/// extensions may call.
+fn machines_in_user(elf: &Elf<'_>) -> Option<Vec<u64>> {
+    let function = Definitions::of(elf).exported("ruby_vm_at_exit")?;
+    Some(variables_of(elf, decoded(elf, function)?, function.svma))
+}
+
+/// Returns the ways to the variable with a thread's context: by its name, or else in a function
+/// that uses it.
+fn contexts(elf: &Elf<'_>) -> Vec<TlsAccess> {
+    let named = ThreadLocals::of(elf).ways_to(CONTEXT);
+    if !named.is_empty() {
+        return named;
+    }
+    let user = Definitions::of(elf).exported("rb_thread_current");
+    let found = user.and_then(|it| thread_local_in(decoded(elf, it)?, it.svma));
+    found.into_iter().collect()
 }
 
 /// Returns the possible addresses of the table of symbols: the function that reads their names uses
 /// it, or jumps to one that does.
 fn symbols(elf: &Elf<'_>, name_of: Definition) -> Vec<u64> {
-    let data = elf.loads().iter().filter(|load| load.write);
-    let data: Vec<Range<u64>> =
-        data.filter_map(|it| Some(it.svma..it.svma.checked_add(it.mem_len)?)).collect();
-    let own = decoded(elf, name_of.svma, name_of.len as usize).unwrap_or_default();
-    let jumped = own.iter().enumerate().filter(|(_, byte)| matches!(byte, 0xe8 | 0xe9));
-    let jumped = jumped.filter_map(|(at, _)| {
-        let behind = name_of.svma.wrapping_add(at as u64 + 5);
-        Some(behind.wrapping_add_signed(number_at(own, at + 1)?))
+    let own = decoded(elf, name_of).unwrap_or_default();
+    let functions = std::iter::once(name_of.svma).chain(jump_targets(own, name_of.svma));
+    let found = functions.filter_map(|svma| {
+        let code = elf.data(svma)?;
+        Some(variables_of(elf, code.get(..DECODED.min(code.len()))?, svma))
     });
-    let functions = std::iter::once(name_of.svma).chain(jumped);
-    let mut found: Vec<u64> = Vec::new();
-    for function in functions {
-        let Some(code) = decoded(elf, function, DECODED) else { continue };
-        for data in &data {
-            let variables = variables_in(code, function, data);
-            found.extend(variables.into_iter().map(|at| data.start + u64::from(at)));
-        }
-    }
-    found
+    found.flatten().collect()
 }
 
-/// Returns bytes of a function.
-fn decoded<'a>(elf: &Elf<'a>, svma: u64, len: usize) -> Option<&'a [u8]> {
-    let code = elf.data(svma)?;
-    code.get(..len.min(DECODED).min(code.len()))
+/// Returns the possible addresses of the variables that a function uses.
+fn variables_of(elf: &Elf<'_>, code: &[u8], svma: u64) -> Vec<u64> {
+    let data = elf.loads().iter().filter(|load| load.write);
+    let data = data.filter_map(|it| Some(it.svma..it.svma.checked_add(it.mem_len)?));
+    let found = data.flat_map(|data: Range<u64>| {
+        let variables = variables_in(code, svma, &data);
+        variables.into_iter().map(move |at| data.start + u64::from(at))
+    });
+    found.collect()
+}
+
+/// Returns what may be the targets of a function's calls and jumps.
+fn jump_targets(code: &[u8], svma: u64) -> Vec<u64> {
+    let jumps = code.iter().enumerate().filter(|(_, byte)| matches!(byte, 0xe8 | 0xe9));
+    let targets = jumps.filter_map(|(at, _)| {
+        let behind = svma.wrapping_add(at as u64 + 5);
+        Some(behind.wrapping_add_signed(number_at(code, at + 1)?))
+    });
+    targets.collect()
+}
+
+/// Returns the bytes of a function, or its first ones.
+fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
+    let code = elf.data(function.svma)?;
+    code.get(..DECODED.min(function.len as usize).min(code.len()))
 }

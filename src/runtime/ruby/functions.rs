@@ -11,7 +11,7 @@ use traceprof_abi::runtime::ruby::{
 
 use super::classes::ClassNames;
 use super::lines::InstructionLines;
-use super::objects::{path, text};
+use super::objects::RubyMemory;
 use super::offsets::RubyStructures;
 use super::symbols::SymbolNames;
 use crate::runtime::function::{PositionKind, read_unchanged};
@@ -54,13 +54,18 @@ impl RubyReader {
         if is_same { Ok(function) } else { Err(Gone::Changing) }
     }
 
+    fn objects<'m>(&'m self, memory: &'m dyn TargetMemory) -> RubyMemory<'m> {
+        RubyMemory { memory, offsets: &self.offsets }
+    }
+
     fn read(&self, memory: &dyn TargetMemory, object: u64) -> Result<Function, Gone> {
         let word = |base: u64, at: u16| field(memory, base, at);
         match RubyObject::of(word(object, 0)?).ok_or(Gone::OtherType)? {
             RubyObject::Body => self.code(memory, object, String::new()),
             RubyObject::Method => {
                 let definition = word(object, METHOD_DEFINITION)?;
-                let prefix = self.classes.prefix(memory, word(object, METHOD_CLASS)?);
+                let objects = self.objects(memory);
+                let prefix = self.classes.prefix(objects, word(object, METHOD_CLASS)?);
                 match word(definition, 0)? & KIND_BITS {
                     WITH_SEQUENCE => {
                         let sequence = word(definition, DEFINITION_SEQUENCE)?;
@@ -68,7 +73,7 @@ impl RubyReader {
                     }
                     WITH_FUNCTION => {
                         let number = word(definition, DEFINITION_NAME)?;
-                        let name = self.symbols.name(memory, number).ok_or(Gone::Name)?;
+                        let name = self.symbols.name(objects, number).ok_or(Gone::Name)?;
                         Ok(in_c(prefix + &name))
                     }
                     _ => Err(Gone::OtherType),
@@ -81,10 +86,10 @@ impl RubyReader {
     fn code(&self, memory: &dyn TargetMemory, body: u64, prefix: String) -> Result<Function, Gone> {
         let RubyLayout { body_name, body_path, body_place, body_lines_len, .. } =
             self.offsets.layout;
-        let name = text(memory, field(memory, body, body_name)?).ok_or(Gone::Name)?;
-        let file = path(memory, field(memory, body, body_path)?).ok_or(Gone::File)?;
-        // A small number has a bit behind it.
-        let line = (field(memory, body, body_place)? >> 1) as u32;
+        let objects = self.objects(memory);
+        let name = objects.text(field(memory, body, body_name)?).ok_or(Gone::Name)?;
+        let file = objects.path(field(memory, body, body_path)?).ok_or(Gone::File)?;
+        let line = (field(memory, body, body_place)? >> self.offsets.first_line_shift) as u32;
         let sizes = [BODY_LEN, body_lines_len].map(|at| half(memory, body, at));
         let [len, entries] = sizes;
         let lines = InstructionLines::read(memory, &self.offsets, (body, len?, entries?));

@@ -9,6 +9,7 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 use super::classes::ClassNames;
 use super::exports::{RubyExports, RubyPlaces};
 use super::functions::RubyReader;
+use super::objects::RubyMemory;
 use super::offsets::RubyStructures;
 use super::symbols::SymbolNames;
 use crate::elf::resolve_tls;
@@ -28,8 +29,7 @@ impl RubyExports {
         vector: RecordKind,
     ) -> Result<Option<Runtime>, Unsupported> {
         let (places, known) = self.structures().map_err(|reason| self.file.refused(reason))?;
-        let Some(thread) = FirstThread::of(places.machine.wrapping_add(bias), &known, memory)
-        else {
+        let Some(thread) = FirstThread::of((places, bias), &known, memory) else {
             return Ok(None);
         };
         let Some(context) = thread.variable((places, bias), &known, memory, vector) else {
@@ -67,11 +67,11 @@ fn names(
     offsets: RubyStructures,
     memory: &dyn TargetMemory,
 ) -> Option<RubyReader> {
-    let tables = places.symbols.iter().map(|svma| svma.wrapping_add(bias));
-    let mut tables = tables.filter_map(|it| SymbolNames::at(it, offsets.operator_max, memory));
-    let symbols = tables.next()?;
+    let objects = RubyMemory { memory, offsets: &offsets };
+    let mut tables = places.symbols.iter().map(|svma| svma.wrapping_add(bias));
+    let symbols = tables.find_map(|it| SymbolNames::at(it, objects))?;
     let object = memory::word(memory, places.object_class.wrapping_add(bias))?;
-    let classes = ClassNames::of(object, &symbols, memory)?;
+    let classes = ClassNames::of(object, &symbols, objects)?;
     Some(RubyReader { offsets, symbols, classes })
 }
 
@@ -87,12 +87,22 @@ struct FirstThread {
 
 impl FirstThread {
     /// Returns the first thread, if the interpreter has one already.
-    fn of(machine: u64, known: &RubyStructures, memory: &dyn TargetMemory) -> Option<Self> {
+    fn of(
+        (places, bias): (&RubyPlaces, u64),
+        known: &RubyStructures,
+        memory: &dyn TargetMemory,
+    ) -> Option<Self> {
         let field = |base: u64, at: u64| {
             memory::word(memory, base.wrapping_add(at)).filter(|word| *word != 0)
         };
-        let avma = field(field(machine, 0)?, known.first_thread)?;
-        let pointer = field(avma, known.thread_pointer)?;
+        let first_of = |variable: &u64| {
+            let machine = field(variable.wrapping_add(bias), 0)?;
+            let avma = field(machine, known.first_thread)?;
+            (field(avma, known.thread_machine)? == machine).then_some(avma)
+        };
+        let avma = places.machine.iter().find_map(first_of)?;
+        let mut way = known.thread_pointer.iter();
+        let pointer = way.try_fold(avma, |base, at| field(base, *at))?;
         Some(Self { avma, pointer, context: field(avma, known.thread_context)? })
     }
 

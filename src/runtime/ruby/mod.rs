@@ -1,4 +1,4 @@
-//! Ruby 3.1: the interpreter in C (CRuby).
+//! Ruby 3.1 and 3.3: the interpreter in C (CRuby).
 //!
 //! [`exports`] reads the file that has the interpreter: `libruby`, or a program that contains it.
 //! [`locate`] compares the structures, whose offsets [`offsets`] has for each version, with the

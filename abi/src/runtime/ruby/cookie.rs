@@ -1,11 +1,12 @@
 //! What tells the objects of frames apart.
 //!
-//! Each definition of a method has a number of its own, and so has each class. Code of other kinds
+//! Each definition of a method has a number of its own. Several classes may share it: each class of
+//! Ruby 3.1 has a number, too, and later ones have the digest of their name. Code of other kinds
 //! has the digests of its name and path, and its place in the source code.
 
 use super::{
-    ARRAY, BODY_KIND, DEFINITION_NUMBER, EMBEDDING, Lost, METHOD_CLASS, METHOD_DEFINITION, Reader,
-    RubyLayout, TYPE_MASK, text,
+    ARRAY, BODY_KIND, CLASS, DEFINITION_NUMBER, EMBEDDING, Lost, METHOD_CLASS, METHOD_DEFINITION,
+    MODULE, Reader, RubyLayout, SINGLETON, TYPE_MASK, text,
 };
 use crate::runtime::WordReader;
 use crate::runtime::cookie::CookieParts;
@@ -21,6 +22,8 @@ const ENTRY: u64 = 6;
 const VARIABLES_ENTRY: u16 = 8;
 /// Offset of the first element of an array that has its elements in itself.
 const FIRST_ELEMENT: u16 = 16;
+/// Maximum number of words with a place in the source code.
+const PLACE_WORDS_MAX: u16 = 4;
 /// The largest number of a kind of code.
 const KIND_MAX: u32 = 8;
 
@@ -85,17 +88,40 @@ fn of_method(reader: &mut Reader<'_, impl WordReader>, method: u64) -> Result<Co
     let definition = reader.field(method, METHOD_DEFINITION)?;
     let class = reader.field(method, METHOD_CLASS)?;
     let number = reader.field(definition, DEFINITION_NUMBER)?;
-    let class_number = reader.field(class, reader.layout.class_number)?;
-    Ok(CookieParts::NONE.with(number).with(class).with(class_number))
+    let parts = CookieParts::NONE.with(number);
+    match reader.layout.class_number {
+        0 => with_class_name(reader, parts, class),
+        at => Ok(parts.with(class).with(reader.field(class, at)?)),
+    }
+}
+
+/// Returns the parts with what is named of a class: a class of one object, or not, and the name.
+fn with_class_name(
+    reader: &mut Reader<'_, impl WordReader>,
+    parts: CookieParts,
+    class: u64,
+) -> Result<CookieParts, Lost> {
+    let flags = reader.word(class)?;
+    let is_of_one = flags & TYPE_MASK == CLASS && flags & SINGLETON != 0;
+    let class_object = reader.layout.class_object;
+    let named = if is_of_one { reader.field(class, class_object)? } else { class };
+    let parts = parts.with(u64::from(is_of_one));
+    let name = match reader.word(named)? & TYPE_MASK {
+        CLASS | MODULE => reader.field(named, reader.layout.class_name)?,
+        // Other objects have no name.
+        _ => 0,
+    };
+    // A name that is too long is not shown.
+    Ok(if name == 0 { parts } else { parts.with(text::digest(reader, name).unwrap_or(name)) })
 }
 
 fn of_body(reader: &mut Reader<'_, impl WordReader>, body: u64) -> Result<CookieParts, Lost> {
     let RubyLayout { body_path, body_name, body_place, body_lines_len, .. } = *reader.layout;
     let mut parts = CookieParts::NONE.with(reader.field(body, BODY_KIND)?);
-    for at in [0, 8, 16] {
-        parts = parts.with(reader.field(body, body_place.wrapping_add(at))?);
+    for index in 0..reader.layout.body_place_words.min(PLACE_WORDS_MAX) {
+        let at = body_place.wrapping_add(index.wrapping_mul(8));
+        parts = parts.with(reader.field(body, at)?);
     }
-    parts = parts.with(u64::from(reader.half(body, body_place.wrapping_add(24))?));
     parts = parts.with(u64::from(reader.half(body, body_lines_len)?));
     let name = reader.field(body, body_name)?;
     let path = reader.field(body, body_path)?;

@@ -1,4 +1,4 @@
-//! The frames of a thread that runs Ruby 3.1.
+//! The frames of a thread that runs Ruby 3.1 or 3.3.
 //!
 //! The interpreter keeps the frames of a thread or fiber in an array, leaf first, from the context
 //! in a variable of the thread. One native frame of its loop runs the frames up to one that native
@@ -62,6 +62,12 @@ pub const ARRAY: u64 = 0x07;
 /// The flag of strings and arrays whose contents are elsewhere, or not: of strings that they are,
 /// and of arrays that they are not.
 pub const EMBEDDING: u64 = 1 << 13;
+/// The type of classes.
+pub const CLASS: u64 = 0x02;
+/// The type of modules.
+pub const MODULE: u64 = 0x03;
+/// The flag of the class of one object.
+pub const SINGLETON: u64 = 1 << 12;
 
 /// The addresses (AVMAs) of an interpreter's variables, and offsets in its structures, in bytes.
 #[repr(C)]
@@ -79,25 +85,37 @@ pub struct RubyLayout {
     pub context_stack_len: u16,
     /// Length of a frame.
     pub frame_len: u16,
+    /// From a frame to the address to which its compiled code returns, which is 0 as long as it has
+    /// run no such code. 0 if frames do not tell.
+    pub frame_compiled: u16,
     /// From a body to its path: a string, or an array whose first element it is.
     pub body_path: u16,
     /// From a body to its name.
     pub body_name: u16,
-    /// From a body to its first line, and to three more words with its place in the source code,
-    /// 28 bytes in all.
+    /// From a body to the words with its first line and its place in the source code.
     pub body_place: u16,
+    /// The number of these words.
+    pub body_place_words: u16,
     /// From a body to the number of its lines' entries, which has 32 bits.
     pub body_lines_len: u16,
     /// From a body to the address of the native code that it was compiled to, or a small number.
     pub body_compiled: u16,
-    /// From a class to its number.
+    /// From a class to its number. 0 if classes have none, but their names in themselves.
     pub class_number: u16,
+    /// From a class to its name, and from the class of one object to that object. 0 if classes have
+    /// numbers.
+    pub class_name: u16,
+    /// See [`Self::class_name`].
+    pub class_object: u16,
+    /// From a string to its bytes, if it has them in itself. Where other strings have the number of
+    /// their bytes at the same place, its flags have it.
+    pub text_start: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<RubyLayout>() == 3 * 8 + 12 * 2);
+const _: () = assert!(size_of::<RubyLayout>() == 3 * 8 + 16 * 2);
 
 /// The reads of one interpreter's structures.
 type Reader<'a, M> = reader::Reader<'a, RubyLayout, M>;

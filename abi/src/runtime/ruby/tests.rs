@@ -17,6 +17,7 @@ const ARRAY_LEN: u64 = 0x8000;
 const END: u64 = ARRAY_START + ARRAY_LEN * 8;
 const STACK: u64 = 0x7ff0_0000;
 const PATH: u64 = 0x60_0000;
+const CLASS_AT: u64 = 0x50_0000;
 
 /// The layout of 3.1.
 const LAYOUT: RubyLayout = RubyLayout {
@@ -26,17 +27,38 @@ const LAYOUT: RubyLayout = RubyLayout {
     context_stack: 144,
     context_stack_len: 160,
     frame_len: 64,
+    frame_compiled: 0,
     body_path: 64,
     body_name: 80,
     body_place: 88,
+    body_place_words: 4,
     body_lines_len: 136,
     body_compiled: 280,
     class_number: 32,
-    reserved: [0; 3],
+    class_name: 0,
+    class_object: 0,
+    text_start: 16,
+    reserved: [0; 2],
 };
 
-#[derive(Default)]
+/// The layout of 3.3.
+const LAYOUT_3_3: RubyLayout = RubyLayout {
+    context_stack: 152,
+    context_stack_len: 168,
+    frame_len: 56,
+    frame_compiled: 48,
+    body_place_words: 3,
+    body_lines_len: 128,
+    body_compiled: 288,
+    class_number: 0,
+    class_name: 152,
+    class_object: 128,
+    text_start: 24,
+    ..LAYOUT
+};
+
 struct Memory {
+    layout: RubyLayout,
     words: HashMap<u64, u64>,
     loads: usize,
 }
@@ -73,17 +95,24 @@ fn method(number: u64) -> u64 {
 }
 
 impl Memory {
-    /// Makes a thread with these frames, leaf first. Each has the position of its index.
+    /// Makes a thread of 3.1 with these frames, leaf first. Each has the position of its index.
     fn of(items: &[Item]) -> Self {
-        let mut memory = Self::default();
+        Self::with(LAYOUT, items)
+    }
+
+    /// Makes such a thread of a version.
+    fn with(layout: RubyLayout, items: &[Item]) -> Self {
+        let mut memory = Self { layout, words: HashMap::new(), loads: 0 };
+        let frame_len = u64::from(layout.frame_len);
         memory.set(POINTER - 8, CONTEXT);
         memory.set(CONTEXT, ARRAY_START);
         memory.set(CONTEXT + 8, ARRAY_LEN);
-        memory.set(CONTEXT + 16, END - items.len() as u64 * 64);
-        memory.set(CONTEXT + 144, STACK);
-        memory.set(CONTEXT + 160, 0x10_0000);
+        memory.set(CONTEXT + 16, END - items.len() as u64 * frame_len);
+        memory.set(CONTEXT + u64::from(layout.context_stack), STACK);
+        memory.set(CONTEXT + u64::from(layout.context_stack_len), 0x10_0000);
         for (index, item) in items.iter().enumerate() {
-            let frame = END - (items.len() - index) as u64 * 64;
+            let frame = END - (items.len() - index) as u64 * frame_len;
+            memory.set(frame + u64::from(layout.frame_compiled), 0);
             let environment = 0x30_0000 + index as u64 * 0x100;
             let (number, flags) = match *item {
                 Method(number) => (number, 0x1111_0003),
@@ -109,10 +138,10 @@ impl Memory {
         let body = body(number);
         self.set(body, 100 << 32 | 1);
         self.set(body + 8, body + 0x400);
-        for at in [88, 96, 104, 112, 136, 280] {
+        for at in [88, 96, 104, 112, 128, 136] {
             self.set(body + at, number + at);
         }
-        self.set(body + 280, 0);
+        self.set(body + u64::from(self.layout.body_compiled), 0);
         self.set(body + 64, PATH);
         self.set(body + 80, body + 0x600);
         self.set(body + 0x200 + 16, body);
@@ -129,17 +158,21 @@ impl Memory {
         let method = method(number);
         self.set(method, 0x1a | 6 << 12);
         self.set(method + 16, method + 0x40);
-        self.set(method + 32, 0x50_0000);
+        self.set(method + 32, CLASS_AT);
         self.set(method + 0x40, u64::from(is_in_c));
         self.set(method + 0x48, body + 0x200);
         self.set(method + 0x68, number);
-        self.set(0x50_0000 + 32, 77);
+        self.set(CLASS_AT + 32, 77);
+        self.set(CLASS_AT, 2);
+        self.set(CLASS_AT + 152, CLASS_AT + 0x200);
+        self.text(CLASS_AT + 0x200, 0x4141);
     }
 
     /// Makes a string of two bytes.
     fn text(&mut self, at: u64, text: u64) {
         self.set(at, 5 | 2 << 14);
-        self.set(at + 16, text & 0xffff | 0x7777 << 16);
+        self.set(at + 16, 2);
+        self.set(at + u64::from(self.layout.text_start), text & 0xffff | 0x7777 << 16);
     }
 
     fn capture_on(&mut self, stack: u64) -> (Captured, Vec<ManagedFrame>) {
@@ -148,7 +181,8 @@ impl Memory {
 
     fn capture_of(&mut self, thread: CapturedThread) -> (Captured, Vec<ManagedFrame>) {
         let words: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
-        let captured = capture(5, &LAYOUT, thread, self, &words);
+        let layout = self.layout;
+        let captured = capture(5, &layout, thread, self, &words);
         let Captured::Section { words: count, .. } = captured else {
             return (captured, Vec::new());
         };
@@ -344,7 +378,7 @@ fn cookies_change_with_names_places_and_numbers() {
         assert!(other.is_some() && other != of_body, "{number}");
     }
     let others: [&dyn Fn(&mut Memory); 3] =
-        [&|it| it.set(method(1) + 0x68, 9), &|it| it.set(0x50_0000 + 32, 78), &|it| {
+        [&|it| it.set(method(1) + 0x68, 9), &|it| it.set(CLASS_AT + 32, 78), &|it| {
             it.set(method(1) + 32, 0x51_0000);
             it.set(0x51_0000 + 32, 77);
         }];
@@ -360,6 +394,74 @@ fn cookies_change_with_names_places_and_numbers() {
     for change in none {
         assert_eq!(cookie(body(1), change), None);
     }
+}
+
+#[test]
+fn frames_of_3_3_are_shorter_and_tell_that_they_are_compiled() {
+    let mut memory = Memory::with(LAYOUT_3_3, &[Method(1), Block(2), InC(3), Method(4)]);
+    let expected =
+        [(method(1), 0, INNERMOST), (body(2), ENTRY, 1), (method(3), 0, 0), (method(4), 0, 3)];
+    assert_eq!(shape(&memory.capture().1), expected);
+    for frame in 1..=4 {
+        memory.set(END - frame * 56 + 48, 0x7f00_0000_1000);
+    }
+    let positions: Vec<u32> = memory.capture().1.iter().map(|it| it.position).collect();
+    assert_eq!(positions, [NOWHERE, 1, 0, 3]);
+    memory.set(END - 4 * 56 + 48, 0);
+    memory.set(body(1) + 288, 0x7f00_0000_1000);
+    assert_eq!(memory.capture().1[0].position, NOWHERE);
+}
+
+#[test]
+fn cookies_of_3_3_change_with_the_names_of_classes() {
+    let cookie = |object: u64, change: &dyn Fn(&mut Memory)| {
+        let mut memory = Memory::with(LAYOUT_3_3, &[Method(1)]);
+        change(&mut memory);
+        super::cookie(&LAYOUT_3_3, object, &mut memory)
+    };
+    let of_one = |it: &mut Memory, object: u64| {
+        it.set(CLASS_AT, 2 | SINGLETON);
+        it.set(CLASS_AT + 128, object);
+        it.set(object, 3);
+        it.set(object + 152, CLASS_AT + 0x200);
+    };
+    let changes: [&dyn Fn(&mut Memory); 8] = [
+        &|_| {},
+        &|it| it.set(method(1) + 0x68, 9),
+        &|it| it.text(CLASS_AT + 0x200, 0x4142),
+        &|it| it.set(CLASS_AT + 0x200 + 16, 1),
+        &|it| it.set(CLASS_AT + 152, 0),
+        &|it| of_one(it, CLASS_AT + 0x400),
+        &|it| {
+            of_one(it, CLASS_AT + 0x400);
+            it.text(CLASS_AT + 0x200, 0x4142);
+        },
+        &|it| {
+            of_one(it, CLASS_AT + 0x400);
+            it.set(CLASS_AT + 0x400, 1);
+        },
+    ];
+    let cookies = changes.map(|change| cookie(method(1), change));
+    for (number, one) in cookies.iter().enumerate() {
+        assert!(one.is_some() && !cookies[..number].contains(one), "{number}: {cookies:x?}");
+    }
+    let moved = cookie(method(1), &|it| {
+        let class = CLASS_AT + 0x800;
+        it.set(method(1) + 32, class);
+        it.set(class, 2);
+        it.set(class + 152, class + 0x300);
+        it.text(class + 0x300, 0x4141);
+    });
+    assert_eq!(moved, cookies[0], "the same name elsewhere");
+    let of_body = cookie(body(1), &|_| {});
+    let others: [&dyn Fn(&mut Memory); 3] =
+        [&|it| it.text(body(1) + 0x600, 2), &|it| it.set(body(1) + 104, 1), &|it| {
+            it.set(body(1) + 128, 1)
+        }];
+    for change in others {
+        assert!(of_body.is_some() && cookie(body(1), change) != of_body);
+    }
+    assert_eq!(cookie(body(1), &|it| it.set(body(1) + 112, 1)), of_body, "the lines");
 }
 
 #[test]

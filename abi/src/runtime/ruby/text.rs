@@ -7,8 +7,7 @@ use crate::runtime::cookie::CookieParts;
 /// Offsets in a string whose bytes are elsewhere: of their number and their address.
 const LENGTH: u16 = 16;
 const BYTES: u16 = 24;
-/// Offset of the bytes in another string, and the place of their number in its flags.
-const EMBEDDED: u64 = 16;
+/// The place of the number of bytes in the flags of another string.
 const LENGTH_SHIFT: u32 = 14;
 const LENGTH_MASK: u64 = 0x1f;
 
@@ -26,13 +25,16 @@ impl TextPlace {
         if flags & TYPE_MASK != STRING {
             return Err(Lost);
         }
-        let place = match flags & EMBEDDING {
-            0 => Self {
-                start: string.wrapping_add(EMBEDDED),
-                len: flags >> LENGTH_SHIFT & LENGTH_MASK,
-            },
-            _ => Self { start: reader.field(string, BYTES)?, len: reader.field(string, LENGTH)? },
+        let text_start = reader.layout.text_start;
+        let start = match flags & EMBEDDING {
+            0 => string.wrapping_add(u64::from(text_start)),
+            _ => reader.field(string, BYTES)?,
         };
+        let len = match flags & EMBEDDING {
+            0 if text_start == LENGTH => flags >> LENGTH_SHIFT & LENGTH_MASK,
+            _ => reader.field(string, LENGTH)?,
+        };
+        let place = Self { start, len };
         if place.len > TEXT_MAX { Err(Lost) } else { Ok(place) }
     }
 

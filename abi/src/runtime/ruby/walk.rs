@@ -218,6 +218,15 @@ fn position(
         return Ok(position);
     }
     // Native code stores its position only before it calls.
-    let is_compiled = reader.field(body, reader.layout.body_compiled)? >= CODE_MIN;
+    let is_compiled = reader.field(body, reader.layout.body_compiled)? >= CODE_MIN
+        || has_run_compiled(reader, frame)?;
     Ok(if is_compiled { NOWHERE } else { position | INNERMOST })
+}
+
+/// Whether a frame says that it has run native code.
+fn has_run_compiled(reader: &mut Reader<'_, impl WordReader>, frame: u64) -> Result<bool, Lost> {
+    match reader.layout.frame_compiled {
+        0 => Ok(false),
+        at => Ok(reader.field(frame, at)? != 0),
+    }
 }
