@@ -78,8 +78,17 @@ impl RubyExports {
     pub(super) fn structures(&self) -> Result<(&RubyPlaces, RubyStructures), &'static str> {
         let known = self.version.minor().and_then(structures);
         let known = known.ok_or("is not supported (releases of 3.1 and 3.3 are)")?;
-        let places = self.places.as_ref().filter(|_| !self.file.loops().is_empty());
-        places.map(|places| (places, known)).ok_or("does not export its variables")
+        let has_loop = !self.file.loops().is_empty();
+        let places = self.places.as_ref().filter(|it| has_loop && it.are_all());
+        places.map(|places| (places, known)).ok_or("does not show where it has its variables")
+    }
+}
+
+impl RubyPlaces {
+    /// Returns whether each variable has a place where it may be.
+    fn are_all(&self) -> bool {
+        let Self { machine, context, symbols, .. } = self;
+        !machine.is_empty() && !context.is_empty() && !symbols.is_empty()
     }
 }
 
@@ -191,4 +200,23 @@ fn jump_targets(code: &[u8], svma: u64) -> Vec<u64> {
 fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
     let code = elf.data(function.svma)?;
     code.get(..DECODED.min(function.len as usize).min(code.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_hides_a_variable_is_refused() {
+        let check = |hide: fn(&mut RubyPlaces)| {
+            let mut exports = RubyExports::for_test("3.3.8");
+            exports.places.as_mut().map(hide).unwrap();
+            exports.structures().map(|_| ()).map_err(|reason| reason.to_owned())
+        };
+        assert_eq!(check(|_| {}), Ok(()));
+        let refused = Err("does not show where it has its variables".to_owned());
+        assert_eq!(check(|it| it.machine.clear()), refused);
+        assert_eq!(check(|it| it.context.clear()), refused);
+        assert_eq!(check(|it| it.symbols.clear()), refused);
+    }
 }
