@@ -20,6 +20,9 @@ const CONTEXT: &str = "ruby_current_ec";
 const LOOP: &str = "rb_vm_exec";
 /// Number of bytes of a function that are decoded.
 const DECODED: usize = 320;
+/// Maximum number of bytes of a function that runs the code of files: some compilers put the code
+/// of others into it.
+const CALLER_DECODED: usize = 4096;
 
 static RUBY: Interpreter = Interpreter {
     language: ManagedLanguage::Ruby,
@@ -128,7 +131,7 @@ fn places(elf: &Elf<'_>) -> Option<RubyPlaces> {
 fn loop_in_callers(elf: &Elf<'_>) -> Option<Definition> {
     let called_by = |name: &str| {
         let function = Definitions::of(elf).exported(name)?;
-        Some(jump_targets(decoded(elf, function)?, function.svma))
+        Some(jump_targets(code_of(elf, function, CALLER_DECODED)?, function.svma))
     };
     let others = called_by("rb_iseq_eval_main")?;
     let mut common: Vec<u64> = called_by("rb_iseq_eval")?;
@@ -198,12 +201,19 @@ fn jump_targets(code: &[u8], svma: u64) -> Vec<u64> {
 
 /// Returns the bytes of a function, or its first ones.
 fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
+    code_of(elf, function, DECODED)
+}
+
+/// Returns the first bytes of a function, at most this many.
+fn code_of<'a>(elf: &Elf<'a>, function: Definition, max: usize) -> Option<&'a [u8]> {
     let code = elf.data(function.svma)?;
-    code.get(..DECODED.min(function.len as usize).min(code.len()))
+    code.get(..max.min(function.len as usize).min(code.len()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -218,5 +228,38 @@ mod tests {
         assert_eq!(check(|it| it.machine.clear()), refused);
         assert_eq!(check(|it| it.context.clear()), refused);
         assert_eq!(check(|it| it.symbols.clear()), refused);
+    }
+
+    /// Makes a library with two functions that run code, in which this much is before the call.
+    fn library(before: usize) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, library] = ["library.s", "library.so"].map(|name| folder.path().join(name));
+        let function = |name: &str, code: &str| {
+            format!(
+                ".type {name}, @function\n{name}:\n.cfi_startproc\n{code}\nret\n.cfi_endproc\n\
+                 .size {name}, . - {name}\n.p2align 4\n"
+            )
+        };
+        let mut text = String::from(".text\n.globl rb_iseq_eval, rb_iseq_eval_main\n");
+        text += &function("other", "nop");
+        text += &function("interpret", "nop\nnop");
+        for name in ["rb_iseq_eval", "rb_iseq_eval_main"] {
+            text += &function(name, &format!(".skip {before}, 0x90\ncall interpret"));
+        }
+        std::fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-nostdlib", "-o"]).args([&library, &source]);
+        assert!(compiler.status().unwrap().success());
+        std::fs::read(library).unwrap()
+    }
+
+    #[test]
+    fn the_loop_is_what_both_functions_call_that_run_code() {
+        for before in [0, 600] {
+            let bytes = library(before);
+            let elf = Elf::parse(&bytes).unwrap();
+            let found = loop_in_callers(&elf).map(|it| it.len);
+            assert_eq!(found, Some(3), "{before}");
+        }
     }
 }
