@@ -53,8 +53,11 @@ fn access(code: &[u8], svma: u64) -> Option<TlsAccess> {
     let target =
         |at: usize| Some(svma.wrapping_add(at as u64 + 4).wrapping_add_signed(number(at)?));
     match code {
-        // mov %fs:NUMBER, %rax
-        [0x64, 0x48, 0x8b, 0x04, 0x25, ..] => Some(TlsAccess::Offset(number(5)? as u64)),
+        // mov %fs:NUMBER, %rax. Variables are below the thread pointer: above it is what protects
+        // the stack.
+        [0x64, 0x48, 0x8b, 0x04, 0x25, ..] => {
+            number(5).filter(|offset| *offset < 0).map(|offset| TlsAccess::Offset(offset as u64))
+        }
         // mov WORD(%rip), %register; mov %fs:(%register), %rax
         [0x48, 0x8b, first, _, _, _, _, 0x64, 0x48, 0x8b, second, ..]
             if first & 0xc7 == 0x05 && *second == first >> 3 =>
@@ -116,6 +119,9 @@ mod tests {
             &load(&[0x04, 0x25, 0xf8, 0xff, 0xff, 0xff]),
             Some(TlsAccess::Offset(8u64.wrapping_neg())),
         );
+        let guarded =
+            [load(&[0x04, 0x25, 0x28, 0, 0, 0]), load(&[0x04, 0x25, 0xf0, 0xff, 0xff, 0xff])];
+        check_access(&guarded.concat(), Some(TlsAccess::Offset(16u64.wrapping_neg())));
         let word = [&[0x48, 0x8b, 0x15, 0x10, 0, 0, 0][..], &load(&[0x02])].concat();
         check_access(&word, Some(TlsAccess::OffsetWord { svma: 0x101f, delta: 0 }));
         let other = [&[0x48, 0x8b, 0x15, 0x10, 0, 0, 0][..], &load(&[0x00])].concat();

@@ -20,6 +20,9 @@ const CONTEXT: &str = "ruby_current_ec";
 const LOOP: &str = "rb_vm_exec";
 /// Number of bytes of a function that are decoded.
 const DECODED: usize = 320;
+/// Maximum number of bytes of a function that runs the code of files: some compilers put the code
+/// of others into it.
+const CALLER_DECODED: usize = 4096;
 
 static RUBY: Interpreter = Interpreter {
     language: ManagedLanguage::Ruby,
@@ -78,8 +81,17 @@ impl RubyExports {
     pub(super) fn structures(&self) -> Result<(&RubyPlaces, RubyStructures), &'static str> {
         let known = self.version.minor().and_then(structures);
         let known = known.ok_or("is not supported (releases of 3.1 and 3.3 are)")?;
-        let places = self.places.as_ref().filter(|_| !self.file.loops().is_empty());
-        places.map(|places| (places, known)).ok_or("does not export its variables")
+        let has_loop = !self.file.loops().is_empty();
+        let places = self.places.as_ref().filter(|it| has_loop && it.are_all());
+        places.map(|places| (places, known)).ok_or("does not show where it has its variables")
+    }
+}
+
+impl RubyPlaces {
+    /// Returns whether each variable has a place where it may be.
+    fn are_all(&self) -> bool {
+        let Self { machine, context, symbols, .. } = self;
+        !machine.is_empty() && !context.is_empty() && !symbols.is_empty()
     }
 }
 
@@ -119,7 +131,7 @@ fn places(elf: &Elf<'_>) -> Option<RubyPlaces> {
 fn loop_in_callers(elf: &Elf<'_>) -> Option<Definition> {
     let called_by = |name: &str| {
         let function = Definitions::of(elf).exported(name)?;
-        Some(jump_targets(decoded(elf, function)?, function.svma))
+        Some(jump_targets(code_of(elf, function, CALLER_DECODED)?, function.svma))
     };
     let others = called_by("rb_iseq_eval_main")?;
     let mut common: Vec<u64> = called_by("rb_iseq_eval")?;
@@ -189,6 +201,65 @@ fn jump_targets(code: &[u8], svma: u64) -> Vec<u64> {
 
 /// Returns the bytes of a function, or its first ones.
 fn decoded<'a>(elf: &Elf<'a>, function: Definition) -> Option<&'a [u8]> {
+    code_of(elf, function, DECODED)
+}
+
+/// Returns the first bytes of a function, at most this many.
+fn code_of<'a>(elf: &Elf<'a>, function: Definition, max: usize) -> Option<&'a [u8]> {
     let code = elf.data(function.svma)?;
-    code.get(..DECODED.min(function.len as usize).min(code.len()))
+    code.get(..max.min(function.len as usize).min(code.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_hides_a_variable_is_refused() {
+        let check = |hide: fn(&mut RubyPlaces)| {
+            let mut exports = RubyExports::for_test("3.3.8");
+            exports.places.as_mut().map(hide).unwrap();
+            exports.structures().map(|_| ()).map_err(|reason| reason.to_owned())
+        };
+        assert_eq!(check(|_| {}), Ok(()));
+        let refused = Err("does not show where it has its variables".to_owned());
+        assert_eq!(check(|it| it.machine.clear()), refused);
+        assert_eq!(check(|it| it.context.clear()), refused);
+        assert_eq!(check(|it| it.symbols.clear()), refused);
+    }
+
+    /// Makes a library with two functions that run code, in which this much is before the call.
+    fn library(before: usize) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, library] = ["library.s", "library.so"].map(|name| folder.path().join(name));
+        let function = |name: &str, code: &str| {
+            format!(
+                ".type {name}, @function\n{name}:\n.cfi_startproc\n{code}\nret\n.cfi_endproc\n\
+                 .size {name}, . - {name}\n.p2align 4\n"
+            )
+        };
+        let mut text = String::from(".text\n.globl rb_iseq_eval, rb_iseq_eval_main\n");
+        text += &function("other", "nop");
+        text += &function("interpret", "nop\nnop");
+        for name in ["rb_iseq_eval", "rb_iseq_eval_main"] {
+            text += &function(name, &format!(".skip {before}, 0x90\ncall interpret"));
+        }
+        std::fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-nostdlib", "-o"]).args([&library, &source]);
+        assert!(compiler.status().unwrap().success());
+        std::fs::read(library).unwrap()
+    }
+
+    #[test]
+    fn the_loop_is_what_both_functions_call_that_run_code() {
+        for before in [0, 600] {
+            let bytes = library(before);
+            let elf = Elf::parse(&bytes).unwrap();
+            let found = loop_in_callers(&elf).map(|it| it.len);
+            assert_eq!(found, Some(3), "{before}");
+        }
+    }
 }

@@ -90,7 +90,8 @@ impl FrameArray {
         };
         let is_on_stack = thread.stack <= stack && stack.wrapping_sub(thread.stack) <= stack_len;
         let is_own = thread.stack == 0 || is_on_stack;
-        let calls = makes_frame(reader.memory, thread.pc);
+        // Only frames that do not tell are made in parts.
+        let calls = reader.layout.frame_compiled == 0 && makes_frame(reader.memory, thread.pc);
         let made = if calls { u64::from(reader.layout.frame_len) } else { 0 };
         let (leaf, end) = (leaf.wrapping_add(made), array.wrapping_add(len));
         Ok(Some(Self { leaf, calls, end, is_own }))
