@@ -42,12 +42,10 @@ use object::read::elf::{
 pub use definitions::{Definition, Definitions};
 pub use function_bounds::{functions_around, largest_gap};
 pub use packed::unpack;
-#[cfg(any(test, fuzzing, debug_assertions))]
 pub use pclntab::pclntab as probe_pclntab;
 pub use pclntab::{GoFunction, GoLocation, Pclntab, PclntabLocation, Values};
 pub use segment::LoadSegment;
 use symbols::{Symbol, Symbols};
-#[cfg(any(test, fuzzing, debug_assertions))]
 pub use thread_local::probe as probe_thread_local;
 pub use thread_local::{ThreadLocals, TlsAccess};
 pub use tls_location::resolve_tls;

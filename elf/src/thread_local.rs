@@ -173,7 +173,6 @@ fn way(
 
 /// Reads thread-local variables from any bytes, for fuzzing. Panics if, and only if, an invariant
 /// is broken.
-#[cfg(any(test, fuzzing, debug_assertions))]
 pub fn probe(bytes: &[u8]) {
     for elf in [Elf::parse(bytes), Elf::parse_image(bytes)].into_iter().flatten() {
         assert!(ThreadLocals::of(&elf).ways_to("otel_thread_ctx_v1").len() <= WAYS_MAX);

@@ -11,7 +11,6 @@
 //!   total.
 
 mod find;
-#[cfg(any(test, fuzzing, debug_assertions))]
 mod fuzz_entry;
 mod inline;
 #[cfg(test)]
@@ -22,7 +21,6 @@ use std::ops::Range;
 
 use super::Elf;
 pub(super) use find::SECTIONS;
-#[cfg(any(test, fuzzing, debug_assertions))]
 pub use fuzz_entry::pclntab;
 pub use value::Values;
 
