@@ -1,9 +1,10 @@
 //! The code of a blob, and what is known of it before it is followed.
 
 use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::op;
 
 use super::blob::{BlobKind, CodeBlob};
-use super::code_layout::offset_in;
+use super::code_layout::{PartKind, offset_in};
 use super::follow::{Deoptimized, Followed, GeneratedCode, GeneratedKind, follow};
 use super::machine::JavaMachine;
 use super::thaw::{EnteredThreads, has_barriers};
@@ -86,9 +87,9 @@ impl BlobCode<'_> {
             if first < end {
                 continue;
             }
-            let kind = match part.is_entry {
-                true => GeneratedKind::InterpreterEntry,
-                false => GeneratedKind::Interpreter,
+            let kind = match part.kind {
+                PartKind::Entry => GeneratedKind::InterpreterEntry,
+                PartKind::Deoptimized | PartKind::Other => GeneratedKind::Interpreter,
             };
             let followed = follow(&GeneratedCode {
                 start: part.code.start,
@@ -102,8 +103,13 @@ impl BlobCode<'_> {
             all.rows.truncate(all.rows.partition_point(|(offset, _)| *offset < first));
             // Frames are found by the byte before the address to which they return. That may be
             // the first one of a part.
-            let lead = followed.rows.first().filter(|_| first > end && !part.is_entry);
-            all.rows.extend(lead.map(|(_, rule)| (first - 1, *rule)));
+            let lead = followed.rows.first().filter(|_| first > end);
+            let lead = lead.and_then(|(_, rule)| match part.kind {
+                PartKind::Entry => None,
+                PartKind::Deoptimized => Some(Rule::plain(op::INTERPRETED)),
+                PartKind::Other => Some(*rule),
+            });
+            all.rows.extend(lead.map(|rule| (first - 1, rule)));
             all.rows.extend(followed.rows.iter().map(|(offset, rule)| (offset + first, *rule)));
             end = last + 1;
             all.rows.push((end, Rule::BAD));

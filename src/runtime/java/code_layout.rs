@@ -50,7 +50,33 @@ struct QueueLayout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InterpreterPart {
     pub(super) code: Range<u64>,
-    pub(super) is_entry: bool,
+    pub(super) kind: PartKind,
+}
+
+/// What a part of the interpreter is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartKind {
+    /// Methods begin here.
+    Entry,
+    /// Methods go on here after the machine has replaced their compiled frames.
+    ///
+    /// The machine first makes frames that all return to the start of this part, then fills them,
+    /// the outermost first, and gives each its own return address (`vframeArray.cpp`). Before that,
+    /// the slots of a frame hold what was on the stack. The innermost frame may keep this address,
+    /// but runs nothing as long as it is a return address.
+    Deoptimized,
+    /// Everything else.
+    Other,
+}
+
+impl PartKind {
+    fn of(name: &str) -> Self {
+        match name {
+            _ if name.contains("method entry") => Self::Entry,
+            "deoptimization entry points" => Self::Deoptimized,
+            _ => Self::Other,
+        }
+    }
 }
 
 impl CodeLayout {
@@ -124,8 +150,8 @@ impl CodeLayout {
             let Some(len) = len.filter(|len| *len <= end - at) else { break };
             let name = description.read(pages, start).and_then(|it| pages.text(it, NAME_MAX));
             let code = (start + part_len).next_multiple_of(PART_ALIGN)..start + len;
-            let is_entry = name.is_some_and(|name| name.contains("method entry"));
-            parts.push(InterpreterPart { code, is_entry });
+            let kind = name.map_or(PartKind::Other, |name| PartKind::of(&name));
+            parts.push(InterpreterPart { code, kind });
             at += len;
         }
         parts
