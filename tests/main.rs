@@ -41,6 +41,7 @@ mod jailed; // targets under seccomp filters
 mod java; // machines of Java, against the programs
 mod java_matrix; // Java in conditions that are hard for a profiler
 mod java_threads; // threads of Java machines
+mod java_unfilled; // frames that HotSpot has made and not filled
 mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped
@@ -100,6 +101,7 @@ mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // complete texts of calls in time order
 mod top; // the live table
+mod traced_sleeper; // a sleeping thread that cannot be stopped at first
 mod unique; // programs in which every function has one caller
 mod vfork_children; // children in their parents' memory
 mod views; // complete texts of the views of synthetic profiles

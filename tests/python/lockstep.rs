@@ -36,13 +36,13 @@ impl Way {
         }
     }
 
-    /// Returns the stacks of a process's threads, each with its Python frames.
-    fn take(self, pid: i32) -> BTreeMap<i32, Vec<Vec<Frame>>> {
+    /// Returns the stacks of a process's threads, each with its Python frames, and the report.
+    fn take(self, pid: i32) -> (BTreeMap<i32, Vec<Vec<Frame>>>, String) {
         if self == Self::Stacks {
-            return frames_shown(&stacks(pid));
+            return (frames_shown(&stacks(pid)), String::new());
         }
-        let options = ["--mode", "cpu,wall", "--freq", "199"];
-        samples_by_thread(&record(pid, 1, &options).trace.path())
+        let outcome = record(pid, 1, &["--mode", "cpu,wall", "--freq", "199"]);
+        (samples_by_thread(&outcome.trace.path()), outcome.text())
     }
 }
 
@@ -69,11 +69,11 @@ pub(super) fn check(python: &Python, way: Way) -> usize {
             continue;
         }
         assert!(wait_until(Duration::from_secs(60), || is_reading(target.pid())), "{line}");
-        let shown = way.take(target.pid());
+        let (shown, report) = way.take(target.pid());
         for thread in told["threads"].as_array().expect("threads") {
             let tid = thread["tid"].as_i64().expect("a thread id") as i32;
             let (expected, found) = (frames_told(thread), shown.get(&tid));
-            let found = found.unwrap_or_else(|| panic!("no thread {tid}: {line}"));
+            let found = found.unwrap_or_else(|| panic!("no thread {tid}: {line}\n{report}"));
             compared += found.len();
             let others = found.iter().filter(|stack| **stack != expected);
             wrong.extend(others.map(|it| difference(&told["moment"], thread, &expected, it)));

@@ -318,6 +318,9 @@ impl Wall {
             self.stats.impossible += 1;
             watched.time.restart_from(now_ns, turns, &mut self.spans);
         }
+        if watched.time.lacks_stack() && now_ns >= watched.stops.1 {
+            watched.time.forget_location();
+        }
         if watched.time.is_unchanged(turns) {
             watched.time.unchanged(now_ns, self.check_max_ns, &mut self.spans);
         } else {

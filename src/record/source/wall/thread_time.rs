@@ -114,6 +114,18 @@ impl ThreadTime {
         turns == self.turns && self.asleep.is_some()
     }
 
+    /// Returns whether the thread sleeps at a location whose stack may be read by another attempt.
+    pub(super) fn lacks_stack(&self) -> bool {
+        // No stop reaches a thread in uninterruptible sleep.
+        let lacks = |at: &ThreadLocation| at.frames.is_empty() && at.state != RunState::Disk;
+        self.asleep.as_deref().is_some_and(lacks)
+    }
+
+    /// Forgets the location, so that the time since the last span goes to the next one.
+    pub(super) fn forget_location(&mut self) {
+        self.asleep = None;
+    }
+
     /// Continues from this account, which belongs to another thread or to a time before the thread
     /// was watched.
     pub(super) fn restart_from(&mut self, now_ns: u64, turns: Turns, spans: &mut Vec<StateSpan>) {
@@ -325,6 +337,20 @@ mod tests {
         task.moved(80 * MS, turns(35, 14, 8), location(8), &mut spans);
         let sleep = (RunState::Sleeping, Some(8), 10);
         assert_eq!(off_cpu(&spans), [sleep, sleep]);
+    }
+
+    #[test]
+    fn a_location_that_was_read_late_gets_the_whole_sleep() {
+        let (mut task, mut spans) = (ThreadTime::new(0, turns(0, 0, 1)), Vec::new());
+        task.moved(0, turns(0, 0, 1), location(7), &mut spans);
+        assert!(task.lacks_stack());
+        task.unchanged(100 * MS, 100 * MS, &mut spans);
+        task.forget_location();
+        assert!(!task.is_unchanged(turns(0, 0, 1)), "it must be read again");
+        // The stop made the thread run.
+        task.moved(110 * MS, turns(1, 1, 2), location(8), &mut spans);
+        let (wait, sleep) = ((RunState::Runnable, Some(8), 1), (RunState::Sleeping, Some(8), 108));
+        assert_eq!(off_cpu(&spans), [wait, sleep]);
     }
 
     #[test]
