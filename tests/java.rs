@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Java, Outcome, Target, needs_recording, record_cpu, skip, together, traceprof,
+    Java, Outcome, Target, needs_recording, record_cpu_and_end, skip, together, traceprof,
 };
 
 /// Returns the threads of a process as `stacks --json` prints them.
@@ -108,7 +108,7 @@ fn compiled_methods_of_samples_have_names() {
             java.runs("Chain", &[&options[..], &["-XX:+PreserveFramePointer"]].concat()),
         );
         let options = ["--freq", "1000", "--no-kernel"];
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options);
         let folded = outcome.trace.folded();
         // The machine may free code before the first samples in it arrive.
         let gone = folded.only_with(METHOD_GONE);
@@ -216,7 +216,7 @@ fn callers_are_right(version: u32) {
     for options in [&[][..], &["-Xint"]] {
         let target = Target::spawn(java.runs("Single", options));
         let options = ["--freq", "1000", "--no-kernel"];
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options);
         assert_rooted(&java, &outcome);
         let calls = check_callers(&java, &outcome, only_caller);
         eprintln!("Java {version}: {calls} calls\n{}", outcome.text());
@@ -262,7 +262,7 @@ fn a_machine_without_counters_loses_the_first_names_alone() {
         for counters in [&[][..], &["-XX:-UsePerfData"]] {
             let target = Target::spawn(java.runs("Single", &[&["-Xint"], counters].concat()));
             let options = ["--freq", "1000", "--no-kernel"];
-            let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+            let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options);
             let gone = outcome.trace.folded().only_with(METHOD_GONE).total() > 0;
             let told = outcome.text().contains("(-XX:-UsePerfData)");
             let is_without = !counters.is_empty();
@@ -280,7 +280,7 @@ fn virtual_threads_are_rooted(version: u32) {
     };
     let _machine = together();
     let target = Target::spawn(java.runs("Virtual", &[]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &["--freq", "1000"]);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(3), &["--freq", "1000"]);
     assert_rooted(&java, &outcome);
     let calls = check_callers(&java, &outcome, only_virtual_caller);
     eprintln!("Java {version}: {calls} calls\n{}", outcome.text());
@@ -366,7 +366,7 @@ fn no_class_has_the_name_of_another(version: u32) {
     for options in [&[][..], &["-Xint"]] {
         let target = Target::spawn(java.runs("Churn", options));
         let options_of_record = ["--freq", "1000", "--no-kernel"];
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options_of_record);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options_of_record);
         let counts = Churned::of(&outcome);
         let named: u64 = counts.named.values().sum();
         eprintln!("Java {version} {options:?}: {named} named in {counts:?}");
@@ -427,7 +427,7 @@ fn callers_in_used_blocks_are_right(version: u32) {
     command.arg("200");
     let target = Target::spawn(command);
     let options = ["--freq", "1000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &options);
     let folded = outcome.trace.folded();
     let (mut calls, mut ended, mut wrong) = (0, 0, Vec::new());
     for (stack, count) in folded.stacks() {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crate::common::{
     Folded, Java, Outcome, Target, Trace, has_command, is_long_run, java_agent, java_classes_of,
-    needs_recording, number_in, record_cpu, scratch_dir, skip, together, traceprof, variant,
+    needs_recording, number_in, record_cpu_and_end, scratch_dir, skip, together, traceprof,
+    variant,
 };
 
 /// What is recorded.
@@ -189,7 +190,7 @@ fn check(version: u32, program: Program, options: &[&str]) {
     let _machine = together();
     let target = program.start(&java, options);
     let options_of_record = ["--freq", "999", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options_of_record);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options_of_record);
     let what = format!("{program:?} {}, {version}", options.join(" "));
     let unrooted = program.unrooted_per_mille() + late_per_mille(program, &outcome);
     row_of(&what, &outcome, program, unrooted);

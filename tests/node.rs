@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::common::{Folded, Node, Outcome, Target, needs_recording, record_cpu, skip, together};
+use crate::common::{
+    Folded, Node, Outcome, Target, needs_recording, record_cpu_and_end, skip, together,
+};
 
 /// Options of a recording whose samples all have the functions.
 pub(crate) const OPTIONS: [&str; 3] = ["--freq", "1999", "--no-kernel"];
@@ -134,7 +136,7 @@ fn callers_are_right(version: u32) {
     let mut all = BTreeSet::new();
     for options in [&[][..], &["--jitless"]] {
         let target = Target::spawn(node.runs("single.js", options));
-        let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(4), &OPTIONS);
         let (calls, seen) = check_callers(&node, &outcome.trace.folded());
         let Locations { with_line, kinds } = check_lines(&node, &outcome);
         eprintln!("Node.js {version}: {calls} calls, {with_line} lines, {kinds:?}, {seen:?}");
@@ -186,7 +188,7 @@ fn no_function_has_the_name_of_another(version: u32) {
     };
     let _machine = together();
     let target = Target::spawn(node.runs("churn.js", &[]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &OPTIONS);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(5), &OPTIONS);
     let (mut right, mut gone, mut wrong) = (0, 0, Vec::new());
     for (stack, count) in outcome.trace.folded().stacks() {
         let mut expected = None;

@@ -8,7 +8,8 @@ use nix::time::ClockId;
 use serde_json::Value;
 
 use crate::common::{
-    Node, Outcome, Target, needs_recording, program, record, record_cpu, skip, together, traceprof,
+    Node, Outcome, Target, needs_recording, program, record_and_end, record_cpu,
+    record_cpu_and_end, skip, together, traceprof,
 };
 use crate::node::{OPTIONS, UNNAMED, assert_named};
 
@@ -289,7 +290,7 @@ fn stacks_of_six_hundred_functions_are_whole() {
     for node in nodes {
         let _machine = together();
         let target = Target::spawn(node.runs("deep.js", &[]));
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &OPTIONS);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &OPTIONS);
         let (mut whole, mut all) = (0, 0);
         for (stack, count) in outcome.trace.folded().stacks() {
             if stack.iter().any(|frame| frame == "deepLeaf") {
@@ -317,7 +318,7 @@ fn code_of_regular_expressions_has_a_name_and_its_caller() {
     for node in nodes {
         let _machine = together();
         let target = Target::spawn(node.runs("regexp.js", &[]));
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &OPTIONS);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &OPTIONS);
         let folded = outcome.trace.folded();
         let (version, text) = (node.version, outcome.text());
         let all = folded.count_of("(regular expression)");
@@ -338,7 +339,7 @@ fn workers_that_follow_each_other_have_functions_of_their_own() {
     for node in nodes {
         let _machine = together();
         let target = Target::spawn(node.runs("passing_workers.js", &[]));
-        let outcome = record_cpu(target.pid(), Duration::from_secs(4), &OPTIONS);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(4), &OPTIONS);
         let trace = traceprof::trace::load(&outcome.trace.path()).expect("a trace");
         let (mut named, mut mixed) = (0, Vec::new());
         for thread in &trace.threads {
@@ -413,7 +414,7 @@ fn sleeping_functions_have_their_wall_clock_time() {
         command.arg("asleep");
         let target = Target::spawn(command);
         let pid = target.pid().to_string();
-        let outcome = record(target.pid(), 2, &["--mode", "wall"]);
+        let outcome = record_and_end(target, 2, &["--mode", "wall"]);
         let folded = outcome.trace.folded_with(&["--thread", &pid]);
         let (version, text) = (node.version, outcome.text());
         let held = folded.percent_of("heldLeaf");

@@ -8,7 +8,8 @@ use traceprof::trace::{self, Value};
 use traceprof_abi::storage::log::flags::REMAINDER;
 
 use crate::common::{
-    Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team, skip,
+    Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_cpu_and_end,
+    record_team, skip,
 };
 
 /// A rate that no budget of a few percent allows.
@@ -194,7 +195,7 @@ fn a_huge_budget_changes_nothing_and_the_cost_is_reported_without_one() {
         let target = Target::start("split", &[]);
         let slow = ["--engine", "perf", "--freq", "999", "--no-kernel"];
         let options = [&slow[..], options].concat();
-        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options);
         assert!(line(&outcome, "cost").contains("the recorder used"), "{}", outcome.text());
         assert!(!line(&outcome, "rate").contains("--max-overhead"), "{}", outcome.text());
         let due = outcome.trace.number("cpu_time_ns") as f64 / 1e9 * 999.0;

@@ -9,8 +9,8 @@ use traceprof::trace::FrameKind;
 
 use crate::common::managed_frames::{ALL_SAMPLES, Frame, check_shares, for_each_stack};
 use crate::common::{
-    Outcome, Target, has_command, needs_recording, record_cpu, scratch_dir, script, skip, together,
-    traceprof,
+    Outcome, Target, has_command, needs_recording, record_cpu_and_end, scratch_dir, script, skip,
+    together, traceprof,
 };
 
 /// The interpreter: Debian 12's.
@@ -126,7 +126,7 @@ fn callers_are_those_that_the_program_tells() {
     command.arg(&file);
     let target = Target::spawn(command);
     let account = account(&std::fs::read_to_string(&file).expect("an account"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let seen = check_calls(&account, &outcome);
     eprintln!("{seen:?}\n{}", outcome.text());
     let all = account.iter().map(|(.., called)| called);
@@ -145,7 +145,7 @@ fn no_sub_has_the_name_of_another() {
     needs_perl!();
     let _machine = together();
     let target = Target::spawn(perl("churn.pl"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let (mut right, mut gone) = (0, 0);
     let mut wrong = BTreeMap::<String, u64>::new();
     for_each_stack(&outcome, FrameKind::Perl, |stack| {
@@ -179,7 +179,7 @@ fn threads_have_the_subs_of_their_interpreters() {
     needs_perl!();
     let _machine = together();
     let target = Target::spawn(perl("threads.pl"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(3), &ALL_SAMPLES);
     let (mut counts, mut wrong) = (BTreeMap::<String, u64>::new(), BTreeSet::new());
     for_each_stack(&outcome, FrameKind::Perl, |stack| {
         let names: Vec<&str> = stack.iter().map(|it| it.name.as_str()).collect();

@@ -9,7 +9,10 @@ use traceprof::trace::FrameKind;
 use traceprof_abi::unwind::EndReason;
 
 use crate::common::managed_frames::{ALL_SAMPLES, check_shares, for_each_sample, for_each_stack};
-use crate::common::{Outcome, Php, Target, needs_recording, record_cpu, skip, together, traceprof};
+use crate::common::{
+    Outcome, Php, Target, needs_recording, record_cpu, record_cpu_and_end, skip, together,
+    traceprof,
+};
 
 /// A program in which each function whose name begins with `c_` has one caller.
 const SINGLE: &str = include_str!("targets/php/single.php");
@@ -110,7 +113,7 @@ fn callers_are_right(minor: u32, options: impl Fn(&Php) -> Vec<String>) {
     let options = options(&php);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let target = Target::spawn(php.runs("single.php", &options));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(5), &ALL_SAMPLES);
     let label = format!("PHP 8.{minor} {options:?}");
     let seen = check_callers(&label, &outcome);
     eprintln!("{label}: {seen:?}\n{}", outcome.text());
@@ -169,7 +172,7 @@ fn no_function_has_the_name_of_another(minor: u32) {
     };
     let _machine = together();
     let target = Target::spawn(php.runs("churn.php", &["-dmemory_limit=-1"]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let (mut right, mut gone, mut wrong) = (0, 0, BTreeMap::<String, u64>::new());
     for_each_stack(&outcome, FrameKind::Php, |stack| {
         let mut digit = None;
@@ -230,7 +233,7 @@ fn dropped_closures_have_names(minor: u32) {
         .collect();
     let _machine = together();
     let target = Target::spawn(php.runs("closures.php", &[]));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let (mut frames, mut gone, mut seen) = (0, 0, BTreeSet::new());
     for_each_stack(&outcome, FrameKind::Php, |stack| {
         for pair in stack.windows(2) {

@@ -10,8 +10,8 @@ use traceprof::trace::FrameKind;
 use crate::common::managed_frames::{ALL_SAMPLES, Frame, check_shares, for_each_stack};
 use crate::common::served::{Client, Served, asks_http, free_port};
 use crate::common::{
-    Outcome, Ruby, Target, needs_recording, record_cpu, scratch_dir, script, skip, together,
-    traceprof, variant, wait_until,
+    Outcome, Ruby, Target, needs_recording, record_cpu, record_cpu_and_end, scratch_dir, script,
+    skip, together, traceprof, variant, wait_until,
 };
 
 /// Returns the interpreter of a version, or skips the calling test where there is none.
@@ -181,7 +181,7 @@ fn check_single_callers(minor: u32) {
     command.arg(&file);
     let target = Target::spawn(command);
     let account = Account::of(&std::fs::read_to_string(&file).expect("an account"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let seen = check_calls(&account, &outcome);
     eprintln!("{seen:?}\n{}", outcome.text());
     let all = account.calls.iter().map(|(.., called)| called);
@@ -228,7 +228,7 @@ fn check_methods_that_go(minor: u32) {
     let ruby = needs_ruby!(minor);
     let _machine = together();
     let target = Target::spawn(ruby.runs("churn.rb"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(4), &ALL_SAMPLES);
     let (mut right, mut named, mut gone) = (0, 0, 0);
     let mut wrong = BTreeMap::<String, u64>::new();
     for_each_stack(&outcome, FrameKind::Ruby, |stack| {
@@ -337,7 +337,7 @@ fn check_compiled_callers(minor: u32, compiler: &str) {
     let mut command = ruby.command(&[compiler]);
     command.arg(script("ruby/compiled.rb"));
     let target = Target::spawn(command);
-    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(2), &ALL_SAMPLES);
     let calls = count_calls(&outcome, &COMPILED_CALLERS);
     assert!(calls > 3000, "{calls} calls\n{}", outcome.text());
     // Frames that were not made yet would have none.
@@ -366,7 +366,7 @@ fn check_loaded_library(minor: u32) {
     let mut command = ruby.command(&["--disable-gems", "-e", code]);
     command.arg(library);
     let target = Target::spawn(command);
-    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &ALL_SAMPLES);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(1), &ALL_SAMPLES);
     let folded = outcome.trace.folded();
     for (called, caller) in [
         ("Init_extension", "Kernel#require"),

@@ -10,7 +10,7 @@ use traceprof::trace::{LazyTrace, Location};
 
 use crate::common::{
     Folded, Outcome, Target, go_program_by, has_command, java_classes, needs_recording, newest_go,
-    program, record_cpu, scratch_dir, script, skip, together,
+    program, record_cpu, record_cpu_and_end, scratch_dir, script, skip, together,
 };
 
 /// Least number of samples, of a thousand, that must reach a root.
@@ -64,7 +64,7 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     let target = Target::spawn(Command::new(program));
     // For an expiry in the kernel, only the stack on which the system call was made is known.
     let options = ["--freq", "10000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_millis(2500), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_millis(2500), &options);
     let folded = outcome.trace.folded();
     for (function, caller) in GO_CALLERS {
         assert!(folded.count_of(function) > 10, "{function} is rare\n{}", outcome.text());
@@ -150,7 +150,7 @@ fn node_names_come_from(option: &str, arguments: &[&str]) {
     let target = Target::spawn(node);
     let _map = perf_map_of(&target);
     let options = ["--freq", "5000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(3), &options);
     assert_rooted(&outcome);
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
@@ -278,7 +278,7 @@ fn python_functions_have_names_and_callers() {
     let target = Target::spawn(command);
     let _map = perf_map_of(&target);
     let options = ["--freq", "2000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(1), &options);
     assert_rooted(&outcome);
     // The frames that Python keeps, and the native ones of its trampolines.
     for (options, prefix) in [(&[][..], ""), (&["--native-frames"], "py::")] {
@@ -309,7 +309,7 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     let target = Target::spawn(erlang);
     let _map = perf_map_of(&target);
     let options = ["--freq", "2000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(2), &options);
     let folded = outcome.trace.folded();
     // The scheduler's work between two processes has no frame to start from. The root of a process
     // whose stack has just moved is overwritten.
@@ -346,7 +346,7 @@ fn luajit_stacks_are_honest(option: &str) -> (Outcome, Folded) {
     luajit.arg(option).arg(script("chain.lua"));
     let target = Target::spawn(luajit);
     let options = ["--freq", "5000", "--no-kernel"];
-    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(1), &options);
     let folded = outcome.trace.folded();
     let rooted = folded.total() - folded.count_of("[truncated]");
     assert_eq!(folded.count_of_both("_start", "main"), rooted, "{}", outcome.text());

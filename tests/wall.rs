@@ -11,8 +11,8 @@ use traceprof::trace::{LoadedTrace, RunState, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{
-    Outcome, Recorder, Target, Trace, alone, as_nobody, needs_recording, record, scratch_dir, skip,
-    together, traceprof, wait_until,
+    Outcome, Recorder, Target, Trace, alone, as_nobody, needs_recording, record, record_and_end,
+    scratch_dir, skip, together, traceprof, wait_until,
 };
 
 /// Wall clock time of one thread, in microseconds.
@@ -350,7 +350,7 @@ fn a_thread_whose_stack_cannot_be_read_is_reported_without_it() {
     needs_recording!();
     let _machine = together();
     let target = Target::start("vfork_parent", &["3000", "busy"]);
-    let outcome = record(target.pid(), 3, &["--mode", "wall"]);
+    let outcome = record_and_end(target, 3, &["--mode", "wall"]);
     let threads = spent(&outcome.trace);
     let is_disk = |it: &&Spent| it.in_state(RunState::Disk) * 10 > it.all() * 9;
     let parent = threads.values().find(is_disk);

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use traceprof::trace::{LazyTrace, Metadata, Value};
 
-use super::{Folded, cpu_clock, scratch_dir, wait_until};
+use super::{Folded, Target, cpu_clock, scratch_dir, wait_until};
 
 /// Timeout of a target's CPU time, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -352,6 +352,21 @@ pub(crate) fn record(pid: i32, seconds: u32, extra: &[&str]) -> Outcome {
     let (pid, seconds) = (pid.to_string(), seconds.to_string());
     let args = ["--pid", &pid, "--duration", &seconds];
     Recorder::start(&[&args[..], extra].concat()).finish().expect_code(0)
+}
+
+/// Like [`record()`], and ends the target.
+pub(crate) fn record_and_end(target: Target, seconds: u32, extra: &[&str]) -> Outcome {
+    let outcome = record(target.pid(), seconds, extra);
+    drop(target);
+    outcome
+}
+
+/// Like [`record_cpu()`], and ends the target: one that computes would take a processor from what
+/// looks at the trace.
+pub(crate) fn record_cpu_and_end(target: Target, cpu: Duration, extra: &[&str]) -> Outcome {
+    let outcome = record_cpu(target.pid(), cpu, extra);
+    drop(target);
+    outcome
 }
 
 /// Records a process until it has used this much CPU time.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::recorded::python_stacks;
-use crate::common::{Python, Target, needs_recording, record_cpu, skip, together};
+use crate::common::{Python, Target, needs_recording, record_cpu_and_end, skip, together};
 
 /// The depths of the recursions: below and above the number of frames for which a sample has room.
 const DEPTHS: [u64; 3] = [500, 700, 1500];
@@ -21,7 +21,7 @@ fn deep_recursions_keep_their_innermost_functions() {
         let mut command = python.script("deep.py");
         command.arg(depth.to_string());
         let target = Target::spawn(command);
-        let outcome = record_cpu(target.pid(), Duration::from_secs(1), &["--freq", "199"]);
+        let outcome = record_cpu_and_end(target, Duration::from_secs(1), &["--freq", "199"]);
         let stacks = python_stacks(&outcome.trace.path());
         let (mut whole, mut all) = (0, 0);
         for (stack, count) in stacks.stacks() {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::recorded::python_stacks;
 use crate::common::{
     Folded, Minor, OWN_EXIT_CODE, Outcome, Python, Random, Recorder, Target, Trace, is_long_run,
-    needs_recording, record_cpu, script, skip, together, traceprof, variant,
+    needs_recording, record_cpu, record_cpu_and_end, script, skip, together, traceprof, variant,
 };
 
 /// The versions whose structures differ most from each other.
@@ -64,7 +64,7 @@ fn functions_that_die_at_once_have_no_name_of_another() {
     let _machine = together();
     for python in interpreters() {
         let target = Target::spawn(python.script("churn.py"));
-        let outcome = record_cpu(target.pid(), cpu_wanted(), &OPTIONS);
+        let outcome = record_cpu_and_end(target, cpu_wanted(), &OPTIONS);
         let folded = python_stacks(&outcome.trace.path());
         let (wrong, right, examples) = wrong_pairs(&folded);
         eprintln!("{python}: {right} of {} right, {wrong} wrong", folded.total());

@@ -27,7 +27,7 @@ use witness::PySpy;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Build, Minor, Python, Recorder, Target, is_long_run, needs_recording, record_cpu, skip,
+    Build, Minor, Python, Recorder, Target, is_long_run, needs_recording, record_cpu_and_end, skip,
     together,
 };
 
@@ -190,7 +190,7 @@ fn an_interpreter_without_its_lock_is_refused_by_name() {
     let _machine = together();
     for python in pythons {
         let target = Target::spawn(python.script("callers.py"));
-        let outcome = record_cpu(target.pid(), Duration::from_millis(500), &["--freq", "1999"]);
+        let outcome = record_cpu_and_end(target, Duration::from_millis(500), &["--freq", "1999"]);
         let (text, ours) = (outcome.text(), python_stacks(&outcome.trace.path()));
         assert!(text.contains("free-threaded"), "{python}: {text}");
         assert!(ours.stacks().all(|(stack, _)| stack == [""]), "{python}: {text}");

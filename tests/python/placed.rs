@@ -8,7 +8,8 @@ use serde_json::Value;
 use traceprof::trace::{self, FrameKind};
 
 use crate::common::{
-    Minor, Python, Target, needs_recording, record_cpu, skip, together, traceprof, variant,
+    Minor, Python, Target, needs_recording, record_cpu, record_cpu_and_end, skip, together,
+    traceprof, variant,
 };
 
 /// Starts a scenario.
@@ -128,7 +129,7 @@ fn check_recorded(python: &Python) {
     assert!(right * 100 >= stacks.len() * 99 && right > 60, "{python}: {right} {others:?}");
     drop(target);
     let target = start(python, "frees");
-    let stacks = recorded(&record_cpu(target.pid(), half, &["--freq", "1999"]).trace.path());
+    let stacks = recorded(&record_cpu_and_end(target, half, &["--freq", "1999"]).trace.path());
     let is_right = |stack: &&String| stack.starts_with("<module>;frees");
     let wrong: Vec<_> = stacks.iter().filter(|stack| !is_right(stack)).collect();
     assert!(wrong.len() * 100 <= stacks.len(), "{python}: {wrong:?}");

@@ -8,7 +8,8 @@ use serde_json::Value;
 use traceprof::trace::{self, FrameKind, TASK_TAG, TagKey, TextId};
 
 use crate::common::{
-    Minor, Python, Target, Trace, needs_recording, record_cpu, skip, together, traceprof,
+    Minor, Python, Target, Trace, needs_recording, record_cpu, record_cpu_and_end, skip, together,
+    traceprof,
 };
 
 /// The largest number of bytes of a task's name.
@@ -99,7 +100,7 @@ fn samples_of_the_deepest_stacks_have_the_names_of_tasks() {
     let Some(python) = Python::of(14).pop() else { skip!("python 3.14: not installed") };
     let _machine = together();
     let target = Target::spawn(python.script("deep_task.py"));
-    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &["--freq", "499"]);
+    let outcome = record_cpu_and_end(target, Duration::from_secs(1), &["--freq", "499"]);
     let names = seen(&outcome.trace.path()).names.remove("work_deep").unwrap_or_default();
     let named = names.get("deep").copied().unwrap_or_default();
     assert!(named > 50 && names.len() == 1, "{names:?}");
