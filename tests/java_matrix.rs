@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::{
-    Folded, Java, Outcome, Target, Trace, has_command, is_long_run, java_agent, java_classes_of,
-    needs_recording, number_in, record_cpu_and_end, scratch_dir, skip, together, traceprof,
-    variant,
+    Folded, Java, Outcome, Target, Trace, has_command, is_long_run, is_unoptimised, java_agent,
+    java_classes_of, needs_recording, number_in, record_cpu_and_end, scratch_dir, skip, together,
+    traceprof, variant,
 };
 
 /// What is recorded.
@@ -88,16 +88,10 @@ impl Program {
             // Code takes the place of other code all the time, and a stack that is unwound late
             // ends where it is not proven which of the two ran.
             Self::Redefine => 100.0,
-            _ if is_slow() => 10.0,
+            _ if is_unoptimised() => 40.0,
             _ => 1.0,
         }
     }
-}
-
-/// Whether the recorder is a build without optimisation. It takes ten times as long to follow code,
-/// and other tests run beside it: some code is gone by then.
-fn is_slow() -> bool {
-    cfg!(debug_assertions) && std::env::var_os("TRACEPROF_TEST_COMMAND").is_none()
 }
 
 /// Returns the library of `Natives.java`.
@@ -388,7 +382,7 @@ fn a_compiler_of_java_is_rooted_from_its_start() {
     let output = command.arg(folder.path().join("classes")).arg(files).output().unwrap();
     let outcome = Outcome { output, trace }.expect_code(0);
     // Timers have few ticks, which stand for several samples each.
-    let unrooted_per_mille = if is_slow() { 30.0 } else { 5.0 };
+    let unrooted_per_mille = if is_unoptimised() { 30.0 } else { 5.0 };
     row_of("javac from its start", &outcome, Program::JavaMix, unrooted_per_mille);
     assert!(outcome.trace.folded().count_containing("com.sun.tools.javac.") > 100);
 }

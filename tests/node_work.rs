@@ -415,7 +415,8 @@ fn sleeping_functions_have_their_wall_clock_time() {
         let target = Target::spawn(command);
         let pid = target.pid().to_string();
         let outcome = record_and_end(target, 2, &["--mode", "wall"]);
-        let folded = outcome.trace.folded_with(&["--thread", &pid]);
+        // An attach wakes the thread, and then it may have to wait for a processor.
+        let folded = outcome.trace.folded_with(&["--thread", &pid, "--state", "sleeping"]);
         let (version, text) = (node.version, outcome.text());
         let held = folded.percent_of("heldLeaf");
         eprintln!("Node.js {version}: {held} %\n{text}");

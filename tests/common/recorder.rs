@@ -17,6 +17,12 @@ use super::{Folded, Target, cpu_clock, scratch_dir, wait_until};
 /// Timeout of a target's CPU time, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Whether the recorder is a build without optimisation. It takes ten times as long to follow code
+/// and to name functions, and other tests run beside it: what comes and goes may be gone by then.
+pub(crate) fn is_unoptimised() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("TRACEPROF_TEST_COMMAND").is_none()
+}
+
 /// Returns `traceprof` with these arguments, not yet started. It is the command of this build, or
 /// that of `TRACEPROF_TEST_COMMAND`.
 pub(crate) fn traceprof(args: &[&str]) -> Command {
