@@ -279,7 +279,8 @@ fn heap_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
                     1 | 2 => op::INTERPRETED,
                     3 | 4 => op::DEOPTIMIZED,
                     5 => op::RETURN_BARRIER,
-                    6 => bits as u8,
+                    6 => op::RETURN_BELOW,
+                    7 => bits as u8,
                     _ => op::SP,
                 };
                 let location = if bits >> 20 & 1 == 0 { bits as u8 } else { bits as u8 & 3 };

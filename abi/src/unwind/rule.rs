@@ -83,6 +83,9 @@ pub mod op {
     /// [`AT_FP`]: super::fp_op::AT_FP
     /// [`Rule::fp_off`]: super::Rule::fp_off
     pub const RETURN_BARRIER: u8 = 24;
+    /// pc = `[sp + o - 8]`, sp = sp + o + f, fp is the caller's already. Code of HotSpot that has
+    /// removed a frame keeps words above the return address that it has pushed.
+    pub const RETURN_BELOW: u8 = 25;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also
     /// allowed in other frames, where the unwinder followed it through the frames below (see
     /// [`crate::unwind::tables::RBX_LOST`]).

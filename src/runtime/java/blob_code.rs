@@ -134,7 +134,8 @@ fn kind_of(blob: &CodeBlob, bytes: &[u8]) -> GeneratedKind {
         _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
         // Jumps to methods with what they check first, until 22.
         _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
-        _ if name.contains("exceptionblob") => GeneratedKind::Exception,
+        // That of C1, which unwinds, is a function like others.
+        _ if name.contains("exceptionblob") && !name.contains("unwind") => GeneratedKind::Exception,
         _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
             GeneratedKind::Deoptimization
         }

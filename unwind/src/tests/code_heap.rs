@@ -33,6 +33,9 @@ const fn interpreted(location: u8) -> Rule {
 /// A frame of four words.
 const BODY: Rule = Rule { op: op::SP, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 32 };
 
+/// A frame was removed, and the return address is below another word.
+const REMOVED: Rule = Rule { fp_off: 1, cfa_off: 16, ..Rule::plain(op::RETURN_BELOW) };
+
 struct Machine {
     segment: SegmentMemory,
 }
@@ -60,7 +63,7 @@ impl Machine {
                 ],
             ),
             (COMPILED, &[(0, BODY), (0x7f, deoptimized), (0x80, BODY)]),
-            (STUB, &[(0, BODY), (0x3f, barrier), (0x40, Rule::BAD)]),
+            (STUB, &[(0, BODY), (0x3f, barrier), (0x40, Rule::BAD), (0x60, REMOVED)]),
             (ENTERED, &[(0, Rule { cfa_off: 64, ..BODY })]),
         ];
         for (start, rows) in blocks {
@@ -79,11 +82,22 @@ impl Machine {
     fn unwind_at(
         &self,
         pc: u64,
-        (fp, r13): (u64, u64),
+        registers: (u64, u64),
         words: &[u64],
     ) -> (Vec<FrameWord>, EndReason) {
-        let mut registers = Registers { pc, sp: STACK, fp, gpr: [0; 16] };
-        (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, fp);
+        self.unwind_from(pc, registers, STACK, words)
+    }
+
+    /// Unwinds with this value of the stack pointer, too.
+    fn unwind_from(
+        &self,
+        pc: u64,
+        (fp, r13): (u64, u64),
+        sp: u64,
+        words: &[u64],
+    ) -> (Vec<FrameWord>, EndReason) {
+        let mut registers = Registers { pc, sp, fp, gpr: [0; 16] };
+        (registers.gpr[RSP], registers.gpr[RBP]) = (sp, fp);
         (registers.gpr[3], registers.gpr[13]) = (METHOD, r13);
         registers.gpr[0] = COMPILED + 0x30;
         let copy: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -144,6 +158,12 @@ fn frames_of_the_interpreter_are_methods_with_positions() {
     check(CODE + 7 + 0x8000, 0);
     check(0, 0);
     check(u64::MAX, 0);
+    // A call that took its last argument from the stack left the return address there.
+    let taken = frame(CODE + 7, STACK + 72, STACK + 160, INTERPRETER + 8);
+    let words = [&taken[..], &[0, 0], &frame(CODE + 99, STACK + 176, 0, NO_CODE)].concat();
+    let expected = vec![running(CODE + 7, 0), running(CODE + 99, 0), ret(NO_CODE)];
+    let found = machine.unwind_at(INTERPRETER, (STACK + 64, 0), &words);
+    assert_eq!(found, (expected, EndReason::NoModule));
     // A native method has no position.
     let words = frame(0, STACK + 80, 0, NO_CODE);
     let found = machine.unwind_at(INTERPRETER, (STACK + 64, 8), &words);
@@ -158,7 +178,7 @@ fn frames_of_the_interpreter_that_lead_nowhere_end_the_walk() {
         let (found, end) = machine.unwind(INTERPRETER, fp, &words);
         assert_eq!((found.len(), end), (1, EndReason::Range), "{sender:x} {fp:x}");
     };
-    check(STACK + 72, STACK + 64);
+    check(STACK + 64, STACK + 64);
     check(STACK + 81, STACK + 64);
     check(STACK + 8192, STACK + 64);
     check(STACK + 80, STACK + 60);
@@ -185,7 +205,24 @@ fn methods_that_begin_are_known_by_registers() {
     let found = machine.unwind(INTERPRETER + 0x44, STACK + 256, &words);
     assert_eq!(found, (expected.clone(), EndReason::NoModule));
     let found = machine.unwind(INTERPRETER + 0x54, STACK + 256, &caller);
+    assert_eq!(found, (expected.clone(), EndReason::NoModule));
+    // The return address is where the last argument was: at the stack pointer of the caller.
+    let mut words = [0; 13];
+    words[8] = COMPILED + 0x30;
+    words[11] = 1;
+    words[12] = NO_CODE;
+    let registers = (STACK + 256, STACK + 64);
+    let found = machine.unwind_from(INTERPRETER + 0x44, registers, STACK + 56, &words);
     assert_eq!(found, (expected, EndReason::NoModule));
+}
+
+#[test]
+fn a_removed_frame_leaves_its_return_address_below_other_words() {
+    let machine = Machine::new();
+    // Alignment, the return address, an exception; then the caller's frame of four words.
+    let words = [0, COMPILED + 0x30, 5, 0, 0, 0, NO_CODE];
+    let expected = vec![pc(STUB + 0x60), ret(COMPILED + 0x30), ret(NO_CODE)];
+    assert_eq!(machine.unwind(STUB + 0x60, 0, &words), (expected, EndReason::NoModule));
 }
 
 #[test]

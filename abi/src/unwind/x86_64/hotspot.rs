@@ -10,7 +10,7 @@ use super::super::code_heap::InterpreterLayout;
 use super::super::rule::{Rule, fp_op, method, op};
 use super::super::tables::RBX_LOST;
 use super::super::walk::{Climb, Identity, Lookup, Memory, word};
-use super::{CODE_MIN, Frame, RBX};
+use super::{CODE_MIN, Frame, RBX, Registers};
 use crate::runtime::word::FrameInPlace;
 
 /// DWARF number of the register that holds the position in the topmost method.
@@ -40,6 +40,7 @@ pub(super) fn leave(
     match rule.op {
         op::INTERPRETED => leave_interpreted(frame, rule, lookup, memory),
         op::DEOPTIMIZED => leave_deoptimized(frame, rule, lookup, memory),
+        op::RETURN_BELOW => leave_removed(frame, rule, memory),
         _ => leave_thawed(frame, rule, lookup, memory),
     }
 }
@@ -57,11 +58,24 @@ fn leave_interpreted(
     let sender = word(memory, floor, fp.wrapping_sub(SENDER_SLOT))?;
     let caller_fp = word(memory, floor, fp)?;
     let pc = word(memory, floor, fp.wrapping_add(8))?;
-    // The frame's own three words are below.
-    if sender < fp.wrapping_add(16) || sender > memory.bounds().1 || sender & 7 != 0 {
+    enter_sender(frame, sender, (fp.wrapping_add(8), caller_fp, pc), memory)
+}
+
+/// Moves to the caller, whose sp a frame of the interpreter has saved. Its return address is in
+/// `slot`.
+///
+/// Calls through `MethodHandle.linkTo*` take their last argument from the stack after the caller
+/// has set its sp, and put the return address there (`methodHandles_x86.cpp`).
+fn enter_sender(
+    frame: &mut Frame,
+    sender: u64,
+    (slot, fp, pc): (u64, u64, u64),
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    if sender < slot || sender > memory.bounds().1 || sender & 7 != 0 {
         return Err(EndReason::Range);
     }
-    frame.enter_caller(sender, caller_fp, pc)
+    frame.enter_caller(sender.max(slot.wrapping_add(8)), fp, pc)
 }
 
 /// Moves to the caller of a frame of the interpreter that is not complete, or no longer complete.
@@ -84,10 +98,17 @@ pub(super) fn leave_to_sender(
         fp_op::AT_SP => word(memory, sp, sp.wrapping_add_signed(saved))?,
         _ => return Err(EndReason::BadRule),
     };
-    if sender <= slot || sender > memory.bounds().1 || sender & 7 != 0 {
-        return Err(EndReason::Range);
-    }
-    frame.enter_caller(sender, fp, pc)
+    enter_sender(frame, sender, (slot, fp, pc), memory)
+}
+
+/// Moves to the caller of a frame that its code has removed.
+fn leave_removed(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(), EndReason> {
+    let Registers { sp, fp, .. } = frame.registers;
+    let above = sp.wrapping_add_signed(i64::from(rule.cfa_off));
+    let slot = above.wrapping_sub(8);
+    let pc = word(memory, sp, slot)?;
+    let sender = above.wrapping_add_signed(i64::from(rule.fp_off).wrapping_mul(8));
+    enter_sender(frame, sender, (slot, fp, pc), memory)
 }
 
 /// Moves to the caller of a frame to which the callee does not return as it was called.

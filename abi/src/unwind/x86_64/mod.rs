@@ -212,7 +212,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op::FROM_REGISTERS | op::FROM_CONTEXT if frame.exact => {
             return resume(frame, rule, lookup, memory);
         }
-        op::INTERPRETED | op::DEOPTIMIZED | op::RETURN_BARRIER => {
+        op::INTERPRETED | op::DEOPTIMIZED | op::RETURN_BARRIER | op::RETURN_BELOW => {
             return hotspot::leave(frame, rule, lookup, memory);
         }
         op::STOP => return Err(EndReason::Root),

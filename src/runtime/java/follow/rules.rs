@@ -78,14 +78,15 @@ fn rule_in(code: &GeneratedCode<'_>, state: &State) -> Rule {
 /// Returns the rule of a frame that has called. It knows no registers but the stack and the frame
 /// pointer.
 fn called(code: &GeneratedCode<'_>, state: &State, exact: Rule) -> Rule {
-    let is_for_called = [op::SP, op::SP_INJECTED, op::FP, op::DEREF_SP_ADD, op::INTERPRETED];
+    let is_for_called =
+        [op::SP, op::SP_INJECTED, op::FP, op::DEREF_SP_ADD, op::INTERPRETED, op::RETURN_BELOW];
     if is_for_called.contains(&exact.op) {
         return exact;
     }
     if code.kind == GeneratedKind::Poll {
         return Rule::BAD;
     }
-    let saved = by_saved_address(state);
+    let saved = by_address_below(state).or_else(|| by_saved_address(state));
     saved.or_else(|| code.body().map(|body| rule(&body))).unwrap_or(Rule::BAD)
 }
 
@@ -112,6 +113,7 @@ pub(super) fn rule(state: &State) -> Rule {
         false => by_sp(state)
             .or_else(|| by_return_register(state))
             .or_else(|| by_moved_address(state))
+            .or_else(|| by_address_below(state))
             .or_else(|| by_register(state))
             .or_else(|| by_saved_address(state)),
     };
@@ -149,6 +151,18 @@ fn by_sp(state: &State) -> Option<Rule> {
     match state.register(RSP) {
         TrackedValue::Cfa(at) if has_return_slot(state) => {
             Some(with_fp(state, Rule { cfa_off: -at, ..Rule::plain(op::SP) }))
+        }
+        _ => None,
+    }
+}
+
+/// The frame was removed, and the return address was pushed below other words.
+fn by_address_below(state: &State) -> Option<Rule> {
+    let (Base::Cfa, slot) = state.slot_of(TrackedValue::ReturnAddress)? else { return None };
+    match state.register(RSP) {
+        TrackedValue::Cfa(sp) if state.register(RBP) == TrackedValue::CallerFp && slot < -8 => {
+            let fp_off = i16::try_from((-8 - slot) / 8).ok()?;
+            Some(Rule { cfa_off: slot + 8 - sp, fp_off, ..Rule::plain(op::RETURN_BELOW) })
         }
         _ => None,
     }

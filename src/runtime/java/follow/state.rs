@@ -199,8 +199,22 @@ impl State {
         }
     }
 
+    /// Takes the stack pointer for the CFA, since it is that of the caller: the frame is gone. The
+    /// return address is in a register, and code may push it anywhere below.
+    fn leave_frame(&mut self) {
+        self.retain(|_, _| false);
+        self.registers = self.registers.map(|value| match value {
+            TrackedValue::Cfa(_) | TrackedValue::Second(_) => TrackedValue::Unknown,
+            TrackedValue::Sender => TrackedValue::Cfa(0),
+            other => other,
+        });
+    }
+
     /// Moves the stack pointer by a number of bytes.
     pub(super) fn move_sp(&mut self, bytes: i32) {
+        if self.registers[RSP] == TrackedValue::Sender {
+            self.leave_frame();
+        }
         self.set_sp(match self.registers[RSP] {
             TrackedValue::Cfa(at) => TrackedValue::Cfa(at.saturating_add(bytes)),
             TrackedValue::Second(at) => TrackedValue::Second(at.saturating_add(bytes)),

@@ -62,6 +62,12 @@ const fn sender(register: u8, offset: u8, location: u8) -> Rule {
     with(op::SENDER_LEAF + register, i32::from_le_bytes([offset, 0, 0, location]))
 }
 
+/// The return address is this far below the CFA that it would have, and some words below the
+/// caller's stack pointer.
+const fn below(bytes: i32, words: i16) -> Rule {
+    Rule { fp_off: words, ..with(op::RETURN_BELOW, bytes) }
+}
+
 /// All is in registers.
 const fn from(location: u8, registers: [u8; 3]) -> Rule {
     Rule::from(op::FROM_REGISTERS, location, registers)

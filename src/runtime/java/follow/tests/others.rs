@@ -82,6 +82,47 @@ fn return_of_an_interpreted_method() {
 }
 
 #[test]
+fn exception_that_leaves_an_interpreted_method() {
+    let code = [
+        // mov -0x8(%rbp),%rbx
+        at(&[0x48, 0x8b, 0x5d, 0xf8], interpreted(IN_FRAME)),
+        // leave
+        at(&[0xc9], interpreted(IN_FRAME)),
+        // pop %rdx
+        at(&[0x5a], sender(3, 0, NONE)),
+        // mov %rbx,%rsp
+        at(&[0x48, 0x89, 0xdc], from(NONE, [3, 6, 1])),
+        // push %rax
+        at(&[0x50], from(NONE, [7, 6, 1])),
+        // push %rdx
+        at(&[0x52], in_register(1, 8)),
+        // test $0xf,%esp
+        at(&[0xf7, 0xc4, 0x0f, 0x00, 0x00, 0x00], in_register(1, 16)),
+        // je 22
+        at(&[0x74, 0x0f], in_register(1, 16)),
+        // sub $0x8,%rsp
+        at(&[0x48, 0x83, 0xec, 0x08], in_register(1, 16)),
+        // call 1000000
+        calls(&[0xe8, 0xe4, 0xff, 0xff, 0x00], in_register(1, 24), below(16, 1)),
+        // add $0x8,%rsp
+        at(&[0x48, 0x83, 0xc4, 0x08], sender(3, 8, NONE)),
+        // jmp 27
+        at(&[0xeb, 0x05], sender(3, 0, NONE)),
+        // call 1000000
+        calls(&[0xe8, 0xd9, 0xff, 0xff, 0x00], in_register(1, 16), below(8, 1)),
+        // mov %rax,%rbx
+        at(&[0x48, 0x89, 0xc3], sender(3, 0, NONE)),
+        // pop %rdx
+        at(&[0x5a], below(8, 1)),
+        // pop %rax
+        at(&[0x58], in_register(1, 8)),
+        // jmp *%rbx
+        at(&[0xff, 0xe3], in_register(1, 0)),
+    ];
+    check(plain(GeneratedKind::Interpreter), &code);
+}
+
+#[test]
 fn interpreter_calls_the_machine_within_the_frame() {
     let code = [
         // call 7
