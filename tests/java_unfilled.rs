@@ -76,7 +76,9 @@ fn check(version: u32) {
     let target = Target::spawn(java.runs_in(&classes, "Deopts", &[]));
     let (mut seen, mut deepest) = (0, 0);
     for _ in 0..ROUNDS_MAX {
-        let endless = EndlessFunction::of(target.pid()).expect("a symbol");
+        let Some(endless) = EndlessFunction::of(target.pid()) else {
+            skip!("java {version}: its library has no symbol of {FILLS}");
+        };
         let is_there = || stacks(target.pid()).iter().any(|it| it[0].starts_with(FILLS_NAME));
         assert!(wait_until(Duration::from_secs(20), is_there), "java {version}");
         for stack in stacks(target.pid()).iter().filter(|it| it[0].starts_with(FILLS_NAME)) {
@@ -94,9 +96,8 @@ fn check(version: u32) {
 
 /// Checks a stack, innermost function first. Returns the number of its frames that are not filled.
 fn unfilled(stack: &[String]) -> usize {
-    let is_blob = ["[Java: UncommonTrapBlob]", "[Java: DeoptimizationBlob]"];
-    let is_blob_25 = ["[Java: C2 Runtime uncommon_trap]", "[Java: Shared Runtime deopt]"];
-    assert!([is_blob, is_blob_25].concat().contains(&&*stack[1]), "{stack:#?}");
+    let blobs = ["[Java: UncommonTrapBlob]", "[Java: DeoptimizationBlob]"];
+    assert!(blobs.contains(&&*stack[1]), "{stack:#?}");
     let new = stack.iter().skip(2).take_while(|it| *it == INTERPRETER).count();
     let before = &stack[2 + new..];
     let own = before.iter().filter_map(|it| it.strip_prefix("Deopts$Chain.d_")).rev();
