@@ -145,3 +145,33 @@ fn kind_of(blob: &CodeBlob, bytes: &[u8]) -> GeneratedKind {
         _ => GeneratedKind::RuntimeStub,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_all_versions_have_kinds() {
+        let kind = |name: &str| {
+            let blob = CodeBlob {
+                start: 0x1000,
+                kind: BlobKind::Stub,
+                name: name.to_owned(),
+                code: 0x1040..0x1080,
+                frame_words: 0,
+                frame_complete: None,
+                compiled: None,
+            };
+            kind_of(&blob, &[])
+        };
+        for name in ["ExceptionBlob", "C2 Runtime exception_blob"] {
+            assert_eq!(kind(name), GeneratedKind::Exception, "{name}");
+        }
+        for name in ["unwind_exception Runtime1 stub", "C1 Runtime unwind_exception_blob"] {
+            assert_eq!(kind(name), GeneratedKind::RuntimeStub, "{name}");
+        }
+        for name in ["DeoptimizationBlob", "UncommonTrapBlob"] {
+            assert_eq!(kind(name), GeneratedKind::Deoptimization, "{name}");
+        }
+    }
+}
