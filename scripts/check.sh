@@ -56,7 +56,7 @@ filter_by_turn() {
     printf '%s\n' "not ($groups) + $always + $chosen"
 }
 
-# Tests of groups run in every tenth run: all of them would take an hour.
+# Tests of groups run in every tenth run: all of them would take most of an hour.
 turns=10
 groups='group(recordings) + group(alone) + group(exclusive) + group(large) + group(slow)'
 tests=(--workspace --all-targets)

@@ -127,7 +127,7 @@ const UNROOTED: f64 = 1.0;
 /// Returns the number of a thousand samples that may be in code that is newer than the tables: a
 /// recorder that hardly gets a processor publishes them late.
 fn newer_of_thousand() -> f64 {
-    if is_unoptimised() { 40.0 } else { 10.0 }
+    if is_unoptimised() { 20.0 } else { 10.0 }
 }
 
 /// Returns the largest number of samples: three standard deviations more than the mean at the

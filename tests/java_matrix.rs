@@ -88,7 +88,7 @@ impl Program {
             // Code takes the place of other code all the time, and a stack that is unwound late
             // ends where it is not proven which of the two ran.
             Self::Redefine => 100.0,
-            _ if is_unoptimised() => 40.0,
+            _ if is_unoptimised() => 20.0,
             _ => 1.0,
         }
     }

@@ -22,7 +22,7 @@ const FILLS_NAME: &str = "Deoptimization::unpack_frames";
 const INTERPRETER: &str = "[Java interpreter]";
 /// In most rounds, the frame of one method alone is replaced by each of two threads.
 const ROUNDS: usize = 4;
-/// `jmp .`
+/// `jmp .`, on x86-64
 const ENDLESS_LOOP: [u8; 2] = [0xeb, 0xfe];
 
 /// A function that no thread leaves.
@@ -102,6 +102,7 @@ fn unfilled(stack: &[String]) -> usize {
     // Each of them has one caller, and `d_5` and `step` call nothing of the chain.
     assert!(numbers.iter().copied().eq(0..numbers.len()), "{stack:#?}");
     assert!(new > 0 && !before.iter().any(|it| it == INTERPRETER), "{stack:#?}");
+    assert!(before.iter().any(|it| it == "java.lang.Thread.run"), "{stack:#?}");
     new
 }
 

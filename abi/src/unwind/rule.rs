@@ -69,8 +69,9 @@ pub mod op {
     /// Like [`STOP`], for code that removed its return address before it called. Until that call,
     /// a register may still hold the address, so only a frame that is not exact is outermost.
     pub const STOP_CALLED: u8 = 21;
-    /// A frame of HotSpot's interpreter: pc = `[fp + 8]`, sp = `[fp - 8]`, fp = `[fp]`. The last
-    /// byte of o says where the method is: see [`method`](super::method).
+    /// A frame of HotSpot's interpreter: pc = `[fp + 8]`, fp = `[fp]`, and sp is the higher one of
+    /// `[fp - 8]` and fp + 16. The last byte of o says where the method is: see
+    /// [`method`](super::method).
     pub const INTERPRETED: u8 = 22;
     /// Like [`SP`] with fp = `[cfa - 16]`, for a frame of HotSpot whose return address was replaced
     /// by the address of a handler. The original one is at `[sp + f]`.

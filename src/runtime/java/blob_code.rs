@@ -134,8 +134,8 @@ fn kind_of(blob: &CodeBlob, bytes: &[u8]) -> GeneratedKind {
         _ if name.contains("signaturehandlers") => GeneratedKind::VirtualCall,
         // Jumps to methods with what they check first, until 22.
         _ if name.contains("inlinecachebuffer") => GeneratedKind::VirtualCall,
-        // That of C1, which unwinds, is a function like others.
-        _ if name.contains("exceptionblob") && !name.contains("unwind") => GeneratedKind::Exception,
+        // C1 has functions since 25 whose names end like this: each has a frame.
+        _ if name.contains("exceptionblob") && !name.starts_with("c1") => GeneratedKind::Exception,
         _ if name.contains("deoptimizationblob") || name.contains("uncommontrapblob") => {
             GeneratedKind::Deoptimization
         }
@@ -167,8 +167,12 @@ mod tests {
         for name in ["ExceptionBlob", "C2 Runtime exception_blob"] {
             assert_eq!(kind(name), GeneratedKind::Exception, "{name}");
         }
-        for name in ["unwind_exception Runtime1 stub", "C1 Runtime unwind_exception_blob"] {
+        let of_c1 = ["C1 Runtime unwind_exception_blob", "C1 Runtime throw_div0_exception_blob"];
+        for name in [&of_c1[..], &["unwind_exception Runtime1 stub"]].concat() {
             assert_eq!(kind(name), GeneratedKind::RuntimeStub, "{name}");
+        }
+        for name in ["forward_exception Runtime1 stub", "C1 Runtime forward_exception_blob"] {
+            assert_eq!(kind(name), GeneratedKind::FramedStub, "{name}");
         }
         for name in ["DeoptimizationBlob", "UncommonTrapBlob"] {
             assert_eq!(kind(name), GeneratedKind::Deoptimization, "{name}");

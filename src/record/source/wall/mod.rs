@@ -31,7 +31,9 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::Tables;
 
 use self::samples::WallSamples;
-use self::sleep_location::{LocationHistory, LocationRead, LocationReader, LocationSources};
+use self::sleep_location::{
+    LocationHistory, LocationRead, LocationReader, LocationSources, ThreadLocation,
+};
 use self::thread_time::{StateSpan, ThreadTime};
 use crate::proc::{Mapping, TaskClock, Turns};
 use crate::record::batch::Batch;
@@ -66,7 +68,7 @@ pub(crate) struct WallStats {
     pub(crate) stop_ns_max: u64,
     /// The number of sleepers that ran again before their stack was read.
     pub(crate) moved: u64,
-    /// The number of sleepers whose stack could not be read.
+    /// The number of attempts to read a sleeper's stack that failed.
     pub(crate) missed: u64,
     /// The number of new stacks without managed frames because the thread's block was not found.
     pub(crate) unsearched: u64,
@@ -132,6 +134,8 @@ struct WatchedThread {
     /// The number of consecutive stops whose stack was not recognised later, and the earliest time
     /// of the next stop in nanoseconds.
     stops: (u32, u64),
+    /// Whether the last stop failed. A later one in the same sleep may succeed.
+    has_failed: bool,
 }
 
 /// A thread that sleeps at an unknown location.
@@ -139,6 +143,29 @@ struct UnlocatedThread {
     life: u32,
     tid: i32,
     state: RunState,
+    /// Whether it has slept there since the check before.
+    is_same_sleep: bool,
+}
+
+impl WatchedThread {
+    /// Whether another attempt may read the stack of this sleep. Only a stop that failed is
+    /// repeated: each stop may restart the timeout of the thread's call.
+    fn is_read_again(&self, now_ns: u64) -> bool {
+        self.has_failed && self.time.lacks_stack() && now_ns >= self.stops.1
+    }
+
+    /// Notes a check that found the account changed or new, or the stack of the same sleep.
+    fn moved(
+        &mut self,
+        (now_ns, turns): (u64, Turns),
+        is_same_sleep: bool,
+        location: Option<Arc<ThreadLocation>>,
+        spans: &mut Vec<StateSpan>,
+    ) {
+        let found = location.as_ref().filter(|at| is_same_sleep && !at.frames.is_empty());
+        found.into_iter().for_each(|at| self.time.place(Arc::clone(at)));
+        self.time.moved(now_ns, turns, location, spans);
+    }
 }
 
 /// The wall-clock measurement of one program's threads.
@@ -318,10 +345,8 @@ impl Wall {
             self.stats.impossible += 1;
             watched.time.restart_from(now_ns, turns, &mut self.spans);
         }
-        if watched.time.lacks_stack() && now_ns >= watched.stops.1 {
-            watched.time.forget_location();
-        }
-        if watched.time.is_unchanged(turns) {
+        let is_same_sleep = watched.time.is_unchanged(turns);
+        if is_same_sleep && !watched.is_read_again(now_ns) {
             watched.time.unchanged(now_ns, self.check_max_ns, &mut self.spans);
         } else {
             let mut location = None;
@@ -352,12 +377,13 @@ impl Wall {
                         location = Some(seen);
                     }
                     LocationRead::NeedsStop(_) => {
-                        unknown = Some(UnlocatedThread { life, tid: watched.tid, state })
+                        let tid = watched.tid;
+                        unknown = Some(UnlocatedThread { life, tid, state, is_same_sleep });
                     }
                 }
             }
             if unknown.is_none() {
-                watched.time.moved(now_ns, turns, location, &mut self.spans);
+                watched.moved((now_ns, turns), is_same_sleep, location, &mut self.spans);
             }
         }
         self.samples.add_spans((life, watched.tid), now_ns, &mut self.spans);
@@ -370,7 +396,7 @@ impl Wall {
             return;
         }
         let found = self.locations.stop(unknown, contexts, &mut self.stats);
-        for (UnlocatedThread { life, tid, .. }, found) in unknown.iter().zip(found) {
+        for (UnlocatedThread { life, tid, is_same_sleep, .. }, found) in unknown.iter().zip(found) {
             let Some(watched) = self.watched.get_mut(life) else { continue };
             let (turns, now_ns) = (watched.clock.turns().ok(), monotonic_now_ns());
             let is_possible = |turns: &Turns| watched.time.is_possible(now_ns, *turns);
@@ -378,7 +404,8 @@ impl Wall {
             watched.stops.0 += 1;
             watched.stops.1 = now_ns + stop_pause_ns(watched.stops.0);
             let location = found.map(|known| watched.history.add(known));
-            watched.time.moved(now_ns, turns, location, &mut self.spans);
+            watched.has_failed = location.as_ref().is_some_and(|at| at.frames.is_empty());
+            watched.moved((now_ns, turns), *is_same_sleep, location, &mut self.spans);
             self.samples.add_spans((*life, *tid), now_ns, &mut self.spans);
         }
     }
@@ -438,7 +465,8 @@ fn watch(pid: i32, tid: i32, born_ns: Option<u64>) -> io::Result<WatchedThread> 
         Some(born_ns) => ThreadTime::new(born_ns, Turns::default()),
         None => ThreadTime::new(monotonic_now_ns(), clock.turns()?),
     };
-    Ok(WatchedThread { tid, clock, time, history: LocationHistory::default(), stops: (0, 0) })
+    let (history, has_failed) = (LocationHistory::default(), false);
+    Ok(WatchedThread { tid, clock, time, history, stops: (0, 0), has_failed })
 }
 
 /// Returns the minimum pause in nanoseconds before the next stop, after this many consecutive

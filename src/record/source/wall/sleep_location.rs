@@ -122,9 +122,13 @@ impl LocationHistory {
         self.locations.front_mut()
     }
 
-    /// Adds a location, and drops the least recently seen ones if there are too many.
+    /// Adds a location, and drops the least recently seen ones if there are too many. A location
+    /// without a stack pointer is never found again, and so takes no other's place.
     pub(super) fn add(&mut self, known: KnownLocation) -> Arc<ThreadLocation> {
         let location = Arc::clone(&known.location);
+        if known.at == (0, 0) {
+            return location;
+        }
         // Deep stacks are expensive to keep.
         let mut room = FRAMES_MAX;
         let mut fits = |known: &KnownLocation| {

@@ -121,9 +121,9 @@ impl ThreadTime {
         self.asleep.as_deref().is_some_and(lacks)
     }
 
-    /// Forgets the location, so that the time since the last span goes to the next one.
-    pub(super) fn forget_location(&mut self) {
-        self.asleep = None;
+    /// Sets the location of this sleep, so that the time since the last span goes to it.
+    pub(super) fn place(&mut self, location: Arc<ThreadLocation>) {
+        self.asleep = Some(location);
     }
 
     /// Continues from this account, which belongs to another thread or to a time before the thread
@@ -345,12 +345,12 @@ mod tests {
         task.moved(0, turns(0, 0, 1), location(7), &mut spans);
         assert!(task.lacks_stack());
         task.unchanged(100 * MS, 100 * MS, &mut spans);
-        task.forget_location();
-        assert!(!task.is_unchanged(turns(0, 0, 1)), "it must be read again");
+        task.place(location(8).expect("a location"));
         // The stop made the thread run.
         task.moved(110 * MS, turns(1, 1, 2), location(8), &mut spans);
         let (wait, sleep) = ((RunState::Runnable, Some(8), 1), (RunState::Sleeping, Some(8), 108));
         assert_eq!(off_cpu(&spans), [wait, sleep]);
+        assert!(spans.iter().all(|span| !span.has_run || span.state == RunState::Running));
     }
 
     #[test]

@@ -152,6 +152,10 @@ fn by_sp(state: &State) -> Option<Rule> {
         TrackedValue::Cfa(at) if has_return_slot(state) => {
             Some(with_fp(state, Rule { cfa_off: -at, ..Rule::plain(op::SP) }))
         }
+        // The caller goes on with an instruction that does not follow its call.
+        TrackedValue::Cfa(at) if state.slot((Base::Cfa, -8)) == TrackedValue::Handler => {
+            Some(with_fp(state, Rule { cfa_off: -at, ..Rule::plain(op::SP_INJECTED) }))
+        }
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 //! address of the stack.
 
 /// DWARF numbers of registers.
+pub(super) const RAX: usize = 0;
 pub(super) const RBX: usize = 3;
 pub(super) const RBP: usize = 6;
 pub(super) const RSP: usize = 7;
@@ -34,6 +35,8 @@ pub(super) enum TrackedValue {
     Second(i32),
     CallerFp,
     ReturnAddress,
+    /// The address of a handler, which the machine has returned.
+    Handler,
     /// The stack pointer of the interpreter's caller.
     Sender,
     /// The method that the interpreter runs.
@@ -280,10 +283,11 @@ impl State {
         });
     }
 
-    /// Stores eight bytes. What replaces the return address is one.
+    /// Stores eight bytes. What replaces the return address is one, or that of a handler.
     pub(super) fn store(&mut self, slot: Slot, value: TrackedValue) {
         let is_return = slot == (Base::Cfa, -8) && self.slot(slot) == TrackedValue::ReturnAddress;
-        let value = if is_return { TrackedValue::ReturnAddress } else { value };
+        let is_replaced = is_return && value != TrackedValue::Handler;
+        let value = if is_replaced { TrackedValue::ReturnAddress } else { value };
         self.overwrite(slot, 8);
         if value == TrackedValue::Unknown || self.used == SLOTS_MAX {
             return;

@@ -6,7 +6,7 @@ use iced_x86::{
 };
 
 use super::GeneratedKind;
-use super::state::{RBP, RSP, State, TrackedValue};
+use super::state::{RAX, RBP, RSP, State, TrackedValue};
 
 /// Applies instructions to states.
 pub(super) struct StateStepper {
@@ -122,7 +122,17 @@ impl StateStepper {
                 let (Some(from), Some(slot)) = (from, slot(instruction, state)) else {
                     return false;
                 };
-                state.store(slot, state.register(from));
+                let value = match self.kind {
+                    // Functions of C1 return to the handler of an exception so
+                    // (`c1_Runtime1_x86.cpp`).
+                    GeneratedKind::RuntimeStub | GeneratedKind::FramedStub
+                        if from == RAX && slot == (super::state::Base::Cfa, -8) =>
+                    {
+                        TrackedValue::Handler
+                    }
+                    _ => state.register(from),
+                };
+                state.store(slot, value);
                 true
             }
             _ => false,
