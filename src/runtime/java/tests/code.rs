@@ -185,8 +185,13 @@ fn functions_of_polls_lead_to_the_polls() {
         // The machine may go on to generate code meanwhile.
         for _ in 0..200 {
             let changes = scan.scan(&machine, &memory, ScanDepth::Maps, budget);
-            let is_poll = |(_, rule): &(u32, Rule)| rule.op == op::SP_INJECTED;
-            let found = changes.added.iter().filter(|code| code.rows.iter().any(is_poll));
+            // Functions of C1 that go on at a handler were called, and so begin with another rule.
+            let is_poll = |rows: &[(u32, Rule)]| {
+                let mut ops = rows.iter().map(|(_, rule)| rule.op);
+                let is_called = ops.next().is_some_and(|it| it != op::BAD && it != op::SP_INJECTED);
+                !is_called && ops.any(|it| it == op::SP_INJECTED)
+            };
+            let found = changes.added.iter().filter(|code| is_poll(&code.rows));
             polls.extend(found.map(|code| code.start));
             if !changes.has_news {
                 break;
