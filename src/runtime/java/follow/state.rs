@@ -286,8 +286,11 @@ impl State {
     /// Stores eight bytes. What replaces the return address is one, or that of a handler.
     pub(super) fn store(&mut self, slot: Slot, value: TrackedValue) {
         let is_return = slot == (Base::Cfa, -8) && self.slot(slot) == TrackedValue::ReturnAddress;
-        let is_replaced = is_return && value != TrackedValue::Handler;
-        let value = if is_replaced { TrackedValue::ReturnAddress } else { value };
+        let value = match value {
+            TrackedValue::Handler => value,
+            _ if is_return => TrackedValue::ReturnAddress,
+            _ => value,
+        };
         self.overwrite(slot, 8);
         if value == TrackedValue::Unknown || self.used == SLOTS_MAX {
             return;

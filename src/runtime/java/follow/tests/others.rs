@@ -122,6 +122,25 @@ fn exception_that_leaves_an_interpreted_method() {
     check(plain(GeneratedKind::Interpreter), &code);
 }
 
+/// The caller goes on at the handler itself, and not behind its call.
+#[test]
+fn function_that_returns_to_the_handler_of_an_exception() {
+    let injected = |bytes| with(op::SP_INJECTED, bytes);
+    let code = [
+        // push %rbp
+        at(&[0x55], sp(8)),
+        // mov %rsp,%rbp
+        at(&[0x48, 0x89, 0xe5], saved(sp(16))),
+        // mov %rax,0x8(%rbp)
+        at(&[0x48, 0x89, 0x45, 0x08], saved(sp(16))),
+        // leave
+        at(&[0xc9], saved(injected(16))),
+        // ret
+        at(&[0xc3], injected(8)),
+    ];
+    check(plain(GeneratedKind::RuntimeStub), &code);
+}
+
 #[test]
 fn interpreter_calls_the_machine_within_the_frame() {
     let code = [
