@@ -5,7 +5,7 @@
 //! code that no known entry reaches, such as handlers of exceptions. What is found there does not
 //! change what the entries reach.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
@@ -23,19 +23,30 @@ const PROLOGUES: [[u8; 4]; 2] = [[0x55, 0x48, 0x8b, 0xec], [0x55, 0x48, 0x89, 0x
 /// What is known of a byte of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct FlowMark {
-    /// An instruction starts here.
-    is_start: bool,
+    /// The number of the instruction that starts here. 0 if none does.
+    instruction: u32,
     /// Paths meet here, or one begins.
     is_join: bool,
-    /// Number of the pass that found the instruction.
+}
+
+/// An instruction that a path has reached.
+#[derive(Debug, Clone, Copy)]
+struct FlowInstruction {
+    decoded: Instruction,
+    next: Next,
+    /// Number of the pass that found it.
     pass: u32,
+    /// The number of the state before it, at a join that was reached. 0 if there is none.
+    state: u32,
 }
 
 /// The states before the instructions of a piece of code.
 pub(super) struct Flow<'a> {
     code: &'a GeneratedCode<'a>,
     marks: Vec<FlowMark>,
-    states: BTreeMap<u32, State>,
+    /// Decoded once: that takes longer than all else.
+    instructions: Vec<FlowInstruction>,
+    states: Vec<State>,
     work: usize,
     pass: u32,
     cursor: FlowCursor,
@@ -48,6 +59,7 @@ fn decoder_of<'a>(code: &GeneratedCode<'a>) -> Decoder<'a> {
 }
 
 /// How an instruction goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// To the next one only.
     On,
@@ -67,7 +79,8 @@ impl<'a> Flow<'a> {
         let mut flow = Self {
             code,
             marks: vec![FlowMark::default(); code.bytes.len()],
-            states: BTreeMap::new(),
+            instructions: Vec::with_capacity(code.bytes.len() / 4),
+            states: Vec::new(),
             work: (code.bytes.len() * WORK_PER_BYTE + WORK_MIN).min(WORK_MAX),
             pass: 1,
             cursor: FlowCursor::default(),
@@ -77,7 +90,7 @@ impl<'a> Flow<'a> {
         flow.follow(entries)?;
         if let (Some(offset), Some(body)) = (code.frame_complete, code.body()) {
             // The entry of a method that is no longer entered was overwritten with a jump.
-            if (offset as usize) < code.bytes.len() && !flow.states.contains_key(&offset) {
+            if (offset as usize) < code.bytes.len() && flow.state_at(offset).is_none() {
                 flow.follow(vec![(offset, body)])?;
             }
         }
@@ -94,6 +107,17 @@ impl<'a> Flow<'a> {
         // The code has the offset, so its position is one.
         let _ = decoder.set_position(offset as usize);
         decoder.set_ip(code.start.wrapping_add(u64::from(offset)));
+    }
+
+    /// Returns the instruction that starts at an offset.
+    fn instruction_at(&self, offset: u32) -> Option<&FlowInstruction> {
+        let number = self.marks.get(offset as usize)?.instruction.checked_sub(1)?;
+        self.instructions.get(number as usize)
+    }
+
+    /// Returns the state before an instruction at which paths meet.
+    fn state_at(&self, offset: u32) -> Option<&State> {
+        self.states.get(self.instruction_at(offset)?.state.checked_sub(1)? as usize)
     }
 
     fn offset(&self, avma: u64) -> Option<u32> {
@@ -177,8 +201,7 @@ impl<'a> Flow<'a> {
 
     /// Whether an instruction may be changed by this pass.
     fn is_own(&self, offset: u32) -> bool {
-        let mark = self.marks[offset as usize];
-        !mark.is_start || mark.pass == self.pass
+        self.instruction_at(offset).is_none_or(|it| it.pass == self.pass)
     }
 
     /// Marks the instructions from an offset to the end of the path.
@@ -186,14 +209,16 @@ impl<'a> Flow<'a> {
         Self::seek(&mut self.decoder, self.code, start);
         let mut instruction = Instruction::default();
         let mut at = start;
-        while self.decoder.can_decode() && !self.marks[at as usize].is_start {
+        while self.decoder.can_decode() && self.marks[at as usize].instruction == 0 {
             self.decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 return;
             }
-            let mark = &mut self.marks[at as usize];
-            (mark.is_start, mark.pass) = (true, self.pass);
-            match self.next(&instruction) {
+            let next = self.next(&instruction);
+            let (decoded, pass) = (instruction, self.pass);
+            self.instructions.push(FlowInstruction { decoded, next, pass, state: 0 });
+            self.marks[at as usize].instruction = self.instructions.len() as u32;
+            match next {
                 Next::On => {}
                 Next::Branch(target) => found.extend(target),
                 Next::Call(target) => {
@@ -208,11 +233,8 @@ impl<'a> Flow<'a> {
             at += instruction.len() as u32;
         }
         // The path runs into another one.
-        if let Some(mark) = self.marks.get_mut(at as usize)
-            && mark.is_start
-            && mark.pass == self.pass
-        {
-            mark.is_join = true;
+        if self.instruction_at(at).is_some_and(|it| it.pass == self.pass) {
+            self.marks[at as usize].is_join = true;
         }
     }
 
@@ -229,7 +251,7 @@ impl<'a> Flow<'a> {
             if let Some(offset) = strong.pop_front() {
                 self.carry(offset, &mut stepper, &mut strong, &mut weak)?;
             } else if let Some((offset, state)) = weak.pop_front() {
-                let is_other = self.states.get(&offset).is_some_and(|it| !it.is_at(&state));
+                let is_other = self.state_at(offset).is_some_and(|it| !it.is_at(&state));
                 if !is_other {
                     self.reach(offset, state, &mut strong);
                 }
@@ -249,15 +271,22 @@ impl<'a> Flow<'a> {
 
     /// Meets the state at a join with another one.
     fn reach(&mut self, offset: u32, state: State, changed: &mut VecDeque<u32>) {
-        if !self.is_own(offset) || !self.marks[offset as usize].is_start {
+        let state = self.at_body(offset, state.normal());
+        let Some(number) = self.marks[offset as usize].instruction.checked_sub(1) else { return };
+        let instruction = &mut self.instructions[number as usize];
+        if instruction.pass != self.pass {
             return;
         }
-        let state = self.at_body(offset, state.normal());
-        match self.states.get_mut(&offset) {
+        match instruction.state.checked_sub(1) {
             None => {
-                self.states.insert(offset, state);
+                self.states.push(state);
+                instruction.state = self.states.len() as u32;
             }
-            Some(before) => {
+            Some(number) => {
+                let before = &mut self.states[number as usize];
+                if *before == state {
+                    return;
+                }
                 let both = before.meet(&state);
                 if both == *before {
                     return;
@@ -270,10 +299,10 @@ impl<'a> Flow<'a> {
 
     /// Returns the state, or the body's where the frame is complete and the state says otherwise.
     fn at_body(&self, offset: u32, state: State) -> State {
-        match self.code.body() {
-            Some(body) if self.code.frame_complete == Some(offset) && !state.is_at(&body) => body,
-            _ => state,
+        if self.code.frame_complete != Some(offset) {
+            return state;
         }
+        self.code.body().filter(|body| !state.is_at(body)).unwrap_or(state)
     }
 
     /// Carries the state of a join to the next ones.
@@ -284,17 +313,15 @@ impl<'a> Flow<'a> {
         strong: &mut VecDeque<u32>,
         weak: &mut VecDeque<(u32, State)>,
     ) -> Option<()> {
-        let Some(mut state) = self.states.get(&start).copied() else { return Some(()) };
-        Self::seek(&mut self.decoder, self.code, start);
-        let mut instruction = Instruction::default();
+        let Some(mut state) = self.state_at(start).copied() else { return Some(()) };
         let mut at = start;
         let mut is_after_call = false;
         loop {
-            let mark = self.marks.get(at as usize).copied().unwrap_or_default();
-            if !mark.is_start || mark.pass != self.pass {
+            let Some(found) = self.instruction_at(at).filter(|it| it.pass == self.pass) else {
                 return Some(());
-            }
-            if mark.is_join && at != start {
+            };
+            let FlowInstruction { decoded: instruction, next, .. } = *found;
+            if self.marks[at as usize].is_join && at != start {
                 match is_after_call {
                     true => weak.push_back((at, state)),
                     false => self.reach(at, state, strong),
@@ -302,8 +329,6 @@ impl<'a> Flow<'a> {
                 return Some(());
             }
             self.work = self.work.checked_sub(1)?;
-            self.decoder.decode_out(&mut instruction);
-            let next = self.next(&instruction);
             if let (Next::Call(Some(target)), true) = (&next, self.is_interpreter()) {
                 let mut within = state;
                 within.push(TrackedValue::Unknown);
@@ -335,19 +360,20 @@ impl<'a> Flow<'a> {
         let mut instruction = Instruction::default();
         while (self.cursor.at as usize) < self.code.bytes.len() {
             let at = self.cursor.at;
+            if let Some(found) = self.instruction_at(at) {
+                let is_after_return = found.decoded.flow_control() == FlowControl::Return;
+                let is_after_end = matches!(found.next, Next::Jump(_) | Next::End);
+                let at = at + found.decoded.len() as u32;
+                self.cursor = FlowCursor { at, is_after_end, is_after_return };
+                continue;
+            }
             Self::seek(&mut self.decoder, self.code, at);
             self.decoder.decode_out(&mut instruction);
             let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
-            let len = if instruction.is_invalid() { 1 } else { instruction.len() as u32 };
-            if self.marks[at as usize].is_start {
-                let is_return = instruction.flow_control() == FlowControl::Return;
-                let is_end = matches!(self.next(&instruction), Next::Jump(_) | Next::End);
-                self.cursor =
-                    FlowCursor { at: at + len, is_after_end: is_end, is_after_return: is_return };
-            } else if is_padding && self.cursor.is_after_end {
+            if is_padding && self.cursor.is_after_end {
                 // Padding has one or more instructions.
-                let to_start = self.marks[at as usize..].iter().take(len as usize);
-                let len = to_start.take_while(|mark| !mark.is_start).count();
+                let to_start = self.marks[at as usize..].iter().take(instruction.len());
+                let len = to_start.take_while(|mark| mark.instruction == 0).count();
                 self.cursor.at = at + len as u32;
             } else {
                 let hole = self.cursor.is_after_end.then(|| self.hole_state(at)).flatten();
@@ -377,36 +403,33 @@ impl<'a> Flow<'a> {
     }
 
     /// Shows the instructions that were found, in the order of their addresses, each with the state
-    /// before it and whether it calls. Bytes that no path reaches have no state. An instruction
-    /// that overlaps the one before is left out.
-    pub(super) fn each(&self, mut visit: impl FnMut(u32, Option<&State>, bool)) {
-        let (mut decoder, mut stepper) = (decoder_of(self.code), self.stepper());
-        let mut instruction = Instruction::default();
-        let mut states = self.states.iter().peekable();
+    /// before it, whether that may be another one than the last known state that was shown, and
+    /// whether it calls. Bytes that no path reaches have no state. An instruction that overlaps the
+    /// one before is left out.
+    pub(super) fn each(&self, mut visit: impl FnMut(u32, Option<(&State, bool)>, bool)) {
+        let mut stepper = self.stepper();
         // The state after the last instruction, and whether that goes on to the next one.
         let (mut state, mut is_known) = (State::called(), false);
+        let mut is_other = true;
         let mut at = 0;
         while let Some(mark) = self.marks.get(at as usize) {
-            if !mark.is_start {
+            let Some(FlowInstruction { decoded, next, .. }) = self.instruction_at(at) else {
                 visit(at, None, false);
                 (at, is_known) = (at + 1, false);
                 continue;
-            }
-            while states.next_if(|(offset, _)| **offset < at).is_some() {}
-            match states.next_if(|(offset, _)| **offset == at) {
-                Some((_, met)) => (state, is_known) = (*met, true),
+            };
+            match self.state_at(at) {
+                Some(met) => (state, is_known, is_other) = (*met, true, true),
                 // A join without a state is reached by calls only that never return.
                 None => is_known &= !mark.is_join,
             }
-            Self::seek(&mut decoder, self.code, at);
-            decoder.decode_out(&mut instruction);
-            let next = self.next(&instruction);
-            visit(at, is_known.then_some(&state), matches!(next, Next::Call(_)));
+            visit(at, is_known.then_some((&state, is_other)), matches!(next, Next::Call(_)));
+            is_other &= !is_known;
             is_known &= matches!(next, Next::On | Next::Branch(_) | Next::Call(_));
             if is_known {
-                stepper.apply(&instruction, &mut state);
+                is_other |= stepper.apply(decoded, &mut state);
             }
-            at += instruction.len().max(1) as u32;
+            at += decoded.len().max(1) as u32;
         }
     }
 }

@@ -12,9 +12,14 @@ pub(super) fn rows(code: &GeneratedCode<'_>, flow: &Flow<'_>) -> Followed {
     let mut rows = Rows { list: Vec::new() };
     let (mut instructions, mut unknown) = (0, 0);
     let unreached = Unreached::of(code);
+    let mut rule = Rule::BAD;
     flow.each(|offset, state, is_call| {
-        let Some(state) = state else { return rows.push(offset, unreached.rule(offset)) };
-        let rule = rule_in(code, state);
+        let Some((state, is_other)) = state else {
+            return rows.push(offset, unreached.rule(offset));
+        };
+        if is_other {
+            rule = rule_in(code, state);
+        }
         instructions += 1;
         unknown += usize::from(rule == Rule::BAD);
         rows.push(offset, rule);

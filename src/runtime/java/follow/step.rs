@@ -32,12 +32,15 @@ impl StateStepper {
         Self { info: InstructionInfoFactory::new(), kind, body_sp }
     }
 
-    /// Changes the state to that after the instruction.
-    pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut State) {
+    /// Changes the state to that after the instruction. Returns whether it may be another one.
+    pub(super) fn apply(&mut self, instruction: &Instruction, state: &mut State) -> bool {
         match instruction.flow_control() {
             FlowControl::Call | FlowControl::IndirectCall => return call(instruction, state),
             FlowControl::Next | FlowControl::XbeginXabortXend => {}
-            _ => return,
+            _ => return false,
+        }
+        if self.is_inert(instruction, state) {
+            return false;
         }
         let is_done = match instruction.mnemonic() {
             Mnemonic::Push => push(instruction, state),
@@ -59,6 +62,42 @@ impl StateStepper {
         if !is_done {
             self.forget(instruction, state);
         }
+        true
+    }
+
+    /// Whether the instruction is one of the usual ones that write their first operand at most, and
+    /// neither that nor what is written is known. What [`Self::forget`] asks for takes longer than
+    /// all else.
+    fn is_inert(&self, instruction: &Instruction, state: &State) -> bool {
+        use Mnemonic::{
+            Add, And, Cmp, Dec, Inc, Lea, Mov, Movsx, Movsxd, Movzx, Nop, Or, Sar, Shl, Shr, Sub,
+            Test, Xor,
+        };
+        let is_known = |register| {
+            number(register)
+                .is_some_and(|it| it == RSP || state.register(it) != TrackedValue::Unknown)
+        };
+        let is_source_known = match instruction.mnemonic() {
+            Cmp | Test | Nop => return true,
+            Mov => match instruction.op1_kind() {
+                OpKind::Register => is_known(instruction.op1_register()),
+                OpKind::Memory => {
+                    is_known(instruction.memory_base()) || self.kind == GeneratedKind::Poll
+                }
+                _ => false,
+            },
+            Lea => is_known(instruction.memory_base()),
+            Add | And | Dec | Inc | Movsx | Movsxd | Movzx | Or | Sar | Shl | Shr | Sub | Xor => {
+                false
+            }
+            _ => return false,
+        };
+        !is_source_known
+            && match instruction.op0_kind() {
+                OpKind::Register => !is_known(instruction.op0_register().full_register()),
+                OpKind::Memory => !is_known(instruction.memory_base()),
+                _ => false,
+            }
     }
 
     /// Aligns the stack pointer, if that does not move it: the CFA of a function to which a method
@@ -188,14 +227,18 @@ fn is_of_thread(instruction: &Instruction) -> bool {
 /// Registers of which neither calls of C nor calls of generated code say anything afterwards.
 const CLOBBERED: [usize; 9] = [0, 1, 2, 4, 5, 8, 9, 10, 11];
 
-fn call(instruction: &Instruction, state: &mut State) {
+fn call(instruction: &Instruction, state: &mut State) -> bool {
     if instruction.near_branch_target() == instruction.next_ip() {
         // The code pushes its own address.
-        return state.push(TrackedValue::Unknown);
+        state.push(TrackedValue::Unknown);
+        return true;
     }
+    let mut known = CLOBBERED.into_iter().filter(|it| state.register(*it) != TrackedValue::Unknown);
+    let is_other = known.next().is_some();
     for register in CLOBBERED {
         state.set(register, TrackedValue::Unknown);
     }
+    is_other
 }
 
 fn push(instruction: &Instruction, state: &mut State) -> bool {
