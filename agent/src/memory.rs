@@ -15,7 +15,9 @@
 //! than `FRAME_MAX` above such a page and below another one ([`StackMemory::known`]). A probe
 //! just before the first word of each page finds it readable. Pages of the last unwinding must
 //! adjoin those of this one. The kernel merges mappings, so memory further up need not be stack,
-//! and a smaller stack may be where the thread had a larger one.
+//! and a smaller stack may be where the thread had a larger one. C libraries put the block of a
+//! thread at the top of its stack. So the pages up to the thread's own block are stack, if they are
+//! in the mapping of the stack pointer.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -97,8 +99,9 @@ impl<'a> StackMemory<'a> {
     /// red zone. It ends with the pages that the unwinding has visited, in this sample or in the
     /// last one, as far as they are readable now. Those of the last sample count if they follow at
     /// once: a stack is in one piece. If the unwinding visited none, the range is within the page
-    /// of `sp`. The first thread's stack is known completely.
-    pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
+    /// of `sp`. The first thread's stack is known completely, and so is one below the thread's own
+    /// block, `top`.
+    pub fn known(&mut self, sp: u64, top: Option<u64>, most: u64) -> (u64, u64) {
         if let Some(end) = self.snapshot.stack_end(sp) {
             self.rebound(sp);
             let start = self.lo.wrapping_add(7) & !7;
@@ -114,6 +117,8 @@ impl<'a> StackMemory<'a> {
         let is_next = (self.window.0..=self.window.1).contains(&self.earlier.0)
             || (self.earlier.0..self.earlier.1).contains(&self.window.0);
         let visited = self.window.1.max(if is_next { self.earlier.1 } else { 0 });
+        let top = top.filter(|top| sp < *top && *top <= self.hi);
+        let visited = top.map_or(visited, |top| visited.max(top & !7));
         let walked = self.hi.min(visited).min(start.saturating_add(most));
         // Pages that an earlier sample found readable may be unmapped now.
         (self.window, self.spot) = ((0, 0), u64::MAX);
@@ -276,33 +281,38 @@ mod tests {
         let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, control);
         let sp = base + PAGE + 0x108;
         let mut memory = at(sp);
-        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 2 * PAGE));
+        assert_eq!(memory.known(sp, None, MOST), (sp - RED_ZONE, base + 2 * PAGE));
         assert_eq!(
-            memory.known(base + PAGE + 8, MOST),
+            memory.known(base + PAGE + 8, None, MOST),
             (base + PAGE, base + 2 * PAGE),
             "no page below"
         );
-        assert_eq!(memory.known(base + PAGE + 11, MOST).0, base + PAGE, "whole words");
+        assert_eq!(memory.known(base + PAGE + 11, None, MOST).0, base + PAGE, "whole words");
         assert_eq!(memory.load(base + 2 * PAGE), Some(7));
-        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 3 * PAGE));
+        assert_eq!(memory.known(sp, None, MOST), (sp - RED_ZONE, base + 3 * PAGE));
         memory.keep(slot, 1);
-        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "the pages of an earlier sample");
-        let later = |epoch| StackMemory::new(&snapshot, slot, epoch, sp, control).known(sp, MOST).1;
+        assert_eq!(
+            at(sp).known(sp, None, MOST).1,
+            base + 3 * PAGE,
+            "the pages of an earlier sample"
+        );
+        let later =
+            |epoch| StackMemory::new(&snapshot, slot, epoch, sp, control).known(sp, None, MOST).1;
         let ends = [2, 1 + EPOCHS_MAX, 2 + EPOCHS_MAX].map(later);
         assert_eq!(ends, [base + 3 * PAGE, base + 3 * PAGE, base + 2 * PAGE], "not for long");
         // The stack has grown since.
         let deeper = base + 0x108;
-        assert_eq!(at(deeper).known(deeper, MOST).1, base + 3 * PAGE);
+        assert_eq!(at(deeper).known(deeper, None, MOST).1, base + 3 * PAGE);
         let mut memory = at(sp);
-        assert_eq!(memory.known(sp, MOST).1, base + 3 * PAGE);
+        assert_eq!(memory.known(sp, None, MOST).1, base + 3 * PAGE);
         let top = base + 3 * PAGE;
         assert_eq!(
-            at(top).known(top, MOST),
+            at(top).known(top, None, MOST),
             (top, top),
             "nothing is known above the end of the stack"
         );
         // The last walk was on another stack.
-        assert_eq!(memory.known(top + 8, MOST), (top, top + PAGE));
+        assert_eq!(memory.known(top + 8, None, MOST), (top, top + PAGE));
         // The same memory as the first thread's stack.
         let mut words = NO_MODULES;
         // The first and only writable range is the stack.
@@ -313,11 +323,15 @@ mod tests {
         let tables = unsafe { Tables::new(segment.0.as_ptr().cast(), size_of::<Aligned>()) };
         let snapshot = tables.snapshot().unwrap();
         let mut memory = StackMemory::new(&snapshot, slot, 2, sp, control);
-        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 4 * PAGE));
+        assert_eq!(memory.known(sp, None, MOST), (sp - RED_ZONE, base + 4 * PAGE));
         assert_eq!(memory.load(base + 4 * PAGE - 8), Some(7));
-        assert_eq!(memory.known(sp, PAGE), (sp - RED_ZONE, sp - RED_ZONE + PAGE), "at most that");
+        assert_eq!(
+            memory.known(sp, None, PAGE),
+            (sp - RED_ZONE, sp - RED_ZONE + PAGE),
+            "at most that"
+        );
         let nowhere = 0x18;
-        assert_eq!(at(nowhere).known(nowhere, MOST), (nowhere, nowhere));
+        assert_eq!(at(nowhere).known(nowhere, None, MOST), (nowhere, nowhere));
         assert_eq!(failed(control), 1);
     }
 
@@ -337,11 +351,11 @@ mod tests {
         memory.keep(slot, 1);
         let sp = base + 0x108;
         let mut memory = at(sp);
-        assert_eq!(memory.known(sp, MOST).1, base + PAGE);
+        assert_eq!(memory.known(sp, None, MOST).1, base + PAGE);
         // Once this stack was found to reach them, they are.
         let mut memory = at(sp);
         assert_eq!([sp, sp + PAGE].map(|avma| memory.load(avma)), [Some(7); 2]);
-        assert_eq!(memory.known(sp, MOST).1, base + 4 * PAGE);
+        assert_eq!(memory.known(sp, None, MOST).1, base + 4 * PAGE);
     }
 
     #[test]
@@ -355,7 +369,7 @@ mod tests {
         let sp = base + 0x108;
         let mut memory = StackMemory::new(&snapshot, &data.threads().slots[3], 1, sp, control);
         assert_eq!([sp, sp + 3 * PAGE].map(|avma| memory.load(avma)), [Some(7); 2]);
-        assert_eq!(memory.known(sp, MOST).1, base + 4 * PAGE);
+        assert_eq!(memory.known(sp, None, MOST).1, base + 4 * PAGE);
     }
 
     #[test]
@@ -373,18 +387,18 @@ mod tests {
         let mut memory = at(sp);
         assert!((0..3).all(|page| memory.load(sp + page * PAGE).is_some()));
         memory.keep(slot, 1);
-        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE);
-        assert_eq!(at(sp).known(sp, PAGE).1, sp - RED_ZONE + PAGE);
+        assert_eq!(at(sp).known(sp, None, MOST).1, base + 3 * PAGE);
+        assert_eq!(at(sp).known(sp, None, PAGE).1, sp - RED_ZONE + PAGE);
         let protect = |rights| {
             // SAFETY: the pages belong to a box that nothing reads or writes meanwhile.
             unsafe { sys::syscall4(MPROTECT, [base + PAGE, PAGE, rights, 0]) }
         };
         let mut memory = at(sp);
-        assert_eq!(memory.known(sp, MOST).1, base + 3 * PAGE);
+        assert_eq!(memory.known(sp, None, MOST).1, base + 3 * PAGE);
         memory.probe_again();
         assert_eq!(protect(0), 0);
         let loads = [0, 1, 2].map(|page| memory.load(sp + page * PAGE));
-        let known = at(sp).known(sp, MOST);
+        let known = at(sp).known(sp, None, MOST);
         assert_eq!(protect(3), 0);
         assert_eq!(loads, [Some(7), None, Some(7)], "found readable a moment before");
         assert_eq!((known.1, failed(control)), (base + PAGE, 2));

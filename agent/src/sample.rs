@@ -20,7 +20,7 @@ use crate::clock::now;
 use crate::frame::Frame;
 use crate::memory::StackMemory;
 use crate::stack::Stack;
-use crate::thread::{Thread, find_thread};
+use crate::thread::{Thread, find_thread, own_block};
 use crate::{context, event, otel_record, own_stack, stack, sys, timer};
 
 /// The trigger of a sample.
@@ -208,17 +208,17 @@ fn store(
     {
         // Relaxed: published with the ACTIVE word, which the hazard acquired.
         let instance = table.header.instance.load(Ordering::Relaxed) as u32;
-        let kept = slices.is_some_and(|slices| {
-            keep_slice(
-                slices,
-                (instance, log_index),
-                snapshot.generation(),
-                &registers,
-                &mut memory,
-            )
+        let kept = slices.as_ref().is_some_and(|slices| {
+            let top = own_block(data, thread.tid, &mut memory.objects);
+            let origin = (instance, log_index, snapshot.generation());
+            keep_slice(slices, origin, &registers, (&mut memory, top))
         });
         if !kept {
             control.count(Counter::SliceLost);
+        }
+        if slices.is_some_and(|slices| slices.is_filling()) {
+            // Relaxed: a hint that the recorder polls.
+            control.rotate_wanted.store(1, Ordering::Relaxed);
         }
     }
     if stored {
@@ -254,13 +254,12 @@ const SLICES_BYTES: u64 = SLICE_BYTES * slice::SLICES_OF_SAMPLE as u64;
 /// Stores the registers and the top of the stack of a sample that did not reach its root.
 #[cold]
 fn keep_slice(
-    slices: Slices<'_>,
-    (instance, sample): (u32, usize),
-    generation: u64,
+    slices: &Slices<'_>,
+    (instance, sample, generation): (u32, usize, u64),
     registers: &Registers,
-    memory: &mut StackMemory<'_>,
+    (memory, top): (&mut StackMemory<'_>, Option<u64>),
 ) -> bool {
-    let (start, end) = memory.known(registers.sp, SLICES_BYTES);
+    let (start, end) = memory.known(registers.sp, top, SLICES_BYTES);
     memory.probe_again();
     let Registers { pc, gpr, .. } = *registers;
     let slice = Slice { sample, generation, pc, registers: gpr, start, count: 0 };

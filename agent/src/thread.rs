@@ -1,5 +1,7 @@
 //! The thread on which the handler runs, and its slot.
 
+use traceprof_abi::context::is_own_block;
+use traceprof_abi::runtime::WordReader;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
@@ -39,4 +41,18 @@ pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     let (tid, threads) = (sys::gettid(), data.threads());
     let index = threads.find(tid)?;
     Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: false })
+}
+
+/// Returns the address of the C library's block of the calling thread. `None` if it has none of its
+/// own, or may not read its thread pointer.
+#[cold]
+pub fn own_block(data: DataSegment, tid: u32, memory: &mut impl WordReader) -> Option<u64> {
+    // Acquire: pairs with the recorder's Release.
+    if data.context_sources().has_fsgsbase.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    // SAFETY: the recorder vouches that the processor and the kernel allow programs to use the
+    // instruction.
+    let pointer = unsafe { sys::thread_pointer() };
+    is_own_block(pointer, tid, |avma| memory.load(avma)).then_some(pointer)
 }

@@ -10,11 +10,11 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Number of slices of each table: one megabyte in all.
-pub const SLICES: usize = 128;
+/// Number of slices of each table: two megabytes in all.
+pub const SLICES: usize = 256;
 /// The largest number of slices of a sample. Frames of HotSpot's deoptimization, for example, have
-/// more than five thousand bytes each.
-pub const SLICES_OF_SAMPLE: usize = 4;
+/// more than five thousand bytes each, and its compilers are 300 calls deep.
+pub const SLICES_OF_SAMPLE: usize = 8;
 /// Number of stack words in a slice: few under loom, which explores every access.
 pub const WORDS: usize = if cfg!(loom) { 2 } else { 1000 };
 /// Number of general registers, in DWARF order.
@@ -128,6 +128,13 @@ impl<'a> Slices<'a> {
         is_stored
     }
 
+    /// Whether a quarter is used: the recorder should empty them soon.
+    pub fn is_filling(&self) -> bool {
+        // Relaxed: a hint.
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        load(&self.header.used) >= load(&self.header.limit).div_ceil(4)
+    }
+
     /// Returns the slices of an instance with their words. Call it only while no hazard names the
     /// table.
     pub fn all(self, instance: u32) -> impl Iterator<Item = (Slice, &'a [AtomicU64])> {
@@ -221,8 +228,8 @@ mod tests {
     #[test]
     fn a_long_stack_is_in_several_slices_as_far_as_there_is_room() {
         let header = SlicesHeader::default();
-        header.limit.store(8, Ordering::Relaxed);
-        let records: Vec<_> = (0..8).map(|_| SliceRecord::default()).collect();
+        header.limit.store(16, Ordering::Relaxed);
+        let records: Vec<_> = (0..16).map(|_| SliceRecord::default()).collect();
         let slices = Slices { header: &header, records: &records };
         let bytes = WORDS as u64 * 8;
         let stack = |len: u64| move |avma: u64| (avma < 0x100 + len).then_some(avma);
@@ -232,13 +239,16 @@ mod tests {
         };
         let slice = |sample| Slice { sample, start: 0x100, ..Slice::default() };
         assert!(slices.put(4, &slice(1), 3, stack(bytes + 16)));
+        assert!(!slices.is_filling());
         assert!(slices.put(4, &slice(2), 9, stack(bytes * 9)));
+        assert!(slices.is_filling(), "a quarter");
         assert!(slices.put(4, &slice(3), 3, stack(bytes * 3)));
         let first = vec![(1, 0x100, WORDS), (1, 0x100 + bytes, 2)];
-        let second = (0..4).map(|at| (2, 0x100 + at * bytes, WORDS)).collect();
+        let second = (0..8).map(|at| (2, 0x100 + at * bytes, WORDS)).collect();
         let third = vec![(3, 0x100, WORDS)];
         assert_eq!(found(4), [first, second, third].concat(), "one, where half is used");
-        assert!(!slices.put(4, &slice(4), 1, stack(8)));
+        let more = (4..99).take_while(|sample| slices.put(4, &slice(*sample), 1, stack(8)));
+        assert_eq!(more.count(), 4, "until all are used");
         slices.reset();
         assert!(slices.put(5, &slice(3), 2, stack(8)));
         assert_eq!(found(5), [(3, 0x100, 1)]);

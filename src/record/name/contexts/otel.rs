@@ -45,6 +45,8 @@ pub(super) type NamedAttribute = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Otel {
     pid: i32,
+    /// Whether handlers may read the thread pointer, once known.
+    can_handlers_read: Option<bool>,
     locations: Vec<TlsLocation>,
     /// The address of the process context.
     context_avma: Option<u64>,
@@ -69,6 +71,10 @@ impl Otel {
         addresses: &AddressMap,
         sources: &ContextSources,
     ) {
+        let can_handlers_read =
+            *self.can_handlers_read.get_or_insert_with(proc::may_read_thread_pointer);
+        // Release: pairs with the Acquire in the handler.
+        sources.has_fsgsbase.store(u32::from(can_handlers_read), Ordering::Release);
         self.find_context(mappings);
         let (mut locations, mut left_out) = (self.find_locations(addresses), 0);
         if locations.len() > SOURCES_RECORDS {
@@ -82,7 +88,6 @@ impl Otel {
         if locations == self.locations {
             return;
         }
-        let can_handlers_read = proc::may_read_thread_pointer();
         if !can_handlers_read && self.locations.is_empty() {
             self.notices.push(NO_HANDLERS.to_owned());
         }
@@ -95,8 +100,6 @@ impl Otel {
                 source.set(location);
             }
         }
-        // Relaxed: published by the number below.
-        sources.has_fsgsbase.store(u32::from(can_handlers_read), Ordering::Relaxed);
         // Release: pairs with the Acquire in the handler.
         sources.records_used.store(locations.len() as u32, Ordering::Release);
         self.locations = locations;
