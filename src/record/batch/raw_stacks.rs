@@ -88,6 +88,19 @@ impl Slices {
         self.kept.iter().filter_map(|kept| kept.sample_of(samples)).any(is_unknown)
     }
 
+    /// Returns all words that may be addresses of code in samples in code that no unwind table
+    /// covers.
+    pub(crate) fn words_of_unknown_code(&self, samples: &[Sample]) -> impl Iterator<Item = u64> {
+        let is_unknown = |sample: &Sample| sample.reason == EndReason::NoModule as u16;
+        let unknown = move |kept: &&StoredSlice| kept.sample_of(samples).is_some_and(is_unknown);
+        self.kept.iter().filter(unknown).flat_map(|kept| {
+            let bytes = &self.bytes[kept.from..][..kept.slice.count * 8];
+            let (words, _) = bytes.as_chunks();
+            let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+            std::iter::once(kept.slice.pc).chain(words)
+        })
+    }
+
     /// Returns the bytes of memory allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.capacity() * size_of::<StoredSlice>() + self.bytes.capacity()

@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
                     self.times.hasten_rotation();
                 }
             }
-            let is_found = self.attached.modules().follow_code(false);
+            let is_found = self.attached.modules().follow_code(std::iter::empty());
             self.namer.add_reports(self.store.threads.mapped());
             if (is_found || self.namer.is_reading_due()) && !self.read_mappings() {
                 return SessionEnd::Executed;

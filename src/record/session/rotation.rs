@@ -140,7 +140,8 @@ impl Session<'_> {
         }
         let has_unknown = batch.slices.has_unknown_code(&batch.samples);
         if has_unknown {
-            self.attached.modules().follow_code(true);
+            let words = batch.slices.words_of_unknown_code(&batch.samples);
+            self.attached.modules().follow_code(words);
         }
         if !has_unknown || self.has_current_mappings() {
             self.store.unwind_outside(batch, &mut self.attached);

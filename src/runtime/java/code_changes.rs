@@ -74,6 +74,8 @@ pub struct ScanBudget {
     pub instructions: usize,
     /// CPU time of the thread, exceeded by one piece of code at most.
     pub time: Duration,
+    /// The part of it that is for methods without a sample.
+    pub ahead: Duration,
 }
 
 /// What is left of a budget.
@@ -87,8 +89,17 @@ impl BudgetLeft {
         Self { budget, began: thread_time() }
     }
 
+    /// Returns what is left of it for methods without a sample.
+    pub(super) fn ahead(&self) -> Self {
+        let time = self.budget.time.saturating_sub(self.took()).min(self.budget.ahead);
+        Self::of(ScanBudget { time, ..self.budget })
+    }
+
+    fn took(&self) -> Duration {
+        thread_time().saturating_sub(self.began)
+    }
+
     pub(super) fn is_used_up(&self, changes: &CodeChanges) -> bool {
-        let took = thread_time().saturating_sub(self.began);
-        changes.instructions > self.budget.instructions || took > self.budget.time
+        changes.instructions > self.budget.instructions || self.took() > self.budget.time
     }
 }

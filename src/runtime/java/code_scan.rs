@@ -1,6 +1,10 @@
 //! Scans of the heaps of code: what a machine has generated since the last one, with its unwind
 //! rules.
 //!
+//! A scan notes all new blobs, which costs little. Their code is followed in this order: where
+//! handlers had no rules, what may not have been complete, what is no method, and the rest, ahead
+//! of its use. Most methods are in no sample.
+//!
 //! # Invariants
 //! - Code is followed again until two scans have found the same bytes: the machine may have been
 //!   writing it.
@@ -12,7 +16,7 @@
 //!   map, and at the start of the first segment that waits, no known block goes on but one that the
 //!   machine has cut there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
@@ -31,12 +35,17 @@ use crate::proc::monotonic_ns;
 use crate::runtime::memory::TargetMemory;
 use crate::runtime::pages::TargetPages;
 
-/// Maximum number of blocks that are read at once, of bytes of all of them, and of one.
+/// Maximum number of blobs that are read at once, and the bytes of a block that have all of one.
+const HEADS_MAX: usize = 1024;
+const HEAD_BYTES: u64 = 512;
+/// Maximum number of blocks whose code is read at once, of bytes of all of them, and of one.
 const BATCH_MAX: usize = 128;
 const BATCH_BYTES_MAX: u64 = 512 << 10;
 const PIECE_MAX: u64 = 64 << 10;
 /// Maximum number of blocks whose seals a scan compares: two milliseconds.
 const SEALS_MAX: usize = 4096;
+/// Maximum number of free blocks of a heap that a scan looks at.
+const FREE_MAX: usize = 512;
 
 /// The code of a machine that was scanned.
 #[derive(Debug, Default)]
@@ -52,6 +61,8 @@ pub struct CodeScan {
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
     entered: EnteredThreads,
+    /// Addresses in code that the next scan follows first.
+    demanded: Vec<u64>,
     clock: ScanClock,
 }
 
@@ -87,6 +98,19 @@ struct ScannedMachine<'a> {
     machine: &'a JavaMachine,
     memory: &'a dyn TargetMemory,
     heaps: &'a [CodeHeap],
+}
+
+impl ScannedMachine<'_> {
+    /// Returns the blob of a block, and the block's seal.
+    fn blob(&self, block: &Range<u64>, pages: &TargetPages<'_>) -> (Option<CodeBlob>, BlockSeal) {
+        let layout = &self.machine.layout;
+        let heap = self.heaps.iter().find(|heap| heap.reserved.contains(&block.start));
+        let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
+        // A machine changes a block's length and its map one after the other.
+        let contents = contents.filter(|contents| contents.end <= block.end);
+        let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
+        (blob, BlockSeal::read(layout, block.start, pages))
+    }
 }
 
 /// Returns the addresses of heaps.
@@ -154,9 +178,13 @@ impl CodeScan {
             self.blocks.recheck_stubs();
         }
         if has_moved_now || self.blocks.compares_seals() {
-            self.compare_seals(&scanned, &mut changes);
+            let free = self.note_free(&scanned, &pages);
+            self.compare_seals(&scanned, &free, &mut changes);
         }
+        let avmas = std::mem::take(&mut self.demanded);
+        self.blocks.want_at(&avmas);
         self.read_wanted(&scanned, &left, &mut changes);
+        self.follow_pending(&scanned, &avmas, &left, &mut changes);
         changes.is_behind =
             self.blocks.has_wanted() || self.heaps.iter().any(WatchedHeap::is_changed);
         changes.has_news = changes.is_behind
@@ -171,6 +199,11 @@ impl CodeScan {
     #[cfg(test)]
     pub(super) fn with_clock(clock: fn() -> u64) -> Self {
         Self { clock: ScanClock(clock), ..Self::default() }
+    }
+
+    /// Makes the next scan first follow the code at these addresses.
+    pub fn demand(&mut self, avmas: impl IntoIterator<Item = u64>) {
+        self.demanded.extend(avmas);
     }
 
     /// Makes the next scan follow the code of a block, even if it is as before.
@@ -236,12 +269,31 @@ impl CodeScan {
         }
     }
 
-    /// Finds other code in blocks that are as before.
-    fn compare_seals(&mut self, scanned: &ScannedMachine<'_>, changes: &mut CodeChanges) {
+    /// Notes and returns the blocks that the machine has freed.
+    fn note_free(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        pages: &TargetPages<'_>,
+    ) -> BTreeSet<u64> {
+        let layout = &scanned.machine.layout.heaps;
+        let free = scanned.heaps.iter().map(|heap| heap.free_blocks(layout, pages, FREE_MAX));
+        let free = free.flatten().collect();
+        let read_ns = (self.clock.0)();
+        self.blocks.note_free(&free, read_ns);
+        free
+    }
+
+    /// Finds other code in blocks that are as before, but for these.
+    fn compare_seals(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        free: &BTreeSet<u64>,
+        changes: &mut CodeChanges,
+    ) {
         let layout = &scanned.machine.layout;
         let bytes = BlockSeal::bytes(layout);
-        let blocks = self.blocks.next_seals(SEALS_MAX);
-        for some in blocks.chunks(BATCH_MAX * 8) {
+        let blocks = self.blocks.next_seals(SEALS_MAX, free);
+        for some in blocks.chunks(HEADS_MAX) {
             let piece = |(start, end): &(u64, u64)| (*start, (end - start).min(bytes) as usize);
             let wanted: Vec<(u64, usize)> = some.iter().map(piece).collect();
             let pages = TargetPages::of_pieces(scanned.memory, &wanted);
@@ -253,29 +305,63 @@ impl CodeScan {
         }
     }
 
-    /// Reads the blocks that are new, or may have changed, as far as the budget goes.
+    /// Reads the blobs of blocks that are new, or may have changed, as far as the budget goes.
     fn read_wanted(
         &mut self,
         scanned: &ScannedMachine<'_>,
         left: &BudgetLeft,
         changes: &mut CodeChanges,
     ) {
-        let entered = self.entered.len();
         let mut wanted = self.blocks.take_wanted();
-        self.read_blocks(scanned, &mut wanted, left, changes);
+        while !wanted.is_empty() && !left.is_used_up(changes) {
+            let rest = wanted.keys().nth(HEADS_MAX).copied();
+            let rest = rest.map(|start| wanted.split_off(&start)).unwrap_or_default();
+            let some = std::mem::replace(&mut wanted, rest);
+            let piece =
+                |(start, end): (&u64, &u64)| (*start, (end - start).min(HEAD_BYTES) as usize);
+            let pieces: Vec<(u64, usize)> = some.iter().map(piece).collect();
+            let pages = TargetPages::of_pieces(scanned.memory, &pieces);
+            for (start, end) in some {
+                let (blob, seal) = scanned.blob(&(start..end), &pages);
+                let read_ns = (self.clock.0)();
+                self.blocks.note_blob(start..end, (blob, seal), read_ns, &mut changes.removed);
+            }
+        }
         self.blocks.want(wanted);
+    }
+
+    /// Follows code that has no rules, or may have others, as far as the budget goes.
+    fn follow_pending(
+        &mut self,
+        scanned: &ScannedMachine<'_>,
+        demanded: &[u64],
+        left: &BudgetLeft,
+        changes: &mut CodeChanges,
+    ) {
+        let entered = self.entered.len();
+        self.read_blocks(scanned, self.blocks.pending_at(demanded), left, changes);
+        self.read_blocks(scanned, self.blocks.open(), left, changes);
+        self.read_blocks(scanned, self.blocks.pending_stubs(), left, changes);
         if self.entered.len() != entered {
             // The functions to which thawed frames return are followed again.
-            let mut stubs = self.blocks.reopen(has_barriers);
-            self.read_blocks(scanned, &mut stubs, left, changes);
+            let stubs = self.blocks.reopen(has_barriers);
+            self.read_blocks(scanned, stubs, left, changes);
+        }
+        let ahead = left.ahead();
+        while !ahead.is_used_up(changes) {
+            let some = self.blocks.pending_methods(BATCH_MAX);
+            if some.is_empty() {
+                break;
+            }
+            self.read_blocks(scanned, some, &ahead, changes);
         }
     }
 
-    /// Reads blocks, as far as the budget goes.
+    /// Follows the code of blocks, as far as the budget goes.
     fn read_blocks(
         &mut self,
         scanned: &ScannedMachine<'_>,
-        wanted: &mut BTreeMap<u64, u64>,
+        mut wanted: BTreeMap<u64, u64>,
         left: &BudgetLeft,
         changes: &mut CodeChanges,
     ) {
@@ -291,8 +377,7 @@ impl CodeScan {
             let pages = TargetPages::of_pieces(scanned.memory, &pieces);
             for (start, end) in some {
                 if left.is_used_up(changes) {
-                    wanted.insert(start, end);
-                    continue;
+                    return;
                 }
                 changes.blocks += 1;
                 self.read_block(scanned, start..end, &pages, changes);
@@ -309,12 +394,7 @@ impl CodeScan {
         changes: &mut CodeChanges,
     ) {
         let (machine, layout) = (scanned.machine, &scanned.machine.layout);
-        let heap = scanned.heaps.iter().find(|heap| heap.reserved.contains(&block.start));
-        let contents = heap.and_then(|heap| heap.contents(block.start, &layout.heaps, pages));
-        // A machine changes a block's length and its map one after the other.
-        let contents = contents.filter(|contents| contents.end <= block.end);
-        let blob = contents.and_then(|contents| CodeBlob::read(layout, &contents, pages));
-        let seal = BlockSeal::read(layout, block.start, pages);
+        let (blob, seal) = scanned.blob(&block, pages);
         let read_ns = (self.clock.0)();
         let code = blob.as_ref().filter(|blob| blob.kind != BlobKind::Workspace);
         let bytes = code.and_then(|blob| blob.bytes(pages));
@@ -330,12 +410,12 @@ impl CodeScan {
         entered.hash(&mut hasher);
         let hash = hasher.finish();
         let known = self.blocks.get(block.start);
-        if known.is_some_and(|known| known.hash == hash && known.blob == blob) {
+        if known.is_some_and(|known| known.hash == Some(hash) && known.blob == blob) {
             self.blocks.note_same(block.start, seal, read_ns);
             return;
         }
         let changed = known
-            .filter(|known| known.blob == blob)
+            .filter(|known| known.blob == blob && known.hash.is_some())
             .map_or(0, |known| known.changed.saturating_add(1));
         let known = KnownBlock {
             end: block.end,
@@ -343,7 +423,7 @@ impl CodeScan {
             arrival: self.blocks.arrival(block.start, blob.as_ref(), read_ns),
             seen_ns: read_ns,
             seal,
-            hash,
+            hash: Some(hash),
             same: 0,
             changed,
         };

@@ -29,7 +29,7 @@ pub(super) const VERSIONS: [u8; 5] = [8, 11, 17, 21, 25];
 const ADDRESSES_MAX: usize = 8;
 /// What one scan may do.
 const BUDGET: ScanBudget =
-    ScanBudget { blocks: 1 << 8, instructions: 1 << 12, time: Duration::MAX };
+    ScanBudget { blocks: 1 << 8, instructions: 1 << 12, time: Duration::MAX, ahead: Duration::MAX };
 
 /// Memory that consists of the input, again and again, up to [`LEN`].
 struct Bounded<'b>(Wild<'b>);

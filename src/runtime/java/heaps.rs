@@ -96,6 +96,34 @@ impl CodeHeap {
         (is_used && is_inside).then_some(contents..end)
     }
 
+    /// Returns the free blocks in the list of the heap, in order, at most so many. The list is that of
+    /// `heap.hpp`: the heap points to the first one, and each has a pointer to the next one behind
+    /// its header.
+    pub(super) fn free_blocks(
+        &self,
+        layout: &HeapLayout,
+        pages: &TargetPages<'_>,
+        most: usize,
+    ) -> Vec<u64> {
+        let is_free = |start: &u64| {
+            let segment = start.checked_sub(self.committed.start).map(|at| at >> self.shift);
+            let segment = segment.filter(|_| *start < self.committed.end);
+            let back = segment.and_then(|at| pages.byte(self.segment_map.checked_add(at)?));
+            back == Some(0) && layout.is_used.read(pages, *start) == Some(0)
+        };
+        let words = (0..layout.heap_len.unwrap_or(0) as u64).step_by(8);
+        let words = words.filter_map(|at| pages.pointer(self.at.checked_add(at)?));
+        // Others that point to a free block are those to the place of the last insertion.
+        let mut next = words.filter(is_free).min();
+        let mut found = Vec::new();
+        while let Some(start) = next.filter(|_| found.len() < most) {
+            found.push(start);
+            let link = start.checked_add(layout.header_len).and_then(|at| pages.pointer(at));
+            next = link.filter(|link| *link > start && is_free(link));
+        }
+        found
+    }
+
     /// Returns the used block that contains an address: where its contents start, and where it
     /// ends.
     pub(super) fn block_at(

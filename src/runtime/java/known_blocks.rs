@@ -73,8 +73,8 @@ pub(super) struct KnownBlock {
     pub(super) arrival: Arrival,
     /// When the block was last found to have this blob, or none, in CLOCK_MONOTONIC nanoseconds.
     pub(super) seen_ns: u64,
-    /// A hash of all that the rules were made of.
-    pub(super) hash: u64,
+    /// A hash of all that the rules were made of. `None` if there are none yet.
+    pub(super) hash: Option<u64>,
     /// Number of scans that have found the same since.
     pub(super) same: u8,
     /// How often the code of this blob has changed.
@@ -84,7 +84,12 @@ pub(super) struct KnownBlock {
 impl KnownBlock {
     /// Whether the machine may still be writing the code.
     fn is_open(&self) -> bool {
-        self.blob.is_some() && self.same < SAME_SCANS && self.changed < CHANGES_MAX
+        let has_rules = self.blob.is_some() && self.hash.is_some();
+        has_rules && self.same < SAME_SCANS && self.changed < CHANGES_MAX
+    }
+
+    fn is_method(&self) -> bool {
+        self.blob.as_ref().is_some_and(|blob| blob.kind == BlobKind::Compiled)
     }
 
     /// Returns when this blob came. `None` if the block had something else.
@@ -113,8 +118,11 @@ impl KnownBlock {
 #[derive(Debug, Default)]
 pub(super) struct KnownBlocks {
     known: BTreeMap<u64, KnownBlock>,
-    /// The ends of blocks that are to be read, by their starts: new ones, and known ones.
+    /// The ends of blocks whose blobs are to be read, by their starts: new ones, and known ones.
     wanted: BTreeMap<u64, u64>,
+    /// The known ones whose code is to be followed: methods, and others.
+    pending: BTreeSet<u64>,
+    pending_stubs: BTreeSet<u64>,
     /// The known ones whose code may not be complete.
     open: BTreeSet<u64>,
     /// The known ones without a blob.
@@ -167,7 +175,7 @@ impl KnownBlocks {
 
     /// Whether blocks are to be read.
     pub(super) fn has_wanted(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.wanted.is_empty() || self.pending().next().is_some()
     }
 
     /// Whether a later scan has something to do, even if nothing changes.
@@ -192,7 +200,14 @@ impl KnownBlocks {
     }
 
     fn sort(&mut self, start: u64, block: &KnownBlock) {
-        let sets = [(&mut self.open, block.is_open()), (&mut self.vacant, block.blob.is_none())];
+        let (is_pending, is_method) =
+            (block.blob.is_some() && block.hash.is_none(), block.is_method());
+        let sets = [
+            (&mut self.open, block.is_open()),
+            (&mut self.vacant, block.blob.is_none()),
+            (&mut self.pending, is_pending && is_method),
+            (&mut self.pending_stubs, is_pending && !is_method),
+        ];
         for (set, is_in) in sets {
             if is_in {
                 set.insert(start);
@@ -205,8 +220,9 @@ impl KnownBlocks {
     /// Makes the next scan follow the code of a block, even if it is as before.
     pub(super) fn read_again(&mut self, start: u64) {
         if let Some(block) = self.known.get_mut(&start) {
-            (block.hash, block.same) = (!block.hash, 0);
-            self.wanted.insert(start, block.end);
+            (block.hash, block.same) = (None, 0);
+            self.open.remove(&start);
+            self.set_pending(start);
         }
     }
 
@@ -229,7 +245,7 @@ impl KnownBlocks {
             let is_stub =
                 |blob: &CodeBlob| blob.compiled.is_none() && blob.kind != BlobKind::Workspace;
             if block.blob.as_ref().is_some_and(is_stub) {
-                self.wanted.insert(*start, block.end);
+                self.pending_stubs.insert(*start);
             }
         }
     }
@@ -252,8 +268,9 @@ impl KnownBlocks {
     fn remove(&mut self, start: u64, removed: &mut Vec<Range<u64>>) {
         let wanted = self.wanted.remove(&start);
         let fresh = self.fresh.remove(&start).flatten();
-        self.open.remove(&start);
-        self.vacant.remove(&start);
+        for set in [&mut self.open, &mut self.vacant, &mut self.pending, &mut self.pending_stubs] {
+            set.remove(&start);
+        }
         let known = self.known.remove(&start);
         let before = known.as_ref().map(|block| (block.end, block.vacant_ns()));
         let before = before.or(wanted.map(|end| (end, fresh)));
@@ -299,17 +316,88 @@ impl KnownBlocks {
         }
     }
 
-    /// Takes the blocks that are to be read now: wanted ones, and those that may not be complete.
+    /// Takes the blocks whose blobs are to be read.
     pub(super) fn take_wanted(&mut self) -> BTreeMap<u64, u64> {
-        let mut wanted = std::mem::take(&mut self.wanted);
-        let open = self.open.iter();
-        wanted.extend(open.filter_map(|start| Some((*start, self.known.get(start)?.end))));
-        wanted
+        std::mem::take(&mut self.wanted)
     }
 
     /// Gives back the blocks that were not read.
     pub(super) fn want(&mut self, blocks: BTreeMap<u64, u64>) {
         self.wanted.extend(blocks);
+    }
+
+    /// Wants the blobs of the known blocks to be read that contain one of these addresses.
+    pub(super) fn want_at(&mut self, avmas: &[u64]) {
+        let found = self.at(avmas).collect::<Vec<_>>();
+        self.wanted.extend(found);
+    }
+
+    /// Returns the blocks that contain one of these addresses and whose code is to be followed.
+    pub(super) fn pending_at(&self, avmas: &[u64]) -> BTreeMap<u64, u64> {
+        let sets = [&self.pending, &self.pending_stubs];
+        let is_pending = |(start, _): &(u64, u64)| sets.iter().any(|set| set.contains(start));
+        self.at(avmas).filter(is_pending).collect()
+    }
+
+    fn at(&self, avmas: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+        avmas.iter().filter_map(|avma| {
+            let (start, block) = self.known.range(..=*avma).next_back()?;
+            (*avma < block.end).then_some((*start, block.end))
+        })
+    }
+
+    /// Returns the blocks whose code may not be complete.
+    pub(super) fn open(&self) -> BTreeMap<u64, u64> {
+        self.open.iter().filter_map(|start| self.ends(*start)).collect()
+    }
+
+    /// Returns the blocks without a method whose code is to be followed.
+    pub(super) fn pending_stubs(&self) -> BTreeMap<u64, u64> {
+        self.pending_stubs.iter().filter_map(|start| self.ends(*start)).collect()
+    }
+
+    /// Returns the first blocks with a method whose code is to be followed.
+    pub(super) fn pending_methods(&self, most: usize) -> BTreeMap<u64, u64> {
+        self.pending.iter().take(most).filter_map(|start| self.ends(*start)).collect()
+    }
+
+    fn ends(&self, start: u64) -> Option<(u64, u64)> {
+        Some((start, self.known.get(&start)?.end))
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &u64> {
+        self.pending.iter().chain(&self.pending_stubs)
+    }
+
+    fn set_pending(&mut self, start: u64) {
+        let Some(block) = self.known.get(&start) else { return };
+        let set = if block.is_method() { &mut self.pending } else { &mut self.pending_stubs };
+        set.insert(start);
+    }
+
+    /// Notes the blob of a block that was read at this time, and wants its code to be followed. The
+    /// rules of another one are gone.
+    pub(super) fn note_blob(
+        &mut self,
+        block: Range<u64>,
+        (blob, seal): (Option<CodeBlob>, BlockSeal),
+        read_ns: u64,
+        removed: &mut Vec<Range<u64>>,
+    ) {
+        let start = block.start;
+        if let Some(known) = self.known.get_mut(&start).filter(|known| known.blob == blob) {
+            let is_other = known.seal != seal;
+            (known.seal, known.seen_ns) = (seal, read_ns);
+            if is_other && blob.is_some() {
+                self.set_pending(start);
+            }
+            return;
+        }
+        let arrival = self.arrival(start, blob.as_ref(), read_ns);
+        let (end, hash, same, changed) = (block.end, None, 0, 0);
+        let known = KnownBlock { end, blob, seal, arrival, seen_ns: read_ns, hash, same, changed };
+        let before = self.insert(start, known);
+        removed.extend(before.filter(|before| before.hash.is_some()).map(|_| block));
     }
 
     /// Makes this scan and the next ones compare the seals of all blocks.
@@ -322,15 +410,26 @@ impl KnownBlocks {
         self.sealed.is_some()
     }
 
+    /// Notes blocks that were free at this time.
+    pub(super) fn note_free(&mut self, starts: &BTreeSet<u64>, seen_ns: u64) {
+        for start in starts {
+            match self.known.get_mut(start) {
+                Some(block) if block.blob.is_none() => block.seen_ns = seen_ns,
+                Some(block) => drop(self.wanted.insert(*start, block.end)),
+                None => {}
+            }
+        }
+    }
+
     /// Returns blocks whose seals are to be compared now, at most so many: all, one part after the
-    /// other, or those without a blob.
-    pub(super) fn next_seals(&mut self, most: usize) -> Vec<(u64, u64)> {
+    /// other, or those without a blob but these.
+    pub(super) fn next_seals(&mut self, most: usize, free: &BTreeSet<u64>) -> Vec<(u64, u64)> {
         let Some(from) = self.sealed else {
             if self.vacant.len() > most {
                 self.begin_seals();
             }
-            let vacant = self.vacant.iter().take(most);
-            return vacant.filter_map(|at| Some((*at, self.known.get(at)?.end))).collect();
+            let vacant = self.vacant.iter().filter(|start| !free.contains(start));
+            return vacant.take(most).filter_map(|start| self.ends(*start)).collect();
         };
         let blocks = self.known.range(from..).take(most);
         let blocks: Vec<_> = blocks.map(|(start, block)| (*start, block.end)).collect();

@@ -6,12 +6,15 @@
 //!
 //! A freed block may have other code of the same size at once, with the same map. Handlers find out
 //! by the number of each compilation: the block has no table for them then. The recorder looks at
-//! the numbers when the machine has allocated or freed blocks, and when handlers met code without a
-//! table. Reading them all takes milliseconds, so it does not do that all the time.
+//! the numbers in the blocks to which such a stack may refer, and at the machine's lists of free
+//! blocks. At times it looks at all numbers, if the machine has allocated or freed blocks: that
+//! takes milliseconds.
 //!
 //! # Invariants
-//! - The readings after the first one take at most a tenth of the time, a hundredth while nothing
-//!   changes, and another fifth while handlers meet code without a table.
+//! - The readings after the first one take at most a fifth of the time, a hundredth while nothing
+//!   changes, and half of it while handlers meet code without a table.
+//! - New code is noted at once, and followed when a stack has it, or ahead of that in a part of the
+//!   time.
 
 mod left_out;
 #[cfg(test)]
@@ -39,15 +42,15 @@ const PAUSE_LEAST: Duration = Duration::from_millis(10);
 const PAUSE_MOST: Duration = Duration::from_millis(80);
 /// The pause between two readings of the seals of all blocks, which find other code in a block of
 /// the same size. It grows while they find none: handlers see that code is not the one of a table,
-/// and then the recorder reads all seals at once. The last one is for a machine that has not
+/// and the recorder reads its seal at once. The last one is for a machine that has not
 /// allocated or freed any block.
 const SEALS_PAUSE: Duration = Duration::from_millis(20);
 const SEALS_PAUSE_MOST: Duration = Duration::from_millis(160);
 const DEEP_PAUSE: Duration = Duration::from_secs(4);
 /// A reading may take one part in this many of the time, one after handlers met unknown code, one
 /// that finds nothing, and one of all seals.
-const SHARE: u32 = 10;
-const URGENT_SHARE: u32 = 4;
+const SHARE: u32 = 4;
+const URGENT_SHARE: u32 = 1;
 const IDLE_SHARE: u32 = 100;
 const SEALS_SHARE: u32 = 40;
 
@@ -59,11 +62,16 @@ const SLOWNESS: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
 const BUDGET: ScanBudget = ScanBudget {
     blocks: 1 << 15,
     instructions: 1 << 19,
-    time: Duration::from_millis(100 * SLOWNESS as u64),
+    time: Duration::from_millis(20 * SLOWNESS as u64),
+    ahead: Duration::from_micros(500 * SLOWNESS as u64),
 };
 /// How much the first reading does. It is before the first sample.
-const FIRST_BUDGET: ScanBudget =
-    ScanBudget { blocks: 1 << 18, instructions: 1 << 24, time: Duration::from_secs(3) };
+const FIRST_BUDGET: ScanBudget = ScanBudget {
+    blocks: 1 << 18,
+    instructions: 1 << 24,
+    time: Duration::from_secs(3),
+    ahead: Duration::from_secs(3),
+};
 
 /// Number of times that a machine may have other heaps before that must wait, and for how long at
 /// first and at most.
@@ -119,19 +127,22 @@ impl FollowedJavaCode {
         self.code = added.ok();
     }
 
-    /// Publishes tables of code that is new, if that is due or `is_urgent`. A machine with other
-    /// heaps than those that were added is forgotten, so that it is found again.
+    /// Publishes tables of code that is new, if that is due, first of that at the demanded
+    /// addresses. A machine with other heaps than those that were added is forgotten, so that it is
+    /// found again.
     pub(super) fn follow(
         &mut self,
-        is_urgent: bool,
+        demanded: impl Iterator<Item = u64>,
         (pid, known): (i32, &mut Option<Arc<JavaMachine>>),
         tables: &mut TableWriter<'_>,
         notices: &mut Vec<String>,
     ) {
         let now = Instant::now();
-        let Some(code) = self.code.as_mut().filter(|code| code.is_due(is_urgent, now)) else {
+        let Some(code) = &mut self.code else { return };
+        let is_urgent = code.demand(demanded);
+        if !code.is_due(is_urgent, now) {
             return;
-        };
+        }
         let followed = code.follow(is_urgent, BUDGET, &ProcessMemory::of(pid), tables);
         let message = code.message();
         if followed == CodeFollowed::OtherHeaps && self.may_have_others(now) {
@@ -272,6 +283,18 @@ impl JavaCodeTables {
         Ok(code)
     }
 
+    /// Makes the next reading one that first follows the code at these addresses. Returns whether
+    /// there is any.
+    fn demand(&mut self, avmas: impl Iterator<Item = u64>) -> bool {
+        let mut avmas: Vec<u64> =
+            avmas.filter(|avma| self.heaps.iter().any(|(span, _)| span.contains(avma))).collect();
+        avmas.sort_unstable();
+        avmas.dedup();
+        let has_any = !avmas.is_empty();
+        self.scan.demand(avmas);
+        has_any
+    }
+
     /// Whether the next reading is due.
     fn is_due(&self, is_urgent: bool, now: Instant) -> bool {
         now >= if is_urgent { self.urgent_due } else { self.due }
@@ -291,10 +314,10 @@ impl JavaCodeTables {
         self.has_more.then_some(MANY)
     }
 
-    fn depth(&self, is_urgent: bool, now: Instant) -> ScanDepth {
+    fn depth(&self, now: Instant) -> ScanDepth {
         if now >= self.deep_due {
             ScanDepth::Blocks
-        } else if is_urgent || self.has_moved && now >= self.seals_due {
+        } else if self.has_moved && now >= self.seals_due {
             ScanDepth::Seals
         } else {
             ScanDepth::Maps
@@ -310,7 +333,7 @@ impl JavaCodeTables {
         tables: &mut TableWriter<'_>,
     ) -> CodeFollowed {
         let (began, began_time) = (Instant::now(), thread_time());
-        let depth = self.depth(is_urgent, began);
+        let depth = self.depth(began);
         self.left_out.retry(began, &mut self.scan);
         let changes = self.scan.scan(&self.machine, memory, depth, budget);
         self.publish(&changes, tables);

@@ -163,10 +163,11 @@ impl<'a> Modules<'a> {
     }
 
     /// Publishes tables of the code that a Java machine has generated since the last call, if that
-    /// is due, or `is_urgent`. Returns whether a machine was found: the next refresh adds it.
-    pub(crate) fn follow_code(&mut self, is_urgent: bool) -> bool {
+    /// is due, first of that at the demanded addresses. Returns whether a machine was found: the
+    /// next refresh adds it.
+    pub(crate) fn follow_code(&mut self, demanded: impl Iterator<Item = u64>) -> bool {
         let target = (self.pid, &mut self.runtimes.java);
-        self.java_code.follow(is_urgent, target, &mut self.tables, &mut self.notices);
+        self.java_code.follow(demanded, target, &mut self.tables, &mut self.notices);
         self.runtimes.search_again(self.pid, &self.current.ranges, &mut self.notices)
     }
 

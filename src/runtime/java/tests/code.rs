@@ -181,7 +181,7 @@ fn functions_of_polls_lead_to_the_polls() {
         let ((machine, ..), memory) = (program.machine(), program.memory());
         let (mut scan, mut polls) = (CodeScan::default(), HashSet::new());
         let time = Duration::from_secs(1);
-        let budget = ScanBudget { blocks: 1 << 16, instructions: 1 << 22, time };
+        let budget = ScanBudget { blocks: 1 << 16, instructions: 1 << 22, time, ahead: time };
         // The machine may go on to generate code meanwhile.
         for _ in 0..200 {
             let changes = scan.scan(&machine, &memory, ScanDepth::Maps, budget);

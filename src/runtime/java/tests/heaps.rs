@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::machines::{JavaProgram, machines};
+use crate::proc::monotonic_ns;
 use crate::runtime::TargetMemory;
 use crate::runtime::java::layout::Place;
 use crate::runtime::java::tables::Field;
@@ -31,8 +32,12 @@ const SIX: &[u8] = &[0x55, 0x48, 0x83, 0xec, 0x20, 0x90, 0x48, 0x83, 0xc4, 0x20,
 /// Offset of the first instruction of a complete frame.
 const COMPLETE: u64 = 5;
 
-const BUDGET: ScanBudget =
-    ScanBudget { blocks: 1 << 15, instructions: 1 << 19, time: Duration::from_millis(20) };
+const BUDGET: ScanBudget = ScanBudget {
+    blocks: 1 << 15,
+    instructions: 1 << 19,
+    time: Duration::from_millis(20),
+    ahead: Duration::from_millis(20),
+};
 
 /// Memory that a test has made.
 struct FakeMemory {
@@ -249,6 +254,30 @@ fn other_code_in_a_block_of_the_same_size_is_found() {
         assert!(memory.scan(&mut scan, ScanDepth::Maps).has_moved);
         memory.scan(&mut scan, ScanDepth::Seals);
         assert!(!memory.scan(&mut scan, ScanDepth::Maps).has_moved);
+    }
+}
+
+/// What a sample has is followed at once, and the rest in the time that is left.
+#[test]
+fn new_code_is_noted_at_once_and_followed_where_that_is_demanded() {
+    for memory in memories() {
+        memory.make_heaps(&[&two_blocks()], SHIFT);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
+        let mut scan = CodeScan::default();
+        let budget = ScanBudget { ahead: Duration::ZERO, ..BUDGET };
+        let scan_now = |scan: &mut CodeScan| {
+            let changes = scan.scan(&memory.machine, &memory, ScanDepth::Maps, budget);
+            assert!(changes.has_news);
+            changes.added.iter().map(|code| code.identity.value).collect::<Vec<_>>()
+        };
+        assert!(scan_now(&mut scan).is_empty());
+        let now = monotonic_ns();
+        assert!([LOW, SECOND].iter().all(|block| scan.was_there(block + CODE, now, false)));
+        scan.demand([SECOND + CODE + 1, LOW - 1, SECOND + (16 << SHIFT), u64::MAX]);
+        assert_eq!(scan_now(&mut scan), [8]);
+        assert!(scan_now(&mut scan).is_empty());
+        assert_eq!(memory.settle(&mut scan), [(LOW + CODE, 7)].into());
     }
 }
 

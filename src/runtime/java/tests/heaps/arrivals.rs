@@ -117,3 +117,50 @@ fn much_may_have_come_and_gone_between_two_scans_that_are_far_apart() {
             && scan.was_there(SECOND + CODE, now_ns(), false)
     );
 }
+
+/// A machine lists the blocks that it has freed. No map tells.
+#[test]
+fn a_block_in_the_list_of_free_ones_has_no_code() {
+    for memory in memories() {
+        let layout = memory.machine.layout.heaps;
+        let first_free = HEAPS + layout.heap_len.unwrap() as u64 - 16;
+        let list = |blocks: &[u64]| {
+            let links = blocks.iter().map(|block| block + layout.header_len);
+            let links = std::iter::once(first_free).chain(links);
+            for (link, next) in links.zip(blocks.iter().chain(&[0])) {
+                memory.put(link, &next.to_le_bytes());
+            }
+        };
+        memory.make_heaps(&[&two_blocks()], SHIFT);
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        memory.make_method((SECOND, 16), 8, (FOUR, 4));
+        let mut scan = CodeScan::with_clock(now_ns);
+        memory.settle(&mut scan);
+        memory.scan(&mut scan, ScanDepth::Seals);
+        let before_end = now_ns();
+        for block in [LOW, SECOND] {
+            memory.use_block(block, false, 1);
+        }
+        list(&[LOW, SECOND]);
+        memory.scan(&mut scan, ScanDepth::Maps);
+        let between = now_ns();
+        for (block, number) in [(LOW, 9), (SECOND, 10)] {
+            memory.make_method((block, 16), number, (SIX, 6));
+        }
+        list(&[]);
+        memory.note_change(2);
+        memory.scan(&mut scan, ScanDepth::Maps);
+        for block in [LOW, SECOND] {
+            let there = [before_end, between].map(|at| scan.was_there(block + CODE, at, false));
+            assert_eq!(there, [false, true]);
+        }
+        // A list that leads back, out of the heap, and to a block that is used.
+        for next in [LOW, 8, LOW + (8 << SHIFT), SECOND] {
+            memory.use_block(LOW, false, next);
+            list(&[LOW, next]);
+            memory.set(SECOND, layout.is_used, 1);
+            let changes = memory.scan(&mut scan, ScanDepth::Maps);
+            assert!(!segments(&changes.removed).contains(&(24, 40)), "{changes:?}");
+        }
+    }
+}

@@ -3,7 +3,8 @@
 use super::*;
 
 /// A budget without a limit of time, so that the work is the same on each computer.
-const UNTIMED: ScanBudget = ScanBudget { blocks: 1 << 12, time: Duration::MAX, ..BUDGET };
+const UNTIMED: ScanBudget =
+    ScanBudget { blocks: 1 << 12, time: Duration::MAX, ahead: Duration::MAX, ..BUDGET };
 /// A budget that leaves no time to read blocks: they are only compared with the map.
 const MAPS_ONLY: ScanBudget = ScanBudget { time: Duration::ZERO, ..BUDGET };
 /// Maximum number of blocks whose seals a scan compares, and of bytes that it reads of a block.
