@@ -248,6 +248,14 @@ install_php() {
         libsystemd0 libcap2 libapparmor1 libacl1
 }
 
+# install_luajit DIRECTORY: LuaJIT of the version that Debian 12 lacks, in a directory of its own that
+# tests/common/lua.rs knows, with all libraries that it needs.
+install_luajit() {
+    mkdir -p "$1"
+    unpack_debian "$1/trixie" trixie usr/bin/luajit luajit libluajit-5.1-2 libluajit-5.1-common \
+        libc6 libgcc-s1
+}
+
 # install_ruby DIRECTORY: Ruby of the version that Debian 12 lacks, in a directory of its own that
 # tests/common/ruby.rs knows, with all libraries that the tests need.
 install_ruby() {

@@ -45,6 +45,7 @@ mod java_unfilled; // frames that HotSpot has made and not filled
 mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped
+mod lua; // functions of LuaJIT, against the programs
 mod managed; // views without the frames of interpreters
 mod managed_stacks; // stacks of Python programs
 mod managed_wall; // wall clock time of Python programs

@@ -27,7 +27,7 @@ pub struct Interrupted {
     /// As [`CapturedThread`] says.
     pub loop_stack: u64,
     /// As [`CapturedThread`] says.
-    pub registers: [u64; 2],
+    pub registers: [u64; 5],
 }
 
 /// What a sample has of the runtimes.

@@ -291,7 +291,7 @@ mod tests {
             assert!(least(wrong).is_err(), "{wrong}");
         }
         let expected = "expected a number from 0 to 100, or python=PERCENT, java=PERCENT, \
-            javascript=PERCENT, php=PERCENT, ruby=PERCENT, perl=PERCENT";
+            javascript=PERCENT, php=PERCENT, ruby=PERCENT, perl=PERCENT, lua=PERCENT";
         assert_eq!(least("cobol=95"), Err(expected.to_owned()));
     }
 

@@ -1,5 +1,6 @@
 //! A function of a runtime, with all that the positions in it need.
 
+use super::lua::CodeLines;
 use super::python::LineTable;
 use super::ruby::InstructionLines;
 
@@ -30,6 +31,8 @@ pub(super) enum PositionKind {
     Unknown,
     /// Indices of instruction words.
     Instructions(InstructionLines),
+    /// Numbers of instructions.
+    Code(CodeLines),
 }
 
 impl Function {
@@ -50,6 +53,7 @@ impl Function {
             PositionKind::Positions => position,
             PositionKind::Unknown => 0,
             PositionKind::Instructions(lines) => lines.line_at(position),
+            PositionKind::Code(lines) => lines.line_at(position),
         }
     }
 
@@ -58,6 +62,7 @@ impl Function {
             PositionKind::Table(table) => table.bytes.len(),
             PositionKind::Positions | PositionKind::Unknown => 0,
             PositionKind::Instructions(lines) => lines.bytes(),
+            PositionKind::Code(lines) => lines.bytes(),
         }
     }
 }

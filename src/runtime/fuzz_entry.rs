@@ -10,6 +10,7 @@ use traceprof_abi::runtime::word::sections;
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
+use super::lua::LuaExports;
 use super::perl::PerlExports;
 use super::php::PhpExports;
 use super::python::PythonExports;
@@ -98,6 +99,7 @@ pub fn runtime(bytes: &[u8]) {
     php(bytes);
     ruby(bytes);
     perl(bytes);
+    lua(bytes);
 }
 
 /// Reads the frames of an interpreter of PHP, and names their functions, in memory that holds the
@@ -113,7 +115,7 @@ pub fn php(bytes: &[u8]) {
                 pc: START + 0x400,
                 stack: START,
                 loop_stack: START + 0x800,
-                registers: [START + 0x800, START + 0xd20],
+                registers: [START + 0x800, START + 0xd20, 0, 0, 0],
             };
             name_frames(&runtime, &memory, &[CapturedThread::of(START), with_registers]);
         }
@@ -141,6 +143,18 @@ pub fn perl(bytes: &[u8]) {
         let threads = [START + 8, START + 0x40].map(CapturedThread::of);
         name_frames(&runtime, &memory, &threads);
     }
+}
+
+/// Reads the frames of an interpreter of LuaJIT, and names its functions, in memory that holds the
+/// bytes.
+pub fn lua(bytes: &[u8]) {
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    let Ok(runtime) = LuaExports::for_test().locate(START) else { return };
+    let on_stack = CapturedThread { stack: START, ..CapturedThread::of(START) };
+    let base = START + 0x410;
+    let registers = [0, 0, base, START + 0x668, base];
+    let in_loop = CapturedThread { pc: START + 0x20, registers, ..on_stack };
+    name_frames(&runtime, &memory, &[CapturedThread::of(START), on_stack, in_loop]);
 }
 
 /// Names what the frames of threads have.

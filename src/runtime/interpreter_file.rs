@@ -47,6 +47,11 @@ impl InterpreterFile {
         })
     }
 
+    /// Returns the file with this code as the loop. Hand-written code has no parts elsewhere.
+    pub(super) fn with_loop(self, code: Option<Range<u64>>) -> Self {
+        Self { loops: code.into_iter().collect(), ..self }
+    }
+
     /// Returns the language of its functions.
     pub(super) fn language(&self) -> ManagedLanguage {
         self.known.language

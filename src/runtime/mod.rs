@@ -31,6 +31,7 @@ pub mod fuzz_entry;
 mod interpreter_file;
 pub mod java;
 mod loops;
+mod lua;
 mod memory;
 pub mod node;
 mod outside;
@@ -59,6 +60,7 @@ use traceprof_abi::runtime::python::{ABSENT, PythonLayout};
 use crate::elf::Elf;
 pub use function::{Function, Gone};
 use interpreter_file::InterpreterFile;
+use lua::{LuaExports, LuaReader};
 pub use memory::{TargetMemory, TargetWords};
 pub use outside::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use perl::{PerlExports, PerlReader};
@@ -84,12 +86,14 @@ pub enum ManagedLanguage {
     Ruby,
     /// Perl.
     Perl,
+    /// Lua.
+    Lua,
 }
 
 impl ManagedLanguage {
     /// All languages, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Python, Self::Java, Self::JavaScript, Self::Php, Self::Ruby, Self::Perl];
+    pub const ALL: [Self; 7] =
+        [Self::Python, Self::Java, Self::JavaScript, Self::Php, Self::Ruby, Self::Perl, Self::Lua];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
@@ -100,24 +104,19 @@ impl ManagedLanguage {
             Self::Php => "PHP",
             Self::Ruby => "Ruby",
             Self::Perl => "Perl",
+            Self::Lua => "Lua",
         }
     }
 
     /// Returns whether the kernel's samples have the frames: what tells their functions is on the
     /// native stack.
     pub fn is_in_kernel_samples(self) -> bool {
-        match self {
-            Self::Python | Self::JavaScript | Self::Php | Self::Ruby | Self::Perl => false,
-            Self::Java => true,
-        }
+        self == Self::Java
     }
 
     /// Returns the name of the lock that a thread must hold to run functions, if there is one.
     pub fn lock_name(self) -> Option<&'static str> {
-        match self {
-            Self::Python => Some("the GIL"),
-            Self::Java | Self::JavaScript | Self::Php | Self::Ruby | Self::Perl => None,
-        }
+        (self == Self::Python).then_some("the GIL")
     }
 }
 
@@ -148,6 +147,7 @@ enum Exports {
     Php(PhpExports),
     Ruby(RubyExports),
     Perl(PerlExports),
+    Lua(LuaExports),
 }
 
 impl RuntimeExports {
@@ -158,7 +158,8 @@ impl RuntimeExports {
         let php = || PhpExports::of(elf, path).map(Exports::Php);
         let ruby = || RubyExports::of(elf, path).map(Exports::Ruby);
         let perl = || PerlExports::of(elf, path).map(Exports::Perl);
-        python.or_else(php).or_else(ruby).or_else(perl).map(Self)
+        let lua = || LuaExports::of(elf, path).map(Exports::Lua);
+        python.or_else(php).or_else(ruby).or_else(perl).or_else(lua).map(Self)
     }
 
     /// Returns whether the runtime's version is one whose structures are known.
@@ -168,6 +169,7 @@ impl RuntimeExports {
             Exports::Php(php) => php.is_supported(),
             Exports::Ruby(ruby) => ruby.is_supported(),
             Exports::Perl(perl) => perl.is_supported(),
+            Exports::Lua(lua) => lua.is_supported(),
         }
     }
 
@@ -182,8 +184,8 @@ impl RuntimeExports {
     /// that shares the loop's frame.
     pub fn shared_loop(&self) -> Option<Range<u64>> {
         match &self.0 {
-            Exports::Python(_) | Exports::Ruby(_) | Exports::Perl(_) => None,
             Exports::Php(php) => php.shared_loop(),
+            _ => None,
         }
     }
 
@@ -204,6 +206,7 @@ impl RuntimeExports {
             Exports::Php(php) => &php.file,
             Exports::Ruby(ruby) => &ruby.file,
             Exports::Perl(perl) => &perl.file,
+            Exports::Lua(lua) => &lua.file,
         }
     }
 
@@ -227,6 +230,7 @@ impl RuntimeExports {
             Exports::Php(php) => php.locate(bias, memory).map(Some),
             Exports::Ruby(ruby) => ruby.locate(bias, memory, vector),
             Exports::Perl(perl) => perl.locate(bias, memory, vector),
+            Exports::Lua(lua) => lua.locate(bias).map(Some),
         }
     }
 }
@@ -259,6 +263,7 @@ enum Names {
     Php(PhpReader),
     Ruby(RubyReader),
     Perl(PerlReader),
+    Lua(LuaReader),
 }
 
 impl Runtime {
@@ -307,6 +312,7 @@ impl Runtime {
             Names::Php(names) => names.functions(memory, frames),
             Names::Ruby(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
             Names::Perl(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
+            Names::Lua(names) => one_by_one(&|it, cookie| names.function(memory, it, cookie)),
         }
     }
 }

@@ -155,19 +155,19 @@ impl Default for ManagedReader {
 }
 
 impl ManagedReader {
-    /// Returns the managed frames of a thread. `blocks` are those of the process's runtimes.
-    /// Returns `None` if the thread has no block of its own, as a thread that `clone` created
-    /// without one.
+    /// Returns the managed frames of a thread that sleeps with this stack pointer. `blocks` are
+    /// those of the process's runtimes. Returns `None` if the thread has no block of its own, as a
+    /// thread that `clone` created without one.
     ///
     /// The caller ensures that the thread does not run meanwhile, or drops the result.
     pub fn read(
         &mut self,
         blocks: &[RuntimeBlock],
-        thread: ManagedThread,
+        (thread, stack): (ManagedThread, u64),
         memory: &dyn TargetMemory,
     ) -> Option<ManagedStack> {
-        // Without the stack pointer, the native frames prove whose the frames are.
-        self.read_from(blocks, (CapturedThread::of(thread.pointer), thread.inner_tid), memory)
+        let captured = CapturedThread { stack, ..CapturedThread::of(thread.pointer) };
+        self.read_from(blocks, (captured, thread.inner_tid), memory)
     }
 
     /// Like [`Self::read`], of a thread that is stopped with these registers.
@@ -257,10 +257,10 @@ mod tests {
         let memory = ProcessMemory::of(std::process::id() as i32);
         let mut reader = ManagedReader::default();
         let thread = ManagedThread { pointer: block.as_ptr() as u64, inner_tid: 7 };
-        assert_eq!(reader.read(&[], thread, &memory), None);
+        assert_eq!(reader.read(&[], (thread, 0), &memory), None);
         let mut block = block;
         block[0x2d0 / 8] = 7;
         let thread = ManagedThread { pointer: block.as_ptr() as u64, inner_tid: 7 };
-        assert_eq!(reader.read(&[], thread, &memory).map(|it| it.words), Some(Vec::new()));
+        assert_eq!(reader.read(&[], (thread, 0), &memory).map(|it| it.words), Some(Vec::new()));
     }
 }

@@ -74,6 +74,8 @@ frame_kinds! {
     Ruby = 80 "ruby" Ruby,
     /// A sub or other code of Perl.
     Perl = 96 "perl" Perl,
+    /// A function of Lua.
+    Lua = 112 "lua" Lua,
     /// A kind of a later version.
     Other = 255 "other" Other,
 }
@@ -97,13 +99,15 @@ pub enum Language {
     Ruby,
     /// Perl.
     Perl,
+    /// Lua.
+    Lua,
     /// A language that only later versions know.
     Other,
 }
 
 impl Language {
     /// All languages.
-    pub const ALL: [Language; 9] = [
+    pub const ALL: [Language; 10] = [
         Language::Native,
         Language::Kernel,
         Language::Python,
@@ -112,6 +116,7 @@ impl Language {
         Language::Php,
         Language::Ruby,
         Language::Perl,
+        Language::Lua,
         Language::Other,
     ];
 
@@ -126,6 +131,7 @@ impl Language {
             Self::Php => "php",
             Self::Ruby => "ruby",
             Self::Perl => "perl",
+            Self::Lua => "lua",
             Self::Other => "other",
         }
     }

@@ -9,6 +9,7 @@ mod folded;
 mod host;
 mod jail;
 mod java;
+mod lua;
 pub(crate) mod maker;
 pub(crate) mod managed_frames;
 mod node;
@@ -36,6 +37,7 @@ pub(crate) use jail::{
     ERRNO, KILL, traced, with_descriptors, without, without_argument, without_perf,
 };
 pub(crate) use java::Java;
+pub(crate) use lua::LuaJit;
 pub(crate) use maker::Maker;
 pub(crate) use node::Node;
 pub(crate) use page::{Page, PageSample};

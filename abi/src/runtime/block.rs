@@ -4,6 +4,7 @@
 //! A block and the layouts in it consist of integers without padding, so any bytes are valid.
 
 use super::java::JavaLayout;
+use super::lua::LuaLayout;
 use super::perl::PerlLayout;
 use super::php::PhpLayout;
 use super::python::PythonLayout;
@@ -29,6 +30,8 @@ const PHP: u64 = 4;
 const RUBY: u64 = 5;
 /// The kind of a block that holds a [`PerlLayout`].
 const PERL: u64 = 6;
+/// The kind of a block that holds a [`LuaLayout`].
+const LUA: u64 = 7;
 
 /// What a handler must know about a runtime. The first word is the kind of the layout that follows.
 #[repr(C, align(8))]
@@ -78,6 +81,10 @@ unsafe impl Layout for RubyLayout {
 // SAFETY: as above.
 unsafe impl Layout for PerlLayout {
     const KIND: u64 = PERL;
+}
+// SAFETY: as above.
+unsafe impl Layout for LuaLayout {
+    const KIND: u64 = LUA;
 }
 
 impl RuntimeBlock {
@@ -157,6 +164,16 @@ impl RuntimeBlock {
 
     /// Returns the layout of an interpreter of Perl, if this is its block.
     pub fn perl(&self) -> Option<&PerlLayout> {
+        self.layout()
+    }
+
+    /// Creates the block of an interpreter of Lua.
+    pub fn of_lua(layout: &LuaLayout) -> Self {
+        Self::of(layout)
+    }
+
+    /// Returns the layout of an interpreter of Lua, if this is its block.
+    pub fn lua(&self) -> Option<&LuaLayout> {
         self.layout()
     }
 

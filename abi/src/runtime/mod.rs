@@ -18,6 +18,7 @@ mod block;
 mod cookie;
 mod frames;
 pub mod java;
+pub mod lua;
 pub mod perl;
 pub mod php;
 pub mod python;
@@ -76,15 +77,15 @@ pub struct CapturedThread {
     /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
     /// unknown.
     pub loop_stack: u64,
-    /// The registers in which an interpreter of PHP keeps its frame and its position, or 0 if they
-    /// are unknown.
-    pub registers: [u64; 2],
+    /// The registers in which interpreters keep their frames and their positions, or 0 if they are
+    /// unknown: r14 and r15 are those of PHP, and rdx, rbx and rbp those of LuaJIT.
+    pub registers: [u64; 5],
 }
 
 impl CapturedThread {
     /// Makes a thread of which only the thread pointer is known.
     pub const fn of(pointer: u64) -> Self {
-        Self { pointer, pc: 0, stack: 0, loop_stack: 0, registers: [0; 2] }
+        Self { pointer, pc: 0, stack: 0, loop_stack: 0, registers: [0; 5] }
     }
 
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is
@@ -103,12 +104,18 @@ pub fn capture(
     memory: &mut impl WordReader,
     words: &[AtomicU64],
 ) -> Captured {
-    match (block.python(), block.php(), block.ruby(), block.perl()) {
-        (Some(layout), ..) => python::capture(index, layout, thread, memory, words),
-        (_, Some(layout), ..) => php::capture(index, layout, thread, memory, words),
-        (_, _, Some(layout), _) => ruby::capture(index, layout, thread, memory, words),
-        (.., Some(layout)) => perl::capture(index, layout, thread, memory, words),
-        _ => Captured::Nothing,
+    if let Some(layout) = block.python() {
+        python::capture(index, layout, thread, memory, words)
+    } else if let Some(layout) = block.php() {
+        php::capture(index, layout, thread, memory, words)
+    } else if let Some(layout) = block.ruby() {
+        ruby::capture(index, layout, thread, memory, words)
+    } else if let Some(layout) = block.perl() {
+        perl::capture(index, layout, thread, memory, words)
+    } else if let Some(layout) = block.lua() {
+        lua::capture(index, layout, thread, memory, words)
+    } else {
+        Captured::Nothing
     }
 }
 
@@ -131,6 +138,7 @@ pub fn has_frames(block: &RuntimeBlock) -> bool {
         || block.php().is_some()
         || block.ruby().is_some()
         || block.perl().is_some()
+        || block.lua().is_some()
 }
 
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no

@@ -13,6 +13,7 @@ use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
+use crate::runtime::lua::LuaLayout;
 use crate::runtime::v8::V8Layout;
 use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
 use crate::runtime::{self, WordReader};
@@ -290,6 +291,11 @@ impl<'s> Lookup<'s> {
     /// Returns how V8 keeps functions, if the process has it.
     pub(super) fn v8(&self) -> Option<&'s V8Layout> {
         self.snapshot.runtimes().iter().find_map(|block| block.v8())
+    }
+
+    /// Returns how LuaJIT keeps frames, if the process has it.
+    pub(super) fn lua(&self) -> Option<&'s LuaLayout> {
+        self.snapshot.runtimes().iter().find_map(|block| block.lua())
     }
 
     /// Returns where the interpreter of the cached range keeps what is read of its frames.

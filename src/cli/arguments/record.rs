@@ -184,8 +184,8 @@ pub struct RecordArguments {
     ///
     /// PERCENT is the least share of samples whose stack reaches the root. python=PERCENT is the
     /// least share of samples with a named Python function, of those with Python functions, and
-    /// java=PERCENT that of Java methods, and so on for javascript, php, ruby and perl; without any
-    /// of these, the quality is too low. The option may be repeated.
+    /// java=PERCENT that of Java methods, and so on for javascript, php, ruby, perl and lua;
+    /// without any of these, the quality is too low. The option may be repeated.
     #[arg(long, value_name = "[LANGUAGE=]PERCENT", help_heading = ADVANCED, hide_short_help = true)]
     pub fail_under: Vec<LeastQuality>,
 

@@ -66,7 +66,7 @@ impl ThreadView for StackView<'_> {
 
     fn while_stopped(&mut self, stopped: StoppedThread<'_>, seen: &mut SeenThread) {
         let (runtimes, pointer) = (self.snapshot.runtimes(), stopped.pointer);
-        if runtimes.iter().any(|block| block.v8().is_some()) {
+        if runtimes.iter().any(|block| block.v8().is_some() || block.lua().is_some()) {
             let StoppedThread { tid, registers, stack_avma, stack, .. } = stopped;
             let copy = StackCopy { avma: stack_avma, bytes: stack };
             let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);

@@ -4,6 +4,7 @@ mod image;
 mod interpreters;
 mod line_tables;
 mod live;
+mod lua;
 mod made;
 mod perl;
 mod php;

@@ -29,7 +29,7 @@ const STATES: [(RunState, &str, Color); 4] = [
 ];
 /// The colours of languages in profiles of several, as in the HTML page: the darkest one of each.
 /// Names spread them towards white.
-const LANGUAGES: [(Language, &str, Color); 9] = [
+const LANGUAGES: [(Language, &str, Color); 10] = [
     (Language::Native, "salmon", Color { r: 232, g: 150, b: 104 }),
     (Language::Kernel, "violet", Color { r: 180, g: 154, b: 216 }),
     (Language::Python, "yellow", Color { r: 236, g: 216, b: 96 }),
@@ -38,6 +38,7 @@ const LANGUAGES: [(Language, &str, Color); 9] = [
     (Language::Php, "blue", Color { r: 128, g: 156, b: 216 }),
     (Language::Ruby, "crimson", Color { r: 214, g: 92, b: 112 }),
     (Language::Perl, "slate", Color { r: 124, g: 138, b: 158 }),
+    (Language::Lua, "indigo", Color { r: 108, g: 112, b: 196 }),
     (Language::Other, "beige", Color { r: 204, g: 192, b: 164 }),
 ];
 /// The colour of a state that this version does not know.

@@ -6,7 +6,7 @@ const MARK = 1, WAIT = 2;
 const STATES = ['running', 'runnable', 'sleeping', 'disk', 'stopped', 'other'];
 /** The languages of functions, in the order of their numbers. */
 const LANGUAGES = ['native', 'kernel', 'python', 'java', 'javascript', 'php', 'ruby', 'perl',
-  'other'];
+  'lua', 'other'];
 /** Explanations of the states whose names need one. */
 const MEANINGS = { running: 'on a CPU', runnable: 'waits for a CPU', disk: 'waits for a device',
   other: 'not known' };

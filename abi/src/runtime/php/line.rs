@@ -73,7 +73,7 @@ pub(super) fn of_innermost(
     if thread.loop_stack == 0 || may_be_compiled {
         return Ok(0);
     }
-    let [current, position] = thread.registers;
+    let [current, position, ..] = thread.registers;
     if current == frame && code.has(position) {
         return reader.half(position, LINE);
     }

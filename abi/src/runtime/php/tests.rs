@@ -164,8 +164,9 @@ impl Memory {
     }
 }
 
-fn thread(registers: [u64; 2]) -> CapturedThread {
+fn thread([frame, position]: [u64; 2]) -> CapturedThread {
     let pointer = STACK + 0x10_0000;
+    let registers = [frame, position, 0, 0, 0];
     CapturedThread { pointer, pc: 0, stack: STACK, loop_stack: LOOP_STACK, registers }
 }
 

@@ -9,7 +9,7 @@ use super::super::EndReason;
 use super::super::rule::{Rule, op};
 use super::super::walk::{Climb, Identity, Lookup, Memory, Objects, word};
 use super::call::{call_target, is_behind_call, stub_target};
-use super::{CODE_MIN, Frame, Registers, edge};
+use super::{CODE_MIN, Frame, Registers, edge, luajit};
 use crate::runtime::v8::{
     BYTECODES_SLOT, CONTEXT_SLOT, FUNCTION_SLOT, FrameSlots, OFFSET_SLOT, function,
 };
@@ -29,6 +29,12 @@ pub(super) fn cross_gap(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let guess = rule.op == op::GAP_GUESS;
+    if !guess
+        && !lookup.is_in_module()
+        && let Some(left) = luajit::leave(frame, lookup, memory)
+    {
+        return left;
+    }
     if rule.cfa_off != 0
         && let Some((cfa, pc)) = frameless_return(frame, rule, lookup, memory)
     {

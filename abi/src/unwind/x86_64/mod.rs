@@ -11,6 +11,7 @@ mod call;
 mod edge;
 mod gap;
 mod hotspot;
+mod luajit;
 mod switch;
 
 use super::EndReason;
@@ -54,11 +55,11 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Returns the registers in which an interpreter of PHP keeps its frame and its position: r14
-    /// and r15.
-    pub fn of_interpreter(&self) -> [u64; 2] {
-        let [.., frame, position] = self.gpr;
-        [frame, position]
+    /// Returns the registers in which interpreters keep their frames and their positions: r14, r15,
+    /// rdx, rbx and rbp.
+    pub fn of_interpreter(&self) -> [u64; 5] {
+        let [_, rdx, _, rbx, _, _, rbp, _, .., r14, r15] = self.gpr;
+        [r14, r15, rdx, rbx, rbp]
     }
 }
 
@@ -215,6 +216,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op::INTERPRETED | op::DEOPTIMIZED | op::RETURN_BARRIER | op::RETURN_BELOW => {
             return hotspot::leave(frame, rule, lookup, memory);
         }
+        op::BAD => return luajit::leave_exit(frame, lookup_pc, lookup, memory),
         op::STOP => return Err(EndReason::Root),
         op::STOP_CALLED if !frame.exact => return Err(EndReason::Root),
         op::GAP_FP | op::GAP_GUESS => return cross_gap(frame, rule, lookup, memory),

@@ -83,6 +83,7 @@ pub(crate) fn kind_of(language: ManagedLanguage) -> FrameKind {
         ManagedLanguage::Php => FrameKind::Php,
         ManagedLanguage::Ruby => FrameKind::Ruby,
         ManagedLanguage::Perl => FrameKind::Perl,
+        ManagedLanguage::Lua => FrameKind::Lua,
     }
 }
 

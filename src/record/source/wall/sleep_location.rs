@@ -274,7 +274,7 @@ impl LocationReader {
         if let Some(known) = history.find(has_both) {
             return (Some(Arc::clone(&known.location)), None);
         }
-        let managed = search.find(runtimes, tid, &mut history.block);
+        let managed = search.find(runtimes, (tid, at.0), &mut history.block);
         let is_same =
             |known: &KnownLocation| known.managed.is_same(&managed) && is_native_same(known);
         if let Some(known) = history.find(is_same) {

@@ -42,19 +42,20 @@ impl FrameSearch {
         known.runtimes == runtimes.len() && known.inputs.hold(&self.memory)
     }
 
-    /// Returns the frames of a thread that sleeps. `block` is the thread's block, if it is known
-    /// from before.
+    /// Returns the frames of a thread that sleeps with this stack pointer. `block` is the thread's
+    /// block, if it is known from before.
     pub(super) fn find(
         &mut self,
         runtimes: &[RuntimeBlock],
-        tid: i32,
+        (tid, stack): (i32, u64),
         block: &mut Option<ManagedThread>,
     ) -> KnownFrames {
         if runtimes.is_empty() {
             return KnownFrames { is_searched: true, ..KnownFrames::default() };
         }
         let found = self.block_of(tid, block);
-        let found = found.and_then(|block| self.reader.read(runtimes, block, &self.memory));
+        let found =
+            found.and_then(|block| self.reader.read(runtimes, (block, stack), &self.memory));
         if found.is_none() {
             *block = None;
         }
@@ -155,7 +156,7 @@ impl ThreadView for SleeperView<'_> {
         if runtimes.is_empty() {
             return;
         }
-        if runtimes.iter().any(|block| block.v8().is_some()) {
+        if runtimes.iter().any(|block| block.v8().is_some() || block.lua().is_some()) {
             let StoppedThread { tid, registers, stack_avma, stack, .. } = stopped;
             let copy = StackCopy { avma: stack_avma, bytes: stack };
             let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
@@ -165,7 +166,9 @@ impl ThreadView for SleeperView<'_> {
         }
         seen.block = seen.inner_tid.map(|inner_tid| thread((pointer, inner_tid)));
         let FrameSearch { memory, reader, .. } = &mut *self.search;
-        let found = seen.block.and_then(|block| reader.read(runtimes, block, memory));
+        let found = seen
+            .block
+            .and_then(|block| reader.read(runtimes, (block, stopped.registers.sp), memory));
         seen.block = seen.block.filter(|_| found.is_some());
         seen.frames = KnownFrames::of(runtimes, found);
         seen.holds_lock = self.search.holds_lock(runtimes, seen.block);

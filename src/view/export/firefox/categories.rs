@@ -20,7 +20,7 @@ pub(super) const IDLE: Category = Category(2, 0);
 
 /// The categories in their order, with their colours and the subcategories after the first, which
 /// is always `Other`.
-const CATEGORIES: [(&str, &str, &[&str]); 10] = [
+const CATEGORIES: [(&str, &str, &[&str]); 11] = [
     ("Other", "grey", &[]),
     ("User", "yellow", &[]),
     ("Idle", "transparent", &[]),
@@ -31,6 +31,7 @@ const CATEGORIES: [(&str, &str, &[&str]); 10] = [
     ("PHP", "lightblue", &[]),
     ("Ruby", "red", &[]),
     ("Perl", "magenta", &[]),
+    ("Lua", "blue", &[]),
 ];
 
 impl Category {
@@ -52,6 +53,7 @@ impl Category {
             FrameKind::Php => Self(7, 0),
             FrameKind::Ruby => Self(8, 0),
             FrameKind::Perl => Self(9, 0),
+            FrameKind::Lua => Self(10, 0),
             FrameKind::Other => OTHER,
         }
     }

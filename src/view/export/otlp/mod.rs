@@ -281,6 +281,7 @@ fn frame_type(kind: FrameKind) -> Option<&'static str> {
         Language::Php => Some("php"),
         Language::Ruby => Some("ruby"),
         Language::Perl => Some("perl"),
+        Language::Lua => Some("luajit"),
         Language::Other => None,
     }
 }

@@ -1,0 +1,99 @@
+//! The frames of a thread that runs LuaJIT 2.1 on x86-64, built with 64-bit references (`LJ_GC64`).
+//!
+//! A thread of Lua, that is a program or a coroutine, has its frames in an array. Each call from
+//! native code into the interpreter has a frame of fixed size on the native stack, which tells the
+//! thread of Lua. A thread of Lua that runs has a list of these frames.
+//!
+//! A frame of a function has the address of its prototype, which all closures of the function
+//! share. The position is the number of an instruction.
+//!
+//! # Invariants
+//! - At most [`FRAMES_MAX`](super::FRAMES_MAX) frames, and a bounded number of steps.
+//! - A frame is stored only if its thread of Lua refers to the native frame that has led to it, and
+//!   each return position is in the code of the function to which it returns.
+
+mod entry;
+mod position;
+mod prototype;
+mod slot;
+mod walk;
+
+pub use prototype::{
+    CODE, FIRST_LINE, INSTRUCTIONS, KIND, KIND_STRING, LINE_COUNT, LINES, SOURCE, STRING_BYTES,
+    STRING_LENGTH, cookie,
+};
+
+use super::frames::FrameWriter;
+use super::reader;
+use super::word::SectionEnd;
+use super::{Captured, CapturedThread, WordReader};
+use crate::sync::AtomicU64;
+use walk::LuaWalk;
+
+/// The position of a frame of which none is known.
+pub const NOWHERE: u32 = u32::MAX;
+/// Stands for a variable that a build lacks.
+pub const ABSENT: u16 = u16::MAX;
+
+/// Where an interpreter has what is needed to read frames.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LuaLayout {
+    /// The code of the interpreter (AVMAs), all of which runs in frames of one size.
+    pub code_start: u64,
+    /// See [`Self::code_start`].
+    pub code_end: u64,
+    /// From the variables of a program to the thread of Lua that runs.
+    pub current: u16,
+    /// From the variables of a program to the base of the frame in which compiled code began, which
+    /// is 0 while no such code runs; [`ABSENT`] in a build without the compiler.
+    pub compiled_base: u16,
+    /// From the variables of a program to what runs, a number of 32 bits.
+    pub state: u16,
+    /// 0.
+    pub reserved: u16,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<LuaLayout>() == 2 * 8 + 4 * 2);
+
+/// The reads of one interpreter's structures.
+type Reader<'a, M> = reader::Reader<'a, LuaLayout, M>;
+
+impl LuaLayout {
+    /// Whether an address is in the code of the interpreter.
+    pub fn has_code(&self, avma: u64) -> bool {
+        (self.code_start..self.code_end).contains(&avma)
+    }
+}
+
+/// Returns the stack pointer in the frame of the interpreter above an address of the stack, if
+/// compiled code runs on top of it.
+pub fn compiled_frame(layout: &LuaLayout, stack: u64, memory: &mut impl WordReader) -> Option<u64> {
+    let mut reader = Reader { layout, memory };
+    let entry = entry::above(&mut reader, stack)?;
+    let is_compiled = entry.compiled_base(&mut reader).is_ok_and(|base| base != 0);
+    is_compiled.then(|| entry.stack())
+}
+
+/// Returns the stack pointer in the frame of the interpreter above an address of the stack, if it
+/// is near.
+pub fn frame_above(layout: &LuaLayout, stack: u64, memory: &mut impl WordReader) -> Option<u64> {
+    entry::above(&mut Reader { layout, memory }, stack).map(|entry| entry.stack())
+}
+
+/// Writes the section of a thread's frames: see [`super::capture`].
+pub(super) fn capture(
+    index: usize,
+    layout: &LuaLayout,
+    thread: CapturedThread,
+    memory: &mut impl WordReader,
+    words: &[AtomicU64],
+) -> Captured {
+    let mut reader = Reader { layout, memory };
+    let Some(innermost) = entry::innermost(&mut reader, thread) else { return Captured::Nothing };
+    let Some(frames) = FrameWriter::into(words) else { return Captured::Refused };
+    let mut walk = LuaWalk::into(frames, thread);
+    let end = walk.run(&mut reader, innermost).err().unwrap_or(SectionEnd::Root);
+    walk.frames.finish(index, end)
+}
