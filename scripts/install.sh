@@ -248,12 +248,13 @@ install_php() {
         libsystemd0 libcap2 libapparmor1 libacl1
 }
 
-# install_luajit DIRECTORY: LuaJIT of the version that Debian 12 lacks, in a directory of its own that
-# tests/common/lua.rs knows, with all libraries that it needs.
+# install_luajit DIRECTORY: LuaJIT of the version that Debian 12 lacks, with all libraries that it
+# needs, and its branch for OpenResty, in directories that tests/common/lua.rs knows.
 install_luajit() {
     mkdir -p "$1"
     unpack_debian "$1/trixie" trixie usr/bin/luajit luajit libluajit-5.1-2 libluajit-5.1-common \
         libc6 libgcc-s1
+    unpack_debian "$1/openresty" bookworm usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2 libluajit2-5.1-2
 }
 
 # install_ruby DIRECTORY: Ruby of the version that Debian 12 lacks, in a directory of its own that

@@ -150,10 +150,9 @@ pub fn perl(bytes: &[u8]) {
 pub fn lua(bytes: &[u8]) {
     let memory = Wild { bytes, reads: Cell::new(0) };
     let Ok(runtime) = LuaExports::for_test().locate(START) else { return };
-    let on_stack = CapturedThread { stack: START, ..CapturedThread::of(START) };
-    let base = START + 0x410;
-    let registers = [0, 0, base, START + 0x668, base];
-    let in_loop = CapturedThread { pc: START + 0x20, registers, ..on_stack };
+    let on_stack = CapturedThread { stack: START + 0x200, ..CapturedThread::of(START) };
+    let registers = [0, 0, START + 0x820, START + 0xc74, START + 0x820];
+    let in_loop = CapturedThread { pc: START + 0x20, stack: START + 0x240, registers, ..on_stack };
     name_frames(&runtime, &memory, &[CapturedThread::of(START), on_stack, in_loop]);
 }
 

@@ -23,6 +23,16 @@ impl LuaJit {
         found.program().exists().then_some(found)
     }
 
+    /// Returns a library of a release, if it is here. `openresty` is the branch for that in Debian
+    /// 12.
+    pub(crate) fn library(release: &str, name: &str) -> Option<PathBuf> {
+        let root = match release {
+            "bookworm" => PathBuf::from("/"),
+            release => tool("luajit").join(release),
+        };
+        Some(root.join(LIBRARIES).join(name)).filter(|path| path.exists())
+    }
+
     fn program(&self) -> PathBuf {
         self.root.clone().unwrap_or_else(|| PathBuf::from("/")).join("usr/bin/luajit")
     }

@@ -25,8 +25,13 @@ fn interpreters() -> Vec<Command> {
     let folders = std::fs::read_dir(tools().join("luajit")).into_iter().flatten().flatten();
     for folder in folders {
         let libraries = folder.path().join(LIBRARIES);
+        // The branch for OpenResty is a library alone.
+        let program = folder.path().join("usr/bin/luajit");
+        if !program.exists() {
+            continue;
+        }
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
-        command.arg("--library-path").arg(&libraries).arg(folder.path().join("usr/bin/luajit"));
+        command.arg("--library-path").arg(&libraries).arg(program);
         found.push(command);
     }
     found

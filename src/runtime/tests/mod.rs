@@ -5,6 +5,7 @@ mod interpreters;
 mod line_tables;
 mod live;
 mod lua;
+mod lua_image;
 mod made;
 mod perl;
 mod php;

@@ -1,0 +1,204 @@
+//! LuaJIT in memory that was made by hand, and then damaged.
+
+use traceprof_abi::runtime::lua::NOWHERE;
+use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, SectionEnd, sections};
+use traceprof_abi::runtime::{Captured, CapturedThread, capture};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+
+use crate::runtime::fuzz_entry::{self, START};
+use crate::runtime::lua::LuaExports;
+use crate::runtime::tests::made::{Image, damage};
+use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetWords};
+
+/// Addresses relative to the start of the memory, whose first bytes are the interpreter's code.
+const STACK: u64 = 0x200;
+/// The frames of the interpreter: of a coroutine, and of the program.
+const FRAMES: [u64; 2] = [0x240, 0x290];
+/// The threads of Lua: the coroutine and the program, behind which its variables are.
+const THREADS: [u64; 2] = [0x400, 0x500];
+const VARIABLES: u64 = 0x560;
+/// Their slots.
+const SLOTS: [u64; 2] = [0x800, 0x900];
+/// Functions and prototypes: of the program and of the coroutine.
+const FUNCTIONS: [u64; 2] = [0xa00, 0xa40];
+const NATIVE: u64 = 0xa80;
+const PROTOTYPES: [u64; 2] = [0xb00, 0xc00];
+const SOURCE: u64 = 0xd00;
+const LINES: u64 = 0xd80;
+const END: u64 = 0x1000;
+
+/// Returns the address of an instruction of a prototype.
+fn instruction(which: usize, number: u64) -> u64 {
+    PROTOTYPES[which] + 104 + number * 4
+}
+
+impl Image {
+    /// Makes the memory of a process: the program resumes a coroutine, in which a function calls
+    /// native code.
+    fn of_lua() -> Self {
+        let mut image = Self(vec![0; END as usize]);
+        for which in [0, 1] {
+            image.make_thread(which);
+        }
+        // The coroutine begins in its frame.
+        image.word(THREADS[0] + 80, START + FRAMES[0] + 1);
+        image.pointer(FRAMES[0] - 8, 0x80);
+        image.pointer(FRAMES[0] + 72, 0x40);
+        image.pointer(FRAMES[0] + 24, instruction(1, 3));
+        image.pointer(FRAMES[1] + 24, instruction(0, 4));
+        image.pointer(FRAMES[1] + 72, 0x8000);
+        for (which, prototype) in PROTOTYPES.into_iter().enumerate() {
+            image.0[(FUNCTIONS[which] + 9) as usize] = 8;
+            image.pointer(FUNCTIONS[which] + 32, prototype + 104);
+            image.0[(prototype + 9) as usize] = 7;
+            image.half(prototype + 12, 6);
+            image.half(prototype + 56, 0x90);
+            image.pointer(prototype + 64, SOURCE);
+            image.half(prototype + 72, which as u32 * 10);
+            image.half(prototype + 76, 20);
+            image.pointer(prototype + 80, LINES);
+        }
+        image.0[(NATIVE + 9) as usize] = 8;
+        image.0[(NATIVE + 10) as usize] = 1;
+        image.put(LINES, &[1, 2, 3, 4, 5]);
+        image.0[(SOURCE + 9) as usize] = 4;
+        image.word(SOURCE + 16, 0x1234 | 10 << 32);
+        image.put(SOURCE + 24, b"@/srv/a.lua"[..10].as_ref());
+        // The coroutine: its function, and the native code that it has called in slot 3.
+        image.function(SLOTS[0] + 16, FUNCTIONS[1]);
+        image.word(SLOTS[0] + 24, 16 | 5);
+        image.function(SLOTS[0] + 56, NATIVE);
+        image.pointer(SLOTS[0] + 64, instruction(1, 4));
+        image.put(instruction(1, 3), &[66, 3, 1, 2]);
+        image.pointer(THREADS[0] + 32, SLOTS[0] + 72);
+        // The program, which has called the coroutine from native code.
+        image.function(SLOTS[1] + 16, FUNCTIONS[0]);
+        image.word(SLOTS[1] + 24, 16 | 1);
+        image.pointer(THREADS[1] + 32, SLOTS[1] + 32);
+        image
+    }
+
+    fn make_thread(&mut self, which: usize) {
+        let thread = THREADS[which];
+        self.0[(thread + 9) as usize] = 6;
+        self.pointer(thread + 16, VARIABLES);
+        self.pointer(thread + 48, SLOTS[which] + 0xc0);
+        self.pointer(thread + 56, SLOTS[which]);
+        self.pointer(thread + 80, FRAMES[which]);
+        self.pointer(FRAMES[which] + 16, thread);
+    }
+
+    fn function(&mut self, slot: u64, function: u64) {
+        self.word(slot, (0x1fff7 << 47) | (START + function));
+    }
+}
+
+fn runtime() -> Runtime {
+    LuaExports::for_test().locate(START).unwrap()
+}
+
+fn thread() -> CapturedThread {
+    let registers = [0, 0, 0, START + instruction(1, 3), 0];
+    CapturedThread { pc: START + 0x9000, stack: START + STACK, registers, ..CapturedThread::of(0) }
+}
+
+fn frames(image: &Image, thread: CapturedThread) -> (SectionEnd, Vec<ManagedFrame>) {
+    let words: [AtomicU64; 11] = Default::default();
+    let block = runtime().block;
+    let captured = capture((0, &block), thread, &mut TargetWords(image), &words);
+    let Captured::Section { end, .. } = captured else { panic!("{captured:?}") };
+    let words = words.map(|word| word.load(Ordering::Relaxed));
+    (end, sections(&words).next().unwrap().frames().collect())
+}
+
+#[test]
+fn functions_of_a_coroutine_and_of_the_program_are_named() {
+    let image = Image::of_lua();
+    let runtime = runtime();
+    assert_eq!((runtime.label.as_str(), runtime.language), ("LuaJIT 2.1", ManagedLanguage::Lua));
+    let (end, frames) = frames(&image, thread());
+    assert_eq!(end, SectionEnd::Root);
+    let named: Vec<_> = frames
+        .iter()
+        .map(|frame| {
+            let function = runtime.functions(&image, &[(frame.object, frame.cookie)]).remove(0);
+            let function = function.unwrap();
+            (
+                frame.flags,
+                function.name.clone(),
+                function.file.clone(),
+                function.line_at(frame.position),
+            )
+        })
+        .collect();
+    let expected = [(ENTRY, "function </srv/a.lu:10>", 13), (ENTRY, "main chunk", 3)];
+    let expected =
+        expected.map(|(flags, name, line)| (flags, name.to_owned(), "/srv/a.lu".to_owned(), line));
+    assert_eq!(named, expected);
+}
+
+#[test]
+fn what_is_left_over_of_a_frame_is_none() {
+    let mut image = Image::of_lua();
+    // The coroutine is suspended.
+    image.word(THREADS[0] + 80, 0);
+    let (end, found) = frames(&image, thread());
+    assert_eq!((end, found.len()), (SectionEnd::Root, 1));
+    // Nothing runs.
+    image.word(THREADS[1] + 80, 0);
+    let words: [AtomicU64; 11] = Default::default();
+    let block = runtime().block;
+    let captured = capture((0, &block), thread(), &mut TargetWords(&image), &words);
+    assert_eq!(captured, Captured::Nothing);
+}
+
+#[test]
+fn compiled_code_has_no_line() {
+    let mut image = Image::of_lua();
+    image.pointer(VARIABLES + 0x40, THREADS[0]);
+    image.pointer(VARIABLES + 0x50, SLOTS[0] + 32);
+    let (end, found) = frames(&image, thread());
+    assert_eq!((end, found.len()), (SectionEnd::Root, 2));
+    assert_eq!((found[0].object, found[0].position), (START + PROTOTYPES[1], NOWHERE));
+}
+
+#[test]
+fn native_frames_without_a_function_are_segments() {
+    let mut image = Image::of_lua();
+    // The function of the program is native code, too.
+    image.function(SLOTS[1] + 16, NATIVE);
+    let (_, found) = frames(&image, thread());
+    assert_eq!(found.iter().map(|it| it.flags).collect::<Vec<_>>(), [ENTRY, ENTRY | EMPTY]);
+}
+
+#[test]
+fn returns_outside_of_the_caller_end_the_list() {
+    let mut image = Image::of_lua();
+    image.pointer(SLOTS[0] + 64, instruction(1, 7));
+    let (end, found) = frames(&image, thread());
+    assert_eq!((end, found.len()), (SectionEnd::Unreadable, 0));
+}
+
+#[test]
+fn functions_that_are_gone_say_why() {
+    let check = |change: &dyn Fn(&mut Image), expected: Gone| {
+        let mut image = Image::of_lua();
+        let (_, found) = frames(&image, thread());
+        change(&mut image);
+        let found = runtime().functions(&image, &[(found[0].object, found[0].cookie)]).remove(0);
+        assert_eq!(found.map(|function| function.name), Err(expected));
+    };
+    check(&|it| it.0.truncate(PROTOTYPES[1] as usize), Gone::Unreadable);
+    check(&|it| it.half(PROTOTYPES[1] + 72, 11), Gone::Replaced);
+    check(&|it| it.half(PROTOTYPES[1] + 12, 7), Gone::Replaced);
+    check(&|it| it.put(SOURCE + 30, b"b"), Gone::Replaced);
+    check(&|it| it.0[(PROTOTYPES[1] + 9) as usize] = 8, Gone::Replaced);
+    check(&|it| it.pointer(PROTOTYPES[1] + 80, END), Gone::LineTable);
+}
+
+#[test]
+fn damaged_memory_holds_the_invariants() {
+    for seed in 0..8 {
+        damage(&Image::of_lua(), seed, fuzz_entry::lua);
+    }
+}
