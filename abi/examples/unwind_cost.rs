@@ -120,6 +120,7 @@ fn main() {
     // SAFETY: aligned as asserted, of the given length, and not written while it is in use.
     let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(&words[..])) };
     let snapshot = tables.snapshot().expect("the segment has a snapshot");
-    let expected = Unwound { depth: depth as usize, end: EndReason::Root, loop_stack: 0 };
+    let expected =
+        Unwound { depth: depth as usize, end: EndReason::Root, loop_stack: 0, lua_stack: 0 };
     assert_eq!(walk(&snapshot, depth, rounds), Some(expected));
 }

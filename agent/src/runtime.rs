@@ -27,6 +27,8 @@ pub struct Interrupted {
     /// As [`CapturedThread`] says.
     pub loop_stack: u64,
     /// As [`CapturedThread`] says.
+    pub lua_stack: u64,
+    /// As [`CapturedThread`] says.
     pub registers: [u64; 5],
 }
 
@@ -63,8 +65,9 @@ pub fn append(
         return Appended::default();
     }
     let before = words.len();
-    let Interrupted { pc, stack, loop_stack, registers, .. } = interrupted;
-    let thread = CapturedThread { pointer: thread_pointer, pc, stack, loop_stack, registers };
+    let Interrupted { pc, stack, loop_stack, lua_stack, registers, .. } = interrupted;
+    let pointer = thread_pointer;
+    let thread = CapturedThread { pointer, pc, stack, loop_stack, lua_stack, registers };
     // The deepest stacks leave room for the name.
     let reserved = runtimes.iter().map(task_room).max().unwrap_or(0);
     for numbered in runtimes.iter().enumerate().filter(|(_, block)| has_frames(block)) {

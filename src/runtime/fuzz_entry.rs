@@ -115,6 +115,7 @@ pub fn php(bytes: &[u8]) {
                 pc: START + 0x400,
                 stack: START,
                 loop_stack: START + 0x800,
+                lua_stack: 0,
                 registers: [START + 0x800, START + 0xd20, 0, 0, 0],
             };
             name_frames(&runtime, &memory, &[CapturedThread::of(START), with_registers]);

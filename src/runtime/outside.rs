@@ -184,6 +184,7 @@ impl ManagedReader {
             pc: registers.pc,
             stack: registers.sp,
             loop_stack: if is_in_loop { registers.sp } else { 0 },
+            lua_stack: 0,
             registers: registers.of_interpreter(),
         };
         self.read_from(blocks, (captured, thread.inner_tid), memory)

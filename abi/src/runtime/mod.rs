@@ -77,6 +77,9 @@ pub struct CapturedThread {
     /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
     /// unknown.
     pub loop_stack: u64,
+    /// An address at or below the innermost frame of the interpreter of LuaJIT, 0 if it is unknown,
+    /// or [`lua::NO_FRAME`].
+    pub lua_stack: u64,
     /// The registers in which interpreters keep their frames and their positions, or 0 if they are
     /// unknown: r14 and r15 are those of PHP, and rdx, rbx and rbp those of LuaJIT.
     pub registers: [u64; 5],
@@ -85,7 +88,7 @@ pub struct CapturedThread {
 impl CapturedThread {
     /// Makes a thread of which only the thread pointer is known.
     pub const fn of(pointer: u64) -> Self {
-        Self { pointer, pc: 0, stack: 0, loop_stack: 0, registers: [0; 5] }
+        Self { pointer, pc: 0, stack: 0, loop_stack: 0, lua_stack: 0, registers: [0; 5] }
     }
 
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is

@@ -13,7 +13,7 @@ use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use crate::runtime::lua::LuaLayout;
+use crate::runtime::lua::{LuaLayout, NO_FRAME};
 use crate::runtime::v8::V8Layout;
 use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
 use crate::runtime::{self, WordReader};
@@ -109,6 +109,8 @@ pub struct Unwound {
     /// The stack pointer in the innermost frame of the loop that
     /// [`loop_of`](crate::runtime::loop_of) tells, or 0 if there is none.
     pub loop_stack: u64,
+    /// As [`CapturedThread`](crate::runtime::CapturedThread) says.
+    pub lua_stack: u64,
 }
 
 /// Returns the maximum number of words of a handler's walk. A frame of V8 takes up to three words,
@@ -130,9 +132,13 @@ pub fn unwind(
     let mut lookup = Lookup::new(snapshot);
     let (mut depth, mut loop_stack) = (0usize, 0);
     let mut sought = runtime::loop_of(snapshot.runtimes());
+    let (lua, mut lua_stack) = (lookup.lua(), None);
     while let Some(word) = frames.get(depth) {
         if sought.as_ref().is_some_and(|code| code.contains(&frame.pc())) {
             (loop_stack, sought) = (frame.sp(), None);
+        }
+        if lua_stack.is_none() && lua.is_some_and(|layout| layout.has_code(frame.pc())) {
+            lua_stack = Some(frame.sp());
         }
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
         // Relaxed: the words are the caller's own until it publishes them.
@@ -165,11 +171,15 @@ pub fn unwind(
                 depth = depth.wrapping_add(FRAME_WORDS);
             }
         }
+        lua_stack = lua_stack.or(lookup.below_compiled.take());
         if let Err(end) = stepped {
-            return Unwound { depth, end, loop_stack };
+            let has_none = lua.is_some() && end == EndReason::Root;
+            let lua_stack = lua_stack.unwrap_or(if has_none { NO_FRAME } else { 0 });
+            return Unwound { depth, end, loop_stack, lua_stack };
         }
     }
-    Unwound { depth, end: EndReason::Depth, loop_stack }
+    let lua_stack = lua_stack.unwrap_or(0);
+    Unwound { depth, end: EndReason::Depth, loop_stack, lua_stack }
 }
 
 /// Loads one stack word at or above `floor` and below the upper bound.
@@ -190,6 +200,8 @@ pub struct Lookup<'s> {
     range: Option<&'s Range>,
     code: Code<'s>,
     identity: Option<Identity>,
+    /// The stack pointer in the frame of LuaJIT's interpreter below compiled code that was left.
+    below_compiled: Option<u64>,
 }
 
 /// What describes the code of a range.
@@ -239,12 +251,17 @@ fn is_of_this_code(
 
 impl<'s> Lookup<'s> {
     pub(super) fn new(snapshot: &'s Snapshot<'s>) -> Self {
-        Self { snapshot, range: None, code: Code::Anonymous, identity: None }
+        Self { snapshot, range: None, code: Code::Anonymous, identity: None, below_compiled: None }
     }
 
     /// Names the frame that is about to be left.
     pub(super) fn identify(&mut self, identity: Identity) {
         self.identity = Some(identity);
+    }
+
+    /// Notes the frame of LuaJIT's interpreter below compiled code that is about to be left.
+    pub(super) fn note_below_compiled(&mut self, stack: u64) {
+        self.below_compiled = Some(stack);
     }
 
     /// Returns the rule at an address and where the caller's rbx is.

@@ -34,7 +34,10 @@ fn recurse(oracle: &mut Oracle<'_>) -> Registers {
     assert_eq!(oracle.child.run(), Some(Signal::SIGTRAP));
     let registers = oracle.child.registers();
     let unwound = oracle.unwind(&registers);
-    assert_eq!(unwound, Unwound { depth: DEPTH_MAX, end: EndReason::Depth, loop_stack: 0 });
+    assert_eq!(
+        unwound,
+        Unwound { depth: DEPTH_MAX, end: EndReason::Depth, loop_stack: 0, lua_stack: 0 }
+    );
     let words = oracle.words(unwound.depth);
     assert!(words[1] & RETURN_ADDRESS != 0);
     assert!(words[1..].iter().all(|&word| word == words[1]), "one function, one call");

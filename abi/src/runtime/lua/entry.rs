@@ -62,10 +62,10 @@ pub(super) fn innermost(
     reader: &mut Reader<'_, impl WordReader>,
     thread: CapturedThread,
 ) -> Option<Entry> {
-    if thread.stack == 0 {
+    if thread.stack == 0 || thread.lua_stack == super::NO_FRAME {
         return None;
     }
-    search(reader, thread.stack, INNERMOST_MAX)
+    search(reader, thread.stack.max(thread.lua_stack), INNERMOST_MAX)
 }
 
 /// Returns the frame of the interpreter above an address of the stack, if it is near.

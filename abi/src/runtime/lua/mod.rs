@@ -32,6 +32,8 @@ use walk::LuaWalk;
 
 /// The position of a frame of which none is known.
 pub const NOWHERE: u32 = u32::MAX;
+/// Stands for the innermost frame of the interpreter where the stack has none.
+pub const NO_FRAME: u64 = u64::MAX;
 /// Stands for a variable that a build lacks.
 pub const ABSENT: u16 = u16::MAX;
 

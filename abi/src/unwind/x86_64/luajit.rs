@@ -21,11 +21,12 @@ const SIZE: u64 = 80;
 #[cold]
 pub(super) fn leave(
     frame: &mut Frame,
-    lookup: &Lookup,
+    lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Option<Result<(), EndReason>> {
     let layout = lookup.lua()?;
     let stack = lua::compiled_frame(layout, frame.registers.sp, &mut Objects(memory))?;
+    lookup.note_below_compiled(stack);
     leave_frame(frame, stack, memory)
 }
 
