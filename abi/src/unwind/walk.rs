@@ -19,6 +19,10 @@ use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
 use crate::runtime::{self, WordReader};
 use crate::sync::{AtomicU64, Ordering};
 
+/// Maximum number of searches for LuaJIT's frames in a walk. Other code that is not known may be
+/// above code that LuaJIT has compiled.
+const SEARCHES_MAX: u8 = 8;
+
 /// The registers of an architecture from which the unwinding starts.
 pub trait Machine {
     /// The architecture's frame type.
@@ -202,6 +206,8 @@ pub struct Lookup<'s> {
     identity: Option<Identity>,
     /// The stack pointer in the frame of LuaJIT's interpreter below compiled code that was left.
     below_compiled: Option<u64>,
+    /// Number of searches for such a frame that are left.
+    searches_left: u8,
 }
 
 /// What describes the code of a range.
@@ -251,7 +257,14 @@ fn is_of_this_code(
 
 impl<'s> Lookup<'s> {
     pub(super) fn new(snapshot: &'s Snapshot<'s>) -> Self {
-        Self { snapshot, range: None, code: Code::Anonymous, identity: None, below_compiled: None }
+        Self {
+            snapshot,
+            range: None,
+            code: Code::Anonymous,
+            identity: None,
+            below_compiled: None,
+            searches_left: SEARCHES_MAX,
+        }
     }
 
     /// Names the frame that is about to be left.
@@ -313,6 +326,13 @@ impl<'s> Lookup<'s> {
     /// Returns how LuaJIT keeps frames, if the process has it.
     pub(super) fn lua(&self) -> Option<&'s LuaLayout> {
         self.snapshot.runtimes().iter().find_map(|block| block.lua())
+    }
+
+    /// As [`Self::lua`], but not more often than a walk may search the stack.
+    pub(super) fn lua_for_search(&mut self) -> Option<&'s LuaLayout> {
+        let layout = self.lua()?;
+        self.searches_left = self.searches_left.checked_sub(1)?;
+        Some(layout)
     }
 
     /// Returns where the interpreter of the cached range keeps what is read of its frames.

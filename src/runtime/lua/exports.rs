@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use traceprof_abi::runtime::lua::ABSENT;
-
 use crate::elf::{Definitions, Elf, functions_around};
 use crate::runtime::ManagedLanguage;
 use crate::runtime::carriers::Carriers;
@@ -36,6 +34,11 @@ const ADD_BASE: &[u8] = b"\x49\x81\xc6";
 const SET_THREAD: &[u8] = b"\x49\x89\xae";
 const SET_STATE: &[u8] = b"\x41\xc7\x86";
 const STATE: &[u8] = &[0xff; 4];
+/// `mov n(%r14),%rcx`, `mov (%rcx,%rax,8),%rax`, `mov n(%rax),%rax`, `mov 16(%rsp),%rbp`: the
+/// traces, one of them, the address of its code, and the thread of Lua.
+const LOAD_TRACES: &[u8] = b"\x49\x8b\x8e";
+const LOAD_TRACE: &[u8] = b"\x48\x8b\x04\xc1\x48\x8b\x40";
+const LOAD_THREAD: &[u8] = b"\x48\x8b\x6c\x24\x10";
 /// `mov %rdx,n(%r14)`, `mov %rbp,n(%r14)`, and the jump to compiled code with what it saves.
 const SET_COMPILED: &[u8] = b"\x49\x89\x96";
 const JUMP: &[u8] = b"\x48\x83\xec\x10\x4c\x89\x64\x24\x10\x4c\x89\x6c\x24\x08\xff\xe0";
@@ -72,6 +75,10 @@ pub(super) struct LuaVariables {
     pub(super) state: u16,
     /// The base of the frame in which compiled code began.
     pub(super) compiled_base: u16,
+    /// The array of traces.
+    pub(super) traces: u16,
+    /// From a trace to the address of its code.
+    pub(super) machine_code: u16,
 }
 
 impl LuaExports {
@@ -112,7 +119,13 @@ impl LuaExports {
         let loops = std::iter::once(0..0x100).collect();
         Self {
             file: InterpreterFile::for_test("LuaJIT 2.1".to_owned(), &LUA, loops),
-            variables: Some(LuaVariables { current: 0x40, state: 0x48, compiled_base: 0x50 }),
+            variables: Some(LuaVariables {
+                current: 0x40,
+                state: 0x48,
+                compiled_base: 0x50,
+                traces: 0x58,
+                machine_code: 0x58,
+            }),
         }
     }
 }
@@ -133,26 +146,52 @@ impl LuaVariables {
             let is_state = set.get(4..)?.starts_with(STATE);
             is_state.then_some((at, at + 4 + SET_STATE.len()))
         })?;
+        let way = WayToCompiled::of(code)?;
         Some(Self {
             current: variable(current)?,
             state: variable(state)?,
-            compiled_base: match compiled_base(code) {
-                Some(at) => variable(at)?,
-                None => ABSENT,
-            },
+            compiled_base: variable(way.compiled_base)?,
+            traces: variable(way.traces)?,
+            machine_code: way.machine_code,
         })
     }
 }
 
-/// Returns where the code has the distance of the variable that it sets before it jumps to compiled
-/// code. `None` in a build without the compiler.
-fn compiled_base(code: &[u8]) -> Option<usize> {
-    const MOVE: usize = 7;
-    let jump = first_in(code, JUMP)?;
-    let set = jump.checked_sub(2 * MOVE)?;
-    let sets = [(set, SET_COMPILED), (set + MOVE, SET_THREAD)];
-    let is_known = sets.into_iter().all(|(at, set)| code[at..].starts_with(set));
-    is_known.then_some(set + SET_COMPILED.len())
+/// What the interpreter does before it jumps to compiled code. A build without the compiler has no
+/// such code, but code of another build that is not recognised looks the same.
+struct WayToCompiled {
+    /// Where the code has the distances of variables.
+    traces: usize,
+    compiled_base: usize,
+    /// From a trace to the address of its code.
+    machine_code: u16,
+}
+
+impl WayToCompiled {
+    fn of(code: &[u8]) -> Option<Self> {
+        const NUMBER: usize = 4;
+        let jump = first_in(code, JUMP)?;
+        let parts = [
+            (LOAD_TRACES, NUMBER),
+            (LOAD_TRACE, 1),
+            (LOAD_THREAD, 0),
+            (SET_COMPILED, NUMBER),
+            (SET_THREAD, NUMBER),
+        ];
+        let len: usize = parts.iter().map(|(part, operand)| part.len() + operand).sum();
+        let mut at = jump.checked_sub(len)?;
+        let mut operands = [0; 5];
+        for (operand, (part, len)) in operands.iter_mut().zip(parts) {
+            code[at..].starts_with(part).then_some(())?;
+            *operand = at + part.len();
+            at = *operand + len;
+        }
+        let [traces, machine_code, _, compiled_base, _] = operands;
+        let machine_code = u16::from(code[machine_code]);
+        // A length of four bytes is before it.
+        let is_field = machine_code.is_multiple_of(8) && (8..0x80).contains(&machine_code);
+        is_field.then_some(Self { traces, compiled_base, machine_code })
+    }
 }
 
 /// Returns where a part is in some bytes.
@@ -211,6 +250,11 @@ mod tests {
             STATE,
             PROTOTYPE[0],
             PROTOTYPE[1],
+            LOAD_TRACES,
+            &number(-0xb28),
+            LOAD_TRACE,
+            &[0x58],
+            LOAD_THREAD,
             SET_COMPILED,
             &number(-0xe08),
             SET_THREAD,
@@ -223,18 +267,21 @@ mod tests {
 
     #[test]
     fn the_code_says_where_the_variables_are() {
-        let expected = LuaVariables { current: 0x170, state: 0xb8, compiled_base: 0x178 };
+        let expected = LuaVariables {
+            current: 0x170,
+            state: 0xb8,
+            compiled_base: 0x178,
+            traces: 0x458,
+            machine_code: 0x58,
+        };
         assert_eq!(LuaVariables::of(&code()), Some(expected));
-        let mut other = code();
-        let jump = first_in(&other, JUMP).unwrap();
-        other[jump + 3] = 8;
-        let without = LuaVariables { compiled_base: ABSENT, ..expected };
-        assert_eq!(LuaVariables::of(&other), Some(without), "no compiler");
     }
 
     #[test]
     fn other_code_is_not_known() {
-        for part in [RESUME, ADD_BASE, SET_STATE, STATE, PROTOTYPE[0], PROTOTYPE[1], NEXT] {
+        let before = [RESUME, ADD_BASE, SET_STATE, STATE, PROTOTYPE[0], PROTOTYPE[1]];
+        let behind = [LOAD_TRACES, LOAD_TRACE, LOAD_THREAD, SET_COMPILED, JUMP, NEXT];
+        for part in before.into_iter().chain(behind) {
             let mut other = code();
             let at = first_in(&other, part).unwrap();
             other[at + part.len() - 1] ^= 1;

@@ -19,7 +19,9 @@ impl LuaExports {
             current: known.current,
             compiled_base: known.compiled_base,
             state: known.state,
-            reserved: 0,
+            traces: known.traces,
+            machine_code: known.machine_code,
+            reserved: [0; 3],
         };
         let block = RuntimeBlock::of_lua(&layout);
         Ok(self.file.runtime(bias, block, Names::Lua(LuaReader { layout })))

@@ -33,8 +33,12 @@ const THREAD: u64 = 16;
 const POSITION: u64 = 24;
 const BEFORE: u64 = 32;
 const RETURN: u64 = 72;
-/// What the variable of what runs has while instructions are interpreted.
+/// What the variable of what runs has while instructions are interpreted, and while memory is
+/// freed. While compiled code runs, it has the number of the trace.
 const INTERPRETING: u32 = !0;
+const FREEING: u32 = !2;
+/// Largest number of a trace.
+const TRACE_MAX: u32 = 0xffff;
 /// Size of a native frame, and its alignment.
 const FRAME: u64 = 80;
 const ALIGNMENT: u64 = 16;
@@ -148,12 +152,39 @@ impl Entry {
         reader: &mut Reader<'_, impl WordReader>,
     ) -> Result<u64, Lost> {
         let layout = reader.layout;
-        if layout.compiled_base == super::ABSENT
-            || reader.field(self.variables, layout.current)? != self.thread
-        {
+        if reader.field(self.variables, layout.current)? != self.thread {
             return Ok(0);
         }
         reader.field(self.variables, layout.compiled_base)
+    }
+
+    /// Whether the code at an address is what the thread of Lua has compiled and runs.
+    ///
+    /// Other code in memory without a file is none: regular expressions, for example, are compiled
+    /// as well, and functions in C that compiled code calls may run them.
+    pub(super) fn runs_compiled(
+        &self,
+        reader: &mut Reader<'_, impl WordReader>,
+        avma: u64,
+        is_exact: bool,
+    ) -> Result<bool, Lost> {
+        if self.compiled_base(reader)? == 0 {
+            return Ok(false);
+        }
+        let trace = reader.half(self.variables, reader.layout.state)?;
+        if trace == FREEING {
+            // Compiled code has called it, and it calls no other code of such a kind.
+            return Ok(!is_exact);
+        }
+        if trace > TRACE_MAX {
+            return Ok(false);
+        }
+        let (traces, code) = (reader.layout.traces, reader.layout.machine_code);
+        let traces = reader.field(self.variables, traces)?;
+        let trace = reader.word(traces.wrapping_add(u64::from(trace).wrapping_mul(8)))?;
+        let len = reader.half(trace, code.wrapping_sub(4))?;
+        let start = reader.field(trace, code)?;
+        Ok(avma.wrapping_sub(start) < u64::from(len))
     }
 
     /// Whether the program says that it interprets instructions.

@@ -34,8 +34,6 @@ use walk::LuaWalk;
 pub const NOWHERE: u32 = u32::MAX;
 /// Stands for the innermost frame of the interpreter where the stack has none.
 pub const NO_FRAME: u64 = u64::MAX;
-/// Stands for a variable that a build lacks.
-pub const ABSENT: u16 = u16::MAX;
 
 /// Where an interpreter has what is needed to read frames.
 #[repr(C)]
@@ -48,16 +46,21 @@ pub struct LuaLayout {
     /// From the variables of a program to the thread of Lua that runs.
     pub current: u16,
     /// From the variables of a program to the base of the frame in which compiled code began, which
-    /// is 0 while no such code runs; [`ABSENT`] in a build without the compiler.
+    /// is 0 while no such code runs.
     pub compiled_base: u16,
     /// From the variables of a program to what runs, a number of 32 bits.
     pub state: u16,
+    /// From the variables of a program to the array of its traces, which are pieces of compiled
+    /// code.
+    pub traces: u16,
+    /// From a trace to the address of its code. The four bytes before are the length.
+    pub machine_code: u16,
     /// 0.
-    pub reserved: u16,
+    pub reserved: [u16; 3],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<LuaLayout>() == 2 * 8 + 4 * 2);
+const _: () = assert!(size_of::<LuaLayout>() == 2 * 8 + 8 * 2);
 
 /// The reads of one interpreter's structures.
 type Reader<'a, M> = reader::Reader<'a, LuaLayout, M>;
@@ -69,13 +72,19 @@ impl LuaLayout {
     }
 }
 
-/// Returns the stack pointer in the frame of the interpreter above an address of the stack, if
-/// compiled code runs on top of it.
-pub fn compiled_frame(layout: &LuaLayout, stack: u64, memory: &mut impl WordReader) -> Option<u64> {
+/// Returns the stack pointer in the frame of the interpreter above an address of the stack, if the
+/// code at an address is compiled and runs on top of it. `is_exact` tells whether the code runs at
+/// the address, and has not called other code.
+pub fn compiled_frame(
+    layout: &LuaLayout,
+    (avma, is_exact): (u64, bool),
+    stack: u64,
+    memory: &mut impl WordReader,
+) -> Option<u64> {
     let mut reader = Reader { layout, memory };
     let entry = entry::above(&mut reader, stack)?;
-    let is_compiled = entry.compiled_base(&mut reader).is_ok_and(|base| base != 0);
-    is_compiled.then(|| entry.stack())
+    let runs = entry.runs_compiled(&mut reader, avma, is_exact).unwrap_or(false);
+    runs.then(|| entry.stack())
 }
 
 /// Returns the stack pointer in the frame of the interpreter above an address of the stack, if it

@@ -6,7 +6,7 @@
 //! certain.
 
 use super::super::EndReason;
-use super::super::walk::{Lookup, Memory, Objects, word};
+use super::super::walk::{Climb, Identity, Lookup, Memory, Objects, word};
 use super::Frame;
 use crate::runtime::lua;
 
@@ -18,16 +18,29 @@ const RETURN: u64 = 72;
 const SIZE: u64 = 80;
 
 /// Leaves compiled code and the frame of the interpreter below it. `None` if there is none.
+///
+/// LuaJIT makes its areas of code writable and executable in turn, and frees and makes them as it
+/// likes. So what is known of the process's memory says little about them.
 #[cold]
 pub(super) fn leave(
     frame: &mut Frame,
     lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Option<Result<(), EndReason>> {
-    let layout = lookup.lua()?;
-    let stack = lua::compiled_frame(layout, frame.registers.sp, &mut Objects(memory))?;
+    let layout = lookup.lua_for_search()?;
+    let sp = frame.registers.sp;
+    let (lo, hi) = memory.bounds();
+    if frame.stack_unknown || sp < lo || sp > hi {
+        return None;
+    }
+    let at = (frame.pc().wrapping_sub(u64::from(!frame.exact)), frame.exact);
+    let stack = lua::compiled_frame(layout, at, sp, &mut Objects(memory))?;
+    let left = leave_frame(frame, stack, memory)?;
     lookup.note_below_compiled(stack);
-    leave_frame(frame, stack, memory)
+    // All such code is one place: that of the interpreter. Its own address tells nothing, and other
+    // code is there soon.
+    lookup.identify(Identity::Original(layout.code_start.wrapping_add(1)));
+    Some(left)
 }
 
 /// Leaves code of a frame whose size is not known, if it is the interpreter's.

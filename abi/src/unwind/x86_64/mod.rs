@@ -183,7 +183,10 @@ fn red_zone(sp: u64) -> u64 {
 #[inline]
 fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
     let lookup_pc = frame.pc().wrapping_sub(u64::from(!frame.exact));
-    let (rule, rbx) = lookup.rule(lookup_pc, memory)?;
+    let (rule, rbx) = match lookup.rule(lookup_pc, memory) {
+        Ok(found) => found,
+        Err(end) => return luajit::leave(frame, lookup, memory).unwrap_or(Err(end)),
+    };
     let (lo, hi) = memory.bounds();
     let Registers { sp, fp, .. } = frame.registers;
     if frame.stack_unknown || sp < lo || sp > hi {

@@ -35,8 +35,7 @@ pub(crate) struct AddressRange {
     pub(super) since: u16,
     /// The unwind table of code without a file.
     pub(super) table: Option<ModuleRef>,
-    /// Whether it is code that PHP or LuaJIT has compiled: a part of the loop that interprets
-    /// functions.
+    /// Whether it is code that PHP has compiled: a part of the loop that interprets functions.
     pub(super) is_loop: bool,
 }
 
@@ -85,9 +84,7 @@ impl AddressMap {
     pub(crate) fn loop_at(&self, avma: u64) -> Option<u8> {
         let holds = |runtime: &Arc<Runtime>| runtime.loops.iter().any(|it| it.contains(&avma));
         let in_own = self.runtimes.iter().position(holds);
-        let has_compiled = |runtime: &Arc<Runtime>| {
-            matches!(runtime.language, ManagedLanguage::Php | ManagedLanguage::Lua)
-        };
+        let has_compiled = |runtime: &Arc<Runtime>| runtime.language == ManagedLanguage::Php;
         let in_compiled = || {
             self.find(avma).filter(|range| range.is_loop)?;
             self.runtimes.iter().position(has_compiled)

@@ -43,7 +43,7 @@ use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmap
 use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
-use self::loop_code::{GeneratedTables, extend_loops};
+use self::loop_code::{GeneratedTables, share_loop};
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
 
@@ -191,7 +191,7 @@ impl<'a> Modules<'a> {
         if ranges.iter().filter_map(|range| range.module.as_ref()).any(|it| it.v8.is_some()) {
             self.extend_code(&mut ranges, mappings);
         }
-        extend_loops(&mut ranges, (mappings, self.pid), (&mut self.tables, &mut self.generated));
+        share_loop(&mut ranges, mappings, (&mut self.tables, &mut self.generated));
         // A mapping that replaced another one is examined again.
         let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
         self.generated.retain(|key, _| {
