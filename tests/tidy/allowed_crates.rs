@@ -11,8 +11,8 @@ const DOORS: [(&str, &[&str]); 11] = [
     ("indicatif", &["src/cli/"]),
     ("inferno", &["src/view/export/flamegraph.rs"]),
     ("procfs", &["src/proc/"]),
-    // The second is a test's, which steps its own child. No injection does that.
-    ("ptrace", &["src/inject/", "unwind/src/tests/child.rs"]),
+    // The others are tests', which step their own children. No injection does that.
+    ("ptrace", &["src/inject/", "src/runtime/tests/lua_steps.rs", "unwind/src/tests/child.rs"]),
     // The second handles changes of the terminal's size.
     ("signal_hook", &["src/record/contract/stop.rs", "src/cli/top/terminal.rs"]),
     ("blazesym", &["src/symbol/"]),

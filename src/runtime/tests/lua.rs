@@ -18,7 +18,7 @@ use crate::runtime::{ManagedLanguage, Runtime, TargetWords};
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Returns the commands that run the interpreters that are here: the system's, and unpacked ones.
-fn interpreters() -> Vec<Command> {
+pub(super) fn interpreters() -> Vec<Command> {
     let system = PathBuf::from("/usr/bin/luajit");
     let mut found: Vec<Command> =
         system.exists().then(|| Command::new(system)).into_iter().collect();

@@ -6,6 +6,7 @@ mod line_tables;
 mod live;
 mod lua;
 mod lua_image;
+mod lua_steps;
 mod made;
 mod perl;
 mod php;

@@ -8,7 +8,7 @@
 
 use super::entry::{Bases, Entry};
 use super::prototype::CODE;
-use super::slot::{LuaCode, code_at, instruction_before};
+use super::slot::{LuaCode, code_at, distance_of_call, instruction_before};
 use super::{NOWHERE, Reader};
 use crate::runtime::reader::Lost;
 use crate::runtime::{CapturedThread, WordReader};
@@ -20,6 +20,8 @@ const NOT_ADVANCED: [u64; 4] = [0, 2, 5, 8];
 /// The instruction that takes the base back from where a call has kept it, without its last byte.
 const TAKES_BACK: u64 = 0x48 | 0x89 << 8 | 0xea << 16;
 const TAKES_BACK_MASK: u64 = 0x00ff_ffff;
+/// `mov %rbx,-8(%rdx)`, which stores the link of the frame of a function that is called.
+const STORES_LINK: u32 = u32::from_le_bytes([0x48, 0x89, 0x5a, 0xf8]);
 /// Maximum number of words of the stack that are searched.
 const WORDS_MAX: u64 = 1024;
 
@@ -30,6 +32,21 @@ pub(super) struct Place {
     pub(super) link: u64,
     /// The number of the instruction, or [`NOWHERE`].
     pub(super) position: u32,
+    /// What the link is, if the function does not run: it has not begun, or it has ended. What it
+    /// returns may already be where it was, and may be a function as well.
+    pub(super) left: Option<u64>,
+}
+
+impl Place {
+    /// Makes a place in a function that runs.
+    pub(super) fn at(link: u64, position: u32) -> Self {
+        Self { link, position, left: None }
+    }
+
+    /// Makes that of a function that does not.
+    fn left(link: u64, returns_to: u64) -> Self {
+        Self { link, position: NOWHERE, left: Some(returns_to) }
+    }
 }
 
 /// Returns the innermost frame of a thread. `None` if it is not known.
@@ -41,7 +58,7 @@ pub(super) fn innermost(
     let bases = entry.bases(reader)?;
     let compiled = entry.compiled_base(reader)?;
     if compiled != 0 {
-        return Ok(bases.link(compiled).map(|link| Place { link, position: NOWHERE }));
+        return Ok(bases.link(compiled).map(|link| Place::at(link, NOWHERE)));
     }
     // Subroutines of the interpreter have a return address on the stack.
     let used = entry.stack().wrapping_sub(thread.stack);
@@ -60,7 +77,7 @@ pub(super) fn outer(
     let base = entry.base(reader)?;
     let Some(link) = bases.link(base) else { return Ok(None) };
     let saved = entry.saved(reader)?;
-    Ok(Some(Place { link, position: saved_in(reader, link, saved)? }))
+    Ok(Some(Place::at(link, saved_in(reader, link, saved)?)))
 }
 
 /// Returns the number of the instruction before a saved address in a frame, or [`NOWHERE`].
@@ -80,17 +97,52 @@ fn in_interpreter(
 ) -> Result<Option<Place>, Lost> {
     let [.., base, position, _] = thread.registers;
     let Some(link) = bases.link(base) else { return Ok(None) };
-    let Ok(code) = code_at(reader, link) else { return Ok(None) };
+    let returns_to = reader.word(link)?;
+    if returns_to == position || is_storing_link(reader, thread.pc) {
+        return Ok(Some(Place::left(link, position)));
+    }
+    let code = code_at(reader, link).ok();
     let is_advanced = !is_before_advance(reader, thread.pc);
     let position_after = if is_advanced { position } else { position.wrapping_add(4) };
-    if let Some(number) = number_at(reader, code, position_after)? {
+    if let Some(code) = code
+        && let Some(number) = number_at(reader, code, position_after)?
+    {
         // On the way back from compiled code, the position is that of the next instruction.
         let is_sure = entry.is_interpreting(reader)?;
-        return Ok(Some(Place { link, position: if is_sure { number } else { NOWHERE } }));
+        return Ok(Some(Place::at(link, if is_sure { number } else { NOWHERE })));
     }
-    // On the way back to the caller, the position is that in the caller already.
-    let returns_to = reader.word(link)?;
-    Ok((returns_to == position).then_some(Place { link, position: NOWHERE }))
+    // What the function returns is where its link was, or the register of the position has
+    // something else for a few instructions.
+    if is_called_at(reader, link, position) {
+        return Ok(Some(Place::left(link, position)));
+    }
+    let place =
+        if code.is_some() { Place::at(link, NOWHERE) } else { Place::left(link, returns_to) };
+    Ok(is_called_at(reader, link, returns_to).then_some(place))
+}
+
+/// Whether the interpreter is about to store the link of the frame of a function that it calls.
+fn is_storing_link(reader: &mut Reader<'_, impl WordReader>, pc: u64) -> bool {
+    bytes_at(reader, pc).is_ok_and(|bytes| bytes as u32 == STORES_LINK)
+}
+
+/// Whether an instruction before a position calls what has a frame with this link: the frame below
+/// is that of a function with the instruction.
+fn is_called_at(reader: &mut Reader<'_, impl WordReader>, link: u64, position: u64) -> bool {
+    is_called(reader, link, position).unwrap_or(false)
+}
+
+fn is_called(
+    reader: &mut Reader<'_, impl WordReader>,
+    link: u64,
+    position: u64,
+) -> Result<bool, Lost> {
+    if position & 3 != 0 {
+        return Ok(false);
+    }
+    let below = link.wrapping_sub(distance_of_call(reader, position)?);
+    let LuaCode::Lua(prototype) = code_at(reader, below)? else { return Ok(false) };
+    Ok(instruction_before(reader, prototype, position)?.is_some())
 }
 
 /// Returns the number of the instruction before an address in the code of a frame, which is
@@ -143,13 +195,13 @@ fn in_native(
     if is_in_register {
         // The register may have anything else in code that is left out of the native stack.
         let number = number_at(reader, code, position)?;
-        return Ok(number.map(|position| Place { link, position }));
+        return Ok(number.map(|position| Place::at(link, position)));
     }
-    let LuaCode::Lua(prototype) = code else { return Ok(Some(Place { link, position: NOWHERE })) };
+    let LuaCode::Lua(prototype) = code else { return Ok(Some(Place::at(link, NOWHERE))) };
     let saved = entry.saved(reader)?;
     let is_sure = position == saved || is_only_on_stack(reader, (entry, prototype), thread, saved)?;
     let number = instruction_before(reader, prototype, saved)?.filter(|_| is_sure);
-    Ok(Some(Place { link, position: number.unwrap_or(NOWHERE) }))
+    Ok(Some(Place::at(link, number.unwrap_or(NOWHERE))))
 }
 
 /// Whether code takes the base back from a register that functions keep, where a call returns to.

@@ -84,8 +84,10 @@ impl<'w> LuaWalk<'w> {
             let Step { entry, bases, place, .. } = step;
             let has_ended = if entry.is_without_frame(reader, place.link, bases)? {
                 self.leave_native(reader, &mut step)?
-            } else if place.link <= bases.first_link() {
+            } else if place.link == bases.first_link() {
                 return Ok(entry);
+            } else if place.link < bases.first_link() {
+                return Err(Lost.into());
             } else {
                 self.leave(reader, &mut step)?
             };
@@ -102,21 +104,27 @@ impl<'w> LuaWalk<'w> {
         reader: &mut Reader<'_, impl WordReader>,
         step: &mut Step,
     ) -> Result<bool, SectionEnd> {
-        let Place { link: at, position } = step.place;
-        let code = code_at(reader, at)?;
-        if let LuaCode::Lua(prototype) = code
-            && !step.is_same_call
-        {
-            self.push(reader, prototype, position)?;
-        }
+        let Place { link: at, position, left } = step.place;
+        let link = match left {
+            Some(link) => link,
+            None => {
+                let code = code_at(reader, at)?;
+                if let LuaCode::Lua(prototype) = code
+                    && !step.is_same_call
+                {
+                    self.push(reader, prototype, position)?;
+                }
+                reader.word(at)?
+            }
+        };
         step.is_same_call = false;
-        let below = |distance: u64| Place { link: at.wrapping_sub(distance), position: NOWHERE };
-        match Link::of(reader.word(at)?) {
+        let below = |distance: u64| Place::at(at.wrapping_sub(distance), NOWHERE);
+        match Link::of(link) {
             Link::Lua(goes_on) => {
                 let link = at.wrapping_sub(distance_of_call(reader, goes_on)?);
                 let LuaCode::Lua(caller) = code_at(reader, link)? else { return Err(Lost.into()) };
                 let number = instruction_before(reader, caller, goes_on)?;
-                step.place = Place { link, position: number.ok_or(Lost)? };
+                step.place = Place::at(link, number.ok_or(Lost)?);
             }
             Link::Continued(distance) => {
                 let slot = |number: u64| at.wrapping_sub(number.wrapping_mul(SLOT));
