@@ -108,7 +108,7 @@ fn check_callers(label: &str, outcome: &Outcome) -> Seen {
     seen
 }
 
-/// Checks that stacks reach the root. Code that was compiled just before is not known yet.
+/// Checks that stacks reach the root.
 fn assert_rooted(release: &str, outcome: &Outcome) {
     let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
     assert!(rooted * 100 > samples * 99, "{release}: {rooted} of {samples}\n{}", outcome.text());
@@ -125,6 +125,8 @@ fn callers_are_right(release: &str, option: &str) -> Option<(Outcome, Seen)> {
     eprintln!("{label}: {seen:?}\n{}", outcome.text());
     assert!(seen.calls > 10_000, "{label}: {seen:?}");
     assert!(seen.gone * 100 < seen.calls, "{label}: {seen:?}");
+    // None of these functions ends.
+    assert!(!outcome.text().contains("no code object"), "{label}: {}", outcome.text());
     Some((outcome, seen))
 }
 
@@ -256,6 +258,8 @@ fn no_function_has_the_name_of_another(option: &str) {
     assert!(wrong.is_empty(), "{option}: {wrong:#?}");
     assert!(right > 100, "{option}: {right}\n{text}");
     assert_eq!(gone > 0, text.contains("without a name"), "each has its reason\n{text}");
+    // Code is compiled all the time, and freed.
+    assert_rooted(option, &outcome);
 }
 
 #[test]

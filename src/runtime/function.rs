@@ -105,6 +105,8 @@ pub enum Gone {
     /// The function is not at the address now, but may be there again: the cookie is that of its
     /// names, which a program may compile again and again.
     Replaced,
+    /// There was no object: the runtime was about to link a frame.
+    Unlinked,
 }
 
 impl Gone {
@@ -114,7 +116,7 @@ impl Gone {
     }
 
     /// All reasons.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unreadable,
         Self::OtherType,
         Self::OtherCode,
@@ -125,6 +127,7 @@ impl Gone {
         Self::Changing,
         Self::Unproven,
         Self::Replaced,
+        Self::Unlinked,
     ];
 
     /// Returns the reason as a report names it.
@@ -140,6 +143,7 @@ impl Gone {
             Self::Changing => "changed while it was read",
             Self::Unproven => "may have been replaced since",
             Self::Replaced => "replaced",
+            Self::Unlinked => "not linked at that moment",
         }
     }
 }

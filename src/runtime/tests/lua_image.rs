@@ -1,6 +1,6 @@
 //! LuaJIT in memory that was made by hand, and then damaged.
 
-use traceprof_abi::runtime::lua::NOWHERE;
+use traceprof_abi::runtime::lua::{NOWHERE, compiled_frame};
 use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, SectionEnd, sections};
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
@@ -160,6 +160,81 @@ fn compiled_code_has_no_line() {
     let (end, found) = frames(&image, thread());
     assert_eq!((end, found.len()), (SectionEnd::Root, 2));
     assert_eq!((found[0].object, found[0].position), (START + PROTOTYPES[1], NOWHERE));
+}
+
+#[test]
+fn only_the_code_of_traces_that_run_is_compiled() {
+    const TRACES: u64 = 0xe00;
+    const TRACE: [u64; 3] = [0xe40, 0xec0, 0xf40];
+    const CODE: [u64; 3] = [0x7_0000, 0x7_1000, 0x7_2000];
+    let image = |runs: u32| {
+        let mut image = Image::of_lua();
+        image.pointer(VARIABLES + 0x40, THREADS[0]);
+        image.pointer(VARIABLES + 0x50, SLOTS[0] + 32);
+        image.half(VARIABLES + 0x48, runs);
+        image.pointer(VARIABLES + 0x58, TRACES);
+        for (number, (trace, code)) in (1..).zip(TRACE.into_iter().zip(CODE)) {
+            image.pointer(TRACES + number * 8, trace);
+            image.half(trace + 0x54, 0x100);
+            image.pointer(trace + 0x58, code);
+            image.put(trace + 0x68, &[number as u8, 0]);
+        }
+        // The second one is a branch of the first one, and both go on at the third one.
+        image.put(TRACE[0] + 0x70, &[2, 0]);
+        image.put(TRACE[1] + 0x6c, &[1, 0]);
+        image.put(TRACE[1] + 0x6a, &[3, 0]);
+        image
+    };
+    let block = runtime().block;
+    let layout = block.lua().unwrap();
+    let compiled = |image: &Image, avma: u64, is_exact: bool| {
+        let at = (START + avma, is_exact);
+        compiled_frame(layout, at, START + STACK, &mut TargetWords(image))
+    };
+    let is_found = |runs: u32, avma: u64| {
+        let found = compiled(&image(runs), avma, true);
+        assert!(found.is_none_or(|stack| stack == START + FRAMES[0]));
+        found.is_some()
+    };
+    let seen = |runs: u32| CODE.map(|code| [0, 0xff, 0x100].map(|at| is_found(runs, code + at)));
+    let [all, none] = [[true, true, false], [false; 3]];
+    assert_eq!(seen(1), [all, all, none], "a trace, and its branch that has not begun");
+    assert_eq!(seen(2), [none, all, all], "a branch, and the trace at which it goes on");
+    assert_eq!(seen(!0), [none; 3], "the interpreter");
+    // Memory is freed: whatever has called that is compiled.
+    assert_eq!([true, false].map(|it| compiled(&image(!2), CODE[0], it).is_some()), [false, true]);
+    let mut other = image(1);
+    other.word(VARIABLES + 0x50, 0);
+    assert_eq!(compiled(&other, CODE[0], true), None, "no compiled code runs");
+}
+
+#[test]
+fn functions_that_have_ended_or_not_begun_are_left_out() {
+    let mut image = Image::of_lua();
+    // The function of the coroutine has called itself.
+    let inner = SLOTS[0] + 56;
+    image.function(inner, FUNCTIONS[1]);
+    image.pointer(inner + 8, instruction(1, 4));
+    image.half(VARIABLES + 0x48, u32::MAX);
+    let of = |image: &Image, position: u64| {
+        let registers = [0, 0, START + inner + 16, position, 0];
+        let interpreted = CapturedThread { stack: START + FRAMES[0], pc: START + 0x40, ..thread() };
+        let (end, found) = frames(image, CapturedThread { registers, ..interpreted });
+        (end, found.iter().map(|it| (it.object.wrapping_sub(START), it.position)).collect::<Vec<_>>())
+    };
+    let [program, coroutine] = [(PROTOTYPES[0], 3), (PROTOTYPES[1], 3)];
+    let complete = |frames: &[(u64, u32)]| (SectionEnd::Root, frames.to_vec());
+    let runs = START + instruction(1, 2);
+    assert_eq!(of(&image, runs), complete(&[(PROTOTYPES[1], 1), coroutine, program]));
+    let returns = START + instruction(1, 4);
+    assert_eq!(of(&image, returns), complete(&[coroutine, program]), "it has not begun");
+    // It returns functions: one is where it was, and one is where its link was.
+    image.function(inner, FUNCTIONS[0]);
+    assert_eq!(of(&image, returns), complete(&[coroutine, program]), "it has returned");
+    image.function(inner + 8, FUNCTIONS[0]);
+    assert_eq!(of(&image, returns), complete(&[coroutine, program]), "it has returned two");
+    let (end, found) = of(&image, START + instruction(0, 9));
+    assert_eq!((end, found.len()), (SectionEnd::Unlinked, 1), "nothing is known");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use super::Reader;
 use super::prototype::KIND;
 use super::slot::{KIND_THREAD, SLOT};
+use super::trace;
 use crate::runtime::reader::Lost;
 use crate::runtime::{CapturedThread, WordReader};
 
@@ -179,12 +180,8 @@ impl Entry {
         if trace > TRACE_MAX {
             return Ok(false);
         }
-        let (traces, code) = (reader.layout.traces, reader.layout.machine_code);
-        let traces = reader.field(self.variables, traces)?;
-        let trace = reader.word(traces.wrapping_add(u64::from(trace).wrapping_mul(8)))?;
-        let len = reader.half(trace, code.wrapping_sub(4))?;
-        let start = reader.field(trace, code)?;
-        Ok(avma.wrapping_sub(start) < u64::from(len))
+        let traces = reader.field(self.variables, reader.layout.traces)?;
+        trace::has_code(reader, (traces, trace as u16), avma)
     }
 
     /// Whether the program says that it interprets instructions.

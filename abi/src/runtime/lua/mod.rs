@@ -16,6 +16,7 @@ mod entry;
 mod position;
 mod prototype;
 mod slot;
+mod trace;
 mod walk;
 
 pub use prototype::{

@@ -55,7 +55,8 @@ impl ManagedLocations {
         }
         let read = self.functions.get(&key).cloned();
         let is_foreign = frame.flags & FOREIGN != 0;
-        let read = read.filter(|_| !is_foreign).unwrap_or(Err(Gone::OtherType));
+        let foreign = if frame.object == 0 { Gone::Unlinked } else { Gone::OtherType };
+        let read = read.filter(|_| !is_foreign).unwrap_or(Err(foreign));
         let gone = read.as_ref().err().copied();
         let id = match read {
             Ok(function) if function.is_pseudo => None,
