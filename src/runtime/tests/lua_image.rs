@@ -220,7 +220,10 @@ fn functions_that_have_ended_or_not_begun_are_left_out() {
         let registers = [0, 0, START + inner + 16, position, 0];
         let interpreted = CapturedThread { stack: START + FRAMES[0], pc: START + 0x40, ..thread() };
         let (end, found) = frames(image, CapturedThread { registers, ..interpreted });
-        (end, found.iter().map(|it| (it.object.wrapping_sub(START), it.position)).collect::<Vec<_>>())
+        (
+            end,
+            found.iter().map(|it| (it.object.wrapping_sub(START), it.position)).collect::<Vec<_>>(),
+        )
     };
     let [program, coroutine] = [(PROTOTYPES[0], 3), (PROTOTYPES[1], 3)];
     let complete = |frames: &[(u64, u32)]| (SectionEnd::Root, frames.to_vec());
@@ -265,10 +268,20 @@ fn functions_that_are_gone_say_why() {
     };
     check(&|it| it.0.truncate(PROTOTYPES[1] as usize), Gone::Unreadable);
     check(&|it| it.half(PROTOTYPES[1] + 72, 11), Gone::Replaced);
+    check(&|it| it.half(SOURCE + 20, 9), Gone::Replaced);
     check(&|it| it.half(PROTOTYPES[1] + 12, 7), Gone::Replaced);
     check(&|it| it.put(SOURCE + 30, b"b"), Gone::Replaced);
     check(&|it| it.0[(PROTOTYPES[1] + 9) as usize] = 8, Gone::Replaced);
     check(&|it| it.pointer(PROTOTYPES[1] + 80, END), Gone::LineTable);
+}
+
+#[test]
+fn strings_that_are_hashed_anew_are_the_same() {
+    let mut image = Image::of_lua();
+    let (_, found) = frames(&image, thread());
+    image.half(SOURCE + 16, 0x4321);
+    let function = runtime().functions(&image, &[(found[0].object, found[0].cookie)]).remove(0);
+    assert_eq!(function.map(|it| it.name).as_deref(), Ok("function </srv/a.lu:10>"));
 }
 
 #[test]

@@ -27,13 +27,11 @@ pub const LINES: u16 = 80;
 /// Offset in a prototype of its instructions, of 32 bits each.
 pub const CODE: u64 = 104;
 
-/// Offset in a string of its hash; behind it is its length.
-const STRING_HASH: u16 = 16;
 /// Offset in a string of its length, which has 32 bits.
 pub const STRING_LENGTH: u16 = 20;
 /// Offset in a string of its bytes.
 pub const STRING_BYTES: u64 = 24;
-/// Number of words at the beginning of a string that enter the cookie.
+/// Number of words at the beginning of a string that enter the cookie, and of those at its end.
 const DIGESTED: u64 = 8;
 
 /// Returns the cookie of a prototype. `None` if it is none, or unreadable.
@@ -63,25 +61,24 @@ pub(super) fn of_prototype(
     Ok(with_source(reader, parts, source)?.finish())
 }
 
-/// Adds the hash, the length and the first bytes of a string. The hash is not that of all bytes.
+/// Adds the length, and the beginning and the end of a string. Its hash does not count: the program
+/// computes it anew in another way when many strings have the same one.
 fn with_source(
     reader: &mut Reader<'_, impl WordReader>,
     parts: CookieParts,
     source: u64,
 ) -> Result<CookieParts, Lost> {
-    let head = reader.field(source, STRING_HASH)?;
-    let (mut parts, mut left) = (parts.with(head), head >> 32);
-    let mut at = source.wrapping_add(STRING_BYTES);
-    for _ in 0..DIGESTED {
-        if left == 0 {
-            break;
-        }
-        let word = reader.word(at)?;
-        let used = left.min(8);
+    let len = u64::from(reader.half(source, STRING_LENGTH)?);
+    let (bytes, words) = (source.wrapping_add(STRING_BYTES), len.div_ceil(8));
+    let end = words.saturating_sub(DIGESTED).max(DIGESTED);
+    let mut parts = parts.with(len);
+    for number in (0..words.min(DIGESTED)).chain(end..words) {
+        let at = number.wrapping_mul(8);
+        let word = reader.word(bytes.wrapping_add(at))?;
         // What is behind the end is not a part of the string.
+        let used = len.wrapping_sub(at).min(8);
         let unused = 8u64.wrapping_sub(used).wrapping_mul(8) as u32;
         parts = parts.with(word.wrapping_shl(unused));
-        (at, left) = (at.wrapping_add(8), left.wrapping_sub(used));
     }
     Ok(parts)
 }
