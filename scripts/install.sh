@@ -230,7 +230,9 @@ unpack_debian() {
         for package in "$scratch"/packages/*.deb; do
             dpkg-deb -x "$package" "$directory.partial"
         done
-        rm -rf "$directory.partial"/usr/{share,lib/x86_64-linux-gnu/gconv} "$directory"
+        rm -rf "$directory.partial"/usr/lib/x86_64-linux-gnu/gconv "$directory"
+        # Modules of Lua are code.
+        find "$directory.partial/usr/share" -mindepth 1 -maxdepth 1 ! -name lua -exec rm -r {} +
         mv "$directory.partial" "$directory"
     else
         echo "not to be had: ${*:4} of Debian's $suite; tests that need them are skipped" >&2
@@ -249,12 +251,15 @@ install_php() {
 }
 
 # install_luajit DIRECTORY: LuaJIT of the version that Debian 12 lacks, with all libraries that it
-# needs, and its branch for OpenResty, in directories that tests/common/lua.rs knows.
+# needs, and its branch for OpenResty with a server and an editor that contain it, in directories
+# that tests/common/lua.rs knows.
 install_luajit() {
     mkdir -p "$1"
     unpack_debian "$1/trixie" trixie usr/bin/luajit luajit libluajit-5.1-2 libluajit-5.1-common \
         libc6 libgcc-s1
-    unpack_debian "$1/openresty" bookworm usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2 libluajit2-5.1-2
+    unpack_debian "$1/openresty" bookworm usr/bin/nvim libluajit2-5.1-2 nginx libnginx-mod-http-lua \
+        libnginx-mod-http-ndk lua-resty-core lua-resty-lrucache libpcre3 neovim libmsgpackc2 \
+        libtermkey1 libtree-sitter0 libunibilium4 libuv1 libvterm0 lua-luv
 }
 
 # install_ruby DIRECTORY: Ruby of the version that Debian 12 lacks, in a directory of its own that

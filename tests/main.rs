@@ -46,6 +46,7 @@ mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped
 mod lua; // functions of LuaJIT, against the programs
+mod lua_programs; // programs that contain LuaJIT: a server and an editor
 mod managed; // views without the frames of interpreters
 mod managed_stacks; // stacks of Python programs
 mod managed_wall; // wall clock time of Python programs

@@ -33,6 +33,18 @@ impl LuaJit {
         Some(root.join(LIBRARIES).join(name)).filter(|path| path.exists())
     }
 
+    /// Returns the command of a program of Debian 12 that contains the branch for OpenResty, if it is
+    /// here: `nginx` or `nvim`. The other value is the directory of its packages.
+    pub(crate) fn inside(program: &str) -> Option<(Command, PathBuf)> {
+        let root = tool("luajit").join("openresty");
+        let folders = ["usr/sbin", "usr/bin"].map(|folder| root.join(folder).join(program));
+        let mut command = Command::new(folders.into_iter().find(|path| path.exists())?);
+        let libraries = [LIBRARIES, "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
+        let libraries = std::env::join_paths(libraries).expect("paths without a colon");
+        command.env("LD_LIBRARY_PATH", libraries);
+        Some((command, root))
+    }
+
     fn program(&self) -> PathBuf {
         self.root.clone().unwrap_or_else(|| PathBuf::from("/")).join("usr/bin/luajit")
     }

@@ -10,6 +10,7 @@ mod host;
 mod jail;
 mod java;
 mod lua;
+pub(crate) mod lua_callers;
 pub(crate) mod maker;
 pub(crate) mod managed_frames;
 mod node;
