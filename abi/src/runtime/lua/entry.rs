@@ -221,6 +221,20 @@ impl Entry {
         if is_above && is_same { Ok(Some(before)) } else { Err(Lost) }
     }
 
+    /// Returns the number of places between this frame and one above it.
+    pub(super) fn places_below(&self, above: u64) -> u64 {
+        above.saturating_sub(self.stack().wrapping_add(FRAME)) / ALIGNMENT
+    }
+
+    /// Returns the frame of another thread of Lua between this one and one above it.
+    pub(super) fn other_below(
+        &self,
+        reader: &mut Reader<'_, impl WordReader>,
+        above: u64,
+    ) -> Option<Self> {
+        search(reader, self.stack().wrapping_add(FRAME), self.places_below(above) as u32)
+    }
+
     /// Returns the frame of the thread of Lua that has resumed this one, or that runs below it.
     pub(super) fn next(
         &self,

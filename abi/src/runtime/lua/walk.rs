@@ -12,12 +12,20 @@ use crate::runtime::{CapturedThread, FRAMES_MAX, WordReader};
 
 /// Maximum number of frames of all kinds, of which a call may have several.
 const STEPS_MAX: usize = 4 * FRAMES_MAX;
-/// Maximum number of threads of Lua on one native stack.
-const THREADS_MAX: usize = 64;
+/// Maximum number of native frames.
+const NATIVES_MAX: usize = 256;
+/// Maximum number of threads of Lua that go on only where another one has ended.
+const WAITING_MAX: usize = 4;
+/// Maximum number of places on the native stack that are searched for frames of other threads.
+const PLACES_MAX: u64 = 4096;
 /// What stands for the function that a foreign library calls back, before the link.
 const CALLBACK: u64 = 1;
 
 /// Stores the frames of a thread.
+///
+/// A native frame of a thread of Lua may be above one of another thread that it has resumed: native
+/// code of that one has called a function in the first. So the threads take turns, and the native
+/// stack tells which one is next.
 pub(super) struct LuaWalk<'w> {
     pub(super) frames: FrameWriter<'w>,
     thread: CapturedThread,
@@ -26,9 +34,13 @@ pub(super) struct LuaWalk<'w> {
     /// The number of frames before those of the native frame whose frames are stored.
     entered: usize,
     steps_left: usize,
+    places_left: u64,
+    /// The threads of Lua that go on above others, the next one last.
+    waiting: [Option<Waiting>; WAITING_MAX],
 }
 
 /// A frame of a thread of Lua.
+#[derive(Debug, Clone, Copy)]
 struct Step {
     entry: Entry,
     bases: Bases,
@@ -37,10 +49,47 @@ struct Step {
     is_same_call: bool,
 }
 
+/// A thread of Lua that goes on at a native frame: what a step has of it. A handler has little
+/// stack.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    entry: Entry,
+    link: u64,
+    position: u32,
+    is_same_call: bool,
+}
+
+impl Waiting {
+    /// Returns the step at which the thread of Lua goes on.
+    fn step(self, reader: &mut Reader<'_, impl WordReader>) -> Result<Step, Lost> {
+        let step = Step::of(reader, self.entry, Place::at(self.link, self.position))?;
+        Ok(Step { is_same_call: self.is_same_call, ..step })
+    }
+}
+
+impl Step {
+    /// Makes the innermost one of a thread of Lua.
+    fn of(
+        reader: &mut Reader<'_, impl WordReader>,
+        entry: Entry,
+        place: Place,
+    ) -> Result<Self, Lost> {
+        Ok(Self { entry, bases: entry.bases(reader)?, place, is_same_call: false })
+    }
+}
+
 impl<'w> LuaWalk<'w> {
     /// Makes a walk that stores frames of a thread.
     pub(super) fn into(frames: FrameWriter<'w>, thread: CapturedThread) -> Self {
-        Self { frames, thread, last: (0, None), entered: 0, steps_left: STEPS_MAX }
+        Self {
+            frames,
+            thread,
+            last: (0, None),
+            entered: 0,
+            steps_left: STEPS_MAX,
+            places_left: PLACES_MAX,
+            waiting: [None; WAITING_MAX],
+        }
     }
 
     /// Stores the frames of all threads of Lua on the native stack.
@@ -49,20 +98,62 @@ impl<'w> LuaWalk<'w> {
         reader: &mut Reader<'_, impl WordReader>,
         innermost: Entry,
     ) -> Result<(), SectionEnd> {
-        let mut entry = innermost;
-        for number in 0..THREADS_MAX {
-            let place = match number {
-                0 => position::innermost(reader, entry, self.thread)?,
-                _ => position::outer(reader, entry)?,
+        let place = position::innermost(reader, innermost, self.thread)?;
+        let Some(place) = place else { return Err(self.unknown()) };
+        let mut step = Step::of(reader, innermost, place)?;
+        for _ in 0..NATIVES_MAX {
+            let left = step.entry;
+            let has_ended = self.of_native(reader, &mut step)?;
+            let other = match has_ended {
+                false => self.other_below(reader, left, step.entry.stack())?,
+                true => match self.waiting_stack() {
+                    Some(stack) => self.other_below(reader, left, stack)?,
+                    None => left.next(reader)?,
+                },
             };
-            let Some(place) = place else { return Err(self.unknown()) };
-            let outermost = self.of_thread(reader, (entry, place))?;
-            match outermost.next(reader)? {
-                Some(next) => entry = next,
-                None => return Ok(()),
-            }
+            step = match other {
+                Some(other) => {
+                    if !has_ended {
+                        self.wait(step)?;
+                    }
+                    let Some(place) = position::outer(reader, other)? else {
+                        return Err(self.unknown());
+                    };
+                    Step::of(reader, other, place)?
+                }
+                None if !has_ended => step,
+                None => match self.waiting.iter_mut().rev().find_map(Option::take) {
+                    Some(waiting) => waiting.step(reader)?,
+                    None => return Ok(()),
+                },
+            };
         }
         Err(SectionEnd::Depth)
+    }
+
+    /// Returns the frame of another thread of Lua between a native frame and one above it.
+    fn other_below(
+        &mut self,
+        reader: &mut Reader<'_, impl WordReader>,
+        left: Entry,
+        above: u64,
+    ) -> Result<Option<Entry>, SectionEnd> {
+        let places = left.places_below(above);
+        self.places_left = self.places_left.checked_sub(places).ok_or(SectionEnd::Depth)?;
+        Ok(left.other_below(reader, above))
+    }
+
+    /// Lets a thread of Lua wait until the others below its native frame have ended.
+    fn wait(&mut self, step: Step) -> Result<(), SectionEnd> {
+        let Step { entry, place: Place { link, position, .. }, is_same_call, .. } = step;
+        let free = self.waiting.iter_mut().find(|it| it.is_none());
+        *free.ok_or(SectionEnd::Depth)? = Some(Waiting { entry, link, position, is_same_call });
+        Ok(())
+    }
+
+    /// Returns the stack pointer in the native frame of the next thread of Lua that waits.
+    fn waiting_stack(&self) -> Option<u64> {
+        self.waiting.iter().rev().find_map(Option::as_ref).map(|it| it.entry.stack())
     }
 
     /// Ends the list where the innermost frame of a thread of Lua is not known.
@@ -71,28 +162,28 @@ impl<'w> LuaWalk<'w> {
         self.frames.push(frame).err().unwrap_or(SectionEnd::Unlinked)
     }
 
-    /// Stores the frames of a thread of Lua, from one on. Returns its outermost native frame.
-    fn of_thread(
+    /// Stores the frames of a native frame, from one on, and moves to the native frame before of
+    /// the same thread of Lua. Returns whether there is none.
+    fn of_native(
         &mut self,
         reader: &mut Reader<'_, impl WordReader>,
-        (entry, place): (Entry, Place),
-    ) -> Result<Entry, SectionEnd> {
-        let bases = entry.bases(reader)?;
-        let mut step = Step { entry, bases, place, is_same_call: false };
-        while let Some(left) = self.steps_left.checked_sub(1) {
-            self.steps_left = left;
-            let Step { entry, bases, place, .. } = step;
+        step: &mut Step,
+    ) -> Result<bool, SectionEnd> {
+        let left = step.entry.stack();
+        while let Some(steps_left) = self.steps_left.checked_sub(1) {
+            self.steps_left = steps_left;
+            let Step { entry, bases, place, .. } = *step;
             let has_ended = if entry.is_without_frame(reader, place.link, bases)? {
-                self.leave_native(reader, &mut step)?
+                self.leave_native(reader, step)?
             } else if place.link == bases.first_link() {
-                return Ok(entry);
+                true
             } else if place.link < bases.first_link() {
                 return Err(Lost.into());
             } else {
-                self.leave(reader, &mut step)?
+                self.leave(reader, step)?
             };
-            if has_ended {
-                return Ok(entry);
+            if has_ended || step.entry.stack() != left {
+                return Ok(has_ended);
             }
         }
         Err(SectionEnd::Depth)
