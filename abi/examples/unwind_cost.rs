@@ -7,6 +7,7 @@
 
 use traceprof_abi::ABI_VERSION;
 use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::runtime::lua::LuaStacks;
 use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::rule::{Rule, fp_op, op};
 use traceprof_abi::unwind::tables::{Header, MAGIC, Tables};
@@ -120,7 +121,11 @@ fn main() {
     // SAFETY: aligned as asserted, of the given length, and not written while it is in use.
     let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(&words[..])) };
     let snapshot = tables.snapshot().expect("the segment has a snapshot");
-    let expected =
-        Unwound { depth: depth as usize, end: EndReason::Root, loop_stack: 0, lua_stack: 0 };
+    let expected = Unwound {
+        depth: depth as usize,
+        end: EndReason::Root,
+        loop_stack: 0,
+        lua: LuaStacks::default(),
+    };
     assert_eq!(walk(&snapshot, depth, rounds), Some(expected));
 }

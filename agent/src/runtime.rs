@@ -5,6 +5,7 @@
 
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::{ControlBlock, Counter};
+use traceprof_abi::runtime::lua::LuaStacks;
 use traceprof_abi::runtime::word::SectionEnd;
 use traceprof_abi::runtime::{
     Captured, CapturedThread, NamelessTask, RuntimeBlock, WordReader, capture, capture_task,
@@ -27,7 +28,7 @@ pub struct Interrupted {
     /// As [`CapturedThread`] says.
     pub loop_stack: u64,
     /// As [`CapturedThread`] says.
-    pub lua_stack: u64,
+    pub lua: LuaStacks,
     /// As [`CapturedThread`] says.
     pub registers: [u64; 5],
 }
@@ -65,9 +66,9 @@ pub fn append(
         return Appended::default();
     }
     let before = words.len();
-    let Interrupted { pc, stack, loop_stack, lua_stack, registers, .. } = interrupted;
+    let Interrupted { pc, stack, loop_stack, lua, registers, .. } = interrupted;
     let pointer = thread_pointer;
-    let thread = CapturedThread { pointer, pc, stack, loop_stack, lua_stack, registers };
+    let thread = CapturedThread { pointer, pc, stack, loop_stack, lua, registers };
     // The deepest stacks leave room for the name.
     let reserved = runtimes.iter().map(task_room).max().unwrap_or(0);
     for numbered in runtimes.iter().enumerate().filter(|(_, block)| has_frames(block)) {

@@ -39,7 +39,7 @@ pub fn walk<'a>(
         pc: registers.pc,
         stack: registers.sp,
         loop_stack: unwound.loop_stack,
-        lua_stack: unwound.lua_stack,
+        lua: unwound.lua,
         registers: registers.of_interpreter(),
     };
     let (control, objects) = (data.control(), &mut memory.objects);

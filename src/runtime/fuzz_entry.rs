@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
+use traceprof_abi::runtime::lua::{LuaStacks, compiled_frame};
 use traceprof_abi::runtime::python::cookie;
 use traceprof_abi::runtime::word::sections;
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
@@ -115,7 +116,7 @@ pub fn php(bytes: &[u8]) {
                 pc: START + 0x400,
                 stack: START,
                 loop_stack: START + 0x800,
-                lua_stack: 0,
+                lua: LuaStacks::default(),
                 registers: [START + 0x800, START + 0xd20, 0, 0, 0],
             };
             name_frames(&runtime, &memory, &[CapturedThread::of(START), with_registers]);
@@ -155,6 +156,10 @@ pub fn lua(bytes: &[u8]) {
     let registers = [0, 0, START + 0x820, START + 0xc74, START + 0x820];
     let in_loop = CapturedThread { pc: START + 0x20, stack: START + 0x240, registers, ..on_stack };
     name_frames(&runtime, &memory, &[CapturedThread::of(START), on_stack, in_loop]);
+    let Some(layout) = runtime.block.lua() else { return };
+    for is_exact in [true, false] {
+        compiled_frame(layout, (START + 0xa00, is_exact), START + 0x200, &mut TargetWords(&memory));
+    }
 }
 
 /// Names what the frames of threads have.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
+use traceprof_abi::runtime::lua::LuaStacks;
 use traceprof_abi::runtime::{self, Captured, CapturedThread, RuntimeBlock, WordReader, capture};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::unwind::Registers;
@@ -184,7 +185,7 @@ impl ManagedReader {
             pc: registers.pc,
             stack: registers.sp,
             loop_stack: if is_in_loop { registers.sp } else { 0 },
-            lua_stack: 0,
+            lua: LuaStacks::default(),
             registers: registers.of_interpreter(),
         };
         self.read_from(blocks, (captured, thread.inner_tid), memory)

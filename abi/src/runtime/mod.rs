@@ -33,6 +33,7 @@ pub use block::{BLOCK_BYTES, BLOCK_WORDS, RUNTIMES_MAX, RuntimeBlock};
 pub use task::{NamelessTask, TASK_CUT, TASK_NUMBER, TASK_VIRTUAL, TASK_WORDS};
 
 use crate::sync::AtomicU64;
+use lua::LuaStacks;
 use word::SectionEnd;
 
 /// Maximum number of frames in a section.
@@ -77,9 +78,8 @@ pub struct CapturedThread {
     /// The stack pointer in the innermost frame of the loop that [`loop_of`] tells, or 0 if it is
     /// unknown.
     pub loop_stack: u64,
-    /// An address at or below the innermost frame of the interpreter of LuaJIT, 0 if it is unknown,
-    /// or [`lua::NO_FRAME`].
-    pub lua_stack: u64,
+    /// Where the frames of the interpreter of LuaJIT are.
+    pub lua: LuaStacks,
     /// The registers in which interpreters keep their frames and their positions, or 0 if they are
     /// unknown: r14 and r15 are those of PHP, and rdx, rbx and rbp those of LuaJIT.
     pub registers: [u64; 5],
@@ -88,7 +88,8 @@ pub struct CapturedThread {
 impl CapturedThread {
     /// Makes a thread of which only the thread pointer is known.
     pub const fn of(pointer: u64) -> Self {
-        Self { pointer, pc: 0, stack: 0, loop_stack: 0, lua_stack: 0, registers: [0; 5] }
+        let lua = LuaStacks { innermost: 0, outermost: 0 };
+        Self { pointer, pc: 0, stack: 0, loop_stack: 0, lua, registers: [0; 5] }
     }
 
     /// Whether an address is on the thread's stack, as far as is known. A thread's own block is

@@ -13,7 +13,7 @@ use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
-use crate::runtime::lua::{LuaLayout, NO_FRAME};
+use crate::runtime::lua::{LuaLayout, LuaStacks};
 use crate::runtime::v8::V8Layout;
 use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
 use crate::runtime::{self, WordReader};
@@ -114,7 +114,7 @@ pub struct Unwound {
     /// [`loop_of`](crate::runtime::loop_of) tells, or 0 if there is none.
     pub loop_stack: u64,
     /// As [`CapturedThread`](crate::runtime::CapturedThread) says.
-    pub lua_stack: u64,
+    pub lua: LuaStacks,
 }
 
 /// Returns the maximum number of words of a handler's walk. A frame of V8 takes up to three words,
@@ -136,13 +136,13 @@ pub fn unwind(
     let mut lookup = Lookup::new(snapshot);
     let (mut depth, mut loop_stack) = (0usize, 0);
     let mut sought = runtime::loop_of(snapshot.runtimes());
-    let (lua, mut lua_stack) = (lookup.lua(), None);
+    let (lua, mut lua_stacks) = (lookup.lua(), LuaStacks::default());
     while let Some(word) = frames.get(depth) {
         if sought.as_ref().is_some_and(|code| code.contains(&frame.pc())) {
             (loop_stack, sought) = (frame.sp(), None);
         }
-        if lua_stack.is_none() && lua.is_some_and(|layout| layout.has_code(frame.pc())) {
-            lua_stack = Some(frame.sp());
+        if lua.is_some_and(|layout| layout.has_code(frame.pc())) {
+            lua_stacks.note(frame.sp());
         }
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
         // Relaxed: the words are the caller's own until it publishes them.
@@ -175,15 +175,15 @@ pub fn unwind(
                 depth = depth.wrapping_add(FRAME_WORDS);
             }
         }
-        lua_stack = lua_stack.or(lookup.below_compiled.take());
+        if let Some(stack) = lookup.lua_stack.take() {
+            lua_stacks.note(stack);
+        }
         if let Err(end) = stepped {
-            let has_none = lua.is_some() && end == EndReason::Root;
-            let lua_stack = lua_stack.unwrap_or(if has_none { NO_FRAME } else { 0 });
-            return Unwound { depth, end, loop_stack, lua_stack };
+            let lua = lua_stacks.found(lua.is_some() && end == EndReason::Root);
+            return Unwound { depth, end, loop_stack, lua };
         }
     }
-    let lua_stack = lua_stack.unwrap_or(0);
-    Unwound { depth, end: EndReason::Depth, loop_stack, lua_stack }
+    Unwound { depth, end: EndReason::Depth, loop_stack, lua: lua_stacks.found(false) }
 }
 
 /// Loads one stack word at or above `floor` and below the upper bound.
@@ -204,8 +204,9 @@ pub struct Lookup<'s> {
     range: Option<&'s Range>,
     code: Code<'s>,
     identity: Option<Identity>,
-    /// The stack pointer in the frame of LuaJIT's interpreter below compiled code that was left.
-    below_compiled: Option<u64>,
+    /// The stack pointer in the frame of LuaJIT's interpreter below code that was left and that has
+    /// used more of the stack.
+    lua_stack: Option<u64>,
     /// Number of searches for such a frame that are left.
     searches_left: u8,
 }
@@ -262,7 +263,7 @@ impl<'s> Lookup<'s> {
             range: None,
             code: Code::Anonymous,
             identity: None,
-            below_compiled: None,
+            lua_stack: None,
             searches_left: SEARCHES_MAX,
         }
     }
@@ -272,9 +273,10 @@ impl<'s> Lookup<'s> {
         self.identity = Some(identity);
     }
 
-    /// Notes the frame of LuaJIT's interpreter below compiled code that is about to be left.
-    pub(super) fn note_below_compiled(&mut self, stack: u64) {
-        self.below_compiled = Some(stack);
+    /// Notes the frame of LuaJIT's interpreter below code that is about to be left and that has
+    /// used more of the stack.
+    pub(super) fn note_lua_stack(&mut self, stack: u64) {
+        self.lua_stack = Some(stack);
     }
 
     /// Returns the rule at an address and where the caller's rbx is.

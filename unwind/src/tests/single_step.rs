@@ -6,7 +6,8 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use traceprof_abi::layout::DEPTH_MAX;
-use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS, Registers, Unwound};
+use traceprof_abi::runtime::lua::LuaStacks;
+use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS, Registers};
 
 use super::SegmentMemory;
 use super::oracle::{Oracle, Tally};
@@ -34,10 +35,8 @@ fn recurse(oracle: &mut Oracle<'_>) -> Registers {
     assert_eq!(oracle.child.run(), Some(Signal::SIGTRAP));
     let registers = oracle.child.registers();
     let unwound = oracle.unwind(&registers);
-    assert_eq!(
-        unwound,
-        Unwound { depth: DEPTH_MAX, end: EndReason::Depth, loop_stack: 0, lua_stack: 0 }
-    );
+    assert_eq!((unwound.depth, unwound.end), (DEPTH_MAX, EndReason::Depth));
+    assert_eq!((unwound.loop_stack, unwound.lua), (0, LuaStacks::default()));
     let words = oracle.words(unwound.depth);
     assert!(words[1] & RETURN_ADDRESS != 0);
     assert!(words[1..].iter().all(|&word| word == words[1]), "one function, one call");

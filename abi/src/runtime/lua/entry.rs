@@ -3,10 +3,10 @@
 //! The frame of a thread of Lua and the thread refer to each other. What is left over of a frame
 //! that has ended has no such thread: it has another frame, or none.
 
-use super::Reader;
 use super::prototype::KIND;
 use super::slot::{KIND_THREAD, SLOT};
 use super::trace;
+use super::{LuaStacks, Reader};
 use crate::runtime::reader::Lost;
 use crate::runtime::{CapturedThread, WordReader};
 
@@ -47,6 +47,8 @@ const ALIGNMENT: u64 = 16;
 /// may have buffers. And that where another one is.
 const INNERMOST_MAX: u32 = 1024;
 const NEXT_MAX: u32 = 256;
+/// As above, where the outermost frame is known.
+const PLACES_MAX: u32 = 4096;
 /// As above, of the frame on top of which compiled code runs: it has at most 256 places of 4 bytes,
 /// and all registers are saved at its end.
 const NEAR_MAX: u32 = 128;
@@ -67,15 +69,26 @@ pub(super) fn innermost(
     reader: &mut Reader<'_, impl WordReader>,
     thread: CapturedThread,
 ) -> Option<Entry> {
-    if thread.stack == 0 || thread.lua_stack == super::NO_FRAME {
+    if thread.stack == 0 || thread.lua == LuaStacks::WITHOUT {
         return None;
     }
-    search(reader, thread.stack.max(thread.lua_stack), INNERMOST_MAX)
+    let from = thread.stack.max(thread.lua.innermost);
+    let most = match thread.lua.outermost {
+        0 => INNERMOST_MAX,
+        outermost => places(from, outermost),
+    };
+    search(reader, from, most)
 }
 
 /// Returns the frame of the interpreter above an address of the stack, if it is near.
 pub(super) fn above(reader: &mut Reader<'_, impl WordReader>, stack: u64) -> Option<Entry> {
     search(reader, stack, NEAR_MAX)
+}
+
+/// Returns the number of places from an address of the stack to that of a frame.
+fn places(from: u64, frame: u64) -> u32 {
+    let between = frame.saturating_sub(from) / ALIGNMENT;
+    between.saturating_add(1).min(u64::from(PLACES_MAX)) as u32
 }
 
 /// Searches the first frame at or above an address of the stack.
@@ -236,15 +249,25 @@ impl Entry {
     }
 
     /// Returns the frame of the thread of Lua that has resumed this one, or that runs below it.
+    /// `outermost` is as [`LuaStacks`] says, and at most so many places are searched.
     pub(super) fn next(
         &self,
         reader: &mut Reader<'_, impl WordReader>,
+        outermost: u64,
+        places_left: u64,
     ) -> Result<Option<Self>, Lost> {
         let caller = self.stack().wrapping_add(FRAME);
         let returns_to = reader.word(self.stack().wrapping_add(RETURN))?;
         let is_direct = reader.layout.has_code(returns_to);
-        let next = search(reader, caller, if is_direct { 1 } else { NEXT_MAX });
-        if is_direct && next.is_none() { Err(Lost) } else { Ok(next) }
+        let most = match outermost {
+            _ if is_direct => 1,
+            0 => NEXT_MAX,
+            outermost if outermost < caller => return Ok(None),
+            outermost => places(caller, outermost),
+        };
+        let next = search(reader, caller, most.min(places_left as u32));
+        let is_expected = is_direct || outermost != 0;
+        if is_expected && next.is_none() { Err(Lost) } else { Ok(next) }
     }
 }
 

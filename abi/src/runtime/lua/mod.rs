@@ -33,8 +33,6 @@ use walk::LuaWalk;
 
 /// The position of a frame of which none is known.
 pub const NOWHERE: u32 = u32::MAX;
-/// Stands for the innermost frame of the interpreter where the stack has none.
-pub const NO_FRAME: u64 = u64::MAX;
 
 /// Where an interpreter has what is needed to read frames.
 #[repr(C)]
@@ -62,6 +60,38 @@ pub struct LuaLayout {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<LuaLayout>() == 2 * 8 + 8 * 2);
+
+/// What the walk of the native stack has found of the interpreter's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LuaStacks {
+    /// An address at or below the innermost frame, or 0 if none was found.
+    pub innermost: u64,
+    /// The outermost frame, or 0 if there may be others above what was found.
+    pub outermost: u64,
+}
+
+impl LuaStacks {
+    /// What a complete stack has on which no interpreter runs.
+    pub const WITHOUT: Self = Self { innermost: u64::MAX, outermost: u64::MAX };
+
+    /// Notes a frame of the interpreter with this stack pointer, above those before.
+    pub fn note(&mut self, stack: u64) {
+        if self.innermost == 0 {
+            self.innermost = stack;
+        }
+        self.outermost = stack;
+    }
+
+    /// Returns what was found by a walk that has ended. `is_complete` tells whether it has reached
+    /// the root.
+    pub fn found(self, is_complete: bool) -> Self {
+        match (is_complete, self.innermost) {
+            (false, innermost) => Self { innermost, outermost: 0 },
+            (true, 0) => Self::WITHOUT,
+            (true, _) => self,
+        }
+    }
+}
 
 /// The reads of one interpreter's structures.
 type Reader<'a, M> = reader::Reader<'a, LuaLayout, M>;

@@ -108,7 +108,7 @@ impl<'w> LuaWalk<'w> {
                 false => self.other_below(reader, left, step.entry.stack())?,
                 true => match self.waiting_stack() {
                     Some(stack) => self.other_below(reader, left, stack)?,
-                    None => left.next(reader)?,
+                    None => self.next(reader, left)?,
                 },
             };
             step = match other {
@@ -141,6 +141,18 @@ impl<'w> LuaWalk<'w> {
         let places = left.places_below(above);
         self.places_left = self.places_left.checked_sub(places).ok_or(SectionEnd::Depth)?;
         Ok(left.other_below(reader, above))
+    }
+
+    /// Returns the frame of the thread of Lua above the outermost native frame of another one.
+    fn next(
+        &mut self,
+        reader: &mut Reader<'_, impl WordReader>,
+        left: Entry,
+    ) -> Result<Option<Entry>, SectionEnd> {
+        let next = left.next(reader, self.thread.lua.outermost, self.places_left)?;
+        let places = next.map_or(0, |next| left.places_below(next.stack()));
+        self.places_left = self.places_left.saturating_sub(places);
+        Ok(next)
     }
 
     /// Lets a thread of Lua wait until the others below its native frame have ended.

@@ -167,7 +167,12 @@ impl Memory {
 fn thread([frame, position]: [u64; 2]) -> CapturedThread {
     let pointer = STACK + 0x10_0000;
     let registers = [frame, position, 0, 0, 0];
-    CapturedThread { pointer, pc: 0, stack: STACK, loop_stack: LOOP_STACK, lua_stack: 0, registers }
+    CapturedThread {
+        stack: STACK,
+        loop_stack: LOOP_STACK,
+        registers,
+        ..CapturedThread::of(pointer)
+    }
 }
 
 fn shape(frames: &[ManagedFrame]) -> Vec<(u64, u8, u32)> {

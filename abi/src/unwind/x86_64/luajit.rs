@@ -36,7 +36,7 @@ pub(super) fn leave(
     let at = (frame.pc().wrapping_sub(u64::from(!frame.exact)), frame.exact);
     let stack = lua::compiled_frame(layout, at, sp, &mut Objects(memory))?;
     let left = leave_frame(frame, stack, memory)?;
-    lookup.note_below_compiled(stack);
+    lookup.note_lua_stack(stack);
     // All such code is one place: that of the interpreter. Its own address tells nothing, and other
     // code is there soon.
     lookup.identify(Identity::Original(layout.code_start.wrapping_add(1)));
@@ -48,15 +48,16 @@ pub(super) fn leave(
 pub(super) fn leave_exit(
     frame: &mut Frame,
     pc: u64,
-    lookup: &Lookup,
+    lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let stack = lookup
         .lua()
         .filter(|layout| layout.has_code(pc))
         .and_then(|layout| lua::frame_above(layout, frame.registers.sp, &mut Objects(memory)));
-    let left = stack.and_then(|stack| leave_frame(frame, stack, memory));
-    left.unwrap_or(Err(EndReason::BadRule))
+    let Some(stack) = stack else { return Err(EndReason::BadRule) };
+    lookup.note_lua_stack(stack);
+    leave_frame(frame, stack, memory).unwrap_or(Err(EndReason::BadRule))
 }
 
 /// Leaves a frame of the interpreter with this stack pointer.
