@@ -9,7 +9,7 @@ use traceprof_abi::runtime::lua::LuaStacks;
 use traceprof_abi::runtime::word::SectionEnd;
 use traceprof_abi::runtime::{
     Captured, CapturedThread, NamelessTask, RuntimeBlock, WordReader, capture, capture_task,
-    has_frames, holds_lock, task_room,
+    has_frames, holds_lock, may_have_frames, task_room,
 };
 use traceprof_abi::sync::AtomicU64;
 
@@ -53,8 +53,12 @@ pub fn append(
     memory: &mut ProbedMemory,
     mut words: &[AtomicU64],
 ) -> Appended {
+    let Interrupted { pc, stack, loop_stack, lua, registers, .. } = interrupted;
     // The others have nothing but frames on the thread's stack.
-    if !runtimes.iter().any(|block| has_frames(block) || task_room(block) > 0) {
+    if !runtimes.iter().any(|block| may_have_frames(block, lua) || task_room(block) > 0) {
+        if runtimes.iter().any(has_frames) {
+            control.count(Counter::RuntimeIdle);
+        }
         return Appended::default();
     }
     // SAFETY: the recorder publishes a runtime only where the processor and the kernel allow
@@ -66,7 +70,6 @@ pub fn append(
         return Appended::default();
     }
     let before = words.len();
-    let Interrupted { pc, stack, loop_stack, lua, registers, .. } = interrupted;
     let pointer = thread_pointer;
     let thread = CapturedThread { pointer, pc, stack, loop_stack, lua, registers };
     // The deepest stacks leave room for the name.

@@ -145,6 +145,11 @@ pub fn has_frames(block: &RuntimeBlock) -> bool {
         || block.lua().is_some()
 }
 
+/// Whether a thread may have frames of a runtime. The native stack may tell that it has none.
+pub fn may_have_frames(block: &RuntimeBlock, lua: LuaStacks) -> bool {
+    has_frames(block) && (lua != LuaStacks::WITHOUT || block.lua().is_none())
+}
+
 /// Returns the number of words that the name of a task takes at most, or 0 if the runtime has no
 /// tasks.
 pub fn task_room(block: &RuntimeBlock) -> usize {
