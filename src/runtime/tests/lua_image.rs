@@ -1,8 +1,8 @@
 //! LuaJIT in memory that was made by hand, and then damaged.
 
-use traceprof_abi::runtime::lua::{NOWHERE, compiled_frame};
+use traceprof_abi::runtime::lua::{LuaStacks, NOWHERE, compiled_frame};
 use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, SectionEnd, sections};
-use traceprof_abi::runtime::{Captured, CapturedThread, capture};
+use traceprof_abi::runtime::{Captured, CapturedThread, capture, may_have_frames};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use crate::runtime::fuzz_entry::{self, START};
@@ -238,6 +238,63 @@ fn functions_that_have_ended_or_not_begun_are_left_out() {
     assert_eq!(of(&image, returns), complete(&[coroutine, program]), "it has returned two");
     let (end, found) = of(&image, START + instruction(0, 9));
     assert_eq!((end, found.len()), (SectionEnd::Unlinked, 1), "nothing is known");
+}
+
+/// Returns the end and the prototypes of a section.
+fn prototypes(image: &Image, thread: CapturedThread) -> (SectionEnd, Vec<u64>) {
+    let (end, found) = frames(image, thread);
+    (end, found.iter().map(|it| it.object.wrapping_sub(START)).collect())
+}
+
+#[test]
+fn threads_of_lua_are_in_the_order_of_the_native_stack() {
+    const OUTER: u64 = 0x2e0;
+    let [inner, between] = FRAMES;
+    let mut image = Image::of_lua();
+    // The program has resumed the coroutine, which has called native code, and that has called a
+    // function in the program's own thread of Lua.
+    image.pointer(THREADS[1] + 80, inner);
+    image.pointer(inner + 16, THREADS[1]);
+    image.pointer(inner + 32, OUTER);
+    image.pointer(inner + 72, 0x8000);
+    image.word(THREADS[0] + 80, START + between + 1);
+    image.pointer(between + 16, THREADS[0]);
+    image.pointer(between + 72, 0x40);
+    image.pointer(between + 24, instruction(1, 4));
+    image.pointer(OUTER + 16, THREADS[1]);
+    image.pointer(OUTER + 72, 0x8000);
+    image.put(instruction(0, 3), &[66, 3, 1, 2]);
+    image.function(SLOTS[1] + 56, NATIVE);
+    image.pointer(SLOTS[1] + 64, instruction(0, 4));
+    image.function(SLOTS[1] + 80, FUNCTIONS[0]);
+    image.word(SLOTS[1] + 88, 24 | 1);
+    image.half(VARIABLES + 0x48, u32::MAX);
+    let registers = [0, 0, START + SLOTS[1] + 96, START + instruction(0, 2), 0];
+    let thread = CapturedThread { stack: START + inner, pc: START + 0x40, registers, ..thread() };
+    let expected = vec![PROTOTYPES[0], PROTOTYPES[1], PROTOTYPES[0]];
+    assert_eq!(prototypes(&image, thread), (SectionEnd::Root, expected));
+}
+
+#[test]
+fn threads_of_lua_are_found_as_far_as_the_native_stack_has_frames() {
+    const FAR: u64 = 0x3000;
+    let mut image = Image::of_lua();
+    image.0.resize(0x4000, 0);
+    image.pointer(FRAMES[0] + 72, 0x8000);
+    image.pointer(THREADS[1] + 80, FAR);
+    image.pointer(FAR + 16, THREADS[1]);
+    image.pointer(FAR + 72, 0x8000);
+    let with = |outermost: u64| {
+        let lua = LuaStacks { innermost: START + FRAMES[0], outermost };
+        prototypes(&image, CapturedThread { lua, ..thread() })
+    };
+    assert_eq!(with(START + FAR), (SectionEnd::Root, vec![PROTOTYPES[1], PROTOTYPES[0]]));
+    assert_eq!(with(START + FRAMES[0]), (SectionEnd::Root, vec![PROTOTYPES[1]]));
+    let (end, found) = with(START + FAR - 16);
+    assert_eq!((end, found.len()), (SectionEnd::Unreadable, 1), "one that is not found");
+    let block = runtime().block;
+    assert!(may_have_frames(&block, LuaStacks::default()));
+    assert!(!may_have_frames(&block, LuaStacks::WITHOUT));
 }
 
 #[test]
