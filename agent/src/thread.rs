@@ -1,4 +1,8 @@
-//! The thread on which the handler runs, and its slot.
+//! The thread on which the handler runs, its slot, and its block of the C library.
+//!
+//! # Safety
+//! The thread pointer is read where the recorder says that the processor and the kernel allow
+//! programs to do so.
 
 use traceprof_abi::context::is_own_block;
 use traceprof_abi::runtime::WordReader;
