@@ -96,8 +96,8 @@ impl CodeHeap {
         (is_used && is_inside).then_some(contents..end)
     }
 
-    /// Returns the free blocks in the list of the heap, in order, at most so many. As `heap.hpp` has
-    /// it, the heap points to the first one, and each has a pointer to the next one behind its
+    /// Returns the free blocks in the list of the heap, in order, at most so many. In `heap.hpp`,
+    /// the heap points to the first one, and each has a pointer to the next one behind its
     /// header.
     pub(super) fn free_blocks(
         &self,
