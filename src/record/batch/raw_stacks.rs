@@ -76,29 +76,31 @@ impl Slices {
 
     /// Returns the slices whose sample is known: the sample's index, the slice, and its bytes.
     pub(crate) fn of_samples(&self) -> impl Iterator<Item = (usize, &Slice, &[u8])> {
-        self.kept.iter().filter_map(|kept| {
-            let bytes = &self.bytes[kept.from..][..kept.slice.count * 8];
-            Some((kept.sample?, &kept.slice, bytes))
-        })
+        self.kept.iter().filter_map(|kept| Some((kept.sample?, &kept.slice, self.bytes_of(kept))))
     }
 
     /// Returns whether a slice belongs to a sample in code that no unwind table covers.
     pub(crate) fn has_unknown_code(&self, samples: &[Sample]) -> bool {
-        let is_unknown = |sample: &Sample| sample.reason == EndReason::NoModule as u16;
-        self.kept.iter().filter_map(|kept| kept.sample_of(samples)).any(is_unknown)
+        self.in_unknown_code(samples).next().is_some()
     }
 
     /// Returns all words that may be addresses of code in samples in code that no unwind table
     /// covers.
     pub(crate) fn words_of_unknown_code(&self, samples: &[Sample]) -> impl Iterator<Item = u64> {
-        let is_unknown = |sample: &Sample| sample.reason == EndReason::NoModule as u16;
-        let unknown = move |kept: &&StoredSlice| kept.sample_of(samples).is_some_and(is_unknown);
-        self.kept.iter().filter(unknown).flat_map(|kept| {
-            let bytes = &self.bytes[kept.from..][..kept.slice.count * 8];
-            let (words, _) = bytes.as_chunks();
+        self.in_unknown_code(samples).flat_map(|kept| {
+            let (words, _) = self.bytes_of(kept).as_chunks();
             let words = words.iter().map(|word| u64::from_ne_bytes(*word));
             std::iter::once(kept.slice.pc).chain(words)
         })
+    }
+
+    fn in_unknown_code(&self, samples: &[Sample]) -> impl Iterator<Item = &StoredSlice> {
+        let is_unknown = |sample: &Sample| sample.reason == EndReason::NoModule as u16;
+        self.kept.iter().filter(move |kept| kept.sample_of(samples).is_some_and(is_unknown))
+    }
+
+    fn bytes_of(&self, kept: &StoredSlice) -> &[u8] {
+        &self.bytes[kept.from..][..kept.slice.count * 8]
     }
 
     /// Returns the bytes of memory allocated.
