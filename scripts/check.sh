@@ -63,7 +63,7 @@ tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then
     tests=(-p traceprof --lib --bins --test main)
-    chosen=(-E "kind(lib) + not ($groups)
+    chosen=(-E "kind(lib) - group(slow) + not ($groups)
         + test(=engine::where_perf_events_are_refused_timers_sample)
         + test(=recorded_views::tree_shows_the_split_under_its_thread)")
 fi

@@ -19,6 +19,7 @@ use super::interpreters::{Found, Program, script};
 use super::lua::interpreters;
 use crate::proc::ProcessMemory;
 use crate::runtime::{Function, Runtime, TargetWords};
+use crate::test_turn;
 
 const PROGRAM: &str = include_str!("../../../tests/targets/lua/steps.lua");
 /// Number of instructions that are stepped through: several rounds of the program.
@@ -178,6 +179,16 @@ impl<'e> Stepped<'e> {
     }
 }
 
+/// Steps through the program with one interpreter, or with all of them in a long run.
+fn check_by_turn(option: &str) {
+    let mut all: Vec<Option<Command>> = interpreters().into_iter().map(Some).collect();
+    for index in test_turn::turn(0..all.len(), all.len().max(1)) {
+        if let Some(command) = all[index].take() {
+            check(command, option);
+        }
+    }
+}
+
 /// Steps through the program.
 fn check(command: Command, option: &str) -> Tally {
     let expected = Expected::read();
@@ -194,14 +205,10 @@ fn check(command: Command, option: &str) -> Tally {
 
 #[test]
 fn interpreted_functions_have_their_callers_at_each_instruction() {
-    for command in interpreters() {
-        check(command, "-joff");
-    }
+    check_by_turn("-joff");
 }
 
 #[test]
 fn compiled_functions_have_their_callers_at_each_instruction() {
-    for command in interpreters() {
-        check(command, "-jon");
-    }
+    check_by_turn("-jon");
 }
