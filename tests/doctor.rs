@@ -99,7 +99,7 @@ fn host_alone_is_described_in_text_and_json() {
     let engine = all["prospect"]["engine"].as_str().expect("an engine");
     assert!(text.starts_with("host\n") && text.contains(engine), "{text}");
     // The text says what cannot be prevented, and what prevents it.
-    assert!(text.contains("--engine timer is always safe"), "{text}");
+    assert!(text.contains("the engines signal and timer are always safe"), "{text}");
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn engine_that_is_named_is_the_one_that_records() {
     let before = Snapshot::take(target.pid());
     examined(doctor(target.pid()));
     assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
-    assert_engine(&mut target, "perf task clock");
+    assert_engine(&mut target, "perf task clock, ignorable signal");
     target.goes_on_and_ends_by_itself();
     let mut target = Target::start("sigtrap_user", &[]);
-    assert_engine(&mut target, "thread CPU timer");
+    assert_engine(&mut target, "perf task clock, ignorable signal");
     target.goes_on_and_ends_by_itself();
     let mut python = Command::new("python3");
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets/script.py"));

@@ -44,7 +44,7 @@ fn steps_are_listed_and_none_is_taken() {
     let mut target = Target::start("split", &[]);
     let listed = steps(&target, &["--duration", "2"]);
     assert!(text_of(&listed, "stop").contains(&format!("thread {}", target.pid())), "{listed:?}");
-    assert!(text_of(&listed, "signals").contains("SIGTRAP"), "{listed:?}");
+    assert!(text_of(&listed, "signals").contains("SIGURG"), "{listed:?}");
     assert!(text_of(&listed, "end").contains("2.000 s"), "{listed:?}");
     for part in ["code 0x", "tables 0x", "data 0x"] {
         assert!(text_of(&listed, "map").contains(part), "{listed:?}");
@@ -53,6 +53,8 @@ fn steps_are_listed_and_none_is_taken() {
     let outcome = record_cpu(target.pid(), Duration::from_millis(200), &[]);
     let engine = text_of(&listed, "engine").split(':').next().expect("a name");
     assert!(outcome.text().contains(engine), "{engine}: {}", outcome.text());
+    let events = steps(&target, &["--engine", "perf"]);
+    assert!(text_of(&events, "signals").contains("SIGTRAP"), "{events:?}");
     let timers = steps(&target, &["--engine", "timer"]);
     assert!(text_of(&timers, "engine").contains("requested"), "{timers:?}");
     assert!(text_of(&timers, "signals").contains("SIGURG"), "{timers:?}");
@@ -103,7 +105,7 @@ fn program_is_searched_and_not_started() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("/touch, held before its first instruction"), "{text}");
-    assert!(text.contains("thread CPU timer"), "{text}");
+    assert!(text.contains("a perf event of its own"), "{text}");
     assert!(!made.exists(), "the program ran");
     assert!(Command::new("touch").arg(&made).status().expect("touch").success() && made.exists());
     let output = run("no-such-program");

@@ -90,6 +90,7 @@ mod ring; // the last minutes: when they are saved, and what becomes of them
 mod ruby; // methods of Ruby, against the programs
 mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
+mod signal_engine; // events with a harmless signal: resets, sleepers, new threads
 mod small_stacks; // threads whose stack has no room for a signal
 mod snapshot; // complete outputs, kept beside the tests
 mod soak; // storms of everything, for a long time

@@ -151,6 +151,15 @@ fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
 }
 
 #[test]
+fn events_with_a_harmless_signal_are_slowed_down_for_a_budget_and_weights_add_up() {
+    needs_recording!();
+    let _machine = alone();
+    let (_, outcome) = record_busy(&["--engine", "signal", "--max-overhead", "5%"]);
+    check_rate_changes(&outcome, 3);
+    check_sum(&outcome, 3);
+}
+
+#[test]
 fn timers_are_slowed_down_for_a_budget_and_weights_add_up() {
     needs_recording!();
     let _machine = alone();

@@ -282,7 +282,8 @@ fn thread_that_blocks_the_signal_is_named() {
     let _machine = together();
     let mut target = Target::start("blocked", &[]);
     // Half of it is used by the signal-blocked thread.
-    let outcome = record_cpu(target.pid(), 2 * SECOND, &["--freq", "499"]);
+    let options = ["--freq", "499", "--engine", "perf"];
+    let outcome = record_cpu(target.pid(), 2 * SECOND, &options);
     let blocked = target.fact("blocked_tid").to_string();
     let text = outcome.text();
     let named = text.lines().any(|line| line.contains(&blocked) && line.contains("block"));

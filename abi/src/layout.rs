@@ -85,8 +85,8 @@ pub const TRACE_TABLES: usize = 8;
 pub const SIGNALS: usize = 4;
 /// Index in [`ControlBlock::signals`] of the perf events' signal.
 pub const SAMPLING: usize = 0;
-/// Index in [`ControlBlock::signals`] of the signal that primes threads, which is also the timers'
-/// signal.
+/// Index in [`ControlBlock::signals`] of the signal that primes threads. It is also the signal of
+/// timers, and of perf events that notify the owners of their descriptors.
 pub const PRIMING: usize = 1;
 /// Indices in [`ControlBlock::signals`] of earlier priming signals, which the application has taken
 /// since. The application's handler may still chain to the agent's handler for them.
@@ -100,6 +100,9 @@ pub enum EngineMode {
     Perf = 0,
     /// Timers. A primed thread arms its own timer.
     Timer = 1,
+    /// Perf events that notify the owners of their descriptors, one for each thread. Threads have
+    /// no timers.
+    Signal = 2,
 }
 
 /// The agent's handler is installed for the signal.

@@ -20,6 +20,7 @@ pub mod context;
 pub mod cost;
 pub mod entry;
 pub mod event;
+pub mod event_expiry;
 pub mod frame;
 #[cfg(agent_image)]
 pub mod image;

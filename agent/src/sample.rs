@@ -5,8 +5,9 @@
 
 use traceprof_abi::context::origin;
 use traceprof_abi::event::EventWord;
-use traceprof_abi::layout::{AgentState, ControlBlock, Counter};
+use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::signal::TRAP_PERF;
 use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
 use traceprof_abi::storage::log::{Sample, flags};
@@ -20,14 +21,14 @@ use crate::clock::now;
 use crate::frame::Frame;
 use crate::memory::StackMemory;
 use crate::stack::Stack;
-use crate::thread::{Thread, find_thread, own_block};
-use crate::{context, event, otel_record, own_stack, stack, sys, timer};
+use crate::thread::{Thread, own_block};
+use crate::{context, event, otel_record, own_stack, stack, sys};
 
 /// The trigger of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The expiry of a perf event.
-    Event,
+    Event(EventWord),
     /// The expiry of a timer.
     Timer {
         /// Number of periods that the expiry stands for.
@@ -37,33 +38,14 @@ pub enum Origin {
 
 impl Origin {
     /// Returns the number of periods that the expiry stands for.
-    fn weight(self, frame: &Frame<'_>) -> u32 {
+    fn weight(self) -> u32 {
         match self {
             // The events expire in user mode only, where the kernel delivers each expiry
             // separately. (In kernel mode they would coalesce until the system call returns.)
-            Self::Event => EventWord(frame.info.value as u32).weight(),
+            Self::Event(event) => event.weight(),
             Self::Timer { periods } => periods,
         }
     }
-}
-
-/// Takes the sample of a perf event's expiry.
-#[inline(never)]
-pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
-    let control = data.control();
-    // Acquire: pairs with the recorder's Release when it turns sampling on.
-    if control.state.load(Ordering::Acquire) != AgentState::Sampling as u32 {
-        return control.count(Counter::Off);
-    }
-    let Some(thread) = find_thread(data) else {
-        return control.count(Counter::LostThreadSlot);
-    };
-    // Relaxed: the thread has a timer, so its timer counts its time and not the event.
-    if thread.slot.timer.load(Ordering::Relaxed) != 0 {
-        return control.count(Counter::DuplicateEvent);
-    }
-    take_or_lose(data, tables, frame, (&thread, Origin::Event));
-    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
 /// Like [`take`], and also counts the further periods of the expiry if its sample is lost.
@@ -81,7 +63,7 @@ pub fn take_or_lose(
     take(data, tables, frame, thread, origin);
     if samples.load(Ordering::Relaxed) == stored && duplicates.load(Ordering::Relaxed) == before {
         // The loss was already counted as one period; the others are added.
-        let besides = origin.weight(frame).saturating_sub(1);
+        let besides = origin.weight().saturating_sub(1);
         counts.count_by(Counter::LostOverruns, u64::from(besides));
     }
 }
@@ -110,8 +92,8 @@ pub fn take(
     // before.
     if !data.threads().is_held(thread.tid, thread.index, owner) {
         control.count(Counter::LostThreadSlot);
-    } else if origin == Origin::Event
-        && !event::is_accepted(data, slot, EventWord(frame.info.value as u32))
+    } else if let Origin::Event(event) = origin
+        && !event::is_accepted(data, slot, event)
     {
         control.count(Counter::DuplicateEvent);
     // An expiry before this step completes. One after it would overwrite this sample.
@@ -157,9 +139,9 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
     let info = frame.info;
     let time = now(data.control());
     let set = |flag: u32, on: bool| if on { flag } else { 0 };
-    let late = info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
+    let late = info.code == TRAP_PERF && info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
     let (kind, event) = match origin {
-        Origin::Event => (set(flags::LATE, late), info.value as u32),
+        Origin::Event(event) => (set(flags::LATE, late), event.0),
         Origin::Timer { .. } => (flags::TIMER, info.timer() as u32),
     };
     Sample {
@@ -168,7 +150,7 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
         // Relaxed: incremented only after this thread has exited.
         generation: thread.slot.generation.load(Ordering::Relaxed),
         tid: thread.tid,
-        weight: origin.weight(frame),
+        weight: origin.weight(),
         flags: kind | set(flags::FIRST, thread.fresh),
         event: u64::from(event),
         ..Sample::default()
@@ -298,12 +280,12 @@ fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32)
 pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
-    use traceprof_abi::layout;
+    use traceprof_abi::layout::{self, AgentState};
     use traceprof_abi::storage::rotation::Rotation;
     use traceprof_abi::unwind::tables;
 
     use super::*;
-    use crate::thread::known_thread;
+    use crate::thread::{find_thread, known_thread};
 
     /// Returns a data segment of zeros that stays mapped as long as the test's process.
     pub(crate) fn segment() -> DataSegment {
@@ -337,11 +319,11 @@ pub(crate) mod tests {
         let thread = find_thread(data).unwrap();
         let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);
-        take(data, tables, &frame, &thread, Origin::Event);
+        take(data, tables, &frame, &thread, Origin::Event(EventWord(0)));
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer expiry is still inside");
         slot.inside.store(0, Ordering::Relaxed);
-        take(data, tables, &frame, &thread, Origin::Event);
+        take(data, tables, &frame, &thread, Origin::Event(EventWord(0)));
         // There are no tables to unwind with. The handler tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
@@ -362,10 +344,8 @@ pub(crate) mod tests {
     #[repr(align(16))]
     pub(crate) struct Aligned(pub(crate) [u64; 16]);
 
-    #[test]
-    fn a_sample_has_its_weight_and_is_its_threads_last() {
-        static SEGMENT: Aligned = Aligned(NO_MODULES);
-        let data = segment();
+    /// Starts to sample into a table with room for two samples, and returns all tables.
+    pub(crate) fn start(data: DataSegment) -> Vec<TraceTable<'static>> {
         let control = data.control();
         control.slots_limit.store(1, Ordering::Relaxed);
         control.pid.store(sys::getpid(), Ordering::Relaxed);
@@ -374,6 +354,15 @@ pub(crate) mod tests {
         all[0].header.arena_limit.store(64, Ordering::Relaxed);
         all[0].header.log_limit.store(2, Ordering::Relaxed);
         let _ = Rotation::start(&all, &control.active);
+        all
+    }
+
+    #[test]
+    fn a_sample_has_its_weight_and_is_its_threads_last() {
+        static SEGMENT: Aligned = Aligned(NO_MODULES);
+        let data = segment();
+        let control = data.control();
+        let all = start(data);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
@@ -385,7 +374,9 @@ pub(crate) mod tests {
             (samples.load(Ordering::Relaxed), weight.load(Ordering::Relaxed))
         };
         let mut last = 0;
-        for (origin, total) in [(Origin::Timer { periods: 7 }, (1, 7)), (Origin::Event, (2, 8))] {
+        for (origin, total) in
+            [(Origin::Timer { periods: 7 }, (1, 7)), (Origin::Event(EventWord(0)), (2, 8))]
+        {
             take(data, tables, &frame, &known_thread(data).unwrap(), origin);
             assert_eq!(sampled(), total);
             let sample = all[0].samples().last().flatten().unwrap();
@@ -398,24 +389,20 @@ pub(crate) mod tests {
         // An expiry of a second event of the same thread, and one of a thread that has a timer.
         // SAFETY: zeroes are a valid value of a structure of integers.
         let mut other: sys::SigInfo = unsafe { std::mem::zeroed() };
-        other.value = u64::from(EventWord::new(9, 4, 1).0);
-        let slow = Frame { info: &other, context: &context, return_slot: &mut 0, is_direct: false };
-        assert_eq!(Origin::Event.weight(&slow), 16);
         other.value = 9;
         let other =
             Frame { info: &other, context: &context, return_slot: &mut 0, is_direct: false };
-        assert_eq!(Origin::Event.weight(&other), 1);
         let duplicates =
             || control.counters[Counter::DuplicateEvent as usize].load(Ordering::Relaxed);
-        on_event(data, tables, &other);
+        crate::event_expiry::on_event(data, tables, &other);
         assert_eq!((duplicates(), slot.other_event.load(Ordering::Relaxed)), (1, 10));
         slot.timer.store(5, Ordering::Relaxed);
-        on_event(data, tables, &frame);
+        crate::event_expiry::on_event(data, tables, &frame);
         assert_eq!((duplicates(), sampled()), (2, (2, 8)));
         slot.timer.store(0, Ordering::Relaxed);
         // The log is full, and a sample that is not stored does not become the last one.
         slot.last_trace.store(0, Ordering::Relaxed);
-        take(data, tables, &frame, &known_thread(data).unwrap(), Origin::Event);
+        take(data, tables, &frame, &known_thread(data).unwrap(), Origin::Event(EventWord(0)));
         assert_eq!((sampled(), slot.last_trace.load(Ordering::Relaxed)), ((2, 8), 0));
         let lost = control.counters[Counter::LostLog as usize].load(Ordering::Relaxed);
         assert_eq!(lost, 1);
@@ -438,7 +425,7 @@ pub(crate) mod tests {
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0, is_direct: false };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
-        take(data, tables, &frame, &thread, Origin::Event);
+        take(data, tables, &frame, &thread, Origin::Event(EventWord(0)));
         let lost = control.counters[Counter::LostThreadSlot as usize].load(Ordering::Relaxed);
         assert_eq!((lost, thread.slot.event.load(Ordering::Relaxed)), (1, 0));
         assert_eq!(data.hazards().claims().next(), None);

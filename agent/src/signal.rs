@@ -6,16 +6,16 @@
 //! frame.
 
 use traceprof_abi::layout::{
-    ControlBlock, Counter, MAGIC, PRIMING, SAMPLING, SIG_DATA_MARK, SignalAction,
+    ControlBlock, Counter, EngineMode, MAGIC, PRIMING, SAMPLING, SIG_DATA_MARK, SignalAction,
 };
 use traceprof_abi::segment::DataSegment;
-use traceprof_abi::signal::{SI_QUEUE, SI_TIMER, TRAP_PERF};
+use traceprof_abi::signal::{POLL_IN, SI_QUEUE, SI_TIMER, TRAP_PERF};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
 
 use crate::frame::Frame;
 use crate::sys::{self, SigInfo};
-use crate::{cost, prime, sample, timer_expiry};
+use crate::{cost, event_expiry, prime, timer_expiry};
 
 /// What the trampoline does after the agent has handled a signal.
 #[repr(C)]
@@ -45,6 +45,12 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> Ne
         return NextCall::NONE;
     }
     let info = frame.info;
+    if is_notification(control, info) {
+        let begin = cost::begin(control);
+        event_expiry::on_notification(data, tables, frame);
+        cost::end(control, begin);
+        return NextCall::NONE;
+    }
     let Some(kind) = Kind::of(info) else {
         control.count(Counter::Foreign);
         return chain(control, frame);
@@ -73,7 +79,7 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> Ne
     let begin = cost::begin(control);
     match kind {
         Kind::Timer => timer_expiry::on_expiry(data, tables, frame),
-        _ => sample::on_event(data, tables, frame),
+        _ => event_expiry::on_event(data, tables, frame),
     }
     cost::end(control, begin);
     NextCall::NONE
@@ -94,6 +100,17 @@ pub fn on_bare_call(data: DataSegment, signal: i32) -> NextCall {
         sys::SIG_DFL | sys::SIG_IGN => NextCall::NONE,
         handler => NextCall { handler, mask: KEEPS_MASK },
     }
+}
+
+/// Whether a perf event of the recorder notified the thread as the owner of its descriptor.
+///
+/// The kernel puts no mark of the recorder into such a signal. The recorder chooses a signal that
+/// nothing else in the program waits for or receives from a descriptor.
+fn is_notification(control: &ControlBlock, info: &SigInfo) -> bool {
+    // Relaxed, both: written before the handler was installed for this signal.
+    info.code == POLL_IN
+        && control.engine.load(Ordering::Relaxed) == EngineMode::Signal as u32
+        && control.signals[PRIMING].signal.load(Ordering::Relaxed) == info.signo as u32
 }
 
 /// The kind of a signal that the agent uses.
@@ -321,6 +338,20 @@ mod tests {
         // SAFETY: restores the earlier action.
         assert_eq!(unsafe { sys::sigaction(SIGUSR1, &before, &mut after) }, 0);
         assert_eq!(after[0], sys::SIG_IGN, "the disposition has changed");
+    }
+
+    /// A program may have a descriptor that sends the same signal.
+    #[test]
+    fn a_notification_is_the_agents_only_with_such_events() {
+        let data = ready();
+        saved(data, [HANDLER, 0, 0, 0]);
+        let notify = |info: &mut SigInfo| info.code = POLL_IN;
+        assert_eq!(come(data, notify), (HANDLER, 7), "sampled by timers");
+        data.control().engine.store(EngineMode::Signal as u32, Ordering::Relaxed);
+        assert_eq!(come(data, notify), (0, 7));
+        assert_eq!(come(data, |info| info.signo = 5), (0, 7), "no signal of the agent");
+        assert_eq!(come(data, |_| {}), (HANDLER, 7), "from a process");
+        assert_eq!((count(data, Counter::Off), count(data, Counter::Foreign)), (1, 3));
     }
 
     /// The signal is counted before it would be sent again with the default action.

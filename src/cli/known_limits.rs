@@ -42,7 +42,7 @@ pub(super) const LIMITS: [KnownLimit; 4] = [
         subject: "signals of the application",
         text: "With --engine perf, the recorder watches for a program that resets SIGTRAP, but \
                cannot prevent it. A sample between the reset and the next check kills the program. \
-               The timer engine is safe for such programs.",
+               The other engines are safe for such programs.",
     },
     KnownLimit {
         actions: &["print"],

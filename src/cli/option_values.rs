@@ -164,8 +164,9 @@ impl FromStr for EngineName {
         match text {
             "auto" => Ok(Self(EngineChoice::Auto)),
             "perf" => Ok(Self(EngineChoice::Perf)),
+            "signal" => Ok(Self(EngineChoice::Signal)),
             "timer" => Ok(Self(EngineChoice::Timer)),
-            _ => Err("expected auto, perf or timer".to_owned()),
+            _ => Err("expected auto, perf, signal or timer".to_owned()),
         }
     }
 }
@@ -363,6 +364,7 @@ mod tests {
         for (text, expected) in [
             ("auto", EngineChoice::Auto),
             ("perf", EngineChoice::Perf),
+            ("signal", EngineChoice::Signal),
             ("timer", EngineChoice::Timer),
         ] {
             assert_eq!(text.parse(), Ok(EngineName(expected)));

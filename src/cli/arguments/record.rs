@@ -55,13 +55,18 @@ pub struct RecordArguments {
     #[arg(hide_short_help = true)]
     pub wall_interval: WallInterval,
 
-    /// What takes the samples: auto, perf, or timer
+    /// What takes the samples: auto, signal, perf, or timer
+    ///
+    /// signal: each thread has a perf event whose signal is ignored by default, so the program may
+    /// do anything with its signals. A new thread is sampled without a signal at first, from its
+    /// first instruction on. An expiry costs twice as much as one of perf.
     ///
     /// perf: perf events signal each thread from its first instruction, exactly on time. The signal
     /// is SIGTRAP. A program that resets its action during the recording dies at the next sample.
     /// The recorder watches for a reset and then continues with timers. It cannot help if a sample
     /// follows the reset within some milliseconds. perf is refused for a program that waits for
-    /// SIGTRAP. perf weighs samples by each thread's CPU clock if it also samples kernel time.
+    /// SIGTRAP. perf and signal weigh samples by each thread's CPU clock if they also sample kernel
+    /// time.
     ///
     /// timer: each thread gets a CPU timer. Its signal is ignored by default, so the program may do
     /// anything with its signals. The kernel delivers at most one such signal a tick (100 to 1000 a
@@ -69,8 +74,10 @@ pub struct RecordArguments {
     /// milliseconds after its start. If the limit of pending signals leaves a thread without a
     /// timer, it gets perf events, except in a program for which auto would not use perf.
     ///
-    /// auto: perf where it is permitted and safe. It uses timer for a program that it starts, and
-    /// for one that handles SIGTRAP, waits for it, or has a known crash reporter.
+    /// auto: signal up to 500 Hz. Above that perf, but signal for a program that it starts, and for
+    /// one that handles SIGTRAP, waits for it, or has a known crash reporter. signal needs the
+    /// permission to sample the kernel and a free signal. timer where perf events are refused or
+    /// unsafe, and for interpreters whose functions only a handler sees.
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = HOW)]
     #[arg(hide_short_help = true)]
     pub engine: EngineName,

@@ -80,7 +80,7 @@ pub struct TopArguments {
     #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = HOW)]
     pub rate: Option<Rate>,
 
-    /// What takes the samples: auto, perf, or timer (see `record --help`)
+    /// What takes the samples: auto, signal, perf, or timer (see `record --help`)
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = HOW)]
     #[arg(hide_short_help = true)]
     pub engine: EngineName,

@@ -120,13 +120,14 @@ fn masks(used: &signals::SignalUse) -> Finding {
         (0, 0) => Finding::fine(subject, "no thread blocks the sampling signal"),
         (0, some) => Finding::limit(
             subject,
-            format!("{some} threads block SIGTRAP and are sampled by timers, whatever the engine"),
+            format!("{some} threads block SIGTRAP and are sampled with another signal"),
             None,
         ),
         (all, some) => Finding::limit(
             subject,
             format!(
-                "{all} threads block all signals and are not sampled; {some} more block SIGTRAP"
+                "{all} threads block all signals, and only --engine signal samples them; {some} \
+                 more block SIGTRAP"
             ),
             None,
         ),

@@ -183,7 +183,8 @@ fn segments_anywhere() -> String {
 
 fn signal(plan: &Plan) -> PlannedStep {
     let signals = &plan.attach.signals;
-    let named = [(SAMPLING, "perf events"), (PRIMING, "timers")];
+    let other = if plan.attach.choice.engine == Engine::Signal { "perf events" } else { "timers" };
+    let named = [(SAMPLING, "perf events"), (PRIMING, other)];
     let used = named.iter().filter(|(place, _)| signals[*place] != 0);
     let used =
         used.map(|(place, what)| format!("{} for {what}", proc::signal_name(signals[*place])));
@@ -194,6 +195,10 @@ fn signal(plan: &Plan) -> PlannedStep {
 fn sampling(plan: &Plan, threads: u32) -> PlannedStep {
     let what = match plan.attach.choice.engine {
         Engine::Perf => "a perf event, opened from outside and inherited by new threads",
+        Engine::Signal => {
+            "a perf event of its own, opened from outside; new threads are sampled without a \
+             signal until they have theirs"
+        }
         Engine::Timer => "a CPU timer, armed by its own handlers",
     };
     let period = plan.attach.setup.period_ns as f64 / 1e6;

@@ -38,6 +38,8 @@ pub enum EngineChoice {
     Auto,
     /// Perf events; an error if they do not work.
     Perf,
+    /// Perf events with a signal that is ignored by default; an error if they do not work.
+    Signal,
     /// CPU timers of the target's threads.
     Timer,
 }

@@ -33,6 +33,11 @@ impl Periodic {
         due
     }
 
+    /// Returns whether a run is due within this time.
+    pub(crate) fn is_close(&self, within: Duration) -> bool {
+        Instant::now() + within >= self.due
+    }
+
     /// Delays the next run after one of this length, so that runs take at most a twentieth of the
     /// time.
     pub(crate) fn spare(&mut self, took: Duration) {

@@ -5,6 +5,8 @@
 pub(crate) enum Engine {
     /// Perf events that the recorder opens.
     Perf,
+    /// Perf events that the recorder opens, with a signal that is ignored by default.
+    Signal,
     /// CPU timers of the target's threads.
     Timer,
 }
@@ -14,8 +16,14 @@ impl Engine {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Perf => "perf task clock",
+            Self::Signal => "perf task clock, ignorable signal",
             Self::Timer => "thread CPU timer",
         }
+    }
+
+    /// Returns whether perf events are the source of the expiries.
+    pub(crate) fn has_events(self) -> bool {
+        self != Self::Timer
     }
 }
 

@@ -133,6 +133,11 @@ impl StopCondition {
         }
     }
 
+    /// Returns when the recording ends at the latest, if it has a duration.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.get().copied()
+    }
+
     /// Returns whether a signal requested a save since the last call.
     pub(crate) fn takes_save(&self) -> bool {
         // Relaxed: the flag publishes no other data.

@@ -4,7 +4,7 @@ use crate::record::contract::number_format::{percent, seconds};
 use traceprof_abi::layout::Counter;
 use traceprof_abi::unwind::EndReason;
 
-use crate::record::contract::sampling::{Choice, Engine};
+use crate::record::contract::sampling::Choice;
 use crate::record::name::contexts;
 use crate::record::run::counted;
 use crate::record::run::executions::Executions;
@@ -174,7 +174,7 @@ impl Accounting<'_> {
             line("names", format!("{count} addresses were written before their names were found"));
         }
         let all = self.totals.samples + self.totals.wall.0;
-        let by_kernel = *engine == Engine::Perf && self.program_run.setup.kernel;
+        let by_kernel = engine.has_events() && self.program_run.setup.kernel;
         for (language, text) in self.totals.managed.lines(all, by_kernel) {
             line(language, text);
         }

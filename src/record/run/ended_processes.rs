@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::record::session::program_run::tests::made_up;
-    use crate::record::source::SourceTotals;
+    use crate::record::source::totals::SourceTotals;
     use crate::record::weigh::cpu_clock::CpuClock;
 
     const MS: u64 = 1_000_000;

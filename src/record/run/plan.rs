@@ -125,6 +125,12 @@ fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs,
             sampled.pid
         )));
     }
+    if let (Engine::Signal, Some(why_not)) = (choice.engine, facts.why_no_signal()) {
+        return Err(RecordError::NotPermitted(anyhow!(
+            "process {} cannot be sampled with --engine signal: {why_not}; use another engine",
+            sampled.pid
+        )));
+    }
     if let (Engine::Timer, Some(why_not)) = (choice.engine, &sampled.seccomp.no_timers) {
         return Err(RecordError::NotPermitted(anyhow!(
             "timers are the engine ({}), but {why_not}{}",
@@ -133,7 +139,7 @@ fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs,
         )));
     }
     setup.kernel = match choice.engine {
-        Engine::Perf => setup.kernel && kernel::is_permitted(sampled.pid, setup),
+        Engine::Perf | Engine::Signal => setup.kernel && kernel::is_permitted(sampled.pid, setup),
         // A thread's CPU timer counts both modes.
         Engine::Timer => true,
     };
@@ -182,6 +188,8 @@ fn signals_of(
                 signals[PRIMING] = wanted.choose().unwrap_or(0);
             }
         }
+        // It was checked that one is free.
+        Engine::Signal => signals[PRIMING] = wanted.choose_harmless().unwrap_or(0),
         Engine::Timer => signals[PRIMING] = timer_signal()?,
     }
     Ok(signals)

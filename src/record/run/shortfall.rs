@@ -9,6 +9,9 @@ use crate::record::run::accounting::Accounting;
 /// CPU time that a thread may use before it has its timer, and after the timer's last expiry.
 const TIMERS_LATE_NS: u64 = 100_000_000;
 
+/// The number of periods between two samples of a thread that is too young for a signal.
+const YOUNG_PERIODS: f64 = 2.4;
+
 impl Accounting<'_> {
     /// Returns the known causes of time that was used and not sampled, each with its time.
     pub(crate) fn shortfall(&self) -> Vec<String> {
@@ -61,14 +64,19 @@ impl Accounting<'_> {
         match self.program_run.choice.engine {
             // An inherited event starts with a full period, so a thread that exits within its first
             // period has no sample. The remainder of each thread's last period has none either.
-            Engine::Perf => (
-                self.slowest_ns().saturating_mul(2),
-                format!(
-                    "in threads or remainders shorter than the period of {:.1} ms (a higher --freq \
-                     samples them)",
-                    self.slowest_ns() as f64 / 1e6,
-                ),
-            ),
+            engine @ (Engine::Perf | Engine::Signal) => {
+                // Events without a signal, which sample new threads, are slower.
+                let times = if engine == Engine::Signal { YOUNG_PERIODS } else { 1.0 };
+                let period_ns = (self.slowest_ns() as f64 * times) as u64;
+                (
+                    period_ns.saturating_mul(2),
+                    format!(
+                        "in threads or remainders shorter than the period of {:.1} ms (a higher \
+                         --freq samples them)",
+                        period_ns as f64 / 1e6,
+                    ),
+                )
+            }
             // An expiry waits for the kernel's next tick. A thread's last expiries are never
             // delivered: 65 ms of CPU time was the most observed.
             Engine::Timer => (

@@ -17,27 +17,27 @@ use traceprof_abi::sync::Ordering;
 
 use self::loop_times::LoopTimes;
 use self::program_run::ProgramRun;
+pub(crate) use self::start_and_end::{SessionEnd, SessionParts};
 use crate::fault::{self, FaultPoint};
 use crate::proc;
-use crate::record::contract::clock::{Clock, monotonic_now_ns};
+use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
 use crate::record::contract::observer::Observer;
 use crate::record::contract::periodic::Periodic;
-use crate::record::contract::sampling::Choice;
+use crate::record::contract::sampling::{Choice, Engine};
 use crate::record::contract::stop::StopCondition;
-use crate::record::name::contexts::Contexts;
 use crate::record::name::{MappingsRead, Namer};
-use crate::record::source::perf::{Events, event_error};
+use crate::record::source::SampleSource;
+use crate::record::source::engine::RARE_NS;
+use crate::record::source::perf::event_error;
 use crate::record::source::program::{Program, TargetThreads};
+use crate::record::source::totals::SourceTotals;
 use crate::record::source::wall::Wall;
-use crate::record::source::{SampleSource, SourceTotals};
 use crate::record::store::Store;
-use crate::record::store::collector::Collector;
 use crate::record::store::threads::Registry;
 use crate::record::target::attach::Attached;
 use crate::record::target::counters::HandlerCounts;
-use crate::record::weigh::overhead::Overhead;
 use crate::record::weigh::{CostCounts, Weigher};
 use crate::record::write::saving::{Saving, TargetLoad};
 use crate::record::write::writer::Writer;
@@ -45,31 +45,11 @@ use crate::record::write::writer::Writer;
 mod loop_times;
 pub(crate) mod program_run;
 mod rotation;
+mod start_and_end;
 
 /// Samples must be readable by others after a second: this, one more rotation, and the time for
 /// writing.
 const FLUSH: Duration = Duration::from_millis(850);
-
-/// Why the loop ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SessionEnd {
-    /// The time was up, or a signal or the observer requested it.
-    Asked,
-    /// The target exited.
-    Exited,
-    /// The target runs another program now, which has no agent.
-    Executed,
-    /// The time was up, or a signal requested the end, between two executed programs.
-    AskedBetween,
-    /// The application replaced the agent's signal handler.
-    SignalTaken,
-    /// The trace could not be written.
-    Output,
-    /// The files have reached their largest size.
-    Full,
-    /// All call-trace ids are used up.
-    OutOfIds,
-}
 
 /// A recording while it runs: what makes samples, and the stages through which they go.
 pub(crate) struct Session<'a> {
@@ -85,32 +65,10 @@ pub(crate) struct Session<'a> {
     saving: &'a mut Saving,
     exit: &'a OwnedFd,
     before: Option<&'a ProgramRun>,
+    /// Whether the next program that the target executes is attached to.
+    is_followed: bool,
     times: LoopTimes,
     observer: &'a mut dyn Observer,
-}
-
-/// The parts that a session starts with.
-pub(crate) struct SessionParts<'a> {
-    /// The injected agent, with its segments and modules.
-    pub(crate) attached: Attached<'a>,
-    /// The samples' clock.
-    pub(crate) clock: Clock,
-    /// The storage.
-    pub(crate) collector: Collector,
-    /// The writer's thread.
-    pub(crate) writer: &'a Writer,
-    /// Readable once the target has exited.
-    pub(crate) exit: &'a OwnedFd,
-    /// The sum of the programs that were recorded before.
-    pub(crate) before: Option<&'a ProgramRun>,
-    /// The contexts of threads.
-    pub(crate) contexts: &'a mut Contexts,
-    /// The cost of sampling.
-    pub(crate) overhead: Overhead,
-    /// What requests that the ring be saved.
-    pub(crate) saving: &'a mut Saving,
-    /// The interval between two wall-clock scans, if requested.
-    pub(crate) wall_interval: Option<Duration>,
 }
 
 impl<'a> Session<'a> {
@@ -127,9 +85,10 @@ impl<'a> Session<'a> {
             Registry::new(pid, attached.data(), first).map_err(|error| event_error(pid, error))?;
         let mut source = SampleSource::open(&mut attached, family)?;
         threads.scan(true);
-        if let Some(events) = source.events() {
-            threads.prime(events.threads());
-            threads.start_clocks(attached.narrow.iter().map(|it| it.tid));
+        source.open_own(&threads);
+        if attached.choice.engine.has_events() {
+            threads.start_clocks();
+            threads.prime(source.threads_with_events().into_iter());
         }
         let mut program =
             Program { attached: &mut attached, threads: &threads, observer: &mut *observer };
@@ -144,6 +103,7 @@ impl<'a> Session<'a> {
         // Release: pairs with the Acquire in the handler; makes everything set up above visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         source.enable();
+        let is_harmless = attached.choice.engine != Engine::Perf;
         let mut session = Self {
             source,
             attached,
@@ -155,7 +115,8 @@ impl<'a> Session<'a> {
             saving: parts.saving,
             exit: parts.exit,
             before,
-            times: LoopTimes::start(duration),
+            is_followed: parts.is_followed,
+            times: LoopTimes::start(duration, is_harmless),
             observer,
         };
         session.follow_rate(family.shift);
@@ -172,7 +133,7 @@ impl<'a> Session<'a> {
     pub(crate) fn announce(&mut self, command_pid: Option<i32>, executed: Option<String>) {
         let Choice { engine, why, .. } = self.attached.choice.clone();
         let engine = engine.name().to_string();
-        let threads = self.source.events().map_or_else(|| self.store.threads.count(), Events::len);
+        let threads = self.source.count_events().unwrap_or_else(|| self.store.threads.count());
         let stops_ns = self.attached.stops_ns.clone();
         let attached = Event::Attached { engine, why, threads, stops_ns, command_pid, executed };
         self.observer.event(attached);
@@ -190,7 +151,7 @@ impl<'a> Session<'a> {
     pub(crate) fn run(&mut self, stop: &StopCondition) -> SessionEnd {
         self.writer.send_addresses(Arc::clone(self.namer.addresses()));
         loop {
-            if self.nap() {
+            if self.nap(stop) {
                 return SessionEnd::Exited;
             }
             fault::at(FaultPoint::RecordLooped);
@@ -212,9 +173,7 @@ impl<'a> Session<'a> {
                 return end;
             }
             self.namer.watch_code(self.attached.pid());
-            if !self.writer.is_busy()
-                && (self.times.rotation.is_due() || self.store.collector.is_wanted())
-            {
+            if !self.writer.is_busy() && self.is_rotation_due() {
                 let began = Instant::now();
                 self.rotate();
                 self.times.rotation.spend(began.elapsed());
@@ -239,8 +198,10 @@ impl<'a> Session<'a> {
     }
 
     /// Sleeps for a moment. Returns true once the target has exited.
-    fn nap(&self) -> bool {
-        let length = self.times.nap();
+    fn nap(&mut self, stop: &StopCondition) -> bool {
+        let code_due = self.attached.modules().code_due();
+        let due = code_due.into_iter().chain(stop.deadline());
+        let length = self.times.nap(self.is_patient(), due);
         // Sleeps until the next scan if that is near, because a separate turn of the loop costs as
         // much as a hundred checks of threads.
         let until_scan = self.source.until_wall_scan(&self.attached);
@@ -249,6 +210,25 @@ impl<'a> Session<'a> {
         // EINTR means a signal that requests the end; the loop checks for it.
         let timeout = TimeSpec::from_duration(length);
         ppoll(&mut wait, Some(timeout), None).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns whether nothing has to be noticed within milliseconds: no reset of a signal that
+    /// would end the program then, no thread that needs a timer, no exec that is followed.
+    fn is_patient(&self) -> bool {
+        if self.is_followed {
+            return false;
+        }
+        match self.attached.choice.engine {
+            Engine::Perf => false,
+            Engine::Signal => self.attached.setup.period_ns >= RARE_NS || self.times.is_quiet(),
+            Engine::Timer => !self.times.has_births() && self.source.has_all_timers(),
+        }
+    }
+
+    fn is_rotation_due(&mut self) -> bool {
+        let is_flush = self.flush.is_close(FLUSH / 10);
+        self.store.collector.is_wanted()
+            || self.times.is_rotation_due(self.source.wall.is_some(), is_flush)
     }
 
     /// Splits off the sources, and the program for them.
@@ -296,7 +276,8 @@ impl<'a> Session<'a> {
 
     /// Checks the cost when it is due, and changes the rate if the cost calls for it.
     fn check_cost(&mut self) {
-        self.weigher.read_cpu_clock();
+        let cpu_ns = self.weigher.read_cpu_clock();
+        self.times.note_turn(self.store.threads.count_ever(), cpu_ns);
         // A parked program has not run yet.
         if self.attached.is_parked {
             return;
@@ -336,7 +317,7 @@ impl<'a> Session<'a> {
         {
             return Some(SessionEnd::SignalTaken);
         }
-        if !self.times.signals.is_due() {
+        if !self.times.is_check_due() {
             return None;
         }
         let (source, mut program) = self.sampled();
@@ -420,7 +401,7 @@ impl<'a> Session<'a> {
             self.read_mappings();
         }
         self.namer.leave(is_executed);
-        let had_events = self.source.close();
+        self.source.close();
         fault::at(FaultPoint::RecordEventsClosed);
         let timerless = self.source.end_timerless();
         let detached = match is_executed {
@@ -428,11 +409,12 @@ impl<'a> Session<'a> {
             false => self.attached.detach(end == SessionEnd::Exited),
         };
         fault::at(FaultPoint::RecordDetached);
-        let heaviest = self.rotate_last(had_events, preserve);
+        let heaviest = self.rotate_last(preserve);
         let counts = cost_counts(&self.attached, &self.store, &self.source);
         let overhead = self.weigher.end_overhead(counts);
         let setup = self.attached.setup;
         let narrow = self.source.narrow.totals();
+        let samples_blocked = self.source.samples_blocked();
         let SampleSource { blocked, kernel, wall, .. } = &self.source;
         ProgramRun {
             times_ns: (self.times.started_ns, ended_ns),
@@ -447,8 +429,8 @@ impl<'a> Session<'a> {
             overhead,
             between_ns: 0,
             source: SourceTotals {
-                blocked_ns: blocked.cpu_ns(),
-                blocked: blocked.list(),
+                blocked_ns: if samples_blocked { 0 } else { blocked.cpu_ns() },
+                blocked: if samples_blocked { Vec::new() } else { blocked.list() },
                 narrow,
                 unsampled,
                 timerless,

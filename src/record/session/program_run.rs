@@ -6,7 +6,7 @@
 
 use crate::record::contract::sampling::{Choice, Setup};
 use crate::record::name::NameTotals;
-use crate::record::source::SourceTotals;
+use crate::record::source::totals::SourceTotals;
 use crate::record::store::StoreTotals;
 use crate::record::store::liveness::Heavy;
 use crate::record::target::counters::HandlerCounts;

@@ -56,11 +56,10 @@ impl Session<'_> {
         }
     }
 
-    /// Moves the last samples at the end, when no handler runs any more. `has_events` says whether
-    /// perf events sampled until now. Returns the heaviest traces, at most `preserve`, whose stacks
-    /// are kept.
-    pub(super) fn rotate_last(&mut self, has_events: bool, preserve: usize) -> Vec<Heavy> {
-        let drained = self.drain_rest(has_events);
+    /// Moves the last samples at the end, when no handler runs any more. Returns the heaviest
+    /// traces, at most `preserve`, whose stacks are kept.
+    pub(super) fn rotate_last(&mut self, preserve: usize) -> Vec<Heavy> {
+        let drained = self.drain_rest();
         let mut named = self.process(drained);
         let before = self.before.map_or(&[][..], |before| &before.heaviest);
         let heaviest = heaviest(before, self.store.collector.heaviest(), preserve);
@@ -84,12 +83,12 @@ impl Session<'_> {
             // The scan may have found threads of another program. The storage keeps the samples.
             return None;
         }
-        self.source.cover(&self.store.threads);
+        self.source.cover_lasting(&self.store.threads);
         if self.store.threads.count_ever() != before {
             // New threads have new stacks.
             self.namer.hasten();
         }
-        let mut rotation = self.rotation(Some(monotonic_now_ns()), self.source.events().is_some());
+        let mut rotation = self.rotation(Some(monotonic_now_ns()));
         rotation.batch().flush = is_flush;
         rotation.origin.is_complete = self.store.drain(rotation.batch());
         fault::at(FaultPoint::RecordDrained);
@@ -107,8 +106,8 @@ impl Session<'_> {
         Some(DrainedRotation(rotation))
     }
 
-    fn drain_rest(&mut self, has_events: bool) -> DrainedRotation {
-        let mut rotation = self.rotation(None, has_events);
+    fn drain_rest(&mut self) -> DrainedRotation {
+        let mut rotation = self.rotation(None);
         rotation.batch().flush = true;
         self.store.drain_remaining(rotation.batch());
         self.namer.read_functions(rotation.batch(), self.attached.pid());
@@ -120,9 +119,9 @@ impl Session<'_> {
         DrainedRotation(rotation)
     }
 
-    fn rotation(&self, until_ns: Option<u64>, has_events: bool) -> Rotation {
+    fn rotation(&self, until_ns: Option<u64>) -> Rotation {
         let origin = BatchOrigin {
-            has_events,
+            has_events: self.attached.choice.engine.has_events(),
             is_complete: true,
             until_ns,
             signal: self.attached.signal(),

@@ -1,12 +1,13 @@
 //! The sampling engine, and the reason for its choice.
 //!
-//! Both engines take the same samples in the same handler. With `perf` the kernel signals each
-//! thread exactly on time, from its first instruction on, so `perf` is the better engine wherever
-//! it works. But the kernel sends SIGTRAP and offers no other signal, and SIGTRAP kills a program
-//! that has reset its action. Where that may happen, the recorder chooses `timer`, which can use
-//! another signal.
+//! All engines take the same samples in the same handler. With `perf` the kernel signals each
+//! thread exactly on time, from its first instruction on, and at the least cost. But the kernel
+//! sends SIGTRAP, which kills a program that has reset its action. Where that may happen, the
+//! recorder chooses `signal`: events that send a signal that is ignored by default. Their expiries
+//! cost twice as much, and a new thread is sampled without a signal at first. Where perf events are
+//! refused, it chooses `timer`.
 //!
-//! With `perf`, the kernel itself takes the samples of its own time, and it cannot see the frames
+//! With events, the kernel itself takes the samples of its own time, and it cannot see the frames
 //! of a language runtime. A timer that expires in the kernel signals the thread when it returns to
 //! the program, so the handler sees them. (Measured with a Python program that mostly calls the
 //! kernel: 37 % of the samples had Python functions with `perf`, and all with `timer`.)
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::options::EngineChoice;
 use crate::record::contract::sampling::Setup;
-use crate::record::source::{kernel, perf};
+use crate::record::source::{kernel, perf, signal_events};
 use crate::record::target::signals::SignalUse;
 use crate::record::target::{command, crash_reporter, language_runtime};
 
@@ -42,6 +43,11 @@ pub(crate) struct EngineFacts {
     language: Option<&'static str>,
     /// The application's use of signals.
     pub(crate) signals: SignalUse,
+    /// The period of sampling, in nanoseconds.
+    period_ns: u64,
+    /// The reason why the events of engine `signal` cannot sample everything that those of `perf`
+    /// do, if there is one.
+    no_signal: Option<&'static str>,
 }
 
 /// How many descriptors events need, and how many there are.
@@ -83,6 +89,15 @@ impl EventDescriptors {
     }
 }
 
+/// The shortest period at which the cost of a harmless signal does not matter: 500 expiries a
+/// second that each cost 17 us more take 1 % of the time.
+pub(crate) const RARE_NS: u64 = 2_000_000;
+/// The shortest period of engine `signal`: the kernel needs 32 us for an expiry (measured).
+const SIGNAL_PERIOD_NS: u64 = 50_000;
+/// The reasons against engine `signal`.
+const FOREIGN: &str = "the kernel does not send events' signals to a process of another user";
+const NO_SIGNAL_LEFT: &str = "SIGURG and SIGWINCH are in use, blocked or waited for";
+const NO_KERNEL_EVENTS: &str = "perf events may not sample the kernel here";
 /// The first kernel whose signalling events lose no signal.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 /// Descriptors that the recorder opens before its events, for other purposes.
@@ -99,6 +114,7 @@ impl EngineFacts {
         let catches = status.catches(SIGTRAP);
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
         let has_kernel = setup.kernel && kernel::is_permitted(pid, setup);
+        let signals = SignalUse::of(pid)?;
         Ok(Self {
             perf: perf::probe(pid, setup),
             kernel: proc::kernel_version(),
@@ -111,7 +127,17 @@ impl EngineFacts {
                 true => first_in_modules(&mappings, |it| language_runtime::in_module(pid, it)),
                 false => None,
             },
-            signals: SignalUse::of(pid)?,
+            no_signal: if !signal_events::may_notify(&status) {
+                Some(FOREIGN)
+            } else if signals.choose_harmless().is_none() {
+                Some(NO_SIGNAL_LEFT)
+            } else if !has_kernel {
+                Some(NO_KERNEL_EVENTS)
+            } else {
+                None
+            },
+            signals,
+            period_ns: setup.period_ns,
         })
     }
 
@@ -201,6 +227,22 @@ impl EngineFacts {
         }
     }
 
+    /// Returns whether events can sample the program if they send a signal other than SIGTRAP.
+    ///
+    /// Without events in the kernel, threads that are too young to have an event of their own would
+    /// be sampled at less than half of the rate, and nothing would make up for it.
+    fn is_signal_enough(&self) -> bool {
+        self.reason(Gravity::Shortage).is_none()
+            && self.language.is_none()
+            && self.no_signal.is_none()
+            && self.period_ns >= SIGNAL_PERIOD_NS
+    }
+
+    /// Returns the reason why the engine `signal` cannot be used even if the user requests it.
+    pub(crate) fn why_no_signal(&self) -> Option<&'static str> {
+        self.no_signal.filter(|why| *why != NO_KERNEL_EVENTS)
+    }
+
     /// Returns the first reason that is at least this grave.
     fn reason(&self, least: Gravity) -> Option<String> {
         let mut grave = self.concerns().into_iter().filter(|concern| concern.gravity <= least);
@@ -261,14 +303,21 @@ pub(crate) fn choose(asked: EngineChoice, facts: &EngineFacts) -> io::Result<Cho
     match (asked, &facts.perf) {
         (_, Err(error)) if is_gone(error) => Err(again(error)),
         (EngineChoice::Timer, _) => choice(Engine::Timer, "requested"),
-        (EngineChoice::Perf, Ok(())) if facts.descriptors.threads > facts.descriptors.left => {
+        (EngineChoice::Perf | EngineChoice::Signal, Ok(()))
+            if facts.descriptors.threads > facts.descriptors.left =>
+        {
             Err(io::Error::from_raw_os_error(libc::EMFILE))
         }
         (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "requested"),
-        (EngineChoice::Perf, Err(error)) => Err(again(error)),
+        (EngineChoice::Signal, Ok(())) => choice(Engine::Signal, "requested"),
+        (EngineChoice::Perf | EngineChoice::Signal, Err(error)) => Err(again(error)),
         (EngineChoice::Auto, _) => match facts.reason(Gravity::Blindness) {
+            Some(why) if facts.is_signal_enough() => choice(Engine::Signal, &why),
             Some(why) => choice(Engine::Timer, &why),
-            None => choice(Engine::Perf, "the best engine that works here"),
+            None if facts.period_ns >= RARE_NS && facts.is_signal_enough() => {
+                choice(Engine::Signal, "the safest engine that works here")
+            }
+            None => choice(Engine::Perf, "the best engine at this rate"),
         },
     }
 }
@@ -317,6 +366,8 @@ mod tests {
             reporter: None,
             language: None,
             signals: SignalUse::default(),
+            period_ns: RARE_NS - 1,
+            no_signal: None,
         }
     }
 
@@ -338,10 +389,14 @@ mod tests {
 
     #[test]
     fn perf_is_chosen_where_it_works_and_is_safe() {
-        check(|_| {}, Engine::Perf, "best");
-        check(|facts| facts.kernel = None, Engine::Perf, "best");
-        check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best");
-        check(|facts| facts.descriptors = descriptors(800, 1), Engine::Perf, "best");
+        check(|_| {}, Engine::Perf, "best engine at this rate");
+        check(|facts| facts.kernel = None, Engine::Perf, "best engine at this rate");
+        check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best engine at this rate");
+        check(
+            |facts| facts.descriptors = descriptors(800, 1),
+            Engine::Perf,
+            "best engine at this rate",
+        );
     }
 
     #[test]
@@ -355,13 +410,53 @@ mod tests {
         check(|facts| facts.kernel = Some((5, 19)), Engine::Timer, "Linux 5.19");
         check(|facts| facts.descriptors = descriptors(801, 1), Engine::Timer, "801 threads");
         check(|facts| facts.descriptors = descriptors(267, 3), Engine::Timer, "need 801");
-        check(|facts| facts.is_started = true, Engine::Timer, "starts");
-        check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
-        check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
         check(|facts| facts.language = Some("Python"), Engine::Timer, "no Python functions");
+    }
+
+    #[test]
+    fn where_sigtrap_may_harm_the_program_another_signal_is_used() {
+        let check = |change: &dyn Fn(&mut EngineFacts), why| {
+            check(change, Engine::Signal, why);
+            for no_signal in [FOREIGN, NO_SIGNAL_LEFT, NO_KERNEL_EVENTS] {
+                let without_signal = |facts: &mut EngineFacts| {
+                    change(facts);
+                    facts.no_signal = Some(no_signal);
+                };
+                super::tests::check(without_signal, Engine::Timer, why);
+            }
+            let fast = |facts: &mut EngineFacts| {
+                change(facts);
+                facts.period_ns = SIGNAL_PERIOD_NS - 1;
+            };
+            super::tests::check(fast, Engine::Timer, why);
+        };
+        check(&|facts| facts.is_started = true, "starts");
+        check(&|facts| facts.handles_trap = true, "handles SIGTRAP");
+        check(&|facts| facts.reporter = Some("Sentry"), "(Sentry)");
         let wait = |waiter| move |facts: &mut EngineFacts| facts.signals.trap_waiter = Some(waiter);
-        check(wait(TrapWaiter::Thread(7)), Engine::Timer, "thread 7 waits for SIGTRAP");
-        check(wait(TrapWaiter::Descriptor), Engine::Timer, "a signalfd");
+        check(&wait(TrapWaiter::Thread(7)), "thread 7 waits for SIGTRAP");
+        check(&wait(TrapWaiter::Descriptor), "a signalfd");
+    }
+
+    #[test]
+    fn at_a_low_rate_the_safest_engine_is_chosen() {
+        let rare = |facts: &mut EngineFacts| facts.period_ns = RARE_NS;
+        check(rare, Engine::Signal, "safest");
+        let without_signal = |facts: &mut EngineFacts| {
+            rare(facts);
+            facts.no_signal = Some(NO_KERNEL_EVENTS);
+        };
+        check(without_signal, Engine::Perf, "best");
+        let refused = |facts: &mut EngineFacts| {
+            rare(facts);
+            facts.perf = errno(libc::EACCES);
+        };
+        check(refused, Engine::Timer, "refused");
+        let in_python = |facts: &mut EngineFacts| {
+            rare(facts);
+            facts.language = Some("Python");
+        };
+        check(in_python, Engine::Timer, "no Python functions");
     }
 
     #[test]

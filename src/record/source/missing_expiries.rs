@@ -81,7 +81,7 @@ pub(crate) fn expiries(control: &ControlBlock, engine: Engine) -> u64 {
     match engine {
         Engine::Timer => timers,
         // The handler counts the expiry of a timer as such, and again by its outcome.
-        Engine::Perf => all_expiries(control).wrapping_sub(timers),
+        Engine::Perf | Engine::Signal => all_expiries(control).wrapping_sub(timers),
     }
 }
 

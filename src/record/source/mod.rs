@@ -4,19 +4,22 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
+use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::Operation;
 use traceprof_abi::sync::Ordering;
 
+use self::inherited_events::InheritedEvents;
 use self::kernel::{KernelEvents, SlowerFamily};
-use self::narrow_threads::{NarrowThreads, NarrowTotals};
-use self::perf::{EventFamily, Events, event_error};
+use self::narrow_threads::NarrowThreads;
+use self::perf::{EventFamily, Modes, event_error};
 use self::program::{Program, TargetThreads};
 use self::signal_blocked::Blocked;
+use self::signal_events::SignalEvents;
 use self::signal_watch::SignalWatch;
 use self::timer::Timers;
 use self::timer_failures::Unsampled;
 use self::timerless::{TimerlessThreads, TimerlessTotals};
-use self::wall::{Wall, WallStats};
+use self::wall::Wall;
 use crate::fault::{self, FaultPoint};
 use crate::proc;
 use crate::record::contract::error::{RecordError, target_error};
@@ -25,6 +28,7 @@ use crate::record::target::attach::Attached;
 
 pub(crate) mod engine;
 pub(crate) mod exit_times;
+pub(crate) mod inherited_events;
 pub(crate) mod kernel;
 pub(crate) mod missing_expiries;
 pub(crate) mod narrow_threads;
@@ -32,6 +36,7 @@ pub(crate) mod perf;
 pub(crate) mod program;
 pub(crate) mod ring_buffer;
 pub(crate) mod signal_blocked;
+pub(crate) mod signal_events;
 pub(crate) mod signal_watch;
 pub(crate) mod task_events;
 pub(crate) mod task_scan;
@@ -39,6 +44,7 @@ pub(crate) mod thread_events;
 pub(crate) mod timer;
 pub(crate) mod timer_failures;
 pub(crate) mod timerless;
+pub(crate) mod totals;
 pub(crate) mod wall;
 
 /// The maximum number of threads that are reported for blocking the signal while recording.
@@ -51,8 +57,9 @@ const BLOCKED_REPORTED_MAX: usize = 8;
 ///   enabled, and is closed after that.
 /// - An event is enabled only in the program that contains the agent.
 pub(crate) struct SampleSource {
-    events: Option<Events>,
-    /// The events that sample time in the kernel.
+    events: Option<InheritedEvents>,
+    signal_events: Option<SignalEvents>,
+    /// The events that sample without a signal.
     pub(crate) kernel: Option<KernelEvents>,
     timers: Option<Timers>,
     timerless: TimerlessThreads,
@@ -68,42 +75,6 @@ pub(crate) struct SampleSource {
     is_entry_failure_reported: bool,
 }
 
-/// Totals of the sources of one program, or of several.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SourceTotals {
-    /// CPU time of threads that block the signal, in nanoseconds.
-    pub(crate) blocked_ns: u64,
-    /// The ids and names of these threads.
-    pub(crate) blocked: Vec<(i32, String)>,
-    /// Threads that got no signal, since their stack has no room for it.
-    pub(crate) narrow: NarrowTotals,
-    /// Threads that could not have a timer and that nothing else sampled.
-    pub(crate) unsampled: Unsampled,
-    /// Threads that could not have a timer and had events instead.
-    pub(crate) timerless: TimerlessTotals,
-    /// The number of priming signals sent.
-    pub(crate) primed: u64,
-    /// The number of kernel samples that found the ring buffer full.
-    pub(crate) kernel_lost: u64,
-    /// The counts of the wall-clock scans, if requested.
-    pub(crate) wall: Option<WallStats>,
-}
-
-impl SourceTotals {
-    /// Adds the totals of another program or process, but not the list of threads.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.blocked_ns += other.blocked_ns;
-        self.narrow.add(&other.narrow);
-        self.unsampled.add(&other.unsampled);
-        self.timerless.add(other.timerless.clone());
-        self.primed += other.primed;
-        self.kernel_lost += other.kernel_lost;
-        if let (Some(wall), Some(other)) = (&mut self.wall, &other.wall) {
-            wall.add(other);
-        }
-    }
-}
-
 impl SampleSource {
     /// Opens the events. If that fails and the user left the choice open, switches to timers.
     pub(crate) fn open(
@@ -112,8 +83,10 @@ impl SampleSource {
     ) -> Result<Self, RecordError> {
         let pid = attached.pid();
         let mut events = match attached.choice.engine {
-            Engine::Perf => Some(Events::open(pid, attached.setup, family, &attached.narrow)),
-            Engine::Timer => None,
+            Engine::Perf => {
+                Some(InheritedEvents::open(pid, attached.setup, family, &attached.narrow))
+            }
+            Engine::Signal | Engine::Timer => None,
         };
         if let Some(Err(error)) = &events
             && attached.choice.is_free
@@ -126,6 +99,10 @@ impl SampleSource {
         }
         Ok(Self {
             events: events.transpose().map_err(|error| event_error(pid, error))?,
+            signal_events: (attached.choice.engine == Engine::Signal).then(|| {
+                let (parts, left_out) = ((pid, attached.data()), attached.without_signal());
+                SignalEvents::start(parts, (attached.setup, family), attached.signal(), left_out)
+            }),
             kernel: None,
             timers: None,
             timerless: TimerlessThreads::new(),
@@ -150,20 +127,16 @@ impl SampleSource {
     ) -> Result<(), RecordError> {
         let attached = &mut *program.attached;
         let (pid, data) = (attached.pid(), attached.data());
-        let left_out = attached.without_timer();
-        self.timers =
-            attached.timer_signal().map(|signal| Timers::start(pid, data, signal, left_out));
+        let timer_signal = attached.timer_signal().filter(|_| self.signal_events.is_none());
+        let left_out = attached.without_signal();
+        self.timers = timer_signal.map(|signal| Timers::start(pid, data, signal, left_out));
         // With events, only threads that block the signal need timers; these are not known yet.
         if let (Some(timers), None) = (&mut self.timers, &self.events) {
             timers.cover(program.threads.alive());
         }
-        if attached.setup.kernel && attached.choice.engine == Engine::Perf {
-            match KernelEvents::open(
-                pid,
-                (attached.setup, shift),
-                attached.tables(),
-                &attached.narrow,
-            ) {
+        if let Some(modes) = unsignalled_modes(attached) {
+            let (rate, tables) = ((attached.setup, shift), attached.tables());
+            match KernelEvents::open(pid, rate, tables, (modes, &attached.narrow)) {
                 Ok(mut kernel) => {
                     kernel.set_agent_range(attached.span());
                     self.kernel = Some(kernel);
@@ -171,7 +144,13 @@ impl SampleSource {
                 }
                 Err(error) => {
                     attached.setup.kernel = false;
-                    program.notice(format!("time in the kernel is not sampled: {error}"));
+                    program.notice(match modes {
+                        Modes::User => format!("new threads are sampled late: {error}"),
+                        Modes::All => format!(
+                            "time in the kernel is not sampled, and new threads are sampled late: {error}"
+                        ),
+                        Modes::Kernel => format!("time in the kernel is not sampled: {error}"),
+                    });
                 }
             }
         }
@@ -183,18 +162,54 @@ impl SampleSource {
     }
 
     /// Enables the events.
-    pub(crate) fn enable(&self) {
+    pub(crate) fn enable(&mut self) {
         if let Some(events) = &self.events {
             events.enable();
         }
+        if let Some(events) = &mut self.signal_events {
+            events.enable();
+        }
+        self.divide_user_mode();
         if let Some(kernel) = &self.kernel {
             kernel.enable();
         }
     }
 
-    /// Returns the perf events, if they are the engine.
-    pub(crate) fn events(&self) -> Option<&Events> {
-        self.events.as_ref()
+    /// Makes the events without a signal leave the user mode of threads to the events with one.
+    fn divide_user_mode(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.signalled =
+                self.signal_events.as_ref().map(SignalEvents::sampled).unwrap_or_default();
+        }
+    }
+
+    /// Opens the threads' own events, if the engine has such events.
+    pub(crate) fn open_own(&mut self, threads: &impl TargetThreads) {
+        if let Some(events) = &mut self.signal_events {
+            events.open_all(threads);
+        }
+    }
+
+    /// Returns the threads that have an event of their own, each with its event's word.
+    pub(crate) fn threads_with_events(&self) -> Vec<(i32, EventWord)> {
+        let events = self.events.iter().flat_map(InheritedEvents::threads);
+        let signal_events = self.signal_events.iter().flat_map(SignalEvents::threads);
+        events.chain(signal_events).collect()
+    }
+
+    /// Returns the number of events with a signal, if events are the engine.
+    pub(crate) fn count_events(&self) -> Option<usize> {
+        let events = self.events.as_ref().map(InheritedEvents::len);
+        events.or(self.signal_events.as_ref().map(SignalEvents::len))
+    }
+
+    /// Opens events for new threads that have not exited soon, and extends the timers to new
+    /// threads; the caller has scanned the threads before.
+    pub(crate) fn cover_lasting(&mut self, threads: &impl TargetThreads) {
+        if self.signal_events.as_mut().is_some_and(|events| events.cover(threads)) {
+            self.divide_user_mode();
+        }
+        self.cover(threads);
     }
 
     /// Extends the timers to new threads; the caller has scanned the threads before.
@@ -226,6 +241,14 @@ impl SampleSource {
         self.narrow.read();
         let new = self.blocked.scan(program.attached.signal(), program.threads.named());
         self.cover(program.threads);
+        if let Some(events) = &mut self.signal_events {
+            let blocked = &self.blocked;
+            events.follow_blocked(|tid| blocked.holds(tid));
+            self.divide_user_mode();
+        }
+        if self.samples_blocked() {
+            return !new.is_empty();
+        }
         for tid in &new {
             self.blocked_reported += 1;
             if self.blocked_reported <= BLOCKED_REPORTED_MAX {
@@ -237,6 +260,16 @@ impl SampleSource {
             }
         }
         !new.is_empty()
+    }
+
+    /// Returns whether events without a signal sample the threads that block the signal.
+    pub(crate) fn samples_blocked(&self) -> bool {
+        self.kernel.as_ref().is_some_and(KernelEvents::has_user_mode)
+    }
+
+    /// Returns whether no thread waits for its timer.
+    pub(crate) fn has_all_timers(&self) -> bool {
+        self.timers.as_ref().is_none_or(Timers::is_complete)
     }
 
     /// Reports the threads that get no signal since their stack has no room for it, and those that
@@ -266,6 +299,13 @@ impl SampleSource {
             if let Err(error) = entered {
                 self.report_late_timers(program, &error);
             }
+        }
+        let refused = self.signal_events.as_mut().and_then(SignalEvents::take_refused);
+        if let Some(error) = refused {
+            let how =
+                if self.samples_blocked() { "sampled without a signal" } else { "not sampled" };
+            program
+                .notice(format!("a thread cannot have an event of its own ({error}): it is {how}"));
         }
         let Some(timers) = &mut self.timers else { return };
         let is_due = timers.turn();
@@ -337,11 +377,14 @@ impl SampleSource {
         let attached = &*program.attached;
         let (pid, setup, control) = (attached.pid(), attached.setup, attached.data().control());
         let Some(before) = &self.events else {
-            // Relaxed: a handler that reads the old value changes its timer one expiry later.
+            self.change_own_rate(program, family)?;
+            // Relaxed, both: a handler that reads the old value changes its timer one expiry later,
+            // or gives one sample another weight.
+            control.event_family.store(family.number, Ordering::Relaxed);
             control.rate_shift.store(family.shift, Ordering::Relaxed);
             return Ok(true);
         };
-        let events = Events::open(pid, setup, family, &attached.narrow)?;
+        let events = InheritedEvents::open(pid, setup, family, &attached.narrow)?;
         let kernel = self.kernel.as_ref();
         let slower = kernel.map(|it| it.open_slower(pid, setup, family.shift)).transpose()?;
         fault::at(FaultPoint::RateOpened);
@@ -367,6 +410,25 @@ impl SampleSource {
         Ok(true)
     }
 
+    /// Changes the rate of the threads' own events, if the engine has such events.
+    fn change_own_rate(
+        &mut self,
+        program: &Program<'_, '_, impl TargetThreads>,
+        family: EventFamily,
+    ) -> io::Result<()> {
+        let Some(events) = &mut self.signal_events else { return Ok(()) };
+        let (pid, setup) = (program.attached.pid(), program.attached.setup);
+        let kernel = self.kernel.as_ref();
+        let slower = kernel.map(|it| it.open_slower(pid, setup, family.shift)).transpose()?;
+        events.set_rate(family, program.threads)?;
+        let old = self.change_kernel(slower);
+        if let Some(kernel) = &self.kernel {
+            kernel.enable();
+        }
+        perf::close_all(old);
+        Ok(())
+    }
+
     /// Changes the family of kernel events, and returns the events of the earlier one for closing.
     ///
     /// The samples in the buffers are the last ones of the earlier family.
@@ -389,22 +451,37 @@ impl SampleSource {
         if let Some(events) = &self.events {
             events.disable();
         }
+        if let Some(events) = &self.signal_events {
+            events.disable();
+        }
         if let Some(kernel) = &mut self.kernel {
             kernel.disable();
             kernel.drain();
         }
     }
 
-    /// Ends the wall-clock scan and closes the events; returns whether there were any.
-    pub(crate) fn close(&mut self) -> bool {
+    /// Ends the wall-clock scan and closes the events.
+    pub(crate) fn close(&mut self) {
         if let Some(wall) = &mut self.wall {
             wall.end();
         }
-        self.events.take().is_some()
+        (self.events, self.signal_events) = (None, None);
     }
 
     /// Closes the events of threads without a timer, and returns their totals.
     pub(crate) fn end_timerless(&mut self) -> TimerlessTotals {
         self.timerless.end()
+    }
+}
+
+/// Returns the modes of threads that are sampled without a signal, if there are any.
+///
+/// A thread that is new has no signal yet, if it cannot inherit one.
+fn unsignalled_modes(attached: &Attached<'_>) -> Option<Modes> {
+    match (attached.choice.engine, attached.setup.kernel) {
+        (Engine::Perf, true) => Some(Modes::Kernel),
+        (Engine::Signal, true) => Some(Modes::All),
+        (Engine::Signal, false) => Some(Modes::User),
+        (Engine::Perf, false) | (Engine::Timer, _) => None,
     }
 }

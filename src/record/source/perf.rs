@@ -7,7 +7,6 @@
 //!
 //! # Invariants
 //! - New threads inherit events, new processes do not, and an exec removes them.
-//! - Each opened event has its own `sig_data`; for a thread with two events, only one counts.
 //! - No event outlives the recorder: the descriptors are its own and close-on-exec.
 //! - A separate thread closes events, and the recorder waits for it only for a limited time:
 //!   kernels 6.11 to 6.14 may hang there.
@@ -20,18 +19,17 @@
 use crate::record::contract::error::{RecordError, target_error};
 use crate::record::contract::sampling::Setup;
 use anyhow::anyhow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use traceprof_abi::event::EventWord;
-use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
+use traceprof_abi::layout::SIG_DATA_MARK;
 use traceprof_abi::unwind::Registers;
 
 use crate::proc::{self, DescriptorUse, descriptor_limit};
-use crate::record::target::narrow_stacks::{self, NarrowThread};
 
 /// `struct perf_event_attr` up to `sig_data` (version 7).
 #[repr(C)]
@@ -76,6 +74,7 @@ const SIGTRAP: u64 = 1 << 37;
 const IOC_ENABLE: u64 = 0x2400;
 const IOC_DISABLE: u64 = 0x2401;
 const IOC_SET_OUTPUT: u64 = 0x2405;
+const IOC_PERIOD: u64 = 0x4008_2404;
 /// `PERF_SAMPLE_TID | TIME | ID | CPU | REGS_USER | STACK_USER`.
 const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 /// The requested user registers, in the kernel's order: ax bx cx dx si di bp sp ip, r8 to r15.
@@ -98,18 +97,10 @@ pub(crate) struct EventFamily {
 }
 
 impl EventFamily {
-    fn event(self, index: u32) -> EventWord {
+    /// Returns the word of the event with this index.
+    pub(crate) fn event(self, index: u32) -> EventWord {
         EventWord::new(index, self.shift, self.number)
     }
-}
-
-/// The open events of one family, by index.
-#[derive(Debug)]
-pub(crate) struct Events {
-    setup: Setup,
-    family: EventFamily,
-    open: BTreeMap<u32, (i32, OwnedFd)>,
-    next: u32,
 }
 
 /// Checks whether the events of a recording can be opened on this thread.
@@ -136,75 +127,6 @@ pub(crate) fn each_thread(
         }
     }
     Ok(())
-}
-
-impl Events {
-    /// Opens a disabled event on every thread of the process but those whose stack has no room for
-    /// its signal.
-    pub(crate) fn open(
-        pid: i32,
-        setup: Setup,
-        family: EventFamily,
-        narrow: &[NarrowThread],
-    ) -> io::Result<Self> {
-        DescriptorUse::Events.check(proc::tasks(pid)?.len() as u64)?;
-        let mut events = Self { setup, family, open: BTreeMap::new(), next: 0 };
-        each_thread(pid, |tid| {
-            if narrow_stacks::holds(narrow, pid, tid) { Ok(true) } else { events.add(tid) }
-        })?;
-        Ok(events)
-    }
-
-    /// Opens an event on a thread; returns false if the thread has exited.
-    fn add(&mut self, tid: i32) -> io::Result<bool> {
-        if self.next as usize >= EVENTS_MAX {
-            return Err(io::Error::other("more threads than events can distinguish"));
-        }
-        match open(Scope::Family, tid, self.setup, self.family.event(self.next)) {
-            Ok(descriptor) => {
-                self.open.insert(self.next, (tid, descriptor));
-                self.next += 1;
-                Ok(true)
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns the threads that have an event of their own, each with its event.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = (i32, EventWord)> {
-        self.open.iter().map(|(index, (tid, _))| (*tid, self.family.event(*index)))
-    }
-
-    /// Returns the number of open events.
-    pub(crate) fn len(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Starts all events, including inherited ones.
-    pub(crate) fn enable(&self) {
-        self.open.values().for_each(|(_, event)| enable(event));
-    }
-
-    /// Stops all events, including inherited ones.
-    pub(crate) fn disable(&self) {
-        self.open.values().for_each(|(_, event)| disable(event));
-    }
-
-    /// Closes one event and all events inherited from it; returns false if it is not open.
-    pub(crate) fn close(&mut self, index: u32) -> bool {
-        let event = self.open.remove(&index);
-        let is_open = event.is_some();
-        close_all(event.map(|(_, descriptor)| descriptor).into_iter().collect());
-        is_open
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        let events = std::mem::take(&mut self.open);
-        close_all(events.into_values().map(|(_, descriptor)| descriptor).collect());
-    }
 }
 
 /// Stops events and closes them.
@@ -291,13 +213,43 @@ pub(crate) fn open(scope: Scope, tid: i32, setup: Setup, event: EventWord) -> io
     perf_event_open(&attributes, tid, any_cpu)
 }
 
+/// Opens an event of one thread alone, which counts user mode and notifies the owner of its
+/// descriptor: see [`crate::record::source::signal_events`].
+pub(crate) fn open_notifying(tid: i32, period_ns: u64) -> io::Result<OwnedFd> {
+    let attributes =
+        EventAttributes { sample_period: period_ns, flags: ALONE | EXCLUDE_KERNEL, ..TASK_CLOCK };
+    let any_cpu = -1;
+    perf_event_open(&attributes, tid, any_cpu)
+}
+
+/// Changes the period of an event that no thread has inherited.
+pub(crate) fn set_period(event: &OwnedFd, period_ns: u64) -> io::Result<()> {
+    // SAFETY: the request reads the 64-bit word at the address.
+    match unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period_ns) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The modes of a thread that an event samples without a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Modes {
     /// Kernel mode; a signalling event samples user mode.
     Kernel,
+    /// User mode.
+    User,
     /// Both modes.
     All,
+}
+
+impl Modes {
+    fn excluded(self) -> u64 {
+        match self {
+            Self::Kernel => EXCLUDE_USER,
+            Self::User => EXCLUDE_KERNEL,
+            Self::All => 0,
+        }
+    }
 }
 
 /// Opens an event that samples without a signal on one core.
@@ -310,11 +262,10 @@ pub(crate) fn open_kernel(
     period_ns: u64,
     user_stack: u32,
 ) -> io::Result<OwnedFd> {
-    let excluded = if modes == Modes::Kernel { EXCLUDE_USER } else { 0 };
     let attributes = EventAttributes {
         sample_period: period_ns,
         sample_type: KERNEL_SAMPLE_TYPE,
-        flags: scope.flags() | excluded | USE_CLOCK,
+        flags: scope.flags() | modes.excluded() | USE_CLOCK,
         user_registers: USER_REGISTERS_MASK,
         user_stack,
         clock: libc::CLOCK_MONOTONIC,

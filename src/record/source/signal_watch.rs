@@ -56,7 +56,7 @@ impl SampleSource {
         program: &mut Program<'_, '_, impl TargetThreads>,
         started: Instant,
     ) -> bool {
-        if self.events().is_none() {
+        if self.events.is_none() {
             return true;
         }
         let used = SignalUse::of(program.attached.pid());
@@ -94,10 +94,11 @@ impl SampleSource {
         {
             return false;
         }
-        if self.timers.is_none() {
+        if self.timers.is_none() && self.signal_events.is_none() {
             return true;
         }
         match taken(program, PRIMING, &status, is_silent) {
+            Some(taken) if self.signal_events.is_some() => self.change_signal(program, &taken),
             Some(taken) => self.switch_signal(program, &taken),
             None => true,
         }
@@ -110,6 +111,10 @@ impl SampleSource {
         let expiries =
             missing_expiries::expiries(attached.data().control(), attached.choice.engine);
         let signal_blocked_ns = || {
+            if let Some(events) = &self.signal_events {
+                let all_ns = proc::mode_times_ns(pid).map_or(0, |(user, system)| user + system);
+                return all_ns.saturating_sub(events.cpu_ns());
+            }
             let timers = self.timers.as_ref().filter(|_| self.events.is_none());
             let narrow = &self.narrow;
             let is_without =
@@ -143,7 +148,7 @@ impl SampleSource {
             }
         };
         if let Some(timers) = &mut self.timers {
-            timers.restart(signal, program.attached.without_timer());
+            timers.restart(signal, program.attached.without_signal());
         }
         self.cover(program.threads);
         self.enter_to_arm(program);
@@ -151,6 +156,45 @@ impl SampleSource {
         let name = proc::signal_name(signal);
         program.notice(format!("sampling continues with timers that use {name}, since {why}"));
         true
+    }
+
+    /// Continues with another signal of the threads' own events, or without a signal; returns
+    /// false if neither is possible.
+    fn change_signal(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        taken: &TakenSignal,
+    ) -> bool {
+        let Some(events) = &mut self.signal_events else { return true };
+        let why = taken.text();
+        events.disable();
+        let changed = program.attached.replace_timer_signal(taken.is_reset);
+        let changed = changed.map_err(|error| error.text());
+        let changed = changed.and_then(|signal| {
+            events.set_signal(signal).map(|()| signal).map_err(|error| error.to_string())
+        });
+        self.watch.missing = MissingExpiries::new(program.attached.pid());
+        match changed {
+            Ok(signal) => {
+                self.enable();
+                let name = proc::signal_name(signal);
+                program.notice(format!("sampling continues with {name}, since {why}"));
+                true
+            }
+            Err(error) if self.samples_blocked() => {
+                self.signal_events = None;
+                self.divide_user_mode();
+                program.notice(format!(
+                    "sampling continues without a signal, since {why}, and no other signal serves: \
+                     {error}"
+                ));
+                true
+            }
+            Err(error) => {
+                program.notice(format!("{why}, and sampling cannot continue: {error}"));
+                false
+            }
+        }
     }
 
     /// Continues with timers instead of events; returns false if that fails.
@@ -183,7 +227,7 @@ impl SampleSource {
             program.notice("time in the kernel is sampled from now on: timers cannot exclude it");
         }
         let (pid, data) = (program.attached.pid(), program.attached.data());
-        let mut timers = Timers::start(pid, data, signal, program.attached.without_timer());
+        let mut timers = Timers::start(pid, data, signal, program.attached.without_signal());
         timers.cover(program.threads.alive());
         self.timers = Some(timers);
         self.enter_to_arm(program);

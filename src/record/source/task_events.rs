@@ -15,9 +15,11 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crate::proc::{self, DescriptorUse, descriptor_limit};
 use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::contract::periodic::Periodic;
 use crate::record::source::exit_times::ExitTimes;
 use crate::record::source::kernel::cpus;
 use crate::record::source::perf::{self, TaskRecords};
@@ -30,6 +32,9 @@ const CODE_RING_LEN: usize = 64 << 10;
 /// Each kind of record may use one part in this many of the permitted descriptors; sampling events
 /// matter more.
 const DESCRIPTORS_SHARE: u64 = 8;
+/// The interval between two readings of the CPU times of exits if no thread of the process exits.
+/// They come from the whole machine, and their buffer holds some ten thousand.
+const EXIT_DRAIN: Duration = Duration::from_millis(400);
 const RECORD_MMAP: u32 = 1;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
@@ -81,6 +86,7 @@ pub(crate) struct TaskEvents {
     lives: SideBand,
     code: SideBand,
     exit_times: Option<ExitTimes>,
+    exit_drain: Periodic,
     /// The number of records that found a ring full; the next scan must make up for them.
     ///
     /// Each overrun of the records with CPU times also counts as one.
@@ -184,6 +190,7 @@ impl TaskEvents {
             lives: open(TaskRecords::Lives).unwrap_or_default(),
             code: open(TaskRecords::Code).unwrap_or_default(),
             exit_times,
+            exit_drain: Periodic::new(EXIT_DRAIN),
             lost: 0,
             code_lost: 0,
         }
@@ -213,6 +220,10 @@ impl TaskEvents {
         self.code_lost += self.code.drain(TaskRecords::Code, self.pid, out);
         out.sort_by_key(|event| event.time_ns);
         let Some(times) = &mut self.exit_times else { return };
+        let is_exit = |event: &TaskEvent| matches!(event.change, TaskChange::Exited { .. });
+        if has_lives && self.lost == lost && !self.exit_drain.is_due() && !out.iter().any(is_exit) {
+            return;
+        }
         // After the rings: the kernel has sent the CPU time of each exit that they reported by now.
         if times.drain().is_err() {
             self.exit_times = None;

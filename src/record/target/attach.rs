@@ -219,6 +219,7 @@ impl<'a> Attached<'a> {
         }
         let mode = match self.choice.engine {
             Engine::Perf => EngineMode::Perf,
+            Engine::Signal => EngineMode::Signal,
             Engine::Timer => EngineMode::Timer,
         };
         set(&control.engine, mode as u32);
@@ -254,7 +255,7 @@ impl<'a> Attached<'a> {
     pub(crate) fn signal(&self) -> i32 {
         match self.choice.engine {
             Engine::Perf => self.signals[layout::SAMPLING],
-            Engine::Timer => self.signals[layout::PRIMING],
+            Engine::Signal | Engine::Timer => self.signals[layout::PRIMING],
         }
     }
 
@@ -274,7 +275,7 @@ impl<'a> Attached<'a> {
     /// Threads that cannot be read now are found when sampling starts.
     fn want_timers(&self) {
         let tids = proc::tasks(self.pid).unwrap_or_default().into_iter();
-        let left_out = self.without_timer();
+        let left_out = self.without_signal();
         let tids = tids.filter(|tid| left_out.iter().all(|it| it.tid != *tid));
         let mut threads: Vec<_> =
             tids.filter_map(|tid| proc::task_status(self.pid, tid).ok()).collect();
@@ -287,8 +288,8 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Returns the threads that get no timer.
-    pub(crate) fn without_timer(&self) -> Vec<LeftOutThread> {
+    /// Returns the threads that get no timer, and no event that sends the timers' signal.
+    pub(crate) fn without_signal(&self) -> Vec<LeftOutThread> {
         self.waiting.iter().copied().chain(self.narrow.iter().map(Into::into)).collect()
     }
 
@@ -331,7 +332,7 @@ impl<'a> Attached<'a> {
     /// Deletes the timers and moves to another signal after the application took theirs.
     ///
     /// After a reset (`is_reset`), signals that end the program by default are not chosen, since
-    /// they may be reset as well.
+    /// they may be reset as well. Events never send such a signal.
     pub(crate) fn replace_timer_signal(&mut self, is_reset: bool) -> Result<i32, RecordError> {
         let gone = |error: io::Error| target_error(self.pid, error);
         let mut others = signals::SignalUse::of(self.pid).map_err(gone)?;
@@ -339,7 +340,8 @@ impl<'a> Attached<'a> {
         // Relaxed, all: written by this side; a handler reads them when it next runs.
         let signal_at = |index: usize| actions[index].signal.load(Ordering::Relaxed) as i32;
         (0..layout::SIGNALS).map(signal_at).for_each(|signal| others.exclude(signal));
-        let signal = if is_reset { others.choose_harmless() } else { others.choose() };
+        let is_harmless = is_reset || self.choice.engine == Engine::Signal;
+        let signal = if is_harmless { others.choose_harmless() } else { others.choose() };
         let index = layout::FORMER.clone().find(|&index| signal_at(index) == 0);
         let (Some(signal), Some(index)) = (signal, index) else {
             return Err(RecordError::Other(anyhow::anyhow!("no other signal is free")));

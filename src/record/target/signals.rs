@@ -60,6 +60,13 @@ pub(crate) struct LeftOutThread {
     pub(crate) start_time: u64,
 }
 
+/// Returns whether a thread is among these. Thread ids are reused, so the start time is compared
+/// too.
+pub(crate) fn is_listed(threads: &[LeftOutThread], pid: i32, tid: i32) -> bool {
+    let started = || proc::task_stat(pid, tid).map_or(0, |stat| stat.start_time);
+    threads.iter().any(|it| it.tid == tid && it.start_time == started())
+}
+
 /// The way in which the application waits for SIGTRAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TrapWaiter {
@@ -157,6 +164,11 @@ impl SignalUse {
         IGNORED.into_iter().find(|signal| self.is_free(*signal))
     }
 
+    fn choose_shared(&self) -> Option<i32> {
+        // SIGWINCH first, since others send it less often.
+        IGNORED.into_iter().rev().find(|signal| !holds(self.blocked, *signal))
+    }
+
     fn is_free(&self, signal: i32) -> bool {
         !holds(self.taken | self.blocked, signal)
     }
@@ -164,12 +176,7 @@ impl SignalUse {
     /// Chooses the signal to use; `None` if every signal is blocked somewhere.
     pub(crate) fn choose(&self) -> Option<i32> {
         let free = IGNORED.into_iter().chain(REAL_TIME.rev()).find(|signal| self.is_free(*signal));
-        let shared = || {
-            let is_open = |signal: &i32| !holds(self.blocked, *signal);
-            // SIGWINCH first, since others send it less often.
-            IGNORED.into_iter().rev().find(is_open)
-        };
-        free.or_else(shared)
+        free.or_else(|| self.choose_shared())
     }
 }
 

@@ -114,16 +114,18 @@ impl Weigher {
         self.overhead.begin(control, monotonic_now_ns());
     }
 
-    /// Reads the target's CPU time, unless that takes too long.
+    /// Reads and returns the target's CPU time in nanoseconds, unless that takes too long.
     ///
     /// The kernel adds up all threads for it, which takes milliseconds for ten thousand. So the
     /// readings may take a hundredth of the time.
-    pub(crate) fn read_cpu_clock(&mut self) {
-        if self.cpu_check.is_due() {
-            let start = Instant::now();
-            self.cpu.advance();
-            self.cpu_check.spare(start.elapsed() * 5);
+    pub(crate) fn read_cpu_clock(&mut self) -> Option<u64> {
+        if !self.cpu_check.is_due() {
+            return None;
         }
+        let start = Instant::now();
+        self.cpu.advance();
+        self.cpu_check.spare(start.elapsed() * 5);
+        Some(self.cpu.used_ns())
     }
 
     /// Returns the event family, and with it the rate, that is in force.

@@ -159,12 +159,9 @@ impl<'a> Recording<'a> {
             self.writer = Some(join(self.common, process, &self.raised)?);
         }
         let Some(writer) = &self.writer else { return Ok(SessionEnd::Output) };
-        let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
-        let Some(mut collector) = collector else { return Ok(SessionEnd::OutOfIds) };
-        collector.register(Box::new(LastOfThreads::new(attached.data())));
-        if preserve > 0 {
-            collector.register(Box::new(Heaviest::new(preserve)));
-        }
+        let Some(collector) = collector(common, &attached, preserve) else {
+            return Ok(SessionEnd::OutOfIds);
+        };
         let (pid, exit) = (self.opened.pid, &self.exit);
         self.contexts.begin(pid, attached.data());
         let parts = SessionParts {
@@ -174,6 +171,7 @@ impl<'a> Recording<'a> {
             writer,
             exit,
             before: self.done.as_ref(),
+            is_followed: self.opened.is_followed,
             contexts: &mut self.contexts,
             overhead,
             saving: &mut self.saving,
@@ -232,6 +230,21 @@ impl<'a> Recording<'a> {
             tally,
         })
     }
+}
+
+/// Returns the collector of an agent's storage, which keeps this number of the heaviest traces;
+/// `None` if no ids are left for traces.
+fn collector(
+    common: &CommonState<'_>,
+    attached: &Attached<'_>,
+    preserve: usize,
+) -> Option<Collector> {
+    let mut collector = Collector::start(attached.data(), Arc::clone(&common.instances))?;
+    collector.register(Box::new(LastOfThreads::new(attached.data())));
+    if preserve > 0 {
+        collector.register(Box::new(Heaviest::new(preserve)));
+    }
+    Some(collector)
 }
 
 /// Returns the error of an attach to a process. Timers run from the agent's first call on, so the

@@ -26,7 +26,6 @@ use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
 
-use crate::proc::{self, DescriptorUse, descriptor_limit};
 use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
@@ -35,18 +34,16 @@ use crate::record::source::perf::{self, Modes, Scope};
 use crate::record::source::ring_buffer::RingBuffer;
 use crate::record::target::narrow_stacks::{self, NarrowThread};
 
+mod buffers;
 mod copied_stack;
 mod cores;
 mod rate;
 
+use self::buffers::{check_descriptors, ring_len, stack_len};
 use self::copied_stack::CopiedStack;
 pub(crate) use self::cores::cpus;
 pub(crate) use self::rate::SlowerFamily;
 
-/// Memory for all ring buffers together.
-const RING_BUFFERS_LEN: usize = 64 << 20;
-const RING_MAX: usize = 4 << 20;
-const RING_MIN: usize = 256 << 10;
 /// The longest time from a sample during a signal's delivery until the handler reads the clock
 /// (measured on a virtual machine: 10 to 23 us).
 ///
@@ -54,8 +51,6 @@ const RING_MIN: usize = 256 << 10;
 const DELIVERY_NS: u64 = 30_000;
 /// The highest rate of kernel samples for each thread; above it each sample weighs more.
 const FREQ_MAX: u64 = 2000;
-/// The maximum number of descriptors, one for each core of each thread at attach.
-const DESCRIPTORS_MAX: usize = 32768;
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_SAMPLE: u32 = 9;
 /// `PERF_RECORD_MISC_CPUMODE_MASK`, and `PERF_RECORD_MISC_USER` below.
@@ -85,8 +80,13 @@ pub(crate) struct KernelEvents {
     /// The samples of the next batch, and their traces.
     later: (Vec<KernelSample>, Distinct),
     agent_range: Range<u64>,
+    /// The modes that are sampled here of all threads but these.
+    modes: Modes,
     /// Threads that get no signal: their time in user mode is sampled here, too.
     narrow: Vec<NarrowThread>,
+    /// Threads whose user mode signals sample, and since when, in CLOCK_MONOTONIC nanoseconds.
+    /// Their samples in user mode do not count here.
+    pub(crate) signalled: HashMap<u32, u64>,
     /// Samples that found a buffer full.
     pub(crate) lost: u64,
     /// All samples, including those that do not count.
@@ -125,33 +125,6 @@ fn share(period_ns: u64) -> u64 {
     freq.div_ceil(FREQ_MAX).max(2) * SHARE + 382
 }
 
-/// Returns the number of stack bytes to copy with each sample: fewer at high rates.
-fn stack_len(period_ns: u64) -> u32 {
-    if period_ns >= 2_000_000 { 32 << 10 } else { 16 << 10 }
-}
-
-/// Returns the bytes of each core's buffer, a power of two.
-fn ring_len(cores: usize) -> usize {
-    1 << (RING_BUFFERS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
-}
-
-/// Checks that one descriptor for each thread on each core is within the limit; some are open
-/// already.
-fn check_descriptors(pid: i32, cores: usize, open: usize) -> io::Result<()> {
-    let threads = proc::tasks(pid)?.len().max(1);
-    let wanted = threads.saturating_mul(cores);
-    if wanted.saturating_add(open) > DESCRIPTORS_MAX {
-        return Err(io::Error::from_raw_os_error(libc::EMFILE));
-    }
-    DescriptorUse::Events.check(wanted as u64).map_err(|_| {
-        let (left, limit) = (DescriptorUse::Events.left(), descriptor_limit());
-        io::Error::other(format!(
-            "its events need {wanted} descriptors, and {left} are left of {limit} (see `ulimit \
-             -Hn`)"
-        ))
-    })
-}
-
 /// Checks whether this user may sample kernel mode on this thread.
 pub(crate) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
@@ -160,14 +133,17 @@ pub(crate) fn is_permitted(tid: i32, setup: Setup) -> bool {
     perf::open_kernel(family, (tid, cpu), setup.period_ns, stack).is_ok()
 }
 
-/// Returns the modes of a thread that are sampled without a signal.
-fn modes(narrow: &[NarrowThread], pid: i32, tid: i32) -> Modes {
-    if narrow_stacks::holds(narrow, pid, tid) { Modes::All } else { Modes::Kernel }
+/// Returns the modes of a thread that are sampled without a signal: those of all threads, or both
+/// for a thread that gets no signal.
+fn modes_of(all: Modes, narrow: &[NarrowThread], pid: i32, tid: i32) -> Modes {
+    if all == Modes::Kernel && narrow_stacks::holds(narrow, pid, tid) { Modes::All } else { all }
 }
 
 impl KernelEvents {
-    fn new(share: u64, tables: Tables) -> Self {
+    fn new(share: u64, modes: Modes, tables: Tables) -> Self {
         Self {
+            modes,
+            signalled: HashMap::new(),
             events: Vec::new(),
             owners: Vec::new(),
             rings: Vec::new(),
@@ -191,14 +167,14 @@ impl KernelEvents {
     /// Opens a disabled event for each thread and core; later threads inherit theirs.
     ///
     /// Each sample has 2 to the power of `shift` times its usual weight. The user mode of `narrow`,
-    /// and of threads that these start, is sampled as well.
+    /// and of threads that these start, is sampled as well as `modes`.
     pub(crate) fn open(
         pid: i32,
         (setup, shift): (Setup, u32),
         tables: Tables,
-        narrow: &[NarrowThread],
+        (modes, narrow): (Modes, &[NarrowThread]),
     ) -> io::Result<Self> {
-        let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
+        let mut kernel = Self::new(rate::slow_share(setup, shift), modes, tables);
         kernel.narrow = narrow.to_vec();
         let cpus = cpus();
         check_descriptors(pid, cpus.len(), 0)?;
@@ -211,7 +187,7 @@ impl KernelEvents {
 
     /// Opens the buffers only; [`Self::add`] opens events for single threads.
     pub(crate) fn open_empty(setup: Setup, tables: Tables) -> io::Result<Self> {
-        let mut kernel = Self::new(share(setup.period_ns), tables);
+        let mut kernel = Self::new(share(setup.period_ns), Modes::Kernel, tables);
         let cpus = cpus();
         let ring_len = ring_len(cpus.len());
         for cpu in cpus {
@@ -249,8 +225,9 @@ impl KernelEvents {
     fn open_core(&mut self, pid: i32, cpu: i32, period_ns: u64, ring_len: usize) -> io::Result<()> {
         let mut first: Option<usize> = None;
         let (stack, narrow) = (stack_len(period_ns), std::mem::take(&mut self.narrow));
+        let modes = self.modes;
         let mut open = |tid: i32| -> io::Result<()> {
-            let family = (Scope::Family, modes(&narrow, pid, tid));
+            let family = (Scope::Family, modes_of(modes, &narrow, pid, tid));
             let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
             match first {
                 None => {
@@ -269,6 +246,11 @@ impl KernelEvents {
         });
         self.narrow = narrow;
         opened
+    }
+
+    /// Returns whether the user mode of all threads is sampled here, unless signals sample it.
+    pub(crate) fn has_user_mode(&self) -> bool {
+        self.modes != Modes::Kernel
     }
 
     /// Starts all events.
@@ -320,6 +302,10 @@ impl KernelEvents {
         snapshot: &Snapshot<'_>,
     ) {
         self.samples_seen += 1;
+        let is_signalled = |since_ns: &u64| interrupted.time_ns >= *since_ns;
+        if is_user && self.signalled.get(&interrupted.tid).is_some_and(is_signalled) {
+            return;
+        }
         // A sample in the handler's own system calls. The signalling family counts their time
         // already, since its timer has just been restarted.
         if self.agent_range.contains(&interrupted.registers.pc) {

@@ -8,9 +8,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::record::contract::sampling::Setup;
-use crate::record::source::kernel::{
-    KernelEvents, SHARE, check_descriptors, cpus, modes, share, stack_len,
-};
+use crate::record::source::kernel::buffers::{check_descriptors, stack_len};
+use crate::record::source::kernel::{KernelEvents, SHARE, cpus, modes_of, share};
 use crate::record::source::perf::{self, Scope};
 
 /// A family of open events that is not yet enabled.
@@ -41,7 +40,7 @@ impl KernelEvents {
         let (mut events, stack) = (Vec::new(), stack_len(period_ns));
         for (cpu, owner) in cpus.into_iter().zip(&self.owners) {
             let mut open = |tid: i32| -> io::Result<()> {
-                let family = (Scope::Family, modes(&self.narrow, pid, tid));
+                let family = (Scope::Family, modes_of(self.modes, &self.narrow, pid, tid));
                 let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
                 perf::share_output(&event, owner)?;
                 events.push(event);

@@ -12,7 +12,7 @@ use traceprof_abi::unwind::{EndReason, Memory};
 pub(crate) fn without_kernel() -> KernelEvents {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
-    let mut kernel = KernelEvents::new(2_500, tables.as_tables());
+    let mut kernel = KernelEvents::new(2_500, Modes::Kernel, tables.as_tables());
     kernel.rings.push(RingBuffer::in_memory(1 << 20));
     kernel
 }

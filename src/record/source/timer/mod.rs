@@ -130,7 +130,7 @@ impl Timers {
     /// Requests timers for those of these threads (outer and inner id) that have none.
     pub(crate) fn cover(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
         for (tid, inner) in threads {
-            if self.is_left_out(tid) {
+            if signals::is_listed(&self.left_out, self.pid, tid) {
                 continue;
             }
             let threads = self.data.threads();
@@ -149,14 +149,6 @@ impl Timers {
             self.waiting.insert(index, waiting);
         }
         self.is_first_cover = false;
-    }
-
-    /// Returns whether a thread gets no timer.
-    ///
-    /// Thread ids are reused, so the start time is compared too.
-    fn is_left_out(&self, tid: i32) -> bool {
-        let started = || proc::task_stat(self.pid, tid).map_or(0, |stat| stat.start_time);
-        self.left_out.iter().any(|it| it.tid == tid && it.start_time == started())
     }
 
     /// Requests the deletion of timers whose threads have exited.
@@ -188,6 +180,11 @@ impl Timers {
             self.failures.note(life, tid, errno);
         }
         errno != 0
+    }
+
+    /// Returns whether no thread waits for its timer.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Runs one turn of the recorder's loop.

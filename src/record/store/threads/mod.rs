@@ -293,9 +293,7 @@ impl Registry {
     pub(crate) fn prime(&mut self, threads: impl Iterator<Item = (i32, EventWord)>) {
         for (tid, event) in threads {
             let Some(number) = self.list.lives.living(tid) else { continue };
-            let Some(life) = self.list.lives.get_mut(number) else { continue };
-            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, tid).unwrap_or(0);
-            let inner = life.inner;
+            let Some(inner) = self.list.lives.get(number).map(|life| life.inner) else { continue };
             let registry = self.slots.data.threads();
             let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
@@ -306,12 +304,12 @@ impl Registry {
         }
     }
 
-    /// Starts the CPU time of threads whose sampling is about to begin, and that are not primed.
-    pub(crate) fn start_clocks(&mut self, tids: impl Iterator<Item = i32>) {
-        for tid in tids {
-            let Some(number) = self.list.lives.living(tid) else { continue };
+    /// Starts the CPU time of all threads: their sampling is about to begin.
+    pub(crate) fn start_clocks(&mut self) {
+        let alive: Vec<u32> = self.list.lives.alive().map(|(number, _)| number).collect();
+        for number in alive {
             let Some(life) = self.list.lives.get_mut(number) else { continue };
-            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, tid).unwrap_or(0);
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, life.tid).unwrap_or(0);
         }
     }
 

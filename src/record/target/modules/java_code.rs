@@ -185,6 +185,11 @@ impl FollowedJavaCode {
         tables.remove_code_heaps();
     }
 
+    /// Returns when the next reading is due, if there is a machine.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.code.as_ref().map(|code| code.due)
+    }
+
     /// Makes the next reading one of all seals.
     pub(super) fn hasten_deep(&mut self) {
         if let Some(code) = &mut self.code {
@@ -197,6 +202,11 @@ impl Modules<'_> {
     /// Publishes tables of all code that a Java machine has generated, and does not search one.
     pub(crate) fn follow_all_code(&mut self) {
         self.java_code.follow_all(self.pid, &mut self.tables);
+    }
+
+    /// Returns when generated code is to be read again, if there is any.
+    pub(crate) fn code_due(&self) -> Option<Instant> {
+        self.java_code.due()
     }
 
     /// Returns since when a Java machine is known to have this blob of code. `None` if that is not

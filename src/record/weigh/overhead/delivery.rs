@@ -15,6 +15,7 @@
 #![allow(unsafe_code, reason = "sigaction has no safe wrapper")]
 
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
@@ -23,8 +24,9 @@ use traceprof_abi::event::EventWord;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use crate::record::contract::clock::clock_ns;
-use crate::record::contract::sampling::Setup;
+use crate::record::contract::sampling::{Engine, Setup};
 use crate::record::source::perf::{self, Scope};
+use crate::record::source::signal_events;
 
 /// The number of rounds of work with signals; the median round counts.
 const ROUNDS: usize = 5;
@@ -33,6 +35,9 @@ const ROUNDS: usize = 5;
 const LOOPS: u64 = if cfg!(debug_assertions) { 40_000 } else { 400_000 };
 /// The CPU time between two signals of events, in nanoseconds.
 const PERIOD_NS: u64 = 25_000;
+/// The same for events that notify a thread. Signals that came faster than they are delivered would
+/// be lost. (Measured: 32 us each, in a virtual machine.)
+const NOTIFYING_PERIOD_NS: u64 = 4 * PERIOD_NS;
 /// The number of signals that the thread sends to itself in a round.
 const SIGNALS_SENT: u64 = 50;
 
@@ -51,14 +56,22 @@ pub(super) struct Delivery {
 /// Returns the cost of delivery on this machine.
 ///
 /// The first call measures it, which takes some milliseconds.
-pub(super) fn delivery(uses_events: bool) -> Delivery {
+pub(super) fn delivery(engine: Engine) -> Delivery {
     static BY_EVENTS: OnceLock<Option<u64>> = OnceLock::new();
+    static BY_NOTIFYING_EVENTS: OnceLock<Option<u64>> = OnceLock::new();
     static BY_OWN_SIGNALS: OnceLock<Option<u64>> = OnceLock::new();
-    let events = if uses_events { *BY_EVENTS.get_or_init(|| measure(with_events)) } else { None };
+    let events = match engine {
+        Engine::Perf => *BY_EVENTS.get_or_init(|| measure(Signal::SIGTRAP, with_events)),
+        Engine::Signal => {
+            *BY_NOTIFYING_EVENTS.get_or_init(|| measure(Signal::SIGURG, with_notifying_events))
+        }
+        Engine::Timer => None,
+    };
     match events {
         Some(ns) => Delivery { ns, includes_interrupt: true },
         None => {
-            let ns = *BY_OWN_SIGNALS.get_or_init(|| measure(with_own_signals));
+            let measured = || measure(Signal::SIGTRAP, with_own_signals);
+            let ns = *BY_OWN_SIGNALS.get_or_init(measured);
             Delivery { ns: ns.unwrap_or(0), includes_interrupt: false }
         }
     }
@@ -68,21 +81,21 @@ pub(super) fn delivery(uses_events: bool) -> Delivery {
 /// number of signals.
 type Round = fn() -> Option<(u64, u64)>;
 
-fn measure(round: Round) -> Option<u64> {
+fn measure(signal: Signal, round: Round) -> Option<u64> {
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
     // The lock guards no value that a panic could leave inconsistent.
     let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let count = SigHandler::Handler(count);
     let ours = SigAction::new(count, SaFlags::SA_RESTART | SaFlags::SA_ONSTACK, SigSet::all());
     // SAFETY: the handler only adds to an atomic word, which is async-signal-safe.
-    let before = unsafe { sigaction(Signal::SIGTRAP, &ours) }.ok()?;
+    let before = unsafe { sigaction(signal, &ours) }.ok()?;
     let mut rounds: Vec<u64> = (0..ROUNDS)
         .filter_map(|_| round())
         .filter(|(_, signals)| *signals > 0)
         .map(|(ns, signals)| ns / signals)
         .collect();
     // SAFETY: this is the action that was installed before.
-    let restored = unsafe { sigaction(Signal::SIGTRAP, &before) };
+    let restored = unsafe { sigaction(signal, &before) };
     rounds.sort_unstable();
     restored.ok().and_then(|_| rounds.get(rounds.len() / 2).copied())
 }
@@ -110,12 +123,23 @@ fn compute() {
 }
 
 fn with_events() -> Option<(u64, u64)> {
-    let (bare_ns, _) = timed(compute);
     let own_thread = 0;
     let setup = Setup { period_ns: PERIOD_NS, kernel: false, cookie: 0 };
-    let event = perf::open(Scope::Alone, own_thread, setup, EventWord(0)).ok()?;
+    with_event(perf::open(Scope::Alone, own_thread, setup, EventWord(0)).ok()?, 1)
+}
+
+fn with_notifying_events() -> Option<(u64, u64)> {
+    let tid = nix::unistd::gettid().as_raw();
+    let event = signal_events::open(tid, NOTIFYING_PERIOD_NS, Signal::SIGURG as i32).ok()?;
+    with_event(event, 4)
+}
+
+/// Does the same work, this many times, without and with the expiries of an event of this thread.
+fn with_event(event: OwnedFd, times: u32) -> Option<(u64, u64)> {
+    let work = || (0..times).for_each(|_| compute());
+    let (bare_ns, _) = timed(work);
     perf::enable(&event);
-    let (with_ns, received) = timed(compute);
+    let (with_ns, received) = timed(work);
     perf::disable(&event);
     Some((with_ns.saturating_sub(bare_ns), received))
 }
@@ -160,13 +184,18 @@ mod tests {
 
     fn check() {
         let before = disposition();
-        let sent = measure(with_own_signals).expect("signals to oneself");
+        let sent = measure(Signal::SIGTRAP, with_own_signals).expect("signals to oneself");
         assert!((100..1_000_000).contains(&sent), "{sent} ns");
-        if let Some(ns) = measure(with_events) {
+        let events = measure(Signal::SIGTRAP, with_events);
+        let notifying = measure(Signal::SIGURG, with_notifying_events);
+        assert_eq!(events.is_some(), notifying.is_some(), "both are permitted, or neither is");
+        for ns in [events, notifying].into_iter().flatten() {
             assert!((100..1_000_000).contains(&ns), "{ns} ns");
         }
         assert_eq!(disposition(), before);
-        let known = delivery(true);
-        assert_eq!(delivery(true), known, "measured once");
+        for engine in [Engine::Perf, Engine::Signal] {
+            let known = delivery(engine);
+            assert_eq!(delivery(engine), known, "measured once");
+        }
     }
 }

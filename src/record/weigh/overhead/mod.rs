@@ -123,7 +123,7 @@ impl OverheadSummary {
 pub(crate) struct Overhead {
     rate_controller: Option<RateController>,
     delivery: Option<Delivery>,
-    uses_events: bool,
+    engine: Engine,
     family: EventFamily,
     charge: Charge,
     due: Instant,
@@ -150,19 +150,18 @@ impl Overhead {
     ///
     /// `budget` is in percent. With a budget this takes some milliseconds.
     pub(crate) fn new(budget: Option<f64>, setup: Setup, engine: Engine, charge: Charge) -> Self {
-        let uses_events = engine == Engine::Perf;
         let budget = budget.map(|percent| percent / 100.0);
-        let delivery = budget.map(|_| delivery(uses_events));
+        let delivery = budget.map(|_| delivery(engine));
         let rate_controller = budget.zip(delivery).map(|(budget, delivery)| {
             // Timers expire only at a tick, however short their period is.
-            let least_ns = if uses_events { 0 } else { TICK_NS };
+            let least_ns = if engine.has_events() { 0 } else { TICK_NS };
             RateController::new(budget, setup.period_ns, delivery.ns, least_ns)
         });
         let shift = rate_controller.as_ref().map_or(0, RateController::shift);
         Self {
             rate_controller,
             delivery,
-            uses_events,
+            engine,
             family: EventFamily { number: 0, shift },
             charge,
             due: Instant::now() + FIRST_CHECK_DELAY,
@@ -258,7 +257,7 @@ impl Overhead {
     pub(crate) fn end(&mut self, inputs: CostInputs<'_>) -> OverheadSummary {
         self.delivery = Some(self.delivery.unwrap_or_else(|| {
             // This measurement is no cost of sampling.
-            self.charge.uncharged(|| delivery(self.uses_events))
+            self.charge.uncharged(|| delivery(self.engine))
         }));
         let mut summary = std::mem::take(&mut self.summary);
         summary.cost = self.cost(inputs, true);
