@@ -49,6 +49,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'Measure cpu, wall or cpu,wall' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are checked in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What takes the samples: auto, signal, perf, or timer' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l kernel-stacks -d 'Whether samples in the kernel show its own functions, where permitted: yes or no' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-overhead -d 'Limit the cost of profiling to this share of CPU time, such as 1%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL' -r
@@ -152,6 +153,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s m -l mode -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l wall-interval -d 'How often threads are checked in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s F -l freq -d 'Samples per second of CPU time [default: 199]' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l engine -d 'What takes the samples: auto, signal, perf, or timer (see `record --help`)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l kernel-stacks -d 'Whether samples in the kernel show its own functions (see `record --help`)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output -d 'Keep the trace in this file' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Start a new temporary trace at this size: 16K to 1T' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start'

@@ -42,6 +42,7 @@ mod java; // machines of Java, against the programs
 mod java_matrix; // Java in conditions that are hard for a profiler
 mod java_threads; // threads of Java machines
 mod java_unfilled; // frames that HotSpot has made and not filled
+mod kernel_frames; // functions of the kernel in samples, and as perf finds them
 mod killed_recorder; // a recorder that is killed at any moment
 mod languages; // whose code it is: summaries, exports and the page
 mod lease; // the timers' lease while the recorder is stopped

@@ -171,6 +171,22 @@ impl FromStr for EngineName {
     }
 }
 
+/// Whether something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct YesOrNo(pub bool);
+
+impl FromStr for YesOrNo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "yes" => Ok(Self(true)),
+            "no" => Ok(Self(false)),
+            _ => Err("expected yes or no".to_owned()),
+        }
+    }
+}
+
 /// A share of a whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percent(pub f64);
@@ -370,6 +386,12 @@ mod tests {
             assert_eq!(text.parse(), Ok(EngineName(expected)));
         }
         assert!("".parse::<EngineName>().is_err() && "Perf".parse::<EngineName>().is_err());
+    }
+
+    #[test]
+    fn some_options_are_yes_or_no() {
+        assert_eq!(("yes".parse(), "no".parse()), (Ok(YesOrNo(true)), Ok(YesOrNo(false))));
+        assert!("".parse::<YesOrNo>().is_err() && "auto".parse::<YesOrNo>().is_err());
     }
 
     #[test]

@@ -171,14 +171,15 @@ impl Tops {
     }
 }
 
-/// Returns the frames of a stack that perf sees: native ones, and compiled ones of JavaScript, which
-/// the program names for it.
+/// Returns the frames of a stack that perf's registers show: native ones, and compiled ones of
+/// JavaScript, which the program names for it.
 fn seen_by_perf(trace: &LoadedTrace, stack: &[LocationId]) -> Vec<LocationId> {
     let is_seen = |id: &&LocationId| match trace.locations[id.0 as usize].kind {
         FrameKind::JavaScriptBaseline
         | FrameKind::JavaScriptMiddle
         | FrameKind::JavaScriptOptimized => true,
         FrameKind::JavaScript => function(trace, **id).1 == REGEXP,
+        FrameKind::Kernel => false,
         kind => !kind.language().is_managed(),
     };
     stack.iter().filter(is_seen).copied().collect()

@@ -58,6 +58,25 @@ pub fn as_pc(pc: u64) -> u64 {
     if is_managed(pc) { pc & !MARK_MASK } else { pc }
 }
 
+/// The page of the user mode's code that has an address of the kernel.
+const VSYSCALL: core::ops::Range<u64> = 0x7fff_ffff_ff60_0000..0x7fff_ffff_ff60_1000;
+/// The bit of a program counter that frame words use for a mark.
+const TOP: u64 = 1 << 63;
+
+/// A frame of the kernel whose function is hidden from this user. The highest page has no code.
+pub const KERNEL_NAMELESS: u64 = 0x7fff_ffff_ffff_f000;
+
+/// Whether a frame word is a program counter in the kernel.
+pub fn is_kernel(word: u64) -> bool {
+    word & MARK_MASK == MARK_MASK && !VSYSCALL.contains(&(word & !TOP))
+}
+
+/// Splits the words of a stack into those of the kernel, which are innermost, and the others.
+pub fn split_kernel(words: &[u64]) -> (&[u64], &[u64]) {
+    let count = words.iter().take_while(|word| is_kernel(**word)).count();
+    words.split_at(count)
+}
+
 /// The reason why a section ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -441,6 +460,20 @@ mod tests {
         assert_eq!(frames(&[header(0, SectionEnd::Root, 0) | 0x77 << END_SHIFT]), [], "no reason");
         let endless = [header(0, SectionEnd::Root, u32::MAX as usize)];
         assert_eq!(frames(&endless), [0]);
+    }
+
+    #[test]
+    fn frames_of_the_kernel_are_innermost() {
+        let kernel = [0x7fff_ffff_8100_0000, 0xffff_ffff_8200_0001];
+        let user = [0x5555_0000_1234, 0x7fff_ffff_ffff | RETURN_ADDRESS, kernel[0]];
+        let words: Vec<u64> = kernel.iter().chain(&user).copied().collect();
+        assert_eq!(split_kernel(&words), (&kernel[..], &user[..]));
+        assert_eq!(split_kernel(&user), (&[][..], &user[..]));
+        assert_eq!(split_kernel(&kernel), (&kernel[..], &[][..]));
+        for word in [0, 1 << 47, RETURN_ADDRESS, 0x7fff_ffff_ff60_0400, 0xffff_ffff_ff60_0400] {
+            assert!(!is_kernel(word), "{word:x}");
+        }
+        assert!(!is_kernel(frame(8, ENTRY).words()[0]) && is_kernel(0x7000_0000_0000_0007));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::headings::{ADVANCED, HOW, SEVERAL, WHERE};
 use super::{AliasArguments, LongRunArguments, RefusedArguments, TargetArguments};
 use crate::cli::option_values::{
     Compress, Durable, EngineName, LeastQuality, ModeName, OverheadLimit, Rate, RecordingTime,
-    WallInterval,
+    WallInterval, YesOrNo,
 };
 use crate::record::OutputPattern;
 use crate::view::export::Format;
@@ -89,6 +89,19 @@ pub struct RecordArguments {
     #[arg(long, aliases = ["all-user", "exclude-kernel"], help_heading = HOW)]
     #[arg(hide_short_help = true)]
     pub no_kernel: bool,
+
+    /// Whether samples in the kernel show its own functions, where permitted: yes or no
+    ///
+    /// yes: the frames of the kernel are above the function that made the system call, in the
+    /// module [kernel] or that of a kernel module. With wall-clock time they also show where
+    /// threads sleep. This needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1, and
+    /// for sleeping threads root. The names come from /proc/kallsyms, which kernel.kptr_restrict
+    /// may hide; time in the kernel then has one frame, [kernel]. Timers see no functions of the
+    /// kernel: their signals arrive when the thread leaves it. The closing report says what would
+    /// show them.
+    #[arg(long, value_name = "YES-OR-NO", default_value = "yes", help_heading = HOW)]
+    #[arg(hide_short_help = true)]
+    pub kernel_stacks: YesOrNo,
 
     /// Limit the cost of profiling to this share of CPU time, such as 1%
     ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::headings::{ADVANCED, HOW, SHOWN, WHAT, WHERE};
-use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval};
+use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval, YesOrNo};
 use crate::quantity;
 use crate::view::live::{Order, RowKind};
 
@@ -88,6 +88,11 @@ pub struct TopArguments {
     /// Leave out time spent in the kernel (not with --engine timer)
     #[arg(long, help_heading = HOW, hide_short_help = true)]
     pub no_kernel: bool,
+
+    /// Whether samples in the kernel show its own functions (see `record --help`)
+    #[arg(long, value_name = "YES-OR-NO", default_value = "yes", help_heading = HOW)]
+    #[arg(hide_short_help = true)]
+    pub kernel_stacks: YesOrNo,
 
     /// Keep the trace in this file
     ///

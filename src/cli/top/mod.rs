@@ -206,6 +206,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
+        kernel_stacks: arguments.kernel_stacks.0,
         debuginfod: false,
         follow_exec: false,
         preserve: 0,

@@ -27,7 +27,7 @@ pub(super) fn findings() -> Vec<Finding> {
     let own = std::process::id() as i32;
     let status = proc::status(own).unwrap_or_default();
     let mut findings = vec![user(&status), capabilities(&status), proc_folder(), yama(&status)];
-    let setup = Setup { period_ns: PERIOD_NS, kernel: true, cookie: 0 };
+    let setup = Setup { period_ns: PERIOD_NS, kernel: true, ..Setup::default() };
     match EngineFacts::gather(own, false, setup) {
         Ok(facts) => {
             let general = facts.concerns().into_iter();
@@ -40,6 +40,7 @@ pub(super) fn findings() -> Vec<Finding> {
         kernel_calls::finding(),
         paranoia(&status),
         kernel_time(own, setup),
+        kernel_functions(own, setup),
         filters(&status),
         user_namespace(),
         shared_memory(),
@@ -134,6 +135,22 @@ fn kernel_time(own: i32, setup: Setup) -> Finding {
     let is_old = proc::kernel_version().is_some_and(|version| version < EVENTS_SINCE);
     let remedy = (!is_old).then(|| "sysctl kernel.perf_event_paranoid=1".to_owned());
     Finding::limit("time in the kernel", seen, remedy)
+}
+
+/// Whether samples show the kernel's own functions, and where threads sleep in it.
+fn kernel_functions(own: i32, setup: Setup) -> Finding {
+    let subject = "kernel functions";
+    let frames = kernel::shown(own, setup);
+    let asleep = match proc::kernel_stack(own, own) {
+        Ok(_) => "also of threads that sleep",
+        Err(_) => "not of threads that sleep: /proc/PID/stack is for root",
+    };
+    match kernel::Obstacle::to(frames) {
+        None => Finding::fine(subject, format!("samples in the kernel show them, {asleep}")),
+        Some(kernel::Obstacle { why, sysctl, .. }) => {
+            Finding::limit(subject, why, sysctl.map(|setting| format!("sysctl {setting}")))
+        }
+    }
 }
 
 fn filters(status: &Status) -> Finding {

@@ -160,6 +160,7 @@ fn defaults(pid: i32) -> Options {
         follow_exec: false,
         allow_seccomp: false,
         kernel: true,
+        kernel_stacks: true,
         debuginfod: false,
         preserve: 0,
         verify_detach: false,

@@ -99,7 +99,7 @@ fn dumpable(pid: i32, status: &Status) -> Finding {
 
 /// Examines what decides about the engine, and about the threads that it reaches.
 fn sampling(pid: i32, status: &Status) -> Vec<Finding> {
-    let setup = Setup { period_ns: PERIOD_NS, kernel: true, cookie: 0 };
+    let setup = Setup { period_ns: PERIOD_NS, kernel: true, ..Setup::default() };
     let gone = |error: std::io::Error| vec![Finding::limit("sampling", error.to_string(), None)];
     let facts = match EngineFacts::gather(pid, false, setup) {
         Ok(facts) => facts,

@@ -19,6 +19,7 @@ use crate::record::contract::options::{NamedProcesses, Options, Target};
 use crate::record::contract::sampling::Engine;
 use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::processes;
+use crate::record::source::kernel::Obstacle;
 use crate::record::target::command;
 use crate::record::target::namespace::check_proc;
 use crate::record::write::output;
@@ -111,6 +112,7 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordErr
         step("target", format!("process {pid} \"{}\", threads: {threads}", status.name)),
         step("seccomp", plan.seccomp.clone()),
         engine(&plan),
+        kernel_frames(&plan),
         step(
             "tables",
             format!("unwind tables of the code in {modules} mappings are compiled first"),
@@ -147,6 +149,7 @@ fn of_command(
     Ok(vec![
         step("start", format!("{}, {held}", path.display())),
         engine(&plan),
+        kernel_frames(&plan),
         step("map", segments_anywhere()),
         signal(&plan),
         sampling(&plan, 1),
@@ -158,6 +161,16 @@ fn engine(plan: &Plan) -> PlannedStep {
     let choice = &plan.attach.choice;
     let text = format!("{}: {}; {kernel} time in the kernel", choice.engine.name(), choice.why);
     step("engine", text)
+}
+
+fn kernel_frames(plan: &Plan) -> PlannedStep {
+    let frames = plan.attach.setup.frames;
+    let text = match Obstacle::to(frames) {
+        Some(obstacle) => obstacle.line(),
+        None if frames.are_shown() => "samples in it show its functions".to_owned(),
+        None => "its functions are not shown, as requested".to_owned(),
+    };
+    step("kernel", text)
 }
 
 /// The parts of the agent: name, distance from its start, length and access.

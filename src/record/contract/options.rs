@@ -132,6 +132,8 @@ pub struct Options {
     pub allow_seccomp: bool,
     /// Whether to include time in the kernel where permitted.
     pub kernel: bool,
+    /// Whether samples of that time show the kernel's own functions where permitted.
+    pub kernel_stacks: bool,
     /// Whether to request missing debug files from debuginfod servers.
     pub debuginfod: bool,
     /// Whether to record the target's descendants as well.

@@ -30,6 +30,7 @@ pub(crate) mod frames;
 pub(crate) mod java;
 pub(crate) mod javascript;
 pub(crate) mod jit;
+pub(crate) mod kernel_functions;
 pub(crate) mod managed;
 pub(crate) mod mapping_changes;
 pub(crate) mod outermost;

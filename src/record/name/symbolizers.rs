@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
+use crate::record::name::kernel_functions::{FoundFunction, KernelFunctions};
 use crate::record::target::modules::LoadedModule;
 use crate::symbol::{ElfFile, Resolved, Symbolizer};
 
@@ -30,10 +31,14 @@ pub(crate) struct SymbolQuery {
     pub(crate) question: u64,
     /// The module; `None` for addresses outside all modules.
     pub(crate) module: Option<Arc<LoadedModule>>,
-    /// SVMAs, each once.
+    /// Whether the addresses are the kernel's.
+    pub(crate) is_kernel: bool,
+    /// SVMAs, or addresses in the kernel, each once.
     pub(crate) svmas: Vec<u64>,
     /// The names of the addresses; empty if nothing is known about the module.
     pub(crate) resolved: Vec<Resolved>,
+    /// The functions of addresses in the kernel.
+    pub(crate) functions: Vec<Option<FoundFunction>>,
     /// The source of the module's names, if known.
     pub(crate) source: Option<String>,
 }
@@ -56,7 +61,11 @@ impl SymbolQuery {
         elf.map_or_else(|| self.number().map_or(0, u64::from), ElfFile::hash)
     }
 
-    fn resolve(&mut self, symbolizer: &mut Symbolizer) {
+    fn resolve(&mut self, (symbolizer, kernel): &mut (Symbolizer, KernelFunctions)) {
+        if self.is_kernel {
+            self.functions = kernel.find(&self.svmas);
+            return;
+        }
         let elf = self.module.as_ref().and_then(|module| module.elf.as_ref());
         if let Some(elf) = elf {
             self.resolved = symbolizer.resolve(elf, &self.svmas);
@@ -101,8 +110,8 @@ impl SymbolizerPool {
     /// Starts at least one thread.
     fn with_threads(count: usize) -> io::Result<Arc<Self>> {
         let resolve = || {
-            let mut symbolizer = Symbolizer::new();
-            move |wanted: &mut SymbolQuery| wanted.resolve(&mut symbolizer)
+            let mut sources = (Symbolizer::new(), KernelFunctions::default());
+            move |wanted: &mut SymbolQuery| wanted.resolve(&mut sources)
         };
         let threads = (0..count.max(1)).map(|number| worker(number, resolve));
         Ok(Arc::new(Self { threads: threads.collect::<io::Result<_>>()? }))

@@ -9,6 +9,7 @@ use crate::record::name::contexts;
 use crate::record::run::counted;
 use crate::record::run::executions::Executions;
 use crate::record::session::program_run::ProgramRun;
+use crate::record::source::kernel::Obstacle;
 use crate::record::source::timer_failures::Unsampled;
 use crate::record::source::wall;
 use crate::record::store::liveness::Heavy;
@@ -162,6 +163,9 @@ impl Accounting<'_> {
             if self.program_run.setup.kernel { "user and kernel mode" } else { "user mode only" };
         let Choice { engine, why, .. } = &self.program_run.choice;
         line("engine", format!("{}, {scope} ({why})", engine.name()));
+        if let Some(obstacle) = Obstacle::to(self.program_run.setup.frames) {
+            line("kernel", obstacle.line());
+        }
         line("rate", self.rate());
         line("samples", self.samples());
         line("threads", self.thread_line());

@@ -1,4 +1,5 @@
-//! The counters of the storage, its threads and their timers, for the metadata.
+//! The counters of the storage, its threads and their timers, for the metadata; and what samples
+//! show.
 
 use traceprof_abi::layout::Counter;
 
@@ -47,6 +48,7 @@ pub(crate) fn numbers(program_run: &ProgramRun) -> Vec<(&'static str, u64)> {
     let mut numbers: Vec<_> =
         NAMES.iter().map(|(counter, name)| (*name, counts.of(*counter))).collect();
     numbers.extend([
+        ("kernel_stacks", u64::from(program_run.setup.frames.are_shown())),
         ("dropped_traces", counts.dropped()),
         ("rotations", storage.rotations),
         ("rotation_ns", storage.rotation_ns.0),

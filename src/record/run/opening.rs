@@ -65,6 +65,7 @@ fn opening(
         ("freq_hz", number(u64::from(options.freq_hz))),
         ("mode", text(options.measure.name().to_string())),
         ("kernel_included", number(u64::from(setup.kernel))),
+        ("kernel_stacks", number(u64::from(setup.frames.are_shown()))),
         ("pid", number(pid as u64)),
         ("command_line", Value::List(arguments.collect())),
         ("host", part(host.as_ref().map(|host| host.nodename()))),

@@ -12,7 +12,7 @@ use crate::inject::{self, Guardian, Permits, SeccompReport};
 use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
 use crate::record::contract::options::Options;
-use crate::record::contract::sampling::{Choice, Engine, Setup};
+use crate::record::contract::sampling::{Choice, Engine, KernelFrames, Setup};
 use crate::record::source::engine::{self, EngineFacts};
 use crate::record::source::kernel;
 use crate::record::source::perf::event_error;
@@ -110,6 +110,7 @@ fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs,
     let mut setup = Setup {
         period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
         kernel: options.kernel,
+        frames: KernelFrames::Unwanted,
         // An arbitrary number that an earlier session is unlikely to have used.
         cookie: (monotonic_now_ns() >> 10) as u16,
     };
@@ -138,11 +139,17 @@ fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs,
             other_engine(&waiter, "; the other one is --engine perf")
         )));
     }
-    setup.kernel = match choice.engine {
-        Engine::Perf | Engine::Signal => setup.kernel && kernel::is_permitted(sampled.pid, setup),
-        // A thread's CPU timer counts both modes.
-        Engine::Timer => true,
-    };
+    let shown = if setup.kernel { kernel::shown(sampled.pid, setup) } else { setup.frames };
+    if options.kernel_stacks {
+        setup.frames = shown;
+    }
+    match choice.engine {
+        Engine::Perf | Engine::Signal if shown == KernelFrames::NotSampled => {
+            setup.leave_out_kernel();
+        }
+        Engine::Perf | Engine::Signal => {}
+        Engine::Timer => setup.use_timers(),
+    }
     Ok(AttachInputs {
         signals: signals_of(sampled, &choice, &facts)?,
         choice,

@@ -62,7 +62,8 @@ impl ProgramRun {
         self.sum(&later);
         let ProgramRun { times_ns, setup, choice, attach_stops_ns, later_stops_ns, .. } = later;
         self.times_ns.1 = times_ns.1;
-        self.setup = Setup { kernel: self.setup.kernel && setup.kernel, ..setup };
+        let frames = self.setup.frames.max(setup.frames);
+        self.setup = Setup { kernel: self.setup.kernel && setup.kernel, frames, ..setup };
         self.choice = after(&self.choice, choice);
         self.signals = later.signals;
         let stops = attach_stops_ns.iter().fold((0, 0), |stops, ns| longest(stops, (1, *ns)));
@@ -92,6 +93,7 @@ impl ProgramRun {
         self.times_ns.0 = self.times_ns.0.min(other.times_ns.0);
         self.times_ns.1 = self.times_ns.1.max(other.times_ns.1);
         self.setup.kernel &= other.setup.kernel;
+        self.setup.frames = self.setup.frames.max(other.setup.frames);
         self.choice = beside(&self.choice, &other.choice);
         self.attach_stops_ns.extend(&other.attach_stops_ns);
         self.later_stops_ns = longest(self.later_stops_ns, other.later_stops_ns);
@@ -165,7 +167,7 @@ pub(crate) mod tests {
         let why = "made up".to_owned();
         ProgramRun {
             times_ns: (0, 200 * MS),
-            setup: Setup { period_ns: MS, kernel: false, cookie: 1 },
+            setup: Setup { period_ns: MS, cookie: 1, ..Setup::default() },
             choice: Choice { engine: Engine::Perf, why, is_free: true, is_started: false },
             signals: vec![5, 0],
             attach_stops_ns: Vec::new(),

@@ -94,7 +94,7 @@ impl SampleSource {
         {
             let why = format!("opening the events failed ({error})");
             attached.switch_to_timers(&why)?;
-            attached.setup.kernel = true;
+            attached.setup.use_timers();
             events = None;
         }
         Ok(Self {
@@ -143,11 +143,12 @@ impl SampleSource {
                     self.narrow.set_sampled(true);
                 }
                 Err(error) => {
-                    attached.setup.kernel = false;
+                    attached.setup.leave_out_kernel();
                     program.notice(match modes {
                         Modes::User => format!("new threads are sampled late: {error}"),
                         Modes::All => format!(
-                            "time in the kernel is not sampled, and new threads are sampled late: {error}"
+                            "time in the kernel is not sampled, and new threads are sampled late: \
+                             {error}"
                         ),
                         Modes::Kernel => format!("time in the kernel is not sampled: {error}"),
                     });

@@ -63,6 +63,7 @@ const INHERIT: u64 = 1 << 1;
 const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const TASK: u64 = 1 << 13;
@@ -77,6 +78,8 @@ const IOC_SET_OUTPUT: u64 = 0x2405;
 const IOC_PERIOD: u64 = 0x4008_2404;
 /// `PERF_SAMPLE_TID | TIME | ID | CPU | REGS_USER | STACK_USER`.
 const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
+/// `PERF_SAMPLE_CALLCHAIN`.
+const CALLCHAIN: u64 = 1 << 5;
 /// The requested user registers, in the kernel's order: ax bx cx dx si di bp sp ip, r8 to r15.
 const USER_REGISTERS_MASK: u64 = 0xff_01ff;
 /// The number of user registers in a record.
@@ -252,20 +255,30 @@ impl Modes {
     }
 }
 
+/// What the samples of an event without a signal contain besides the user registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SampleContent {
+    /// The number of bytes of the thread's stack.
+    pub(crate) user_stack: u32,
+    /// Whether they have the kernel's own call chain.
+    pub(crate) has_chain: bool,
+}
+
 /// Opens an event that samples without a signal on one core.
 ///
-/// Its records carry the user registers and `user_stack` bytes of the thread's stack, and go into a
-/// buffer that the caller maps.
+/// Its records go into a buffer that the caller maps.
 pub(crate) fn open_kernel(
     (scope, modes): (Scope, Modes),
     (tid, cpu): (i32, i32),
     period_ns: u64,
-    user_stack: u32,
+    SampleContent { user_stack, has_chain }: SampleContent,
 ) -> io::Result<OwnedFd> {
+    // The kernel follows user stacks by frame pointers only.
+    let (chain, no_user) = if has_chain { (CALLCHAIN, EXCLUDE_CALLCHAIN_USER) } else { (0, 0) };
     let attributes = EventAttributes {
         sample_period: period_ns,
-        sample_type: KERNEL_SAMPLE_TYPE,
-        flags: scope.flags() | modes.excluded() | USE_CLOCK,
+        sample_type: KERNEL_SAMPLE_TYPE | chain,
+        flags: scope.flags() | modes.excluded() | USE_CLOCK | no_user,
         user_registers: USER_REGISTERS_MASK,
         user_stack,
         clock: libc::CLOCK_MONOTONIC,

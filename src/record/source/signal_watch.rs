@@ -223,7 +223,9 @@ impl SampleSource {
                 return false;
             }
         };
-        if !std::mem::replace(&mut program.attached.setup.kernel, true) {
+        let had_kernel = program.attached.setup.kernel;
+        program.attached.setup.use_timers();
+        if !had_kernel {
             program.notice("time in the kernel is sampled from now on: timers cannot exclude it");
         }
         let (pid, data) = (program.attached.pid(), program.attached.data());

@@ -5,6 +5,7 @@ use std::io;
 use traceprof_abi::layout::SAMPLING;
 
 use crate::proc::Status;
+use crate::record::contract::sampling::{KernelFrames, Setup};
 use crate::record::source::engine::{self, EngineFacts};
 use crate::record::source::kernel::{self, KernelEvents};
 use crate::record::source::program::{Program, TargetThreads};
@@ -184,7 +185,11 @@ fn open(
     attached.add_signal(SAMPLING, SIGTRAP).map_err(|error| error.text())?;
     if kernel.is_none() && kernel::is_permitted(pid, setup) {
         // Without these buffers only time in user mode is sampled, and the report says so.
-        *kernel = KernelEvents::open_empty(setup, attached.tables()).ok();
+        let frames = match setup.frames {
+            KernelFrames::Unwanted => KernelFrames::Unwanted,
+            _ => kernel::shown(pid, setup),
+        };
+        *kernel = KernelEvents::open_empty(Setup { frames, ..setup }, attached.tables()).ok();
     }
     if let Some(kernel) = kernel {
         kernel.set_agent_range(attached.span());

@@ -12,7 +12,8 @@
 
 use traceprof_abi::layout::FRAME_WORDS_MAX;
 use traceprof_abi::runtime::word::{
-    FRAME_WORDS, FrameFunction, FrameWord, frames, indexed_frames, pcs, split, whole_frames,
+    FRAME_WORDS, FrameFunction, FrameWord, frames, indexed_frames, is_kernel, pcs, split,
+    whole_frames,
 };
 use traceprof_abi::storage::slice::Slice;
 use traceprof_abi::unwind::{
@@ -188,6 +189,7 @@ fn proven_words(
     let mut count = 0;
     for frame in frames(words) {
         match frame {
+            FrameWord::Pc(word) if is_kernel(word) => count += 1,
             FrameWord::Pc(word) | FrameWord::WithFunction(word, _) => {
                 count += 1;
                 if !had_code(lookup_avma(word), new == Some(count - 1)) {

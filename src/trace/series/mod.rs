@@ -35,7 +35,8 @@ pub(super) const INNER_IDS: &str = "inner_ids.";
 /// The prefix of the closing figures in a part: they are about the complete recording.
 pub(super) const OF_ALL: &str = "recording.";
 /// The closing metadata that applies to a part as well as to the recording.
-const OF_EACH: [&str; 4] = ["engine", "engine_why", "kernel_included", "end_monotonic_ns"];
+const OF_EACH: [&str; 5] =
+    ["engine", "engine_why", "kernel_included", "kernel_stacks", "end_monotonic_ns"];
 
 /// The size or age at which a part ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

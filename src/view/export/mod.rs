@@ -42,6 +42,11 @@ pub enum Format {
     Html,
 }
 
+/// Returns the name that other tools have for a module: that of the kernel is perf's.
+fn shown_path(path: &str) -> &str {
+    if path == "[kernel]" { "[kernel.kallsyms]" } else { path }
+}
+
 /// What is known about a format.
 struct Properties {
     /// The name on the command line.

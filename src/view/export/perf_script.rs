@@ -9,7 +9,7 @@
 
 use std::io::{self, Write};
 
-use super::{ExportOptions, thread_samples};
+use super::{ExportOptions, shown_path, thread_samples};
 use crate::trace::{LazyTrace, Location, LocationId, Sample, Thread};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::step_names::StepNames;
@@ -113,7 +113,8 @@ impl EventWriter<'_> {
         let offset = location.svma.checked_sub(start).filter(|_| start > 0);
         let offset = offset.map_or_else(String::new, |offset| format!("+{offset:#x}"));
         let module = method.and_then(|it| self.profile.modules.get(it.module?.0 as usize));
-        let module = module.map_or_else(|| NO_MODULE.into(), |it| one_word(&escaped(&it.path)));
+        let module =
+            module.map_or_else(|| NO_MODULE.into(), |it| one_word(&escaped(shown_path(&it.path))));
         writeln!(out, "\t{:16x} {name}{offset} ({module})", location.svma)
     }
 

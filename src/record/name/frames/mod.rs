@@ -6,17 +6,21 @@
 
 mod generated;
 mod javascript;
+mod kernel;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use traceprof_abi::runtime::word::{FrameInPlace, FrameWord, JAVA, frames, pcs, split};
+use traceprof_abi::runtime::word::{
+    FrameInPlace, FrameWord, JAVA, frames, pcs, split, split_kernel,
+};
 use traceprof_abi::unwind::{EndReason, trace_end, trace_epoch};
 
 use self::generated::{GeneratedLocations, InterpretedLocation};
 use self::javascript::{JsLocations, JsPlace};
+use self::kernel::KernelLocations;
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
 use crate::record::batch::javascript::NewJavaScript;
@@ -98,6 +102,8 @@ pub(crate) struct FrameNames {
     interpreted: HashMap<FrameInPlace, InterpretedLocation>,
     /// The locations of JavaScript functions, by what decides which ones a frame has.
     js_locations: HashMap<JsPlace, JsLocations>,
+    /// The locations of the kernel's functions.
+    kernel: KernelLocations,
     /// The numbers of requests without an answer.
     open: BTreeSet<u64>,
     /// The number of requests so far.
@@ -139,6 +145,7 @@ impl FrameNames {
             generated: HashMap::new(),
             interpreted: HashMap::new(),
             js_locations: HashMap::new(),
+            kernel: KernelLocations::default(),
             open: BTreeSet::new(),
             asked: 0,
             managed: ManagedLocations::default(),
@@ -166,12 +173,19 @@ impl FrameNames {
             let index = wanted.module.as_ref().map(|module| module.index);
             self.locations_by_address
                 .extend(wanted.svmas.iter().map(|svma| ((index, *svma), None)));
-            self.asked += 1;
-            progress::note_asked(wanted.svmas.len());
-            self.open.insert(self.asked);
-            self.symbolizers.ask(SymbolQuery { question: self.asked, ..wanted });
+            self.ask_one(wanted);
+        }
+        if let Some(wanted) = self.kernel.unknown(traces) {
+            self.ask_one(wanted);
         }
         self.asked
+    }
+
+    fn ask_one(&mut self, wanted: SymbolQuery) {
+        self.asked += 1;
+        progress::note_asked(wanted.svmas.len());
+        self.open.insert(self.asked);
+        self.symbolizers.ask(SymbolQuery { question: self.asked, ..wanted });
     }
 
     /// Returns whether all requests up to this one are answered.
@@ -187,6 +201,9 @@ impl FrameNames {
     ) -> Result<(), TraceError> {
         self.open.remove(&answer.question);
         progress::note_named(answer.svmas.len());
+        if answer.is_kernel {
+            return self.kernel.learn(writer, answer);
+        }
         let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
         if let Some(source) = &answer.source {
@@ -232,7 +249,7 @@ impl FrameNames {
         (words, flags): (&[u64], u32),
         time_ns: u64,
     ) -> Result<NamedStack, TraceError> {
-        let (natives, managed) = split(words);
+        let (kernel, user) = split_kernel(words);
         let locations = Vec::with_capacity(words.len());
         let mut named = NamedStack {
             locations,
@@ -242,16 +259,29 @@ impl FrameNames {
             managed: None,
             innermost: None,
         };
+        self.push_user(writer, addresses, (user, flags, time_ns), &mut named)?;
+        self.unnamed += self.kernel.push(writer, kernel, &mut named.locations)?;
+        Ok(named.counted())
+    }
+
+    /// Adds the locations of the frames in user mode.
+    fn push_user(
+        &mut self,
+        writer: &mut TraceSeries,
+        addresses: &AddressMap,
+        (words, flags, time_ns): (&[u64], u32, u64),
+        named: &mut NamedStack,
+    ) -> Result<(), TraceError> {
+        let (natives, managed) = split(words);
         let is_in_place = |frame| matches!(frame, FrameWord::InPlace { .. });
         if !managed.is_empty() || frames(natives).any(is_in_place) {
-            self.push_mixed(writer, addresses, (words, flags, time_ns), &mut named)?;
-            return Ok(named.counted());
+            return self.push_mixed(writer, addresses, (words, flags, time_ns), named);
         }
         for frame in native_frames(natives, addresses) {
             let at = (&frame, trace_epoch(flags), time_ns);
-            self.push_native(writer, addresses, at, &mut named)?;
+            self.push_native(writer, addresses, at, named)?;
         }
-        Ok(named.counted())
+        Ok(())
     }
 
     /// Adds the locations of a native frame in an epoch at a time.

@@ -22,7 +22,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::runtime::word::{FrameWord, frames, split};
+use traceprof_abi::runtime::word::{FrameWord, frames, split, split_kernel};
 use traceprof_abi::unwind::trace_epoch;
 
 use crate::proc::ProcessMemory;
@@ -365,7 +365,7 @@ impl UsedJs {
     }
 
     fn add(&mut self, stack: JsStack<'_>, addresses: &AddressMap) {
-        for frame in frames(split(stack.words).0) {
+        for frame in frames(split(split_kernel(stack.words).1).0) {
             let (word, function) = match frame {
                 FrameWord::Pc(word) => (word, None),
                 FrameWord::WithFunction(word, function) => (word, JsKey::of(function)),

@@ -3,7 +3,7 @@
 use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot};
 
 use crate::inject;
-use crate::record::source::kernel::InterruptedThread;
+use crate::record::source::kernel::sample_record::InterruptedThread;
 
 /// The copied top of a stack.
 pub(super) struct CopiedStack<'r> {

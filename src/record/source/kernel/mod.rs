@@ -22,27 +22,32 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::runtime::word::{KERNEL_NAMELESS, split_kernel};
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::{AtomicU64, Ordering};
-use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
+use traceprof_abi::unwind::{self, Snapshot, Tables};
 
 use crate::record::batch::Batch;
 use crate::record::batch::threads::ThreadChange;
 use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
-use crate::record::contract::sampling::Setup;
-use crate::record::source::perf::{self, Modes, Scope};
+use crate::record::contract::sampling::{KernelFrames, Setup};
+use crate::record::source::perf::{self, Modes, SampleContent, Scope};
 use crate::record::source::ring_buffer::RingBuffer;
 use crate::record::target::narrow_stacks::{self, NarrowThread};
 
 mod buffers;
 mod copied_stack;
 mod cores;
+mod frames_shown;
 mod rate;
+mod sample_record;
 
 use self::buffers::{check_descriptors, ring_len, stack_len};
 use self::copied_stack::CopiedStack;
 pub(crate) use self::cores::cpus;
+pub(crate) use self::frames_shown::{Obstacle, shown};
 pub(crate) use self::rate::SlowerFamily;
+use self::sample_record::{InterruptedThread, Words};
 
 /// The longest time from a sample during a signal's delivery until the handler reads the clock
 /// (measured on a virtual machine: 10 to 23 us).
@@ -67,9 +72,11 @@ pub(crate) struct KernelEvents {
     owed: u64,
     /// The weight of one sample, in the same units.
     share: u64,
+    /// What samples show of the kernel's functions.
+    shown: KernelFrames,
     tables: Tables,
     frames: Vec<AtomicU64>,
-    /// The same frames as plain words.
+    /// The frames of the kernel and the same frames, as plain words.
     words: Vec<u64>,
     traces: Distinct,
     /// The event whose samples count, by thread and core.
@@ -128,9 +135,9 @@ fn share(period_ns: u64) -> u64 {
 /// Checks whether this user may sample kernel mode on this thread.
 pub(crate) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
-    let stack = stack_len(setup.period_ns);
+    let content = SampleContent { user_stack: stack_len(setup.period_ns), has_chain: false };
     let family = (Scope::Family, Modes::Kernel);
-    perf::open_kernel(family, (tid, cpu), setup.period_ns, stack).is_ok()
+    perf::open_kernel(family, (tid, cpu), setup.period_ns, content).is_ok()
 }
 
 /// Returns the modes of a thread that are sampled without a signal: those of all threads, or both
@@ -140,7 +147,7 @@ fn modes_of(all: Modes, narrow: &[NarrowThread], pid: i32, tid: i32) -> Modes {
 }
 
 impl KernelEvents {
-    fn new(share: u64, modes: Modes, tables: Tables) -> Self {
+    fn new((share, shown): (u64, KernelFrames), modes: Modes, tables: Tables) -> Self {
         Self {
             modes,
             signalled: HashMap::new(),
@@ -149,6 +156,7 @@ impl KernelEvents {
             rings: Vec::new(),
             owed: 0,
             share,
+            shown,
             tables,
             frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
             words: Vec::with_capacity(DEPTH_MAX),
@@ -174,7 +182,8 @@ impl KernelEvents {
         tables: Tables,
         (modes, narrow): (Modes, &[NarrowThread]),
     ) -> io::Result<Self> {
-        let mut kernel = Self::new(rate::slow_share(setup, shift), modes, tables);
+        let kernel = (rate::slow_share(setup, shift), setup.frames);
+        let mut kernel = Self::new(kernel, modes, tables);
         kernel.narrow = narrow.to_vec();
         let cpus = cpus();
         check_descriptors(pid, cpus.len(), 0)?;
@@ -187,16 +196,17 @@ impl KernelEvents {
 
     /// Opens the buffers only; [`Self::add`] opens events for single threads.
     pub(crate) fn open_empty(setup: Setup, tables: Tables) -> io::Result<Self> {
-        let mut kernel = Self::new(share(setup.period_ns), Modes::Kernel, tables);
+        let kernel = (share(setup.period_ns), setup.frames);
+        let mut kernel = Self::new(kernel, Modes::Kernel, tables);
         let cpus = cpus();
         let ring_len = ring_len(cpus.len());
         for cpu in cpus {
             // Each buffer needs an event. This event covers the calling thread and is never
             // enabled.
-            let (own_thread, stack) = (0, stack_len(setup.period_ns));
+            let (own_thread, content) = (0, kernel.content(setup.period_ns));
             let alone = (Scope::Alone, Modes::Kernel);
             let event =
-                perf::open_kernel(alone, (own_thread, cpu), kernel.period_ns(setup), stack)?;
+                perf::open_kernel(alone, (own_thread, cpu), kernel.period_ns(setup), content)?;
             kernel.rings.push(RingBuffer::map(&event, ring_len)?);
             kernel.owners.push(event);
         }
@@ -207,10 +217,10 @@ impl KernelEvents {
     ///
     /// The caller closes them.
     pub(crate) fn add(&self, tid: i32, setup: Setup) -> io::Result<Vec<OwnedFd>> {
-        let (period_ns, stack) = (self.period_ns(setup), stack_len(setup.period_ns));
+        let (period_ns, content) = (self.period_ns(setup), self.content(setup.period_ns));
         let open = |(cpu, owner): (i32, &OwnedFd)| {
             let alone = (Scope::Alone, Modes::Kernel);
-            let event = perf::open_kernel(alone, (tid, cpu), period_ns, stack)?;
+            let event = perf::open_kernel(alone, (tid, cpu), period_ns, content)?;
             perf::share_output(&event, owner)?;
             Ok(event)
         };
@@ -221,14 +231,20 @@ impl KernelEvents {
         setup.period_ns.saturating_mul(self.share) / SHARE
     }
 
+    /// Returns what samples contain at this rate.
+    fn content(&self, period_ns: u64) -> SampleContent {
+        let has_chain = self.shown == KernelFrames::Chain;
+        SampleContent { user_stack: stack_len(period_ns), has_chain }
+    }
+
     /// Opens the events of all threads on one core, which share a buffer.
     fn open_core(&mut self, pid: i32, cpu: i32, period_ns: u64, ring_len: usize) -> io::Result<()> {
         let mut first: Option<usize> = None;
-        let (stack, narrow) = (stack_len(period_ns), std::mem::take(&mut self.narrow));
+        let (content, narrow) = (self.content(period_ns), std::mem::take(&mut self.narrow));
         let modes = self.modes;
         let mut open = |tid: i32| -> io::Result<()> {
             let family = (Scope::Family, modes_of(modes, &narrow, pid, tid));
-            let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
+            let event = perf::open_kernel(family, (tid, cpu), period_ns, content)?;
             match first {
                 None => {
                     self.rings.push(RingBuffer::map(&event, ring_len)?);
@@ -286,7 +302,8 @@ impl KernelEvents {
         let mode = u16::from_ne_bytes([header[4], header[5]]) & MODE_MASK;
         match u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) {
             PERF_RECORD_SAMPLE => {
-                if let Some(interrupted) = InterruptedThread::parse(body) {
+                let has_chain = self.shown == KernelFrames::Chain;
+                if let Some(interrupted) = InterruptedThread::parse(body, has_chain) {
                     self.sample(&interrupted, mode == MODE_USER, snapshot);
                 }
             }
@@ -322,6 +339,10 @@ impl KernelEvents {
         let end = memory.end(unwound.end);
         let frames = self.frames.iter().take(unwound.depth);
         self.words.clear();
+        self.words.extend(interrupted.chain.frame_words());
+        if self.shown == KernelFrames::Nameless && !is_user {
+            self.words.push(KERNEL_NAMELESS);
+        }
         // Relaxed: this thread's own buffer.
         self.words.extend(frames.map(|frame| frame.load(Ordering::Relaxed)));
         self.samples.push(KernelSample {
@@ -369,7 +390,7 @@ impl KernelEvents {
             let (slot, generation) = key(sample.tid, sample.time_ns, &mut batch.threads);
             let traces = self.traces.traces();
             let frames = traces.entries().get(sample.trace as usize).map(|it| traces.frames_of(it));
-            let leaf = frames.and_then(<[u64]>::first);
+            let leaf = frames.and_then(|frames| split_kernel(frames).1.first());
             if is_delivery(
                 (slot, generation),
                 sample.time_ns,
@@ -425,61 +446,6 @@ fn is_delivery(
     let is_soon = (next.slot, next.generation) == key && next.time - time_ns <= DELIVERY_NS;
     let entry = traces.get(next.trace_id).filter(|_| is_soon);
     entry.is_some_and(|entry| traces.frames_of(entry).first() == leaf)
-}
-
-/// The state of a thread that a sample interrupted.
-struct InterruptedThread<'r> {
-    pid: i32,
-    tid: u32,
-    time_ns: u64,
-    /// The kernel's id of the event, or of the event that it was inherited from.
-    event: u64,
-    cpu: u32,
-    registers: Registers,
-    stack: &'r [u8],
-}
-
-/// The 64-bit words of a record.
-struct Words<'r>(&'r [u8]);
-
-impl Iterator for Words<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        let (word, rest) = self.0.split_first_chunk::<8>()?;
-        self.0 = rest;
-        Some(u64::from_ne_bytes(*word))
-    }
-}
-
-impl<'r> InterruptedThread<'r> {
-    /// Parses the fields in the kernel's order: pid and tid, time, event id, core, user registers,
-    /// user stack.
-    ///
-    /// Returns `None` for a sample without user registers.
-    fn parse(body: &'r [u8]) -> Option<Self> {
-        const ABI_64: u64 = 2;
-        let mut words = Words(body);
-        let ids = words.next()?;
-        let (pid, tid) = (ids as i32, (ids >> 32) as u32);
-        let time_ns = words.next()?;
-        let event = words.next()?;
-        let cpu = words.next()? as u32;
-        if words.next()? != ABI_64 {
-            return None;
-        }
-        let mut regs = [0u64; perf::USER_REGISTERS];
-        for register in &mut regs {
-            *register = words.next()?;
-        }
-        let registers = perf::registers(regs);
-        let size = usize::try_from(words.next()?).ok()?;
-        let copied = words.0.get(..size)?;
-        let used = words.0.get(size..).and_then(<[u8]>::first_chunk::<8>);
-        let used = used.map_or(0, |word| u64::from_ne_bytes(*word));
-        let stack = copied.get(..usize::try_from(used).ok()?)?;
-        Some(Self { pid, tid, time_ns, event, cpu, registers, stack })
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::record::contract::sampling::Setup;
-use crate::record::source::kernel::buffers::{check_descriptors, stack_len};
+use crate::record::source::kernel::buffers::check_descriptors;
 use crate::record::source::kernel::{KernelEvents, SHARE, cpus, modes_of, share};
 use crate::record::source::perf::{self, Scope};
 
@@ -37,11 +37,11 @@ impl KernelEvents {
         check_descriptors(pid, cpus.len(), self.events.len())?;
         let share = slow_share(setup, shift);
         let period_ns = setup.period_ns.saturating_mul(share) / SHARE;
-        let (mut events, stack) = (Vec::new(), stack_len(period_ns));
+        let (mut events, content) = (Vec::new(), self.content(period_ns));
         for (cpu, owner) in cpus.into_iter().zip(&self.owners) {
             let mut open = |tid: i32| -> io::Result<()> {
                 let family = (Scope::Family, modes_of(self.modes, &self.narrow, pid, tid));
-                let event = perf::open_kernel(family, (tid, cpu), period_ns, stack)?;
+                let event = perf::open_kernel(family, (tid, cpu), period_ns, content)?;
                 perf::share_output(&event, owner)?;
                 events.push(event);
                 Ok(())
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_sample_at_a_lower_rate_has_a_proportionally_larger_weight() {
-        let setup = Setup { period_ns: 100_000, kernel: true, cookie: 0 };
+        let setup = Setup { period_ns: 100_000, ..Setup::default() };
         // A sample has the weight of a little more than five periods at 10 kHz, and of a little
         // more than two from 1 kHz down.
         let shares = [0, 1, 3, 6].map(|shift| slow_share(setup, shift));

@@ -6,13 +6,14 @@ use super::*;
 use crate::record::batch::traces::TraceEntry;
 use crate::record::target::shm::{Use, own_segment};
 use crate::unwind::TableWriter;
-use traceprof_abi::unwind::{EndReason, Memory};
+use traceprof_abi::unwind::{EndReason, Memory, Registers};
 
 /// Makes events without a kernel, whose samples have the weight of two and a half periods.
 pub(crate) fn without_kernel() -> KernelEvents {
     let tables = own_segment(Use::Tables, layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
-    let mut kernel = KernelEvents::new(2_500, Modes::Kernel, tables.as_tables());
+    let kernel = (2_500, KernelFrames::Unwanted);
+    let mut kernel = KernelEvents::new(kernel, Modes::Kernel, tables.as_tables());
     kernel.rings.push(RingBuffer::in_memory(1 << 20));
     kernel
 }
@@ -73,7 +74,8 @@ fn samples_after_the_rotation_come_with_the_next_batch() {
 fn interrupted(stack: &[u8]) -> InterruptedThread<'_> {
     let registers = Registers { sp: 0x2000, ..Registers::default() };
     let pid = std::process::id() as i32;
-    InterruptedThread { pid, tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack }
+    let chain = Default::default();
+    InterruptedThread { pid, tid: 1, time_ns: 1, event: 1, cpu: 0, chain, registers, stack }
 }
 
 /// Unwinding through code without unwind information checks the calls before return addresses.
@@ -208,9 +210,9 @@ fn a_truncated_record_is_refused() {
     set(FIRST - 1, 2);
     set(FIRST + perf::USER_REGISTERS, 16);
     set(FIRST + perf::USER_REGISTERS + 3, 16);
-    let whole = InterruptedThread::parse(&body).unwrap();
+    let whole = InterruptedThread::parse(&body, false).unwrap();
     assert_eq!((whole.tid, whole.time_ns, whole.stack.len()), (7, 99, 16));
     for len in 0..body.len() - 24 {
-        assert!(InterruptedThread::parse(&body[..len]).is_none(), "{len}");
+        assert!(InterruptedThread::parse(&body[..len], false).is_none(), "{len}");
     }
 }

@@ -51,7 +51,7 @@ fn with_two_threads(check: impl FnOnce([i32; 2], SignalEvents)) {
             });
         }
         let tids = [receive.recv().unwrap(), receive.recv().unwrap()];
-        let setup = Setup { period_ns: 1_000_000_000, kernel: false, cookie: 0 };
+        let setup = Setup { period_ns: 1_000_000_000, ..Setup::default() };
         let pid = std::process::id() as i32;
         if perf::probe(pid, setup).is_ok() {
             let events = SignalEvents::start(

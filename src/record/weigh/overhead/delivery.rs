@@ -124,7 +124,7 @@ fn compute() {
 
 fn with_events() -> Option<(u64, u64)> {
     let own_thread = 0;
-    let setup = Setup { period_ns: PERIOD_NS, kernel: false, cookie: 0 };
+    let setup = Setup { period_ns: PERIOD_NS, ..Setup::default() };
     with_event(perf::open(Scope::Alone, own_thread, setup, EventWord(0)).ok()?, 1)
 }
 

@@ -14,7 +14,7 @@ const DELIVERY: Delivery = Delivery { ns: 20_000, includes_interrupt: true };
 const NOBODY: i32 = 99_999_999;
 
 fn overhead(budget: f64) -> Overhead {
-    let setup = Setup { period_ns: PERIOD_NS, kernel: false, cookie: 0 };
+    let setup = Setup { period_ns: PERIOD_NS, ..Setup::default() };
     let charge = std::sync::Arc::new(Ledger::default()).account(1, NOBODY);
     let mut overhead = Overhead::new(None, setup, Engine::Perf, charge);
     overhead.delivery = Some(DELIVERY);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::proto::{Function, Line, Location, Mapping, Profile as Made};
 use crate::trace::{self, FrameKind, Language, LocationId, MethodId, ModuleId};
+use crate::view::export::shown_path;
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
@@ -209,7 +210,7 @@ impl<'a> PprofTables<'a> {
 
     fn add_mapping(&mut self, module: ModuleId) -> u64 {
         let known = self.profile.modules.get(module.0 as usize);
-        let path = known.map_or(UNKNOWN, |module| &module.path);
+        let path = known.map_or(UNKNOWN, |module| shown_path(&module.path));
         let build_id: String = known
             .map_or(&[][..], |module| &module.build_id)
             .iter()
