@@ -6,6 +6,7 @@ mod agent_stack; // how much stack the handler uses
 mod agreement; // damaged traces: all commands say the same
 mod baseline; // the targets without a recorder
 mod budget; // a trace writer's memory
+mod cgo; // Go that calls C, which calls Go
 mod claim; // one recorder at a time, and who may claim a target
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND

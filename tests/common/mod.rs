@@ -45,9 +45,9 @@ pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::{peak_kib, peak_of};
 pub(crate) use php::Php;
 pub(crate) use program::{
-    cpp_program, go_program, go_program_by, has_command, java_agent, java_classes, java_classes_of,
-    newest_go, program, program_for_everyone, rust_program_with_context, rust_variant, scratch_dir,
-    script, tool, variant,
+    cpp_program, go_program, go_program_by, go_program_of, has_command, java_agent, java_classes,
+    java_classes_of, newest_go, program, program_for_everyone, rust_program_with_context,
+    rust_variant, scratch_dir, script, tool, variant,
 };
 pub(crate) use python::{Build, Minor, Python, pythons, some_pythons};
 pub(crate) use recorder::{

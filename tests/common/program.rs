@@ -98,9 +98,15 @@ pub(crate) fn tool(path: &str) -> PathBuf {
 
 /// Returns the Go program built with the compiler `go` and these options.
 pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str]) -> PathBuf {
+    go_program_of(go, name, &[file], options)
+}
+
+/// Returns the Go program built from these files.
+pub(crate) fn go_program_of(go: &Path, name: &str, files: &[&str], options: &[&str]) -> PathBuf {
     made(name, |fresh| {
         let mut go = Command::new(go);
-        go.arg("build").args(options).arg("-o").arg(fresh).arg(source_dir().join(file));
+        go.arg("build").args(options).arg("-o").arg(fresh);
+        go.args(files.iter().map(|file| source_dir().join(file))).env("CGO_ENABLED", "1");
         // The compiler needs a cache directory even if there is no home directory.
         go.env("GOCACHE", built_dir().join("go-cache")).env("GO111MODULE", "off");
         // Uses this toolchain even where another one is configured.

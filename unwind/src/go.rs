@@ -5,8 +5,8 @@
 //! prologue's store on. The store is recognised by its bytes.
 //!
 //! # Invariants
-//! - A function that moves the stack pointer to another stack is unwound through the frame pointer,
-//!   or ends the walk. Frame sizes say nothing there.
+//! - A function that moves the stack pointer to another stack is unwound through what it has kept
+//!   of it, or through the frame pointer, or ends the walk. Frame sizes say nothing there.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,6 +14,7 @@ use std::ops::Range;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
+use super::kept_sp::{self, KeptSp};
 use traceprof_elf::{Elf, GoFunction, Pclntab};
 
 /// Names of the outermost functions: Go 1.16 has no flag for them.
@@ -90,9 +91,52 @@ pub(super) fn rows(
     }
     if function.writes_sp() {
         let frame_max = || callers.frame_max(elf, start);
+        let own = rows.clone();
         frame.keep_across_stacks(function, code, frame_max, &mut rows);
+        use_kept(start, code, &own, &mut rows);
     }
     rows
+}
+
+/// Sets the rules of calls on another stack after which the function takes its stack pointer back
+/// from there. `own` are the rules on its own stack.
+fn use_kept(start: u64, code: &[u8], own: &[GoRow], rows: &mut Vec<GoRow>) {
+    for call in kept_sp::calls(code) {
+        let [away, back, end] = [call.away.start, call.away.end, call.end].map(|at| start + at);
+        let on_own = own.iter().rev().find(|row| row.0 <= back);
+        let Some(rule) = on_own.and_then(|(_, on_own)| kept_rule(call.kept, *on_own)) else {
+            continue;
+        };
+        replace(rows, away..back, rule);
+        for (at, rule) in rows_in(own, back..end) {
+            replace(rows, at.start..at.end, rule);
+        }
+    }
+}
+
+/// Returns the rule of code that has kept its stack pointer. `on_own` is its rule with that.
+fn kept_rule(kept: KeptSp, on_own: Rule) -> Option<Rule> {
+    let above = u8::try_from(on_own.cfa_off / 8).ok().filter(|_| on_own.cfa_off % 8 == 0)?;
+    let rule = match kept {
+        _ if on_own.op != op::SP => return None,
+        KeptSp::Depth { owner, end, depth } => Rule::depth([owner, end, depth, above]),
+        KeptSp::Address(at) => {
+            let [low, high] = (u16::from(at) * 8).to_le_bytes();
+            let cfa_off = i32::from_le_bytes([low, high, 0, above]);
+            Rule { cfa_off, ..Rule::plain(op::DEREF_SP_ADD) }
+        }
+    };
+    Some(Rule { fp_op: on_own.fp_op, fp_off: on_own.fp_off, ..rule })
+}
+
+/// Returns the parts of a range with their rules.
+fn rows_in(rows: &[GoRow], range: Range<u64>) -> Vec<(Range<u64>, Rule)> {
+    let ends = rows.iter().skip(1).map(|row| row.0).chain([u64::MAX]);
+    let parts = rows
+        .iter()
+        .zip(ends)
+        .map(|((start, rule), end)| ((*start).max(range.start)..end.min(range.end), *rule));
+    parts.filter(|(part, _)| !part.is_empty()).collect()
 }
 
 /// The location of a function's saved frame pointer: that of its caller.
@@ -152,6 +196,7 @@ impl SavedFramePointer {
     ) {
         let start = function.range.start;
         let name = function.name().unwrap_or_default();
+        let own = rows.clone();
         let end = |from: u64| {
             let rest = code.get((from - start) as usize..).unwrap_or_default();
             let mut starts = (0..rest.len()).filter(|&at| access(&RESTORES, &rest[at..]).is_some());
@@ -159,6 +204,11 @@ impl SavedFramePointer {
         };
         if let Some(set) = self.set.filter(|&set| set < function.range.end) {
             replace(rows, set..end(set), Rule::FP_SWITCH);
+            // From the pop on the register has the caller's frame pointer.
+            let popped = rows_in(&own, set..function.range.end).into_iter();
+            popped
+                .filter(|(_, rule)| *rule == Rule { cfa_off: 8, ..Rule::plain(op::SP) })
+                .for_each(|(part, rule)| replace(rows, part, rule));
         }
         let is_leaver = LEAVERS.contains(&name);
         if (is_leaver || self.set.is_none())

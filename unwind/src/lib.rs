@@ -33,6 +33,7 @@ mod followed;
 mod gap;
 mod go;
 mod interpreter;
+mod kept_sp;
 mod linkage;
 mod python_trampolines;
 mod remote;

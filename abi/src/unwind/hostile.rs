@@ -212,7 +212,7 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
         let op = match number % 4 {
             0 => number as u8,
             1 | 2 => op::SP,
-            _ => (number >> 8) as u8 % 26,
+            _ => (number >> 8) as u8 % 27,
         };
         // The largest frame that the unwinder searches.
         let large = if op == op::FP_CALLER { 4096 } else { 0x40 };

@@ -87,6 +87,11 @@ pub mod op {
     /// pc = `[sp + o - 8]`, sp = sp + o + f, fp is the caller's already. Code of HotSpot that has
     /// removed a frame keeps words above the return address that it has pushed.
     pub const RETURN_BELOW: u8 = 25;
+    /// cfa = `[[sp + g] + e]` - `[sp + d]` + a, where the bytes of o, lowest first, are the words
+    /// g, e, d and a: how far the CFA is below the end of a stack that another one may replace.
+    /// Code of Go that runs C keeps that on the thread's stack, with the goroutine that knows the
+    /// end.
+    pub const DEPTH: u8 = 26;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only. rbx is also
     /// allowed in other frames, where the unwinder followed it through the frames below (see
     /// [`crate::unwind::tables::RBX_LOST`]).
@@ -209,6 +214,11 @@ impl Rule {
     /// Creates a rule without parameters.
     pub const fn plain(op: u8) -> Self {
         Self { op, fp_op: fp_op::SAME, fp_off: 0, cfa_off: 0 }
+    }
+
+    /// Creates a rule with the words of [`op::DEPTH`].
+    pub const fn depth(words: [u8; 4]) -> Self {
+        Self { cfa_off: i32::from_le_bytes(words), ..Self::plain(op::DEPTH) }
     }
 
     /// Creates the rule of code without a frame in a gap: `cfa_off` is as [`op::GAP_FP`] says.

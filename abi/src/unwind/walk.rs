@@ -71,8 +71,9 @@ pub trait Memory {
     fn bounds(&self) -> (u64, u64);
 
     /// Loads eight bytes at any address and never faults: code, or a word in which code finds a
-    /// jump's target. The walk calls this only in code without unwind information. `None` costs
-    /// such a frame its caller and nothing else.
+    /// jump's target or the end of another stack. The walk calls this only in code without unwind
+    /// information and in code that changes stacks. `None` costs such a frame its caller and
+    /// nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
     }

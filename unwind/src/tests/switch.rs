@@ -20,9 +20,13 @@ const SIZES: [u64; 2] = [32, 16];
 /// Return addresses into the callers and the outermost function.
 const RETURNS: [u64; 3] = [CODE + FUNCTION + 8, CODE + 2 * FUNCTION + 8, CODE + 3 * FUNCTION + 8];
 
-/// Returns a table whose rule searches for frames of at most this size.
-fn table(frame_max: i32) -> ModuleTable {
-    let switch = Rule { fp_off: FUNCTION as i16, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) };
+/// Returns the rule that searches for frames of at most this size.
+fn search(frame_max: i32) -> Rule {
+    Rule { fp_off: FUNCTION as i16, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) }
+}
+
+/// Returns a table with the rule of the running function.
+fn table(switch: Rule) -> ModuleTable {
     let saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..Rule::plain(op::SP) };
     let callers = SIZES.map(|size| Rule { cfa_off: size as i32 + 8, ..saved });
     ModuleTable {
@@ -42,7 +46,7 @@ fn table(frame_max: i32) -> ModuleTable {
 fn callers(frame_max: i32, below: &[(u64, u64)], targets: [u64; 2]) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
-    let module = writer.add_module(&table(frame_max)).unwrap();
+    let module = writer.add_module(&table(search(frame_max))).unwrap();
     let range = ExecRange { start: CODE, end: CODE + 64, bias: CODE, module: Some(module) };
     writer.publish(&[range], &[(OTHER, OTHER + 4096), (STACK, STACK + 4096)]).unwrap();
     let mut code = vec![0x90; 64];
@@ -96,4 +100,69 @@ fn the_caller_of_code_on_another_stack_is_found() {
     // Further down than any caller's frame.
     check(24, &right, [0, 0], &[outermost]);
     check(64, &right, [8 * FUNCTION, 0], &[outermost]);
+}
+
+/// Returns the callers of code that has kept how deep it was on a stack that ends at `end`: word 1
+/// of the object at `owner`. `below` gives return addresses and their distance below that end.
+fn callers_by_depth(
+    (owner, end): (u64, u64),
+    depth: u64,
+    below: &[(u64, u64)],
+) -> (Vec<u64>, EndReason) {
+    let segment = SegmentMemory::new(1 << 16);
+    let mut writer = TableWriter::new(segment.words());
+    let module = writer.add_module(&table(Rule::depth([1, 1, 0, 1]))).unwrap();
+    let range = ExecRange { start: CODE, end: CODE + 64, bias: CODE, module: Some(module) };
+    writer.publish(&[range], &[(OTHER, OTHER + 4096), (STACK, STACK + 4096)]).unwrap();
+    let mut other = vec![0; 4096];
+    let object = [(OBJECT + 8, end)].into_iter();
+    for (at, word) in object.chain(below.iter().map(|(by, ret)| (end - by, *ret))) {
+        if let Some(bytes) = other.get_mut((at - OTHER) as usize..) {
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    let mut read = |avma: u64, into: &mut [u8]| {
+        let at = avma.checked_sub(OTHER).map_or(usize::MAX, |at| at as usize);
+        let there = other.get(at..).and_then(|bytes| bytes.get(..into.len()));
+        there.map_or(0, |bytes| {
+            into.copy_from_slice(bytes);
+            bytes.len()
+        })
+    };
+    // Go has moved the stack and updated no register.
+    let mut registers = Registers { pc: CODE + 8, sp: STACK, fp: OTHER + 0xF00, gpr: [0; 16] };
+    (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, OTHER + 0xF00);
+    let kept = [depth, owner].map(u64::to_le_bytes).concat();
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
+    let copy = StackCopy { avma: STACK, bytes: &kept };
+    let found = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
+    let callers = found.frames[1..].iter().map(|word| word & !RETURN_ADDRESS);
+    (callers.collect(), found.end)
+}
+
+/// An object that knows where a stack ends.
+const OBJECT: u64 = OTHER + 0x800;
+
+#[test]
+fn a_stack_that_was_moved_is_found_by_its_end() {
+    let depth = 0x80;
+    let first = depth - 8;
+    let returns = [
+        (depth, RETURNS[0]),
+        (first - SIZES[0], RETURNS[1]),
+        (first - SIZES[0] - 8 - SIZES[1], RETURNS[2]),
+    ];
+    let found = (RETURNS.to_vec(), EndReason::Root);
+    for end in [OTHER + 0x200, OTHER + 0x700] {
+        assert_eq!(callers_by_depth((OBJECT, end), depth, &returns), found);
+    }
+    // The object is not readable, or what it says is no stack, or the depth is none.
+    let end = OTHER + 0x200;
+    let check = |owner, depth, expected| {
+        assert_eq!(callers_by_depth((owner, end), depth, &returns), (vec![], expected));
+    };
+    check(0x5000, depth, EndReason::Unreadable);
+    check(OBJECT + 0x100, depth, EndReason::Range);
+    check(OBJECT, depth + 3, EndReason::Range);
+    check(OBJECT, u64::MAX / 2, EndReason::Range);
 }

@@ -210,6 +210,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op::PLT_11 => plt(11),
         op::PLT_10 => plt(10),
         op::PLT_9 => plt(9),
+        op::DEPTH => switch::cfa_below_end(rule, (sp, floor), memory)?,
         op::SP_INJECTED => return leave_injected(frame, rule, add(sp), memory),
         op::FP_CALLER => return leave_to_caller(frame, rule, lookup, memory),
         op::SIGNAL => return return_from_signal(frame, memory),
@@ -335,10 +336,11 @@ fn switch_stack(
 ) -> Result<(), EndReason> {
     let (lo, hi) = memory.bounds();
     // Go's stacks are side by side in its heap, which is one range.
-    let elsewhere = cfa <= lo || cfa > hi || op == op::FP_SWITCH;
+    let elsewhere = cfa <= lo || cfa > hi || matches!(op, op::FP_SWITCH | op::DEPTH);
     let can_switch = matches!(
         op,
-        op::FP | op::FP_STD | op::FP_SWITCH | op::DEREF_SP_ADD | op::DEREF_SP..=op::DEREF_FP_8
+        op::FP | op::FP_STD | op::FP_SWITCH | op::DEPTH | op::DEREF_SP_ADD | op::DEREF_SP
+            ..=op::DEREF_FP_8
     );
     frame.count_switch()?;
     if elsewhere && can_switch && cfa > 8 && memory.rebound(cfa.wrapping_sub(8)) {

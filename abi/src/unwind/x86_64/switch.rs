@@ -1,17 +1,34 @@
 //! A step out of code that has moved sp to another stack and has no frame there.
 //!
 //! # Invariants
-//! - The return address is on the stack that the code left, so the search always finds it. If the
-//!   search also finds the address of a call that is over, it cannot distinguish the two and
-//!   returns neither.
+//! - Where the code keeps how deep it was on the stack that it left, that counts, and no frame
+//!   pointer: Go moves a stack while C runs, and updates no pointer that C has saved.
+//! - Elsewhere the return address is on the stack that the code left, so the search always finds
+//!   it. If the search also finds the address of a call that is over, it cannot distinguish the two
+//!   and returns neither.
 
+use super::super::EndReason;
 use super::super::rule::{Rule, fp_op, op};
-use super::super::walk::{Climb, Lookup, Memory};
+use super::super::walk::{Climb, Lookup, Memory, word};
 use super::Frame;
 use super::call::call_target;
 
 /// Maximum number of words searched. The recorder's rules name no larger frames.
 const WORDS_MAX: u64 = 512;
+
+/// Returns the CFA of a frame that is on a stack whose end is in an object: see [`op::DEPTH`].
+#[cold]
+pub(super) fn cfa_below_end(
+    rule: Rule,
+    (sp, floor): (u64, u64),
+    memory: &mut impl Memory,
+) -> Result<u64, EndReason> {
+    let [owner, end, depth, above] = rule.cfa_off.to_le_bytes().map(|words| u64::from(words) << 3);
+    let owner = word(memory, floor, sp.wrapping_add(owner))?;
+    let depth = word(memory, floor, sp.wrapping_add(depth))?;
+    let end = memory.load_code(owner.wrapping_add(end)).ok_or(EndReason::Unreadable)?;
+    Ok(end.wrapping_sub(depth).wrapping_add(above))
+}
 
 /// Returns the return address to the caller and its address on the caller's stack. fp points to the
 /// caller's frame. The rule has the size of the largest caller's frame, and the maximum distance
