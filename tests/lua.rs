@@ -136,6 +136,46 @@ fn coroutines_in_a_program_with_the_branch_for_openresty_are_right() {
     coroutines_that_native_code_resumes_are_right("openresty", "libluajit-5.1.so.2");
 }
 
+/// Records two builds of the interpreter, one of which calls the other one.
+fn two_builds_are_told_apart(releases: [&str; 2]) {
+    needs_recording!();
+    let libraries = releases.map(|release| LuaJit::library(release, "libluajit-5.1.so.2"));
+    let [Some(first), Some(second)] = libraries else {
+        skip!("LuaJIT of {releases:?}: not installed");
+    };
+    let _machine = together();
+    let mut command = Command::new(program("lua_two"));
+    command.args([first, second]).arg(script("lua/two.lua"));
+    let outcome = record_cpu_and_end(Target::spawn(command), Duration::from_secs(3), &ALL_SAMPLES);
+    let mut counts = BTreeMap::<Vec<u32>, u64>::new();
+    let mut gone = 0;
+    for_each_stack(&outcome, FrameKind::Lua, |stack| match stack.iter().any(Frame::is_gone) {
+        true => gone += 1,
+        false => *counts.entry(lines(stack)).or_default() += 1,
+    });
+    let text = outcome.text();
+    eprintln!("{releases:?}: {counts:?}, {gone} gone\n{text}");
+    let stacks = [vec![0, 18, 2], vec![0, 18, 14, 8]];
+    let wrong = counts.keys().filter(|it| !stacks.iter().any(|stack| stack.starts_with(it)));
+    assert_eq!(wrong.count(), 0, "{releases:?}: {counts:?}\n{text}");
+    for stack in stacks {
+        assert!(counts.get(&stack) > Some(&500), "{releases:?}: {counts:?}\n{text}");
+    }
+    let total: u64 = counts.values().sum();
+    assert!(gone * 50 < total, "{releases:?}: {counts:?}, {gone} gone");
+    assert_rooted(&releases.join(" and "), &outcome);
+}
+
+#[test]
+fn a_build_that_calls_the_branch_for_openresty_is_told_apart() {
+    two_builds_are_told_apart(["bookworm", "openresty"]);
+}
+
+#[test]
+fn the_branch_for_openresty_that_calls_another_build_is_told_apart() {
+    two_builds_are_told_apart(["openresty", "bookworm"]);
+}
+
 /// Records functions that come and go, whose memory others take.
 fn no_function_has_the_name_of_another(option: &str) {
     needs_recording!();

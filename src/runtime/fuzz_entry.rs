@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use traceprof_abi::context::RecordKind;
 use traceprof_abi::layout::FRAME_WORDS_MAX;
-use traceprof_abi::runtime::lua::{LuaStacks, compiled_frame};
+use traceprof_abi::runtime::lua::{LuaStacks, compiled_frame, frame_above};
 use traceprof_abi::runtime::python::cookie;
 use traceprof_abi::runtime::word::sections;
 use traceprof_abi::runtime::{Captured, CapturedThread, capture};
@@ -160,6 +160,36 @@ pub fn lua(bytes: &[u8]) {
     for is_exact in [true, false] {
         compiled_frame(layout, (START + 0xa00, is_exact), START + 0x200, &mut TargetWords(&memory));
     }
+}
+
+/// Number of words at the end of the input of [`lua_thread`] that describe the thread.
+pub(super) const THREAD_WORDS: usize = 9;
+/// Maximum number of reads for a thread of LuaJIT in its handler.
+const LUA_READS_MAX: usize = 1 << 17;
+
+/// As [`lua`], for a thread that the last words of the input describe: the program counter, the
+/// stack pointer, the innermost and the outermost frame of the interpreter, and five registers.
+pub fn lua_thread(bytes: &[u8]) {
+    let Some((bytes, thread)) = bytes.split_last_chunk::<{ THREAD_WORDS * 8 }>() else { return };
+    let mut words = thread.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let mut next = || words.next().unwrap_or(0);
+    let (pc, stack) = (next(), next());
+    let lua = LuaStacks { innermost: next(), outermost: next() };
+    let registers = std::array::from_fn(|_| next());
+    let thread = CapturedThread { pc, stack, lua, registers, ..CapturedThread::of(START) };
+    let memory = Wild { bytes, reads: Cell::new(0) };
+    let Ok(runtime) = LuaExports::for_test().locate(START) else { return };
+    let frames: Vec<AtomicU64> = (0..FRAME_WORDS_MAX).map(|_| AtomicU64::new(0)).collect();
+    capture((0, &runtime.block), thread, &mut TargetWords(&memory), &frames);
+    let Some(layout) = runtime.block.lua() else { return };
+    for is_exact in [true, false] {
+        let found = compiled_frame(layout, (pc, is_exact), stack, &mut TargetWords(&memory));
+        assert!(found.is_none_or(|frame| frame >= stack && frame & 15 == 0));
+    }
+    let near = frame_above(layout, stack, &mut TargetWords(&memory));
+    assert!(near.is_none_or(|frame| frame >= stack && frame & 15 == 0));
+    assert!(memory.reads.get() < LUA_READS_MAX, "{} reads", memory.reads.get());
+    name_frames(&runtime, &memory, &[thread]);
 }
 
 /// Names what the frames of threads have.

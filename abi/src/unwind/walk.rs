@@ -16,7 +16,7 @@ use crate::layout::{DEPTH_MAX, FRAME_WORDS_MAX};
 use crate::runtime::lua::{LuaLayout, LuaStacks};
 use crate::runtime::v8::V8Layout;
 use crate::runtime::word::{FRAME_WORDS, FrameFunction, FrameInPlace, as_pc};
-use crate::runtime::{self, WordReader};
+use crate::runtime::{self, RuntimeBlock, WordReader};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Maximum number of searches for LuaJIT's frames in a walk. Other code that is not known may be
@@ -137,12 +137,12 @@ pub fn unwind(
     let mut lookup = Lookup::new(snapshot);
     let (mut depth, mut loop_stack) = (0usize, 0);
     let mut sought = runtime::loop_of(snapshot.runtimes());
-    let (lua, mut lua_stacks) = (lookup.lua(), LuaStacks::default());
+    let (luas, mut lua_stacks) = (LuaBuilds::of(snapshot), LuaStacks::default());
     while let Some(word) = frames.get(depth) {
         if sought.as_ref().is_some_and(|code| code.contains(&frame.pc())) {
             (loop_stack, sought) = (frame.sp(), None);
         }
-        if lua.is_some_and(|layout| layout.has_code(frame.pc())) {
+        if luas.has(frame.pc()) {
             lua_stacks.note(frame.sp());
         }
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
@@ -180,11 +180,34 @@ pub fn unwind(
             lua_stacks.note(stack);
         }
         if let Err(end) = stepped {
-            let lua = lua_stacks.found(lua.is_some() && end == EndReason::Root);
+            let is_complete = luas.first.is_some() && end == EndReason::Root;
+            let lua = lua_stacks.found(is_complete, luas.others.is_empty());
             return Unwound { depth, end, loop_stack, lua };
         }
     }
-    Unwound { depth, end: EndReason::Depth, loop_stack, lua: lua_stacks.found(false) }
+    Unwound { depth, end: EndReason::Depth, loop_stack, lua: lua_stacks.found(false, true) }
+}
+
+/// The builds of LuaJIT that a process has: one, if any, in nearly all processes.
+struct LuaBuilds<'s> {
+    first: Option<&'s LuaLayout>,
+    /// The blocks behind that of the first one, if there is another one.
+    others: &'s [RuntimeBlock],
+}
+
+impl<'s> LuaBuilds<'s> {
+    fn of(snapshot: &'s Snapshot<'s>) -> Self {
+        let mut blocks = snapshot.runtimes().iter();
+        let first = blocks.find_map(RuntimeBlock::lua);
+        let has_another = blocks.as_slice().iter().any(|block| block.lua().is_some());
+        Self { first, others: if has_another { blocks.as_slice() } else { &[] } }
+    }
+
+    #[inline]
+    fn has(&self, avma: u64) -> bool {
+        let is_in = |layout: &LuaLayout| layout.has_code(avma);
+        self.first.is_some_and(is_in) || self.others.iter().filter_map(RuntimeBlock::lua).any(is_in)
+    }
 }
 
 /// Loads one stack word at or above `floor` and below the upper bound.
@@ -326,16 +349,17 @@ impl<'s> Lookup<'s> {
         self.snapshot.runtimes().iter().find_map(|block| block.v8())
     }
 
-    /// Returns how LuaJIT keeps frames, if the process has it.
-    pub(super) fn lua(&self) -> Option<&'s LuaLayout> {
-        self.snapshot.runtimes().iter().find_map(|block| block.lua())
+    /// Returns how LuaJIT keeps frames: each build that the process has.
+    pub(super) fn luas(&self) -> impl Iterator<Item = &'s LuaLayout> + use<'s> {
+        self.snapshot.runtimes().iter().filter_map(|block| block.lua())
     }
 
-    /// As [`Self::lua`], but not more often than a walk may search the stack.
-    pub(super) fn lua_for_search(&mut self) -> Option<&'s LuaLayout> {
-        let layout = self.lua()?;
-        self.searches_left = self.searches_left.checked_sub(1)?;
-        Some(layout)
+    /// Counts a search for a frame of LuaJIT, and returns whether a walk may search the stack once
+    /// more.
+    pub(super) fn count_search(&mut self) -> bool {
+        let left = self.searches_left.checked_sub(1);
+        self.searches_left = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Returns where the interpreter of the cached range keeps what is read of its frames.

@@ -79,6 +79,8 @@ pub(super) struct LuaVariables {
     pub(super) traces: u16,
     /// From a trace to the address of its code.
     pub(super) machine_code: u16,
+    /// The table of the code for each kind of instruction, through which [`NEXT`] jumps.
+    pub(super) dispatch: u16,
 }
 
 impl LuaExports {
@@ -125,6 +127,7 @@ impl LuaExports {
                 compiled_base: 0x50,
                 traces: 0x58,
                 machine_code: 0x58,
+                dispatch: 0x60,
             }),
         }
     }
@@ -153,6 +156,7 @@ impl LuaVariables {
             compiled_base: variable(way.compiled_base)?,
             traces: variable(way.traces)?,
             machine_code: way.machine_code,
+            dispatch: u16::try_from(base).ok()?,
         })
     }
 }
@@ -273,6 +277,7 @@ mod tests {
             compiled_base: 0x178,
             traces: 0x458,
             machine_code: 0x58,
+            dispatch: 0xf80,
         };
         assert_eq!(LuaVariables::of(&code()), Some(expected));
     }

@@ -21,7 +21,8 @@ impl LuaExports {
             state: known.state,
             traces: known.traces,
             machine_code: known.machine_code,
-            reserved: [0; 3],
+            dispatch: known.dispatch,
+            reserved: [0; 2],
         };
         let block = RuntimeBlock::of_lua(&layout);
         Ok(self.file.runtime(bias, block, Names::Lua(LuaReader { layout })))

@@ -1,5 +1,7 @@
 //! LuaJIT in memory that was made by hand, and then damaged.
 
+use std::path::Path;
+
 use traceprof_abi::runtime::lua::{LuaStacks, NOWHERE, compiled_frame};
 use traceprof_abi::runtime::word::{EMPTY, ENTRY, ManagedFrame, SectionEnd, sections};
 use traceprof_abi::runtime::{Captured, CapturedThread, capture, may_have_frames};
@@ -9,6 +11,8 @@ use crate::runtime::fuzz_entry::{self, START};
 use crate::runtime::lua::LuaExports;
 use crate::runtime::tests::made::{Image, damage};
 use crate::runtime::{Gone, ManagedLanguage, Runtime, TargetWords};
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/lua");
 
 /// Addresses relative to the start of the memory, whose first bytes are the interpreter's code.
 const STACK: u64 = 0x200;
@@ -47,6 +51,7 @@ impl Image {
         image.pointer(FRAMES[0] + 24, instruction(1, 3));
         image.pointer(FRAMES[1] + 24, instruction(0, 4));
         image.pointer(FRAMES[1] + 72, 0x8000);
+        image.pointer(VARIABLES + 0x60, 0x20);
         for (which, prototype) in PROTOTYPES.into_iter().enumerate() {
             image.0[(FUNCTIONS[which] + 9) as usize] = 8;
             image.pointer(FUNCTIONS[which] + 32, prototype + 104);
@@ -150,6 +155,22 @@ fn what_is_left_over_of_a_frame_is_none() {
     let block = runtime().block;
     let captured = capture((0, &block), thread(), &mut TargetWords(&image), &words);
     assert_eq!(captured, Captured::Nothing);
+}
+
+#[test]
+fn threads_of_another_build_are_left_to_it() {
+    let mut image = Image::of_lua();
+    image.pointer(VARIABLES + 0x60, 0x8000);
+    let words: [AtomicU64; 11] = Default::default();
+    let captured = capture((0, &runtime().block), thread(), &mut TargetWords(&image), &words);
+    assert_eq!(captured, Captured::Nothing);
+    // Of several builds, each has an outermost frame of its own.
+    let mut stacks = LuaStacks::default();
+    assert_eq!(stacks.found(true, false), LuaStacks::WITHOUT);
+    [START, START + 0x80].into_iter().for_each(|stack| stacks.note(stack));
+    assert_eq!(stacks.found(true, true), stacks);
+    let expected = LuaStacks { innermost: START, outermost: 0 };
+    assert_eq!([stacks.found(true, false), stacks.found(false, true)], [expected; 2]);
 }
 
 #[test]
@@ -341,8 +362,54 @@ fn strings_that_are_hashed_anew_are_the_same() {
     assert_eq!(function.map(|it| it.name).as_deref(), Ok("function </srv/a.lu:10>"));
 }
 
+/// Returns the memory with a thread, as [`fuzz_entry::lua_thread`] takes it.
+fn with_thread(image: &Image, thread: CapturedThread) -> Image {
+    let LuaStacks { innermost, outermost } = thread.lua;
+    let words = [thread.pc, thread.stack, innermost, outermost];
+    let words = words.into_iter().chain(thread.registers).flat_map(u64::to_le_bytes);
+    Image(image.0.iter().copied().chain(words).collect())
+}
+
+/// Returns memory with threads in native, interpreted and compiled code.
+fn seeds() -> [(&'static str, Image); 3] {
+    let mut image = Image::of_lua();
+    let native = with_thread(&image, thread());
+    let registers = [0, 0, START + SLOTS[0] + 32, START + instruction(1, 2), 0];
+    let interpreted = CapturedThread {
+        pc: START + 0x40,
+        stack: START + FRAMES[0],
+        lua: LuaStacks { innermost: START + FRAMES[0], outermost: START + FRAMES[1] },
+        registers,
+        ..thread()
+    };
+    image.half(VARIABLES + 0x48, u32::MAX);
+    let interpreted = with_thread(&image, interpreted);
+    image.pointer(VARIABLES + 0x40, THREADS[0]);
+    image.pointer(VARIABLES + 0x50, SLOTS[0] + 32);
+    image.half(VARIABLES + 0x48, 1);
+    image.pointer(VARIABLES + 0x58, 0xe00);
+    image.pointer(0xe08, 0xe40);
+    image.half(0xe40 + 0x54, 0x100);
+    image.pointer(0xe40 + 0x58, 0x9000);
+    let compiled = with_thread(&image, thread());
+    [("native", native), ("interpreted", interpreted), ("compiled", compiled)]
+}
+
 #[test]
 fn damaged_memory_holds_the_invariants() {
+    let is_update = std::env::var_os("UPDATE").is_some();
+    for (name, image) in seeds() {
+        let path = Path::new(CORPUS).join(name);
+        if is_update {
+            std::fs::create_dir_all(CORPUS).unwrap();
+            std::fs::write(&path, &image.0).unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), image.0, "{}", path.display());
+    }
+    for (seed, entry) in (0..).zip(std::fs::read_dir(CORPUS).unwrap()) {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        damage(&Image(bytes), seed, fuzz_entry::lua_thread);
+    }
     for seed in 0..8 {
         damage(&Image::of_lua(), seed, fuzz_entry::lua);
     }

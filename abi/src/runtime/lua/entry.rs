@@ -271,8 +271,14 @@ impl Entry {
     }
 }
 
-/// Whether an address is that of a program's variables, which are behind its first thread of Lua.
+/// Whether an address is that of a program's variables, which are behind its first thread of Lua,
+/// and the program runs in this interpreter.
 fn has_program(reader: &mut Reader<'_, impl WordReader>, variables: u64) -> bool {
+    let layout = reader.layout;
+    let code = reader.field(variables, layout.dispatch);
+    if !code.is_ok_and(|code| layout.has_code(code)) {
+        return false;
+    }
     THREAD_LENGTHS.into_iter().any(|length| {
         let first = variables.wrapping_sub(length);
         let is_thread = reader.byte(first, KIND).is_ok_and(|kind| kind == KIND_THREAD);

@@ -54,8 +54,11 @@ pub struct LuaLayout {
     pub traces: u16,
     /// From a trace to the address of its code. The four bytes before are the length.
     pub machine_code: u16,
+    /// From the variables of a program to the addresses of the interpreter's code for each kind of
+    /// instruction. They tell which of several interpreters the program runs in.
+    pub dispatch: u16,
     /// 0.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 #[cfg(not(loom))]
@@ -83,12 +86,13 @@ impl LuaStacks {
     }
 
     /// Returns what was found by a walk that has ended. `is_complete` tells whether it has reached
-    /// the root.
-    pub fn found(self, is_complete: bool) -> Self {
+    /// the root, and `is_one` whether the process has one interpreter: of several, each has an
+    /// outermost frame of its own.
+    pub fn found(self, is_complete: bool, is_one: bool) -> Self {
         match (is_complete, self.innermost) {
-            (false, innermost) => Self { innermost, outermost: 0 },
             (true, 0) => Self::WITHOUT,
-            (true, _) => self,
+            (true, _) if is_one => self,
+            (_, innermost) => Self { innermost, outermost: 0 },
         }
     }
 }

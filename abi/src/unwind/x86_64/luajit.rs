@@ -27,14 +27,18 @@ pub(super) fn leave(
     lookup: &mut Lookup,
     memory: &mut impl Memory,
 ) -> Option<Result<(), EndReason>> {
-    let layout = lookup.lua_for_search()?;
     let sp = frame.registers.sp;
     let (lo, hi) = memory.bounds();
     if frame.stack_unknown || sp < lo || sp > hi {
         return None;
     }
     let at = (frame.pc().wrapping_sub(u64::from(!frame.exact)), frame.exact);
-    let stack = lua::compiled_frame(layout, at, sp, &mut Objects(memory))?;
+    if lookup.luas().next().is_none() || !lookup.count_search() {
+        return None;
+    }
+    let (layout, stack) = lookup.luas().find_map(|layout| {
+        Some((layout, lua::compiled_frame(layout, at, sp, &mut Objects(memory))?))
+    })?;
     let left = leave_frame(frame, stack, memory)?;
     lookup.note_lua_stack(stack);
     // All such code is one place: that of the interpreter. Its own address tells nothing, and other
@@ -52,8 +56,8 @@ pub(super) fn leave_exit(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let stack = lookup
-        .lua()
-        .filter(|layout| layout.has_code(pc))
+        .luas()
+        .find(|layout| layout.has_code(pc))
         .and_then(|layout| lua::frame_above(layout, frame.registers.sp, &mut Objects(memory)));
     let Some(stack) = stack else { return Err(EndReason::BadRule) };
     lookup.note_lua_stack(stack);
