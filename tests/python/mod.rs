@@ -83,6 +83,8 @@ fn check_callers_of(minor: Minor, build: Build) {
         assert!(tally.own * 20 > tally.total * 19, "{what}: {tally:?}\n{}", outcome.text());
         let Tally { total, cut, .. } = tally;
         let text = outcome.text();
+        let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
+        assert!(rooted * 100 >= samples * 99, "{what}: {text}");
         let rooted = text.lines().find(|line| line.starts_with("samples")).unwrap_or("?");
         eprintln!("{what}: {total} stacks, {cut} cut, all callers right; {rooted}");
     }

@@ -15,7 +15,7 @@ use super::followed;
 use super::linkage;
 use super::rows::{RowBuilder, RuleId, RuleRange, Rules};
 use super::v8_builtins;
-use traceprof_elf::Elf;
+use traceprof_elf::{Definitions, Elf};
 
 /// Minimum length in bytes of a gap. Fewer bytes can be padding: functions are aligned to 16.
 const GAP_MIN: u32 = 16;
@@ -45,6 +45,11 @@ const NEW_THREAD: [u8; 2] = [0x31, 0xED];
 /// `mov %eax,%edi; call`.
 const EXIT_OF_MAIN: [u8; 3] = [0x89, 0xC7, 0xE8];
 
+/// `mov %rax,%rdi; call` and `movslq %eax,%rdi; call`.
+const EXITS_OF_THREAD: [[u8; 4]; 2] = [[0x48, 0x89, 0xC7, 0xE8], [0x48, 0x63, 0xF8, 0xE8]];
+/// The function that ends a thread, in the C library that contains it.
+const THREAD_EXIT: &str = "pthread_exit";
+
 /// Returns the length of the `rt_sigreturn` call that the code starts with, if it does.
 pub(super) fn sigreturn_len(code: &[u8]) -> Option<usize> {
     SIGRETURNS.iter().find(|pattern| code.starts_with(pattern)).map(|pattern| pattern.len())
@@ -60,6 +65,8 @@ pub(super) struct Gaps<'e, 'a> {
     symbols: OnceCell<Vec<u64>>,
     /// Start addresses of the builtins of V8, read when they are first needed.
     builtins: OnceCell<Vec<u64>>,
+    /// Start address of the function that ends a thread, if other modules can call it here.
+    thread_exit: OnceCell<Option<u64>>,
 }
 
 impl<'e, 'a> Gaps<'e, 'a> {
@@ -67,8 +74,8 @@ impl<'e, 'a> Gaps<'e, 'a> {
     pub(super) fn new(elf: &'e Elf<'a>, base: u64, frame_pointers: bool) -> Self {
         let go = elf.section(".gopclntab").or_else(|| elf.section(".data.rel.ro.gopclntab"));
         let frame_pointers = frame_pointers || go.is_some();
-        let (symbols, builtins) = (OnceCell::new(), OnceCell::new());
-        Self { elf, base, frame_pointers, symbols, builtins }
+        let (symbols, builtins, thread_exit) = Default::default();
+        Self { elf, base, frame_pointers, symbols, builtins, thread_exit }
     }
 
     /// Adds the rows for the gap from `start` to `end`. Returns whether it is a gap.
@@ -118,6 +125,10 @@ impl<'e, 'a> Gaps<'e, 'a> {
         if Architecture::of(self.elf.machine()) == Some(Architecture::X86_64) {
             let svma = self.base + u64::from(start);
             parts.extend(linkage::stubs(self.elf, code, svma));
+            let find_exit = || Definitions::of(self.elf).exported(THREAD_EXIT).map(|it| it.svma);
+            if let Some(exit) = *self.thread_exit.get_or_init(find_exit) {
+                parts.extend(exits_of_threads(code, exit.wrapping_sub(svma)));
+            }
             if in_turn.len() > 1 {
                 parts.extend(v8_builtins::collector_parts(code));
                 followed = followed::parts(code, svma, &self.starts(start, &functions));
@@ -233,6 +244,24 @@ fn known(code: &[u8]) -> Vec<RuleRange> {
     parts
 }
 
+/// Returns where the function of a thread returns to in code that ends the thread with its result.
+/// `exit` is the offset of the function that ends a thread.
+fn exits_of_threads(code: &[u8], exit: u64) -> Vec<RuleRange> {
+    let found = EXITS_OF_THREAD.iter().flat_map(|exits| memmem::find_iter(code, exits));
+    let is_exit = |at: &usize| {
+        // call *register; call *(register)
+        let is_call =
+            |before: &[u8]| matches!(before, [.., 0xFF, 0xD0..=0xD7 | 0x10..=0x13 | 0x16 | 0x17]);
+        let operand = code.get(at + 4..).and_then(<[u8]>::first_chunk);
+        let target = operand.map(|operand| {
+            (*at as u64 + 8).wrapping_add_signed(i64::from(i32::from_le_bytes(*operand)))
+        });
+        is_call(&code[..*at]) && target == Some(exit)
+    };
+    // As for main, the address is only looked up.
+    found.filter(is_exit).map(|at| (early(at as u32)..at as u32, Rule::STOP)).collect()
+}
+
 /// Returns the length of the code that a new thread runs first, if it is at `at`: [`NEW_THREAD`]
 /// and a call, in musl's `__clone` behind `syscall; test %eax,%eax; jne` past it.
 fn new_thread_len(code: &[u8], at: usize) -> Option<usize> {
@@ -249,4 +278,36 @@ fn is_exit_of_main(code: &[u8], at: usize) -> bool {
     let is_end =
         |next: Option<&u8>| next.is_none_or(|byte| [0xF4, 0xCC, 0x90, 0x0F, 0x66].contains(byte));
     matches!(before, [.., 0xFF, 0xD0..=0xD7]) && is_end(code.get(7))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// musl's `start`: call *(%rbx); mov %rax,%rdi; call to 0x40.
+    const START: [u8; 10] = [0xFF, 0x13, 0x48, 0x89, 0xC7, 0xE8, 0x36, 0, 0, 0];
+
+    #[test]
+    fn a_function_whose_result_ends_the_thread_is_outermost() {
+        let check = |at: usize, byte: u8, exit: u64, expected: &[RuleRange]| {
+            let mut code = START;
+            code[at] = byte;
+            assert_eq!(exits_of_threads(&code, exit), expected, "{code:x?}");
+        };
+        let outermost = [(1..2, Rule::STOP)];
+        check(0, 0xFF, 0x40, &outermost);
+        // call *%rax; movslq %eax,%rdi
+        check(1, 0xD0, 0x40, &outermost);
+        let mut sign_extended = START;
+        sign_extended[3..5].copy_from_slice(&[0x63, 0xF8]);
+        assert_eq!(exits_of_threads(&sign_extended, 0x40), outermost);
+        // Another function; inc %ebx; call *operand(%rip); mov %rax,%rsi.
+        check(0, 0xFF, 0x41, &[]);
+        check(1, 0xC3, 0x40, &[]);
+        check(1, 0x15, 0x40, &[]);
+        check(4, 0xC6, 0x40, &[]);
+        for len in 0..START.len() {
+            assert_eq!(exits_of_threads(&START[..len], 0x40), []);
+        }
+    }
 }
