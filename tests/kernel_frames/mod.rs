@@ -9,7 +9,7 @@ use traceprof_abi::storage::log::flags::KERNEL;
 
 use crate::common::{
     Folded, Outcome, Recorder, Target, Trace, as_nobody, needs_recording, program,
-    program_for_everyone, record_cpu_and_end, skip, together, traceprof,
+    program_for_everyone, record_and_end, record_cpu_and_end, skip, together, traceprof,
 };
 use symbols::Kallsyms;
 
@@ -162,7 +162,8 @@ fn a_user_without_permission_learns_what_would_change_it() {
         skip!("root: needed to act as another user");
     };
     let target = Target::spawn(target);
-    command.args(["record", "--freq", HZ, "--pid"]).arg(target.pid().to_string());
+    command.args(["record", "--freq", HZ, "--mode", "cpu,wall", "--pid"]);
+    command.arg(target.pid().to_string());
     let outcome = Recorder::spawn(command, trace).record_cpu(target.pid(), CPU / 2);
     let text = outcome.text();
     let (count, line) = lines_about_kernel(&text);
@@ -178,7 +179,49 @@ fn a_user_without_permission_learns_what_would_change_it() {
         (3.., _) => "--engine perf shows them",
     };
     assert!(count == 1 && line.contains(expected), "{text}");
+    assert!(text.contains("without the kernel's functions, which only root may read"), "{text}");
     assert_eq!(in_kernel(&annotated(&outcome.trace)).0, 0, "{text}");
+}
+
+/// Returns the shares of time asleep in a read of a pipe with functions of the kernel, and with the
+/// one that reads pipes, in percent.
+fn asleep(outcome: &Outcome) -> (u64, u64) {
+    let folded = annotated(&outcome.trace);
+    let in_read: Vec<_> = folded
+        .stacks()
+        .filter(|(stack, _)| stack.last().is_some_and(|it| it.starts_with("[sleeping in read")))
+        .collect();
+    let all: u64 = in_read.iter().map(|(_, us)| us).sum();
+    assert!(all > 1_000_000, "{all} us");
+    let percent_with = |part: &str| {
+        let is_it = |frame: &String| frame.ends_with(MARK) && frame.contains(part);
+        let with = in_read.iter().filter(|(stack, _)| stack.iter().any(is_it));
+        100 * with.map(|(_, us)| us).sum::<u64>() / all
+    };
+    (percent_with(""), percent_with("pipe_read"))
+}
+
+#[test]
+fn sleeping_threads_show_where_in_the_kernel_they_sleep() {
+    needs_recording!();
+    let _machine = together();
+    let wall = |extra: &[&str]| {
+        let options = [&["--mode", "wall"], extra].concat();
+        record_and_end(Target::start("sleeper", &["read"]), 2, &options)
+    };
+    let is_permitted = std::fs::read_to_string("/proc/self/stack").is_ok();
+    let outcome = wall(&[]);
+    let text = outcome.text();
+    assert_eq!(text.contains("without the kernel's functions"), !is_permitted, "{text}");
+    let (some, right) = asleep(&outcome);
+    if is_permitted {
+        assert!(some >= 95 && right >= 95, "{some} % and {right} %: {text}");
+    } else {
+        assert_eq!(some, 0);
+    }
+    let outcome = wall(&["--kernel-stacks", "no"]);
+    assert_eq!(asleep(&outcome).0, 0);
+    assert!(!outcome.text().contains("without the kernel's functions"));
 }
 
 #[test]

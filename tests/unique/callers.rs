@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use traceprof::trace::{self, LoadedTrace, LocationId};
+use traceprof::trace::{self, FrameKind, LoadedTrace, LocationId};
 use traceprof_abi::storage::log::flags::KERNEL;
 use traceprof_abi::unwind::EndReason;
 
@@ -203,10 +203,12 @@ impl Tally {
         let mut tally = Self::default();
         for thread in &trace.threads {
             thread.for_each_sample(&mut |sample, stack| {
-                let names: Vec<String> = stack.iter().rev().map(|id| name(&trace, *id)).collect();
+                // The kernel's own frames say nothing about the unwinding.
+                let location = |id: &LocationId| &trace.locations[id.0 as usize];
+                let own = stack.iter().rev().filter(|id| location(id).kind != FrameKind::Kernel);
+                let names: Vec<String> = own.clone().map(|id| name(&trace, *id)).collect();
                 let end = EndReason::from_number(sample.end_reason);
-                let places =
-                    stack.iter().rev().map(|id| trace.locations[id.0 as usize].svma).collect();
+                let places = own.map(|id| location(id).svma).collect();
                 let flags = sample.flags;
                 let is_cut = callers.is_cut(&names, end, flags);
                 tally.add(&Stack { names, places, flags, end, is_cut }, callers);

@@ -66,6 +66,12 @@ const TOP: u64 = 1 << 63;
 /// A frame of the kernel whose function is hidden from this user. The highest page has no code.
 pub const KERNEL_NAMELESS: u64 = 0x7fff_ffff_ffff_f000;
 
+/// Returns a frame word of the kernel that stands for a function with this number, without an
+/// address. No address of the kernel's code has bits 48 to 59 clear.
+pub fn kernel_function(number: u64) -> u64 {
+    MARK_MASK | number & ADDRESS_MASK
+}
+
 /// Whether a frame word is a program counter in the kernel.
 pub fn is_kernel(word: u64) -> bool {
     word & MARK_MASK == MARK_MASK && !VSYSCALL.contains(&(word & !TOP))
@@ -473,7 +479,8 @@ mod tests {
         for word in [0, 1 << 47, RETURN_ADDRESS, 0x7fff_ffff_ff60_0400, 0xffff_ffff_ff60_0400] {
             assert!(!is_kernel(word), "{word:x}");
         }
-        assert!(!is_kernel(frame(8, ENTRY).words()[0]) && is_kernel(0x7000_0000_0000_0007));
+        assert!(!is_kernel(frame(8, ENTRY).words()[0]) && is_kernel(kernel_function(7)));
+        assert_ne!(kernel_function(7), kernel_function(8));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) mod contexts;
 pub(crate) mod functions;
 pub(crate) mod java;
 pub(crate) mod javascript;
+pub(crate) mod kernel_functions;
 pub(crate) mod mapped;
 pub(crate) mod process;
 pub(crate) mod raw_stacks;
@@ -20,6 +21,7 @@ use traceprof_abi::storage::log::Sample;
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
 use crate::record::batch::javascript::NewJavaScript;
+use crate::record::batch::kernel_functions::NewKernelFunctions;
 use crate::record::batch::raw_stacks::Slices;
 use crate::record::batch::traces::{Collection, TraceEntry, empty};
 use crate::record::target::modules::AddressMap;
@@ -41,6 +43,8 @@ pub(crate) struct Batch {
     pub(crate) java: NewJava,
     /// The functions and the code of JavaScript that the new traces are the first to use.
     pub(crate) javascript: NewJavaScript,
+    /// Functions of the kernel in which threads sleep, that the new traces are the first to use.
+    pub(crate) kernel_functions: NewKernelFunctions,
     /// The raw stacks of samples that did not reach their root, until the recorder has unwound
     /// them.
     pub(crate) slices: Slices,
@@ -126,6 +130,7 @@ impl Batch {
         self.functions.clear();
         self.java.clear();
         self.javascript.clear();
+        self.kernel_functions.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.texts.clear();
         self.numbers.clear();

@@ -3,18 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::proc::{KernelSymbols, kernel_modules};
+use crate::record::batch::kernel_functions::FoundFunction;
 
 /// How long addresses without a name wait for the next reading: the kernel makes code too.
 const AGAIN: Duration = Duration::from_secs(10);
-
-/// A function of the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FoundFunction {
-    /// The name.
-    pub(crate) name: String,
-    /// The kernel's module; `None` for the kernel itself.
-    pub(crate) module: Option<String>,
-}
 
 /// The symbols, once an address was asked for.
 #[derive(Debug, Default)]

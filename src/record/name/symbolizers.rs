@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
-use crate::record::name::kernel_functions::{FoundFunction, KernelFunctions};
+use crate::record::batch::kernel_functions::FoundFunction;
+use crate::record::name::kernel_functions::KernelFunctions;
 use crate::record::target::modules::LoadedModule;
 use crate::symbol::{ElfFile, Resolved, Symbolizer};
 

@@ -156,7 +156,9 @@ impl SampleSource {
             }
         }
         if let Some(interval) = wall_interval {
-            let wall = Wall::new(pid, interval, program.attached.tables());
+            let attached = &*program.attached;
+            let with = (attached.tables(), attached.setup.frames);
+            let wall = Wall::new(pid, interval, with);
             self.wall = Some(wall.map_err(|error| target_error(pid, error))?);
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use crate::trace::{LocationId, Method, RunState};
+use crate::trace::{FrameKind, LocationId, Method, RunState};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
 use crate::view::recording::mode::Mode;
@@ -147,6 +147,7 @@ fn takes_lock(name: &str) -> bool {
 }
 
 /// Returns the functions of the stack that ends in a call, innermost first. Other steps are `None`.
+/// The kernel's functions are left out: what a thread waits for is seen at those that called them.
 fn functions<'a>(
     profile: &'a Profile,
     thread: &'a ThreadProfile,
@@ -158,9 +159,15 @@ fn functions<'a>(
         (call.caller() != 0).then(|| calls.get(call.caller())).flatten()
     });
     callers.filter_map(move |call| match call.step {
+        StackStep::Frame(location) if is_kernel(profile, location) => None,
         StackStep::Frame(location) => Some(method_of(profile, location)),
         _ => None,
     })
+}
+
+fn is_kernel(profile: &Profile, location: LocationId) -> bool {
+    let location = profile.locations.get(location.0 as usize);
+    location.is_some_and(|location| location.kind == FrameKind::Kernel)
 }
 
 fn method_of(profile: &Profile, location: LocationId) -> Option<&Method> {

@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use traceprof_abi::runtime::word::{KERNEL_NAMELESS, split_kernel};
 use traceprof_abi::unwind::{RETURN_ADDRESS, lookup_avma};
 
+use crate::record::batch::kernel_functions::{FoundFunction, NewKernelFunctions};
 use crate::record::batch::traces::Collection;
-use crate::record::name::kernel_functions::FoundFunction;
 use crate::record::name::symbolizers::SymbolQuery;
 use crate::trace::{FrameKind, Location, LocationId, Method, Module, TraceError, TraceSeries};
 
@@ -33,7 +33,7 @@ impl KernelLocations {
         let words = new.flat_map(|entry| split_kernel(traces.frames_of(entry)).0);
         let unknown: BTreeSet<u64> = words
             .map(|word| lookup_avma(*word))
-            .filter(|place| *place != KERNEL_NAMELESS && !self.0.contains_key(place))
+            .filter(|place| has_address(*place) && !self.0.contains_key(place))
             .collect();
         if unknown.is_empty() {
             return None;
@@ -41,6 +41,19 @@ impl KernelLocations {
         self.0.extend(unknown.iter().map(|place| (*place, None)));
         let svmas = unknown.into_iter().map(avma_of).collect();
         Some(SymbolQuery { is_kernel: true, svmas, ..SymbolQuery::default() })
+    }
+
+    /// Stores functions in which threads sleep.
+    pub(super) fn learn_functions(
+        &mut self,
+        writer: &mut TraceSeries,
+        new: &NewKernelFunctions,
+    ) -> Result<(), TraceError> {
+        for (word, function) in new {
+            let location = location(writer, 0, Some(function))?;
+            self.0.insert(lookup_avma(*word), Some(location));
+        }
+        Ok(())
     }
 
     /// Stores the names of an answer.
@@ -93,6 +106,12 @@ impl KernelLocations {
         self.0.insert(place, Some(found));
         Ok((found, !is_nameless))
     }
+}
+
+/// Returns whether a frame is at an address, and does not just stand for a function.
+fn has_address(place: u64) -> bool {
+    const LOWEST: u64 = 0x7f00_0000_0000_0000;
+    place >= LOWEST && place != KERNEL_NAMELESS
 }
 
 /// Returns the address that a frame word is looked up by: the word has its top bit for a mark.

@@ -24,6 +24,7 @@ use self::kernel::KernelLocations;
 use crate::record::batch::functions::NewFunctions;
 use crate::record::batch::java::NewJava;
 use crate::record::batch::javascript::NewJavaScript;
+use crate::record::batch::kernel_functions::NewKernelFunctions;
 use crate::record::batch::traces::Collection;
 use crate::record::name::addresses::{ModuleAddress, by_module, locate, write_locations};
 use crate::record::name::java::names::JavaNames;
@@ -334,6 +335,15 @@ impl FrameNames {
             self.interpreted.clear();
         }
         self.java.learn(new);
+    }
+
+    /// Takes over the functions of the kernel that a batch is the first to use.
+    pub(crate) fn learn_kernel(
+        &mut self,
+        writer: &mut TraceSeries,
+        new: &NewKernelFunctions,
+    ) -> Result<(), TraceError> {
+        self.kernel.learn_functions(writer, new)
     }
 
     /// Takes over the functions and the code of JavaScript that a batch is the first to use.

@@ -15,11 +15,13 @@
 //!   first in the next turn.
 
 mod awaited;
+mod kernel_frames;
 pub(crate) mod report;
 mod running_time;
 mod samples;
 mod sleep_location;
 mod sleeper_frames;
+mod stats;
 mod thread_time;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,12 +36,14 @@ use self::samples::WallSamples;
 use self::sleep_location::{
     LocationHistory, LocationRead, LocationReader, LocationSources, ThreadLocation,
 };
+pub(crate) use self::stats::WallStats;
 use self::thread_time::{StateSpan, ThreadTime};
 use crate::proc::{Mapping, TaskClock, Turns};
 use crate::record::batch::Batch;
 use crate::record::batch::contexts::ReadContext;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
 use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::contract::sampling::KernelFrames;
 use crate::record::target::modules::AddressMap;
 use crate::trace::RunState;
 
@@ -52,67 +56,6 @@ const CHECK_MAX_NS: u64 = 100_000_000;
 const CHECKS_MAX: u64 = 2000;
 /// A turn may take one part in this many of the interval, but checks at least one thread.
 const SHARE: u32 = 4;
-
-/// The counts of a program's wall-clock measurement.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct WallStats {
-    /// The number of checks of a thread's account.
-    pub(crate) checks: u64,
-    /// The number of sleepers found at a known location.
-    pub(crate) known: u64,
-    /// The number of new stacks that were read without a stop.
-    pub(crate) read: u64,
-    /// The number of new stacks that required a stop.
-    pub(crate) stopped: u64,
-    /// The longest of these stops, in nanoseconds.
-    pub(crate) stop_ns_max: u64,
-    /// The number of sleepers that ran again before their stack was read.
-    pub(crate) moved: u64,
-    /// The number of attempts to read a sleeper's stack that failed.
-    pub(crate) missed: u64,
-    /// The number of new stacks without managed frames because the thread's block was not found.
-    pub(crate) unsearched: u64,
-    /// The number of turns that left threads to the next turn, and the number of these threads.
-    pub(crate) capped: (u64, u64),
-    /// The largest number of threads at a time whose accounts are opened at each check, since there
-    /// are too few descriptors to keep them open.
-    pub(crate) reopened: u64,
-    /// The largest number of threads at a time whose accounts could not be opened.
-    pub(crate) unwatched: u64,
-    /// The number of accounts that cannot belong to the thread, since a thread that called exec has
-    /// taken over its id.
-    pub(crate) impossible: u64,
-    /// The number of threads that exited before their first check.
-    pub(crate) ended_unseen: u64,
-    /// Reported microseconds, by [`RunState`].
-    pub(crate) reported_us: [u64; RunState::ALL.len()],
-    /// Reported microseconds without a stack.
-    pub(crate) stackless_us: u64,
-}
-
-impl WallStats {
-    /// Adds the counts of a later program.
-    pub(crate) fn add(&mut self, later: &Self) {
-        self.checks += later.checks;
-        self.known += later.known;
-        self.read += later.read;
-        self.stopped += later.stopped;
-        self.stop_ns_max = self.stop_ns_max.max(later.stop_ns_max);
-        self.moved += later.moved;
-        self.missed += later.missed;
-        self.unsearched += later.unsearched;
-        self.capped.0 += later.capped.0;
-        self.capped.1 += later.capped.1;
-        self.reopened = self.reopened.max(later.reopened);
-        self.unwatched = self.unwatched.max(later.unwatched);
-        self.ended_unseen += later.ended_unseen;
-        self.impossible += later.impossible;
-        for (sum, more) in self.reported_us.iter_mut().zip(later.reported_us) {
-            *sum += more;
-        }
-        self.stackless_us += later.stackless_us;
-    }
-}
 
 /// A thread that exists now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,8 +137,14 @@ pub(crate) struct Wall {
 }
 
 impl Wall {
-    /// Starts the measurement of a process that has these unwind tables.
-    pub(crate) fn new(pid: i32, interval: Duration, tables: Tables) -> io::Result<Self> {
+    /// Starts the measurement of a process that has these unwind tables. `frames` is what samples
+    /// show of the kernel's functions.
+    pub(crate) fn new(
+        pid: i32,
+        interval: Duration,
+        (tables, frames): (Tables, KernelFrames),
+    ) -> io::Result<Self> {
+        let wants_kernel = frames != KernelFrames::Unwanted;
         let now = Instant::now();
         let mut wall = Self {
             interval,
@@ -208,12 +157,13 @@ impl Wall {
             check_max_ns: CHECK_MAX_NS,
             ever_watched: 0,
             first: 0,
-            locations: LocationReader::new(pid, tables)?,
+            locations: LocationReader::new(pid, tables, wants_kernel)?,
             samples: WallSamples::default(),
             spans: Vec::new(),
             stats: WallStats::default(),
             is_over: false,
         };
+        wall.stats.kernel_hidden = wants_kernel && !wall.locations.kernel.is_on;
         wall.next_turn(now);
         Ok(wall)
     }
@@ -420,6 +370,7 @@ impl Wall {
         instance: impl FnMut() -> Option<u32>,
         announce: impl FnMut(ThreadKey, &mut Vec<ThreadChange>),
     ) -> Vec<Sample> {
+        batch.kernel_functions.extend(self.locations.kernel.take_new());
         self.samples.off_cpu(batch, instance, announce)
     }
 

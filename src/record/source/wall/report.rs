@@ -56,6 +56,9 @@ pub(crate) fn lines(stats: &WallStats) -> Vec<(&'static str, String)> {
             stacks.push_str(&format!(", {count} {what}"));
         }
     }
+    if stats.kernel_hidden {
+        stacks.push_str("; without the kernel's functions, which only root may read");
+    }
     let mut lines = vec![("wall time", text), ("sleepers", stacks)];
     if stats.capped.0 > 0 {
         let (turns, threads) = stats.capped;

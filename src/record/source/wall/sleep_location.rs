@@ -21,6 +21,7 @@ use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
 use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::source::wall::awaited::{AwaitedNames, Called};
+use crate::record::source::wall::kernel_frames::{self, KernelCall, KernelFrameReader};
 use crate::record::source::wall::sleeper_frames::{
     FrameSearch, KnownFrames, SeenSleeper, SleeperView,
 };
@@ -47,6 +48,8 @@ pub(super) struct ThreadLocation {
     pub(super) waits_on: Option<Arc<str>>,
     /// Frame words, leaf first; empty if the stack could not be read.
     pub(super) frames: Arc<[u64]>,
+    /// The call that the kernel's frames among them belong to.
+    pub(super) kernel_call: KernelCall,
     /// The flags of a call trace with these frames.
     pub(super) flags: u32,
     /// The context that the thread works on.
@@ -63,13 +66,15 @@ impl ThreadLocation {
         context: ThreadContext,
     ) -> Self {
         let (frames, flags, holds_lock) = (Arc::new([]), 0, false);
-        Self { state, syscall, waits_on, frames, flags, context, holds_lock }
+        let kernel_call = None;
+        Self { state, syscall, waits_on, frames, kernel_call, flags, context, holds_lock }
     }
 
     /// Makes the location of a thread that ran.
     pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32, holds_lock: bool) -> Self {
         let (state, context) = (RunState::Running, ThreadContext::default());
-        Self { state, syscall: None, waits_on: None, frames, flags, context, holds_lock }
+        let (syscall, waits_on, kernel_call) = (None, None, None);
+        Self { state, syscall, waits_on, frames, kernel_call, flags, context, holds_lock }
     }
 }
 
@@ -122,6 +127,13 @@ impl LocationHistory {
         self.locations.front_mut()
     }
 
+    /// Remembers the kernel's frames of the location that was found last.
+    fn renew(&mut self, found: &Arc<ThreadLocation>) {
+        if let Some(known) = self.locations.front_mut() {
+            known.location = Arc::clone(found);
+        }
+    }
+
     /// Adds a location, and drops the least recently seen ones if there are too many. A location
     /// without a stack pointer is never found again, and so takes no other's place.
     pub(super) fn add(&mut self, known: KnownLocation) -> Arc<ThreadLocation> {
@@ -163,6 +175,8 @@ pub(super) struct LocationReader {
     tables: Tables,
     unwinder: RemoteUnwinder,
     search: FrameSearch,
+    /// The kernel's frames.
+    pub(super) kernel: KernelFrameReader,
     /// What calls wait on.
     pub(super) waits: AwaitedNames,
     /// The mappings when they were last read.
@@ -170,14 +184,16 @@ pub(super) struct LocationReader {
 }
 
 impl LocationReader {
-    /// Makes a reader for a process that has these unwind tables.
-    pub(super) fn new(pid: i32, tables: Tables) -> io::Result<Self> {
+    /// Makes a reader for a process that has these unwind tables, with frames of the kernel if they
+    /// are wanted and readable.
+    pub(super) fn new(pid: i32, tables: Tables, wants_kernel: bool) -> io::Result<Self> {
         Ok(Self {
             pid,
             start_time: proc::start_time(pid)?,
             tables,
             unwinder: RemoteUnwinder::with_objects(),
             search: FrameSearch::new(pid),
+            kernel: KernelFrameReader::new(pid, wants_kernel),
             waits: AwaitedNames::new(pid),
             mappings: proc::mappings(pid)?,
         })
@@ -212,7 +228,15 @@ impl LocationReader {
     ) -> LocationRead {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
-        let (again, new) = self.look_up((tid, state), at, history);
+        let (mut again, new) = self.look_up((tid, state), at, history);
+        let kernel_call = kernel_frames::call_of(activity);
+        if let Some(known) = &mut again {
+            let before = (known.kernel_call, &known.frames[..]);
+            if let Some(frames) = self.kernel.read_again((tid, kernel_call), before) {
+                *known = Arc::new(ThreadLocation { frames, kernel_call, ..(**known).clone() });
+            }
+        }
+        let kernel_words = new.as_ref().map(|_| self.kernel.read(tid)).unwrap_or_default();
         let (mut syscall, mut waits_on) = self.waits.of(|| self.search.inner_tid(tid), activity);
         let context = contexts.read(tid);
         let snapshot = self.tables.snapshot();
@@ -223,6 +247,7 @@ impl LocationReader {
         }
         if let Some(location) = again {
             stats.known += 1;
+            history.renew(&location);
             if syscall == Some(libc::SYS_restart_syscall as u32) {
                 // The kernel restarts some interrupted calls this way.
                 syscall = location.syscall;
@@ -234,6 +259,7 @@ impl LocationReader {
                 syscall,
                 waits_on,
                 frames,
+                kernel_call,
                 flags,
                 context,
                 holds_lock,
@@ -245,9 +271,16 @@ impl LocationReader {
         };
         stats.read += 1;
         stats.unsearched += u64::from(!managed.is_searched);
-        let location =
-            ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
-        let location = Arc::new(location);
+        let location = Arc::new(ThreadLocation {
+            state,
+            syscall,
+            waits_on,
+            frames: [kernel_words, frames].concat().into(),
+            kernel_call,
+            flags,
+            context,
+            holds_lock,
+        });
         let (fingerprint, block) = (Some(fingerprint), history.block);
         LocationRead::New(KnownLocation { location, at, fingerprint, managed, block })
     }
@@ -298,8 +331,8 @@ impl LocationReader {
         };
         let tids: Vec<i32> = unknown.iter().map(|it| it.tid).collect();
         let chosen = CaptureSelection { tids: &tids, time_max: STOPPING_MAX };
-        let (unwinder, search) = (&mut self.unwinder, &mut self.search);
-        let view = SleeperView { contexts, snapshot: &snapshot, unwinder, search };
+        let (unwinder, search, kernel) = (&mut self.unwinder, &mut self.search, &mut self.kernel);
+        let view = SleeperView { contexts, snapshot: &snapshot, unwinder, search, kernel };
         let (pid, mappings) = (self.pid, &self.mappings);
         let captured = inject::capture_threads(pid, self.start_time, mappings, chosen, view);
         // On an error the program has exited; the session detects that.
@@ -319,8 +352,9 @@ impl LocationReader {
         capture: Capture<SeenSleeper>,
         stats: &mut WallStats,
     ) -> Option<KnownLocation> {
-        let SeenSleeper { activity, context, frames: managed, block, holds_lock, stack, .. } =
+        let SeenSleeper { activity, context, frames: managed, block, holds_lock, .. } =
             capture.seen;
+        let (stack, mut frames) = (capture.seen.stack, capture.seen.kernel_words);
         let state = unknown.state;
         if capture.outcome == Err(NotCaptured::Gone) {
             return None;
@@ -354,11 +388,20 @@ impl LocationReader {
             self.unwinder.unwind_with_fingerprint(&snapshot, registers, copy, &mut read)
         });
         stack.frames.extend(&managed.words);
-        let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
+        frames.extend(stack.frames);
+        let (frames, flags) = (frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
-        let location =
-            ThreadLocation { state, syscall, waits_on, frames, flags, context, holds_lock };
-        let location = Arc::new(location);
+        let kernel_call = activity.and_then(kernel_frames::call_of);
+        let location = Arc::new(ThreadLocation {
+            state,
+            syscall,
+            waits_on,
+            frames,
+            kernel_call,
+            flags,
+            context,
+            holds_lock,
+        });
         let fingerprint = fingerprint.is_complete().then_some(fingerprint);
         Some(KnownLocation { location, at, fingerprint, managed, block })
     }
@@ -366,7 +409,7 @@ impl LocationReader {
 
 /// A stack that was unwound without a stop.
 struct NewStack {
-    frames: Arc<[u64]>,
+    frames: Vec<u64>,
     flags: u32,
     fingerprint: StackFingerprint,
     managed: KnownFrames,
@@ -387,7 +430,7 @@ fn unwind_sleeping(
     let (mut frames, fingerprint) = unwinder.unwind_sleeping(snapshot, at, copy, &mut read)?;
     frames.extend(&managed.words);
     let flags = trace_flags(EndReason::Root, snapshot.epoch());
-    Some(NewStack { frames: frames.into(), flags, fingerprint, managed })
+    Some(NewStack { frames, flags, fingerprint, managed })
 }
 
 /// Returns the stack pointer and pc of a thread that does not run.

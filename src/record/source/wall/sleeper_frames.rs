@@ -6,6 +6,7 @@ use traceprof_abi::unwind::Snapshot;
 use crate::inject::{self, StoppedThread, ThreadView};
 use crate::proc::{self, ProcessMemory, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use crate::record::source::wall::kernel_frames::KernelFrameReader;
 use crate::runtime::{ManagedInputs, ManagedReader, ManagedStack, ManagedThread};
 use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, StackFingerprint};
 
@@ -118,6 +119,8 @@ impl KnownFrames {
 pub(super) struct SeenSleeper {
     pub(super) activity: Option<TaskActivity>,
     pub(super) context: ThreadContext,
+    /// The words of the kernel's frames.
+    pub(super) kernel_words: Vec<u64>,
     pub(super) frames: KnownFrames,
     /// The thread's block.
     pub(super) block: Option<ManagedThread>,
@@ -134,6 +137,7 @@ pub(super) struct SleeperView<'a> {
     pub(super) snapshot: &'a Snapshot<'a>,
     pub(super) unwinder: &'a mut RemoteUnwinder,
     pub(super) search: &'a mut FrameSearch,
+    pub(super) kernel: &'a mut KernelFrameReader,
 }
 
 impl ThreadView for SleeperView<'_> {
@@ -143,6 +147,7 @@ impl ThreadView for SleeperView<'_> {
         SeenSleeper {
             activity: proc::task_activity(self.search.pid, tid).ok(),
             context: self.contexts.read(tid),
+            kernel_words: self.kernel.read(tid),
             frames: KnownFrames { is_searched: true, ..KnownFrames::default() },
             block: None,
             holds_lock: false,

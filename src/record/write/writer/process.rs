@@ -200,6 +200,7 @@ impl WriterProcess {
         self.names.learn_functions(&batch.functions);
         self.names.learn_java(&batch.java);
         self.names.learn_javascript(&batch.javascript);
+        self.names.learn_kernel(writer, &batch.kernel_functions)?;
         self.resolve(writer, &batch.traces)?;
         let is_end = |news: &&ThreadChange| matches!(news, ThreadChange::Exited { .. });
         for news in batch.threads.iter().filter(|news| !is_end(news)) {

@@ -1,0 +1,164 @@
+//! The kernel's frames of sleeping threads, from `/proc/PID/task/TID/stack`.
+//!
+//! The kernel names the functions there and hides their addresses, so a frame word is a number that
+//! stands for a name.
+//!
+//! # Invariants
+//! - A number stands for one function, in all programs of all recordings of this process.
+//! - A stack is read once for each sleep whose call is not that of the sleep before at the same
+//!   location.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use traceprof_abi::runtime::word::{kernel_function, split_kernel};
+
+use crate::proc::{self, TaskActivity};
+use crate::record::batch::kernel_functions::{FoundFunction, NewKernelFunctions};
+
+/// The number of the next function.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What tells the kernel's stacks at one location apart: the system call and its first argument,
+/// such as a descriptor. `None` outside system calls.
+pub(super) type KernelCall = Option<(u64, u64)>;
+
+/// Returns the call of a thread that does not run.
+pub(super) fn call_of(activity: TaskActivity) -> KernelCall {
+    match activity {
+        TaskActivity::Syscall { number, args: [first, ..], .. } => Some((number, first)),
+        TaskActivity::Blocked { .. } | TaskActivity::Running => None,
+    }
+}
+
+/// Reads the kernel's frames of one process's threads.
+pub(super) struct KernelFrameReader {
+    pid: i32,
+    /// Whether the frames are wanted, and this user may read them.
+    pub(super) is_on: bool,
+    words: HashMap<FoundFunction, u64>,
+    /// The functions that no batch has yet.
+    new: NewKernelFunctions,
+}
+
+impl KernelFrameReader {
+    /// Makes a reader that reads nothing unless `is_wanted`.
+    pub(super) fn new(pid: i32, is_wanted: bool) -> Self {
+        let is_on = is_wanted && proc::kernel_stack(pid, pid).is_ok();
+        Self { pid, is_on, words: HashMap::new(), new: Vec::new() }
+    }
+
+    /// Returns the frame words of a thread that sleeps, innermost first.
+    ///
+    /// They are wrong if the thread ran meanwhile.
+    pub(super) fn read(&mut self, tid: i32) -> Vec<u64> {
+        if !self.is_on {
+            return Vec::new();
+        }
+        let lines = proc::kernel_stack(self.pid, tid).unwrap_or_default();
+        lines.iter().filter_map(|line| Some(self.word(parse(line)?))).collect()
+    }
+
+    /// Returns the frames at a known location with those of the kernel read again.
+    ///
+    /// `None` if the thread is in the same call as when they were read. A location without a stack
+    /// stays so.
+    pub(super) fn read_again(
+        &mut self,
+        (tid, call): (i32, KernelCall),
+        (known_call, frames): (KernelCall, &[u64]),
+    ) -> Option<Arc<[u64]>> {
+        if !self.is_on || known_call == call || frames.is_empty() {
+            return None;
+        }
+        Some([&self.read(tid), split_kernel(frames).1].concat().into())
+    }
+
+    /// Returns the functions that no batch has yet.
+    pub(super) fn take_new(&mut self) -> NewKernelFunctions {
+        std::mem::take(&mut self.new)
+    }
+
+    fn word(&mut self, function: FoundFunction) -> u64 {
+        if let Some(word) = self.words.get(&function) {
+            return *word;
+        }
+        // Relaxed: only the numbers must differ.
+        let word = kernel_function(NEXT.fetch_add(1, Ordering::Relaxed));
+        self.new.push((word, function.clone()));
+        self.words.insert(function, word);
+        word
+    }
+}
+
+/// Parses `nft_do_chain+0x6e/0xf0 [nf_tables]`.
+fn parse(line: &str) -> Option<FoundFunction> {
+    let (symbol, module) = match line.trim().rsplit_once(" [") {
+        Some((symbol, module)) => (symbol, module.strip_suffix(']').map(str::to_owned)),
+        None => (line.trim(), None),
+    };
+    let name = symbol.rsplit_once("+0x").map_or(symbol, |(name, _)| name);
+    // A function without a name is an address.
+    let is_name = !name.is_empty() && !name.starts_with("0x");
+    is_name.then(|| FoundFunction { name: name.to_owned(), module })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_name_a_function_and_its_module() {
+        let check = |line: &str, expected: Option<(&str, Option<&str>)>| {
+            let found = parse(line);
+            let found = found.as_ref().map(|it| (it.name.as_str(), it.module.as_deref()));
+            assert_eq!(found, expected, "{line}");
+        };
+        check("futex_wait_queue+0x6e/0xf0", Some(("futex_wait_queue", None)));
+        check("f.isra.0+0x1/0x2 [nf_tables]", Some(("f.isra.0", Some("nf_tables"))));
+        check("odd", Some(("odd", None)));
+        check("0xffffffff81000000", None);
+        check("", None);
+        check("+0x1/0x2", None);
+    }
+
+    #[test]
+    fn a_function_has_one_word_and_is_announced_once() {
+        let own = std::process::id() as i32;
+        let mut reader = KernelFrameReader { is_on: true, ..KernelFrameReader::new(own, false) };
+        let function = |name: &str| parse(name).unwrap();
+        let words = ["a", "b", "a"].map(|name| reader.word(function(name)));
+        assert!(words[0] == words[2] && words[0] != words[1]);
+        assert_eq!(split_kernel(&words), (&words[..], &[][..]));
+        let new = reader.take_new();
+        assert_eq!(new, [(words[0], function("a")), (words[1], function("b"))]);
+        assert!(reader.take_new().is_empty() && reader.word(function("b")) == words[1]);
+        let mut other = KernelFrameReader::new(own, false);
+        assert_ne!(other.word(function("a")), words[0]);
+        assert!(other.read(own).is_empty(), "not wanted");
+    }
+
+    /// Returns whether the frames of a location that was found in a read of descriptor 3 are read
+    /// again for another call.
+    fn is_read_again(frames: &[u64], call: KernelCall, is_on: bool) -> bool {
+        let own = std::process::id() as i32;
+        let mut reader = KernelFrameReader { is_on, ..KernelFrameReader::new(own, false) };
+        let again = reader.read_again((own, call), (Some((0, 3)), frames));
+        if let Some(again) = &again {
+            assert_eq!(split_kernel(again).1, split_kernel(frames).1);
+        }
+        again.is_some()
+    }
+
+    #[test]
+    fn frames_of_the_kernel_are_read_once_for_each_call() {
+        let frames = [kernel_function(7), 0x5000, kernel_function(9)];
+        assert!(is_read_again(&frames, Some((0, 4)), true), "another descriptor");
+        assert!(is_read_again(&frames, Some((1, 3)), true), "another call");
+        assert!(is_read_again(&frames, None, true), "a page fault");
+        assert!(!is_read_again(&frames, Some((0, 3)), true), "the same call");
+        assert!(!is_read_again(&[], Some((0, 4)), true), "no stack");
+        assert!(!is_read_again(&frames, Some((0, 4)), false), "not permitted");
+    }
+}
