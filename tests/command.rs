@@ -4,16 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{
     Outcome, Recorder, Trace, alone, child_named, go_program, has_command, needs_recording,
-    program, skip, together, traceprof, wait_until,
+    program, record_command, skip, together, traceprof, wait_until,
 };
-
-fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
-    let trace = Trace::new();
-    let mut command = traceprof(&["record"]);
-    command.args(options).arg("--output").arg(trace.path()).arg("--").arg(program(name)).args(args);
-    let output = command.output().expect("traceprof");
-    Outcome { output, trace }
-}
 
 #[test]
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {

@@ -99,7 +99,7 @@ fn host_alone_is_described_in_text_and_json() {
     let engine = all["prospect"]["engine"].as_str().expect("an engine");
     assert!(text.starts_with("host\n") && text.contains(engine), "{text}");
     // The text says what cannot be prevented, and what prevents it.
-    assert!(text.contains("the engines signal and timer are always safe"), "{text}");
+    assert!(text.contains("--engine signal and --engine timer are always safe"), "{text}");
 }
 
 #[test]

@@ -42,4 +42,4 @@ pub mod unwind;
 
 /// The version of all layouts in this crate. The agent refuses a control block with another
 /// version.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;

@@ -5,19 +5,20 @@
 //! handler, or in the description of generated code that has a table. HotSpot commits a heap of
 //! code from its lowest address on, and never unmaps or protects what it has committed. A
 //! description is before the code that it describes, in the same heap, and the recorder has read
-//! both. Pages of the thread's own stack, between its stack pointer and its root, stay mapped
-//! while it runs on them. Another thread may unmap other pages between the probe and the load.
-//! Only two kinds of loads reach such pages. A wrong unwinding reads single words, within the
-//! mapping that contains the stack pointer. The unwinder reads the operand of a call in code that
-//! is being unloaded. The end of a goroutine's stack is in an object that Go never frees. Many
-//! words are read from the first thread's stack, which is a mapping of its own as long as the
-//! process lives. From other stacks, many words are read only in pages that the unwinding has read
-//! before, or the thread's last one within a second, or that are less than `FRAME_MAX` above such a
-//! page and below another one ([`StackMemory::known`]). A probe just before the first word of each
-//! page finds it readable. Pages of the last unwinding must adjoin those of this one. The kernel
-//! merges mappings, so memory further up need not be stack, and a smaller stack may be where the
-//! thread had a larger one. C libraries put the block of a thread at the top of its stack. So the
-//! pages up to the thread's own block are stack, if they are in the mapping of the stack pointer.
+//! both. Pages of the thread's own stack, between its stack pointer and its root, stay mapped while
+//! it runs on them. Another thread may unmap other pages between the probe and the load. Only three
+//! kinds of loads reach such pages. A wrong unwinding reads single words, within the mapping that
+//! contains the stack pointer. The unwinder reads the operand of a call in code that is being
+//! unloaded. The start and the end of a goroutine's stack are in an object that Go never frees; a
+//! wrong unwinding may take another address for that of the object. Many words are read from the
+//! first thread's stack, which is a mapping of its own as long as the process lives. From other
+//! stacks, many words are read only in pages that the unwinding has read before, or the thread's
+//! last one within a second, or that are less than `FRAME_MAX` above such a page and below another
+//! one ([`StackMemory::known`]). A probe just before the first word of each page finds it readable.
+//! Pages of the last unwinding must adjoin those of this one. The kernel merges mappings, so memory
+//! further up need not be stack, and a smaller stack may be where the thread had a larger one. C
+//! libraries put the block of a thread at the top of its stack. So the pages up to the thread's own
+//! block are stack, if they are in the mapping of the stack pointer.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.

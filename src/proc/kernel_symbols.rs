@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 
 const PATH: &str = "/proc/kallsyms";
 /// The lowest address of the kernel's half; below are the offsets of variables of each processor.
@@ -44,7 +45,6 @@ struct Symbol {
     name: (u32, u16),
     /// The number of the module plus 1, or 0.
     module: u16,
-    is_global: bool,
 }
 
 /// The functions of the kernel by address.
@@ -53,8 +53,19 @@ pub struct KernelSymbols {
     /// Sorted, one for each address.
     symbols: Vec<Symbol>,
     names: String,
-    modules: Vec<String>,
+    modules: Vec<KernelModule>,
 }
+
+/// A module, with its range of addresses if the kernel lists it. It lists none for the code that it
+/// generates.
+#[derive(Debug)]
+struct KernelModule {
+    name: String,
+    range: Option<Range<u64>>,
+}
+
+/// The most bytes that a function has which is in no module that the kernel lists: a page.
+const UNLISTED_MOST: u64 = 4096;
 
 /// A line of the file.
 struct Line<'l> {
@@ -107,26 +118,49 @@ pub fn kernel_names() -> KernelNames {
     }
 }
 
-/// Returns the names of the loaded modules, as bytes that change with them.
-pub fn kernel_modules() -> Vec<u8> {
-    // A kernel without modules has no such file.
-    let text = std::fs::read("/proc/modules").unwrap_or_default();
-    let lines = text.split(|byte| *byte == b'\n');
-    let names = lines.filter_map(|line| line.split(|byte| *byte == b' ').next());
-    names.collect::<Vec<_>>().join(&b'\n')
+/// The loaded modules: their names, addresses and sizes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KernelModules(Vec<(String, u64, u64)>);
+
+impl KernelModules {
+    /// Reads the modules. A kernel without modules has none.
+    pub fn read() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/modules").unwrap_or_default())
+    }
+
+    /// Parses lines such as `nf_tables 331776 0 - Live 0xffffffffc0000000`.
+    fn parse(text: &str) -> Self {
+        let module = |line: &str| {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [name, size, _, _, _, address, ..] = words[..] else { return None };
+            let address = u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()?;
+            Some((name.to_owned(), address, size.parse().ok()?))
+        };
+        Self(text.lines().filter_map(module).collect())
+    }
+
+    /// Returns the range of a module, if its address is not hidden.
+    fn range(&self, name: &str) -> Option<Range<u64>> {
+        let (_, start, size) = self.0.iter().find(|(module, ..)| module == name)?;
+        (*start > 0).then(|| *start..start.saturating_add(*size))
+    }
 }
 
 impl KernelSymbols {
-    /// Reads the symbols; there are none if the kernel hides their addresses.
-    pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read(PATH)?))
+    /// Reads the symbols, also of these modules; there are none if the kernel hides their
+    /// addresses.
+    pub fn read(modules: &KernelModules) -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read(PATH)?, modules))
     }
 
     /// Parses the contents of the file. Lines of another form are left out.
-    fn parse(text: &[u8]) -> Self {
+    fn parse(text: &[u8], modules: &KernelModules) -> Self {
         let mut parsed = Self::default();
         for line in text.split(|byte| *byte == b'\n').filter_map(Line::parse) {
             parsed.add(&line);
+        }
+        for module in &mut parsed.modules {
+            module.range = modules.range(&module.name);
         }
         parsed.sort();
         parsed
@@ -138,14 +172,13 @@ impl KernelSymbols {
             return;
         }
         let Ok(name) = std::str::from_utf8(line.name) else { return };
-        let mut symbol = Symbol { avma: line.avma, name: (0, 0), module: 0, is_global: false };
+        let mut symbol = Symbol { avma: line.avma, name: (0, 0), module: 0 };
         if line.is_code() {
             let place = (u32::try_from(self.names.len()), u16::try_from(name.len()));
             let (Ok(start), Ok(len)) = place else { return };
             self.names.push_str(name);
             symbol.name = (start, len);
             symbol.module = self.module(line.module);
-            symbol.is_global = line.kind == b'T';
         }
         self.symbols.push(symbol);
     }
@@ -157,24 +190,20 @@ impl KernelSymbols {
             return 0;
         }
         // The symbols of a module are together.
-        let known = self.modules.iter().rposition(|module| *module == name);
+        let known = self.modules.iter().rposition(|module| module.name == name);
         let index = known.unwrap_or_else(|| {
-            self.modules.push(name.into_owned());
+            self.modules.push(KernelModule { name: name.into_owned(), range: None });
             self.modules.len() - 1
         });
         u16::try_from(index + 1).unwrap_or(0)
     }
 
-    /// Sorts the symbols, and keeps the best of each address.
+    /// Sorts the symbols, and keeps the first of each address, as the kernel itself does: so a
+    /// function has the name that it has in `/proc/PID/stack`.
     fn sort(&mut self) {
-        let Self { symbols, names, .. } = self;
-        let rank = |symbol: &Symbol| {
-            let name = text_of(names, symbol);
-            let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
-            // As perf chooses: global, then few underscores, then long.
-            (!symbol.is_global, underscores, usize::MAX - name.len())
-        };
-        symbols.sort_by_key(|symbol| (symbol.avma, symbol.name.1 == 0, rank(symbol)));
+        let Self { symbols, .. } = self;
+        // Stable.
+        symbols.sort_by_key(|symbol| (symbol.avma, symbol.name.1 == 0));
         symbols.dedup_by_key(|symbol| symbol.avma);
         // One end of code is enough.
         symbols.dedup_by(|next, before| next.name.1 == 0 && before.name.1 == 0);
@@ -187,8 +216,14 @@ impl KernelSymbols {
         let symbol = self.symbols.get(after.checked_sub(1)?)?;
         let name = Some(text_of(&self.names, symbol)).filter(|name| !name.is_empty())?;
         let module = usize::from(symbol.module).checked_sub(1);
-        let module = module.and_then(|index| self.modules.get(index)).map(String::as_str);
-        Some(KernelFunction { name, module })
+        let module = module.and_then(|index| self.modules.get(index));
+        // Behind the last function of a module is code that the list does not have.
+        let is_within = module.is_none_or(|module| match &module.range {
+            Some(range) => range.contains(&avma),
+            None => avma - symbol.avma < UNLISTED_MOST,
+        });
+        is_within
+            .then(|| KernelFunction { name, module: module.map(|module| module.name.as_str()) })
     }
 }
 
@@ -219,6 +254,19 @@ mod tests {
         ffffffffc0000400 d table\t[nf_tables]\n\
         ffffffffc0001000 t bpf_prog_6deef7357e7b4530\t[bpf]\n";
 
+    fn modules() -> KernelModules {
+        KernelModules::parse("nf_tables 2048 0 - Live 0xffffffffc0000000\nodd\n")
+    }
+
+    #[test]
+    fn a_module_that_is_loaded_again_elsewhere_is_another_one() {
+        let other = KernelModules::parse("nf_tables 2048 3 - Live 0xffffffffc0002000 (E)\n");
+        let used = KernelModules::parse("nf_tables 2048 7 x, Live 0xffffffffc0000000\n");
+        assert!(modules() != other && modules() == used);
+        let hidden = KernelModules::parse("nf_tables 2048 0 - Live 0x0000000000000000\n");
+        assert_eq!(hidden.range("nf_tables"), None);
+    }
+
     fn name(symbols: &KernelSymbols, avma: u64) -> Option<String> {
         symbols.find(avma).map(|it| match it.module {
             Some(module) => format!("{}[{module}]", it.name),
@@ -228,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_address_is_in_the_function_that_starts_before_it() {
-        let symbols = KernelSymbols::parse(TEXT.as_bytes());
+        let symbols = KernelSymbols::parse(TEXT.as_bytes(), &modules());
         let check = |avma: u64, expected: Option<&str>| {
             assert_eq!(name(&symbols, avma).as_deref(), expected, "{avma:x}");
         };
@@ -236,9 +284,10 @@ mod tests {
         check(0xffff_ffff_80ff_ffff, None);
         check(0xffff_ffff_8100_0000, Some("_stext"));
         check(0xffff_ffff_8100_003f, Some("_stext"));
-        check(0xffff_ffff_8100_0040, Some("vfs_read"));
+        // The first one of the list.
+        check(0xffff_ffff_8100_0040, Some("local_alias"));
         // Padding is a part of the function before it.
-        check(0xffff_ffff_8100_00ff, Some("vfs_read"));
+        check(0xffff_ffff_8100_00ff, Some("local_alias"));
         check(0xffff_ffff_8100_0100, Some("vfs_write"));
         check(0xffff_ffff_8100_01ff, Some("vfs_write"));
         check(0xffff_ffff_8100_0200, None);
@@ -246,7 +295,14 @@ mod tests {
         check(0xffff_ffff_c000_0008, Some("first[nf_tables]"));
         check(0xffff_ffff_c000_0020, Some("nft_do_chain[nf_tables]"));
         check(0xffff_ffff_c000_0400, None);
-        check(u64::MAX, Some("bpf_prog_6deef7357e7b4530[bpf]"));
+        check(0xffff_ffff_c000_1fff, Some("bpf_prog_6deef7357e7b4530[bpf]"));
+        check(0xffff_ffff_c000_2000, None);
+        check(u64::MAX, None);
+        // Behind its last function, but not in the module.
+        let text = "ffffffffc0000000 t first\t[nf_tables]\n";
+        let symbols = KernelSymbols::parse(text.as_bytes(), &modules());
+        assert_eq!(name(&symbols, 0xffff_ffff_c000_07ff).as_deref(), Some("first[nf_tables]"));
+        assert_eq!(name(&symbols, 0xffff_ffff_c000_0800), None);
     }
 
     #[test]
@@ -263,20 +319,20 @@ mod tests {
             "fffffffff81000000ff T x",
             "\u{fffd}\u{fffd} T x",
         ] {
-            let symbols = KernelSymbols::parse(text.as_bytes());
+            let symbols = KernelSymbols::parse(text.as_bytes(), &modules());
             assert_eq!(symbols.find(0xffff_ffff_8100_0000), None, "{text}");
         }
-        let invalid = KernelSymbols::parse(b"ffffffff81000000 T \xff\xfe\t[\xff]\n");
+        let invalid = KernelSymbols::parse(b"ffffffff81000000 T \xff\xfe\t[\xff]\n", &modules());
         assert_eq!(invalid.find(0xffff_ffff_8100_0000), None);
         // Every prefix is parsed.
         for end in 0..TEXT.len() {
-            KernelSymbols::parse(&TEXT.as_bytes()[..end]);
+            KernelSymbols::parse(&TEXT.as_bytes()[..end], &modules());
         }
     }
 
     #[test]
     fn the_own_kernels_functions_are_found_where_it_shows_them() {
-        let symbols = KernelSymbols::read().unwrap_or_default();
+        let symbols = KernelSymbols::read(&KernelModules::read()).unwrap_or_default();
         assert_eq!(kernel_names() == KernelNames::Shown, !symbols.symbols.is_empty());
         for symbol in symbols.symbols.iter().filter(|symbol| symbol.name.1 > 0) {
             let found = symbols.find(symbol.avma).unwrap();

@@ -78,7 +78,7 @@ pub use file_lock::FileLock;
 pub use freezer::{Freezer, freezer};
 pub use kcmp::shares_memory;
 pub use kernel::{KernelVersion, NewerCall, POPULATE_WRITE, close_range, kernel_version};
-pub use kernel_symbols::{KernelNames, KernelSymbols, kernel_modules, kernel_names};
+pub use kernel_symbols::{KernelModules, KernelNames, KernelSymbols, kernel_names};
 pub use limits::{ResourceLimits, is_dumpable, limits};
 pub use machine::{has_processor_flag, memory_len, sysctl};
 pub use map_file::map_file;

@@ -52,7 +52,7 @@ pub(crate) use program::{
 pub(crate) use python::{Build, Minor, Python, pythons, some_pythons};
 pub(crate) use recorder::{
     Outcome, Recorder, Trace, as_nobody, as_user, is_unoptimised, number_in, periods_of, record,
-    record_and_end, record_cpu, record_cpu_and_end, traceprof,
+    record_and_end, record_command, record_cpu, record_cpu_and_end, traceprof,
 };
 pub(crate) use ruby::Ruby;
 pub(crate) use snapshot::Snapshot;

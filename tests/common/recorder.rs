@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use traceprof::trace::{LazyTrace, Metadata, Value};
 
-use super::{Folded, Target, cpu_clock, scratch_dir, wait_until};
+use super::{Folded, Target, cpu_clock, program, scratch_dir, wait_until};
 
 /// Timeout of a target's CPU time, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -30,6 +30,15 @@ pub(crate) fn traceprof(args: &[&str]) -> Command {
     let mut command = Command::new(given.unwrap_or(env!("CARGO_BIN_EXE_traceprof").into()));
     command.args(args).stdin(Stdio::null());
     command
+}
+
+/// Records a target program from its first instruction to its end.
+pub(crate) fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
+    let trace = Trace::new();
+    let mut command = traceprof(&["record"]);
+    command.args(options).arg("--output").arg(trace.path()).arg("--").arg(program(name)).args(args);
+    let output = command.output().expect("traceprof");
+    Outcome { output, trace }
 }
 
 /// Returns a command that runs a program as user nobody; `None` if the test does not run as root.

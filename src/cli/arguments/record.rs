@@ -92,13 +92,12 @@ pub struct RecordArguments {
 
     /// Whether samples in the kernel show its own functions, where permitted: yes or no
     ///
-    /// yes: the frames of the kernel are above the function that made the system call, in the
-    /// module [kernel] or that of a kernel module. With wall-clock time they also show where
-    /// threads sleep. This needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1, and
-    /// for sleeping threads root. The names come from /proc/kallsyms, which kernel.kptr_restrict
-    /// may hide; time in the kernel then has one frame, [kernel]. Timers see no functions of the
-    /// kernel: their signals arrive when the thread leaves it. The closing report says what would
-    /// show them.
+    /// yes: the frames of the kernel are above the function that made the system call. With
+    /// wall-clock time they also show where threads sleep. This needs CAP_PERFMON, or
+    /// kernel.perf_event_paranoid of at most 1, and for sleeping threads CAP_SYS_ADMIN. The names
+    /// come from /proc/kallsyms, which kernel.kptr_restrict may hide; time in the kernel then has
+    /// one frame. Timers see no functions of the kernel: their signals arrive when the thread
+    /// leaves it. The closing report says what would show them.
     #[arg(long, value_name = "YES-OR-NO", default_value = "yes", help_heading = HOW)]
     #[arg(hide_short_help = true)]
     pub kernel_stacks: YesOrNo,

@@ -27,8 +27,8 @@ use crate::trace::WriterOptions;
 pub const SIGTRAP_WINDOW: &str = "with --engine perf a program that resets the action of SIGTRAP \
     while perf events are open dies at the next sample: the kernel gives that signal no choice. \
     The recorder watches the action and closes the events when it changes, but cannot prevent a \
-    sample between the reset and that check; the engines signal and timer are always safe, because \
-    their signal does nothing by default";
+    sample between the reset and that check; --engine signal and --engine timer are always safe, \
+    because their signal does nothing by default";
 
 /// The effect of a finding on a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

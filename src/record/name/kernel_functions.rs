@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::proc::{KernelSymbols, kernel_modules};
+use crate::proc::{KernelModules, KernelSymbols};
 use crate::record::batch::kernel_functions::FoundFunction;
 
-/// How long addresses without a name wait for the next reading: the kernel makes code too.
+/// The pause before the list is read again for an address without a name: the kernel makes code,
+/// too. It doubles with each reading, since some code is never listed.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// The symbols, once an address was asked for.
@@ -16,33 +17,34 @@ pub(crate) struct KernelFunctions(Option<ReadSymbols>);
 struct ReadSymbols {
     symbols: KernelSymbols,
     /// The loaded modules at that time.
-    modules: Vec<u8>,
+    modules: KernelModules,
     read: Instant,
+    again: Duration,
 }
 
 impl ReadSymbols {
-    fn read() -> Self {
+    fn read(again: Duration) -> Self {
         // Before the symbols: those of a module that comes in between are missing only once.
-        let modules = kernel_modules();
+        let modules = KernelModules::read();
         // Without a list, no address has a name.
-        let symbols = KernelSymbols::read().unwrap_or_default();
-        Self { symbols, modules, read: Instant::now() }
+        let symbols = KernelSymbols::read(&modules).unwrap_or_default();
+        Self { symbols, modules, read: Instant::now(), again }
     }
 }
 
 impl KernelFunctions {
     /// Returns the functions of these addresses, `None` for one that has no name.
     pub(crate) fn find(&mut self, avmas: &[u64]) -> Vec<Option<FoundFunction>> {
-        let is_current = |known: &ReadSymbols| known.modules == kernel_modules();
+        let is_current = |known: &ReadSymbols| known.modules == KernelModules::read();
         if !self.0.as_ref().is_some_and(is_current) {
-            self.0 = Some(ReadSymbols::read());
+            self.0 = Some(ReadSymbols::read(AGAIN));
         }
-        let known = self.0.get_or_insert_with(ReadSymbols::read);
+        let known = self.0.get_or_insert_with(|| ReadSymbols::read(AGAIN));
         let found = look_up(&known.symbols, avmas);
-        if found.iter().all(Option::is_some) || known.read.elapsed() < AGAIN {
+        if found.iter().all(Option::is_some) || known.read.elapsed() < known.again {
             return found;
         }
-        *known = ReadSymbols::read();
+        *known = ReadSymbols::read(known.again.saturating_mul(2));
         look_up(&known.symbols, avmas)
     }
 }

@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
             Registry::new(pid, attached.data(), first).map_err(|error| event_error(pid, error))?;
         let mut source = SampleSource::open(&mut attached, family)?;
         threads.scan(true);
-        source.open_own(&threads);
+        source.open_own(&threads, attached.is_parked);
         if attached.choice.engine.has_events() {
             threads.start_clocks();
             threads.prime(source.threads_with_events().into_iter());

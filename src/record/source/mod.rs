@@ -187,9 +187,9 @@ impl SampleSource {
     }
 
     /// Opens the threads' own events, if the engine has such events.
-    pub(crate) fn open_own(&mut self, threads: &impl TargetThreads) {
+    pub(crate) fn open_own(&mut self, threads: &impl TargetThreads, is_parked: bool) {
         if let Some(events) = &mut self.signal_events {
-            events.open_all(threads);
+            events.open_all(threads, is_parked);
         }
     }
 

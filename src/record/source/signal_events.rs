@@ -31,6 +31,7 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::sampling::Setup;
 use crate::record::source::perf::{self, EventFamily};
 use crate::record::source::program::TargetThreads;
+use crate::record::source::signal_blocked::blocks;
 use crate::record::target::signals::{LeftOutThread, is_listed};
 
 /// The event of one thread.
@@ -92,12 +93,13 @@ impl SignalEvents {
         }
     }
 
-    /// Opens a disabled event for each of these threads.
-    pub(crate) fn open_all(&mut self, threads: &impl TargetThreads) {
+    /// Opens a disabled event for each of these threads. A parked program blocks all signals until
+    /// it runs.
+    pub(crate) fn open_all(&mut self, threads: &impl TargetThreads, is_parked: bool) {
         let lives: Vec<(u32, i32)> = threads.lives().map(|it| (it.life, it.tid)).collect();
         for (life, tid) in lives {
             self.seen.insert(life);
-            if self.is_signal_wanted(life, tid) {
+            if is_parked || self.is_signal_wanted(life, tid) {
                 self.add(life, tid);
             }
         }
@@ -133,16 +135,20 @@ impl SignalEvents {
         true
     }
 
-    /// Returns whether a thread may get the signal.
+    /// Returns whether a thread may get the signal, and does not block it now.
     fn is_signal_wanted(&mut self, life: u32, tid: i32) -> bool {
         if self.excluded.contains(&life) || self.blocked.contains_key(&life) {
             return false;
         }
-        let is_left_out = is_listed(&self.left_out, self.pid, tid);
-        if is_left_out {
+        if is_listed(&self.left_out, self.pid, tid) {
             self.excluded.insert(life);
+            return false;
         }
-        !is_left_out
+        let is_blocked = blocks(self.pid, tid, self.signal).is_some();
+        if is_blocked {
+            self.blocked.insert(life, tid);
+        }
+        !is_blocked
     }
 
     fn add(&mut self, life: u32, tid: i32) -> bool {
@@ -229,8 +235,8 @@ impl SignalEvents {
             self.events.remove(&life);
             self.blocked.insert(life, tid);
         }
-        let before = self.blocked.len();
-        self.blocked.retain(|_, tid| is_blocked(*tid));
+        let (before, pid, signal) = (self.blocked.len(), self.pid, self.signal);
+        self.blocked.retain(|_, tid| blocks(pid, *tid, signal).is_some());
         self.has_young |= self.blocked.len() < before;
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::trace::{Location, LocationId, Method, MethodId, Module};
+use crate::trace::{FrameKind, Location, LocationId, Method, MethodId, Module};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::waits::Waits;
@@ -236,7 +236,11 @@ fn location_text(profile: &Profile, location: &Location) -> String {
         (Some(file), _) if location.line == 0 => format!("{name} at {file}{inlined}"),
         (Some(file), _) => format!("{name} at {file}:{}{inlined}", location.line),
         // Code without an address.
-        (None, Some(module)) if location.svma == 0 && location.kind.language().is_managed() => {
+        (None, Some(module))
+            if location.svma == 0
+                && (location.kind == FrameKind::Kernel
+                    || location.kind.language().is_managed()) =>
+        {
             format!("{name} at {module}{inlined}")
         }
         (None, Some(module)) => format!("{name} at {module}+{:#x}{inlined}", location.svma),

@@ -13,6 +13,8 @@ use super::super::walk::{Climb, Lookup, Memory, word};
 use super::Frame;
 use super::call::call_target;
 
+/// The largest stack of a goroutine: Go's limit is a gigabyte, and a stack doubles when it grows.
+const STACK_MOST: u64 = 2 << 30;
 /// Maximum number of words searched. The recorder's rules name no larger frames.
 const WORDS_MAX: u64 = 512;
 
@@ -26,7 +28,17 @@ pub(super) fn cfa_below_end(
     let [owner, end, depth, above] = rule.cfa_off.to_le_bytes().map(|words| u64::from(words) << 3);
     let owner = word(memory, floor, sp.wrapping_add(owner))?;
     let depth = word(memory, floor, sp.wrapping_add(depth))?;
-    let end = memory.load_code(owner.wrapping_add(end)).ok_or(EndReason::Unreadable)?;
+    // A wrong step finds no object here: its start is in the word before its end.
+    if owner & 7 != 0 {
+        return Err(EndReason::Unreadable);
+    }
+    let at = owner.wrapping_add(end);
+    let start = memory.load_code(at.wrapping_sub(8)).ok_or(EndReason::Unreadable)?;
+    let end = memory.load_code(at).ok_or(EndReason::Unreadable)?;
+    let len = end.wrapping_sub(start);
+    if start >= end || len > STACK_MOST || depth >= len {
+        return Err(EndReason::Unreadable);
+    }
     Ok(end.wrapping_sub(depth).wrapping_add(above))
 }
 

@@ -50,7 +50,7 @@ impl KernelLocations {
         new: &NewKernelFunctions,
     ) -> Result<(), TraceError> {
         for (word, function) in new {
-            let location = location(writer, 0, Some(function))?;
+            let location = location(writer, Some(function))?;
             self.0.insert(lookup_avma(*word), Some(location));
         }
         Ok(())
@@ -63,7 +63,7 @@ impl KernelLocations {
         answer: &SymbolQuery,
     ) -> Result<(), TraceError> {
         for (avma, function) in answer.svmas.iter().zip(&answer.functions) {
-            let location = location(writer, *avma, function.as_ref())?;
+            let location = location(writer, function.as_ref())?;
             self.0.insert(avma & !RETURN_ADDRESS, Some(location));
         }
         Ok(())
@@ -99,9 +99,9 @@ impl KernelLocations {
         let is_nameless = place == KERNEL_NAMELESS;
         let found = if is_nameless {
             let function = FoundFunction { name: NAMELESS.to_owned(), module: None };
-            location(writer, 0, Some(&function))?
+            location(writer, Some(&function))?
         } else {
-            location(writer, avma_of(place), None)?
+            location(writer, None)?
         };
         self.0.insert(place, Some(found));
         Ok((found, !is_nameless))
@@ -119,9 +119,10 @@ fn avma_of(place: u64) -> u64 {
     place | RETURN_ADDRESS
 }
 
+/// Returns the location of a function. It has no address: whoever reads the trace may be somebody
+/// who must not know where the kernel's code is.
 fn location(
     writer: &mut TraceSeries,
-    avma: u64,
     function: Option<&FoundFunction>,
 ) -> Result<LocationId, TraceError> {
     let module = function.and_then(|function| function.module.as_ref());
@@ -129,5 +130,5 @@ fn location(
     let module = writer.module(&Module { path, build_id: Vec::new() })?;
     let name = function.map_or(UNKNOWN, |function| &function.name);
     let method = writer.method(&Method { module: Some(module), ..Method::named(name) })?;
-    writer.location(&Location { kind: FrameKind::Kernel, ..Location::at(method, avma) })
+    writer.location(&Location { kind: FrameKind::Kernel, ..Location::at(method, 0) })
 }

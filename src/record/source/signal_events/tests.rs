@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::{SigSet, Signal};
+
 use super::*;
 use crate::record::source::wall::LiveThread;
 use crate::record::target::shm::own_data;
@@ -35,17 +37,35 @@ impl TargetThreads for TestThreads {
     }
 }
 
-/// Runs the test with the ids of two threads that live, unless perf events are refused.
-fn with_two_threads(check: impl FnOnce([i32; 2], SignalEvents)) {
-    let is_over = AtomicBool::new(false);
+/// Ends the threads of a test, also of one that fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a flag of a test.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs the test with the ids of two threads that live, unless perf events are refused. Both block
+/// SIGURG while the flag is set.
+fn with_two_threads(check: impl FnOnce([i32; 2], SignalEvents, &AtomicBool)) {
+    let [is_over, is_blocking] = [false; 2].map(AtomicBool::new);
     std::thread::scope(|scope| {
+        let _end = End(&is_over);
         let (send, receive) = std::sync::mpsc::channel();
         for _ in 0..2 {
-            let (send, is_over) = (send.clone(), &is_over);
+            let (send, is_over, is_blocking) = (send.clone(), &is_over, &is_blocking);
             scope.spawn(move || {
                 send.send(nix::unistd::gettid().as_raw()).unwrap();
-                // Relaxed: a flag of a test.
+                let mut urgent = SigSet::empty();
+                urgent.add(Signal::SIGURG);
+                // Relaxed, both: flags of a test.
                 while !is_over.load(Ordering::Relaxed) {
+                    match is_blocking.load(Ordering::Relaxed) {
+                        true => urgent.thread_block().unwrap(),
+                        false => urgent.thread_unblock().unwrap(),
+                    }
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });
@@ -54,17 +74,28 @@ fn with_two_threads(check: impl FnOnce([i32; 2], SignalEvents)) {
         let setup = Setup { period_ns: 1_000_000_000, ..Setup::default() };
         let pid = std::process::id() as i32;
         if perf::probe(pid, setup).is_ok() {
+            let data = own_data();
+            data.control().slots_limit.store(8, Ordering::Relaxed);
             let events = SignalEvents::start(
-                (pid, own_data()),
+                (pid, data),
                 (setup, EventFamily::default()),
                 libc::SIGURG,
                 Vec::new(),
             );
-            check(tids, events);
+            check(tids, events, &is_blocking);
         }
-        // Relaxed: see above.
-        is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// Sets the flag, and waits until the threads follow it.
+fn set_blocking(is_blocking: &AtomicBool, tids: [i32; 2], value: bool) {
+    // Relaxed: a flag of a test.
+    is_blocking.store(value, Ordering::Relaxed);
+    let pid = std::process::id() as i32;
+    let follows = |tid: &i32| blocks(pid, *tid, libc::SIGURG).is_some() == value;
+    while !tids.iter().all(follows) {
+        std::thread::yield_now();
+    }
 }
 
 fn sampled(events: &SignalEvents) -> Vec<i32> {
@@ -75,8 +106,8 @@ fn sampled(events: &SignalEvents) -> Vec<i32> {
 
 #[test]
 fn a_thread_has_its_event_when_it_has_lasted() {
-    with_two_threads(|[first, second], mut events| {
-        events.open_all(&TestThreads(vec![(0, first)]));
+    with_two_threads(|[first, second], mut events, _| {
+        events.open_all(&TestThreads(vec![(0, first)]), false);
         assert_eq!((events.len(), sampled(&events)), (1, vec![]), "not enabled yet");
         events.enable();
         let both = TestThreads(vec![(0, first), (1, second)]);
@@ -97,30 +128,42 @@ fn a_thread_has_its_event_when_it_has_lasted() {
 
 #[test]
 fn a_thread_that_blocks_the_signal_has_no_event_until_it_stops() {
-    with_two_threads(|[first, second], mut events| {
-        let both = TestThreads(vec![(0, first), (1, second)]);
-        events.open_all(&both);
+    with_two_threads(|tids @ [_, second], mut events, is_blocking| {
+        let both = TestThreads(vec![(0, tids[0]), (1, second)]);
+        set_blocking(is_blocking, tids, true);
+        events.open_all(&both, true);
+        assert_eq!(events.len(), 2, "a parked program");
+        events.follow_blocked(|tid| tid == second);
         events.enable();
         events.cover(&both);
-        events.follow_blocked(|tid| tid == second);
-        events.cover(&both);
-        assert_eq!(sampled(&events), [first]);
+        assert_eq!(sampled(&events), [tids[0]]);
+        set_blocking(is_blocking, tids, false);
         events.follow_blocked(|_| false);
         assert!(events.cover(&both));
+        assert_eq!(events.len(), 2);
+        // One that blocks it when its event is due has none.
+        set_blocking(is_blocking, tids, true);
+        let others = TestThreads(vec![(2, tids[0]), (3, second)]);
+        events.open_all(&others, false);
+        events.cover(&others);
+        assert_eq!(events.len(), 0);
+        set_blocking(is_blocking, tids, false);
+        events.follow_blocked(|_| false);
+        events.cover(&others);
         assert_eq!(events.len(), 2);
     });
 }
 
 #[test]
 fn a_thread_that_is_gone_is_no_refusal_and_a_bad_signal_is_one() {
-    with_two_threads(|[first, _], mut events| {
-        events.open_all(&TestThreads(vec![(0, i32::MAX)]));
+    with_two_threads(|[first, _], mut events, _| {
+        events.open_all(&TestThreads(vec![(0, i32::MAX)]), false);
         assert_eq!((events.len(), events.take_refused()), (0, None));
         events.signal = 1 << 20;
-        events.open_all(&TestThreads(vec![(1, first)]));
+        events.add(1, first);
         assert_eq!(events.len(), 0);
         assert!(events.take_refused().is_some());
-        events.open_all(&TestThreads(vec![(2, first)]));
+        events.add(2, first);
         assert_eq!(events.take_refused(), None, "told once");
     });
 }

@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! - A number stands for one function, in all programs of all recordings of this process.
-//! - A stack is read once for each sleep whose call is not that of the sleep before at the same
-//!   location.
+//! - A stack is read once for each sleep that the scan finds: a call on the same descriptor may
+//!   wait in another place each time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use traceprof_abi::runtime::word::{kernel_function, split_kernel};
 
-use crate::proc::{self, TaskActivity};
+use crate::proc;
 use crate::record::batch::kernel_functions::{FoundFunction, NewKernelFunctions};
 
 /// The number of the next function.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// What tells the kernel's stacks at one location apart: the system call and its first argument,
-/// such as a descriptor. `None` outside system calls.
-pub(super) type KernelCall = Option<(u64, u64)>;
-
-/// Returns the call of a thread that does not run.
-pub(super) fn call_of(activity: TaskActivity) -> KernelCall {
-    match activity {
-        TaskActivity::Syscall { number, args: [first, ..], .. } => Some((number, first)),
-        TaskActivity::Blocked { .. } | TaskActivity::Running => None,
-    }
-}
 
 /// Reads the kernel's frames of one process's threads.
 pub(super) struct KernelFrameReader {
@@ -60,19 +48,17 @@ impl KernelFrameReader {
         lines.iter().filter_map(|line| Some(self.word(parse(line)?))).collect()
     }
 
-    /// Returns the frames at a known location with those of the kernel read again.
+    /// Returns the frames at a known location with those of the kernel read again, since a thread
+    /// that sleeps again in the same call may sleep elsewhere in the kernel.
     ///
-    /// `None` if the thread is in the same call as when they were read. A location without a stack
-    /// stays so.
-    pub(super) fn read_again(
-        &mut self,
-        (tid, call): (i32, KernelCall),
-        (known_call, frames): (KernelCall, &[u64]),
-    ) -> Option<Arc<[u64]>> {
-        if !self.is_on || known_call == call || frames.is_empty() {
+    /// `None` if they are the same. A location without a stack stays so.
+    pub(super) fn read_again(&mut self, tid: i32, frames: &[u64]) -> Option<Arc<[u64]>> {
+        if !self.is_on || frames.is_empty() {
             return None;
         }
-        Some([&self.read(tid), split_kernel(frames).1].concat().into())
+        let (before, others) = split_kernel(frames);
+        let now = self.read(tid);
+        (now != before).then(|| [&now, others].concat().into())
     }
 
     /// Returns the functions that no batch has yet.
@@ -139,26 +125,17 @@ mod tests {
         assert!(other.read(own).is_empty(), "not wanted");
     }
 
-    /// Returns whether the frames of a location that was found in a read of descriptor 3 are read
-    /// again for another call.
-    fn is_read_again(frames: &[u64], call: KernelCall, is_on: bool) -> bool {
-        let own = std::process::id() as i32;
-        let mut reader = KernelFrameReader { is_on, ..KernelFrameReader::new(own, false) };
-        let again = reader.read_again((own, call), (Some((0, 3)), frames));
-        if let Some(again) = &again {
-            assert_eq!(split_kernel(again).1, split_kernel(frames).1);
-        }
-        again.is_some()
-    }
-
     #[test]
-    fn frames_of_the_kernel_are_read_once_for_each_call() {
+    fn frames_of_the_kernel_are_read_for_each_sleep() {
+        let own = std::process::id() as i32;
+        let read_again = |frames: &[u64], is_on| {
+            KernelFrameReader { is_on, ..KernelFrameReader::new(own, false) }
+                .read_again(own, frames)
+        };
         let frames = [kernel_function(7), 0x5000, kernel_function(9)];
-        assert!(is_read_again(&frames, Some((0, 4)), true), "another descriptor");
-        assert!(is_read_again(&frames, Some((1, 3)), true), "another call");
-        assert!(is_read_again(&frames, None, true), "a page fault");
-        assert!(!is_read_again(&frames, Some((0, 3)), true), "the same call");
-        assert!(!is_read_again(&[], Some((0, 4)), true), "no stack");
-        assert!(!is_read_again(&frames, Some((0, 4)), false), "not permitted");
+        let again = read_again(&frames, true).expect("the function does not exist");
+        assert_eq!(split_kernel(&again).1, split_kernel(&frames).1);
+        assert_eq!(read_again(&[], true), None, "no stack");
+        assert_eq!(read_again(&frames, false), None, "not permitted");
     }
 }

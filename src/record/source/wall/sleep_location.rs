@@ -21,7 +21,7 @@ use crate::inject::{self, Capture, CaptureSelection, NotCaptured};
 use crate::proc::{self, Mapping, TaskActivity};
 use crate::record::batch::contexts::{ReadContext, ThreadContext};
 use crate::record::source::wall::awaited::{AwaitedNames, Called};
-use crate::record::source::wall::kernel_frames::{self, KernelCall, KernelFrameReader};
+use crate::record::source::wall::kernel_frames::KernelFrameReader;
 use crate::record::source::wall::sleeper_frames::{
     FrameSearch, KnownFrames, SeenSleeper, SleeperView,
 };
@@ -48,8 +48,6 @@ pub(super) struct ThreadLocation {
     pub(super) waits_on: Option<Arc<str>>,
     /// Frame words, leaf first; empty if the stack could not be read.
     pub(super) frames: Arc<[u64]>,
-    /// The call that the kernel's frames among them belong to.
-    pub(super) kernel_call: KernelCall,
     /// The flags of a call trace with these frames.
     pub(super) flags: u32,
     /// The context that the thread works on.
@@ -66,15 +64,14 @@ impl ThreadLocation {
         context: ThreadContext,
     ) -> Self {
         let (frames, flags, holds_lock) = (Arc::new([]), 0, false);
-        let kernel_call = None;
-        Self { state, syscall, waits_on, frames, kernel_call, flags, context, holds_lock }
+        Self { state, syscall, waits_on, frames, flags, context, holds_lock }
     }
 
     /// Makes the location of a thread that ran.
     pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32, holds_lock: bool) -> Self {
         let (state, context) = (RunState::Running, ThreadContext::default());
-        let (syscall, waits_on, kernel_call) = (None, None, None);
-        Self { state, syscall, waits_on, frames, kernel_call, flags, context, holds_lock }
+        let (syscall, waits_on) = (None, None);
+        Self { state, syscall, waits_on, frames, flags, context, holds_lock }
     }
 }
 
@@ -229,12 +226,10 @@ impl LocationReader {
         let Ok(activity) = proc::task_activity(self.pid, tid) else { return LocationRead::Moved };
         let Some(at) = stack_point(activity) else { return LocationRead::Moved };
         let (mut again, new) = self.look_up((tid, state), at, history);
-        let kernel_call = kernel_frames::call_of(activity);
-        if let Some(known) = &mut again {
-            let before = (known.kernel_call, &known.frames[..]);
-            if let Some(frames) = self.kernel.read_again((tid, kernel_call), before) {
-                *known = Arc::new(ThreadLocation { frames, kernel_call, ..(**known).clone() });
-            }
+        if let Some(known) = &mut again
+            && let Some(frames) = self.kernel.read_again(tid, &known.frames)
+        {
+            *known = Arc::new(ThreadLocation { frames, ..(**known).clone() });
         }
         let kernel_words = new.as_ref().map(|_| self.kernel.read(tid)).unwrap_or_default();
         let (mut syscall, mut waits_on) = self.waits.of(|| self.search.inner_tid(tid), activity);
@@ -259,7 +254,6 @@ impl LocationReader {
                 syscall,
                 waits_on,
                 frames,
-                kernel_call,
                 flags,
                 context,
                 holds_lock,
@@ -276,7 +270,6 @@ impl LocationReader {
             syscall,
             waits_on,
             frames: [kernel_words, frames].concat().into(),
-            kernel_call,
             flags,
             context,
             holds_lock,
@@ -391,13 +384,11 @@ impl LocationReader {
         frames.extend(stack.frames);
         let (frames, flags) = (frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
-        let kernel_call = activity.and_then(kernel_frames::call_of);
         let location = Arc::new(ThreadLocation {
             state,
             syscall,
             waits_on,
             frames,
-            kernel_call,
             flags,
             context,
             holds_lock,
