@@ -104,8 +104,8 @@ pub fn on_bare_call(data: DataSegment, signal: i32) -> NextCall {
 
 /// Whether a perf event of the recorder notified the thread as the owner of its descriptor.
 ///
-/// The kernel puts no mark of the recorder into such a signal. The recorder chooses a signal that
-/// nothing else in the program waits for or receives from a descriptor.
+/// The kernel puts no mark of the recorder into such a signal. The recorder chooses one that has no
+/// handler: a program that installs one later, and has a descriptor send it, loses those signals.
 fn is_notification(control: &ControlBlock, info: &SigInfo) -> bool {
     // Relaxed, both: written before the handler was installed for this signal.
     info.code == POLL_IN

@@ -164,11 +164,6 @@ impl SignalUse {
         IGNORED.into_iter().find(|signal| self.is_free(*signal))
     }
 
-    fn choose_shared(&self) -> Option<i32> {
-        // SIGWINCH first, since others send it less often.
-        IGNORED.into_iter().rev().find(|signal| !holds(self.blocked, *signal))
-    }
-
     fn is_free(&self, signal: i32) -> bool {
         !holds(self.taken | self.blocked, signal)
     }
@@ -176,7 +171,12 @@ impl SignalUse {
     /// Chooses the signal to use; `None` if every signal is blocked somewhere.
     pub(crate) fn choose(&self) -> Option<i32> {
         let free = IGNORED.into_iter().chain(REAL_TIME.rev()).find(|signal| self.is_free(*signal));
-        free.or_else(|| self.choose_shared())
+        let shared = || {
+            let is_open = |signal: &i32| !holds(self.blocked, *signal);
+            // SIGWINCH first, since others send it less often.
+            IGNORED.into_iter().rev().find(is_open)
+        };
+        free.or_else(shared)
     }
 }
 
