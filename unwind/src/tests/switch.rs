@@ -102,10 +102,10 @@ fn the_caller_of_code_on_another_stack_is_found() {
     check(64, &right, [8 * FUNCTION, 0], &[outermost]);
 }
 
-/// Returns the callers of code that has kept how deep it was on a stack that ends at `end`: word 1
-/// of the object at `owner`. `below` gives return addresses and their distance below that end.
+/// Returns the callers of code that has kept how deep it was on a stack, whose start and end are in
+/// the object at `owner`. `below` gives return addresses and their distance below that end.
 fn callers_by_depth(
-    (owner, end): (u64, u64),
+    (owner, [start, end]): (u64, [u64; 2]),
     depth: u64,
     below: &[(u64, u64)],
 ) -> (Vec<u64>, EndReason) {
@@ -115,7 +115,7 @@ fn callers_by_depth(
     let range = ExecRange { start: CODE, end: CODE + 64, bias: CODE, module: Some(module) };
     writer.publish(&[range], &[(OTHER, OTHER + 4096), (STACK, STACK + 4096)]).unwrap();
     let mut other = vec![0; 4096];
-    let object = [(OBJECT + 8, end)].into_iter();
+    let object = [(OBJECT, start), (OBJECT + 8, end)].into_iter();
     for (at, word) in object.chain(below.iter().map(|(by, ret)| (end - by, *ret))) {
         if let Some(bytes) = other.get_mut((at - OTHER) as usize..) {
             bytes[..8].copy_from_slice(&word.to_le_bytes());
@@ -154,15 +154,19 @@ fn a_stack_that_was_moved_is_found_by_its_end() {
     ];
     let found = (RETURNS.to_vec(), EndReason::Root);
     for end in [OTHER + 0x200, OTHER + 0x700] {
-        assert_eq!(callers_by_depth((OBJECT, end), depth, &returns), found);
+        assert_eq!(callers_by_depth((OBJECT, [OTHER, end]), depth, &returns), found);
     }
-    // The object is not readable, or what it says is no stack, or the depth is none.
+    // The object is not readable, is none, or what it says is no stack; or the depth is none.
     let end = OTHER + 0x200;
-    let check = |owner, depth, expected| {
-        assert_eq!(callers_by_depth((owner, end), depth, &returns), (vec![], expected));
+    let check = |owner, stack, depth, expected| {
+        assert_eq!(callers_by_depth((owner, stack), depth, &returns), (vec![], expected));
     };
-    check(0x5000, depth, EndReason::Unreadable);
-    check(OBJECT + 0x100, depth, EndReason::Range);
-    check(OBJECT, depth + 3, EndReason::Range);
-    check(OBJECT, u64::MAX / 2, EndReason::Range);
+    check(0x5000, [OTHER, end], depth, EndReason::Unreadable);
+    check(OBJECT + 1, [OTHER, end], depth, EndReason::Unreadable);
+    check(OBJECT + 0x100, [OTHER, end], depth, EndReason::Unreadable);
+    check(OBJECT, [end, end], depth, EndReason::Unreadable);
+    check(OBJECT, [end - (4 << 30), end], depth, EndReason::Unreadable);
+    check(OBJECT, [OTHER, end], 0x200, EndReason::Unreadable);
+    check(OBJECT, [OTHER, end], u64::MAX / 2, EndReason::Unreadable);
+    check(OBJECT, [OTHER, end], depth + 3, EndReason::Range);
 }
