@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use memmap2::Mmap;
 
 use super::{Fetcher, MemoryBudget};
-use crate::proc::{self, Root};
+use crate::proc::{self, DescriptorUse, Root};
 
 /// An open ELF file, with its display path and its build id.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl DebugFiles {
 /// The identity of a file. Descriptors with equal identities refer to the same file with the same
 /// content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum FileIdentity {
+enum FileIdentity {
     Inode {
         device: u64,
         inode: u64,
@@ -92,7 +92,7 @@ pub(super) enum FileIdentity {
 /// The key of a file's parsed data: its content, and the file system that is searched for debug
 /// files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct ParsedFileKey {
+pub struct ParsedFileKey {
     identity: FileIdentity,
     system: SystemIdentity,
 }
@@ -133,6 +133,11 @@ impl ElfFile {
         Self { file, path, build_id, identity, debug_files, holder }
     }
 
+    /// Sets the GNU build id.
+    pub fn with_build_id(self, build_id: Vec<u8>) -> Self {
+        Self { build_id, ..self }
+    }
+
     /// Sets the locations to search for the debug file.
     pub fn with_debug_files(self, debug_files: Arc<DebugFiles>) -> Self {
         Self { debug_files, ..self }
@@ -140,6 +145,11 @@ impl ElfFile {
 
     pub(super) fn debug_files(&self) -> &Arc<DebugFiles> {
         &self.debug_files
+    }
+
+    /// Returns whether the descriptor is within the share of such files.
+    pub fn is_within(&self, files: DescriptorUse) -> bool {
+        files.allows(&*self.file)
     }
 
     /// Returns whether the file is unchanged since [`ElfFile::new`].
@@ -158,7 +168,7 @@ impl ElfFile {
     }
 
     /// Maps the file's bytes.
-    pub(super) fn map(&self) -> io::Result<Mmap> {
+    pub fn map(&self) -> io::Result<Mmap> {
         proc::map_file(&*self.file)
     }
 
@@ -177,8 +187,8 @@ impl ElfFile {
         Arc::downgrade(&self.holder)
     }
 
-    /// Returns a key. Files with equal keys have equal names.
-    pub(super) fn key(&self) -> ParsedFileKey {
+    /// Returns a key. Files with equal keys have equal names and unwind tables.
+    pub fn key(&self) -> ParsedFileKey {
         ParsedFileKey { identity: self.identity, system: self.debug_files.system.key() }
     }
 

@@ -55,14 +55,13 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Weak;
 
-pub use elf_file::{DebugFiles, ElfFile, System};
+pub use elf_file::{DebugFiles, ElfFile, ParsedFileKey, System};
 pub use fetcher::{DEBUGINFOD_SERVERS, Fetcher};
 pub use file_symbolizer::NamesKnown;
 pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use memory_budget::MemoryBudget;
 pub use resolved::{Inlined, Resolved, ResolvedFunction};
 
-use elf_file::ParsedFileKey;
 use file_symbolizer::FileSymbolizer;
 
 /// Maximum number of files that keep their parsed data although they are no longer open.

@@ -184,7 +184,7 @@ impl InspectedProcess {
             .map_err(RecordError::Other)?;
         let writer = TableWriter::new(tables.words());
         // A recording's agent is treated like any other code.
-        let mut modules = Modules::new(pid, writer, 0..0);
+        let mut modules = Modules::new(pid, Arc::default(), writer, 0..0);
         modules.refresh(mappings).map_err(|error| RecordError::Other(error.into()))?;
         Ok(Self { pid, modules, tables })
     }

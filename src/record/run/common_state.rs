@@ -17,8 +17,10 @@ use crate::record::name::frames::FrameNames;
 use crate::record::run::failed::Failed;
 use crate::record::run::opened::OpenedProcess;
 use crate::record::run::opening;
+use crate::record::source::machine_tasks::MachineTasks;
 use crate::record::store::trace_ids::Instances;
 use crate::record::target::attach::Attached;
+use crate::record::target::modules::ModuleFiles;
 use crate::record::weigh::overhead::Ledger;
 use crate::record::write::output;
 use crate::record::write::trigger::SharedTriggers;
@@ -35,6 +37,10 @@ pub(crate) struct CommonState<'a> {
     pub(crate) instances: Arc<Instances>,
     /// The names of tags.
     pub(crate) tags: Arc<TagNames>,
+    /// What threads of the machine do.
+    pub(crate) tasks: Arc<MachineTasks>,
+    /// The files that the processes have mapped.
+    pub(crate) files: Arc<ModuleFiles>,
     /// The state that the triggers of all processes share.
     pub(crate) triggers: Arc<SharedTriggers>,
     /// Charges the recorder's CPU time to the processes.
@@ -53,7 +59,19 @@ impl<'a> CommonState<'a> {
     pub(crate) fn new(options: &'a Options, stop: Arc<StopCondition>, is_several: bool) -> Self {
         let (instances, tags, ledger, writing, named) = Default::default();
         let triggers = Arc::new(SharedTriggers::new(&options.triggers));
-        Self { options, stop, instances, tags, triggers, ledger, is_several, writing, named }
+        Self {
+            options,
+            stop,
+            instances,
+            tags,
+            tasks: Arc::default(),
+            files: Arc::new(ModuleFiles::new(is_several)),
+            triggers,
+            ledger,
+            is_several,
+            writing,
+            named,
+        }
     }
 
     /// Returns a writer for a process that has been attached to. The first call creates the trace.

@@ -81,8 +81,8 @@ impl<'a> Session<'a> {
         let SessionParts { mut attached, mut clock, overhead, before, .. } = parts;
         let (pid, family) = (attached.pid(), overhead.family());
         let first = before.map_or(0, |before| before.next_thread);
-        let mut threads =
-            Registry::new(pid, attached.data(), first).map_err(|error| event_error(pid, error))?;
+        let threads = Registry::new(pid, attached.data(), first, parts.tasks);
+        let mut threads = threads.map_err(|error| event_error(pid, error))?;
         let mut source = SampleSource::open(&mut attached, family)?;
         threads.scan(true);
         source.open_own(&threads, attached.is_parked);

@@ -1,11 +1,13 @@
 //! What a session starts with, and how it ends.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::record::contract::clock::Clock;
 use crate::record::name::contexts::Contexts;
 use crate::record::session::program_run::ProgramRun;
+use crate::record::source::machine_tasks::MachineTasks;
 use crate::record::store::collector::Collector;
 use crate::record::target::attach::Attached;
 use crate::record::weigh::overhead::Overhead;
@@ -41,6 +43,8 @@ pub(crate) struct SessionParts<'a> {
     pub(crate) clock: Clock,
     /// The storage.
     pub(crate) collector: Collector,
+    /// The records of what threads do.
+    pub(crate) tasks: &'a Arc<MachineTasks>,
     /// The writer's thread.
     pub(crate) writer: &'a Writer,
     /// Readable once the target has exited.

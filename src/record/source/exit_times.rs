@@ -1,11 +1,11 @@
 //! The CPU time of each exiting thread, from the kernel's taskstats.
 //!
 //! The kernel sends a record for every thread that exits on the machine, and this module keeps
-//! those of one process. This needs CAP_NET_ADMIN and the machine's own pid, user and network
-//! namespaces, and makes a thread's exit about 3 us longer. `PERF_RECORD_READ` would need none of
-//! that but is not usable on current kernels (both measured on 6.18). Records of threads that exit
-//! on two cores at once stop a ring for good, and threads that start threads get each other's
-//! values.
+//! those of the processes of a recording. This needs CAP_NET_ADMIN and the machine's own pid, user
+//! and network namespaces, and makes a thread's exit about 3 us longer. `PERF_RECORD_READ` would
+//! need none of that but is not usable on current kernels (both measured on 6.18). Records of
+//! threads that exit on two cores at once stop a ring for good, and threads that start threads get
+//! each other's values.
 //!
 //! # Does not
 //! - include what a thread used since its last switch or clock tick, if it ever slept
@@ -51,42 +51,50 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 /// How long to wait for the first record, which reports a thread of our own.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The taskstats records of one process's threads.
+/// CPU times in nanoseconds by thread id, oldest first: an id may be reused between two drains.
+type Times = HashMap<i32, VecDeque<u64>>;
+
+/// The taskstats records of the threads of some processes.
 pub(crate) struct ExitTimes {
     socket: OwnedFd,
-    process: u32,
-    /// CPU times in nanoseconds by thread id, oldest first: an id may be reused between two drains.
-    ended: HashMap<i32, VecDeque<u64>>,
+    /// The records that were not taken yet, by process.
+    ended: HashMap<i32, Times>,
     buffer: Vec<u8>,
     /// The number of times that the kernel dropped records because they came too fast.
     pub(crate) overruns: u64,
 }
 
 impl ExitTimes {
-    /// Opens the records of a process.
-    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+    /// Opens the records, of no process yet.
+    pub(crate) fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkGeneric;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         // Without the privilege for this, the default size suffices for fewer threads.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
-        let mut times = Self {
-            socket,
-            process: std::process::id(),
-            ended: HashMap::new(),
-            buffer: vec![0; 64 << 10],
-            overruns: 0,
-        };
+        let mut times =
+            Self { socket, ended: HashMap::new(), buffer: vec![0; 64 << 10], overruns: 0 };
         let family = times.family()?;
         let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let mut mask = cpus.trim().as_bytes().to_vec();
         mask.push(0);
         times.ask(family, STATS_GET, STATS_REGISTER_CPUS, &mask)?;
-        times.prove_arrival()?;
-        times.process = pid as u32;
-        times.ended.clear();
+        let own = std::process::id() as i32;
+        times.add(own);
+        times.prove_arrival(own)?;
+        times.remove(own);
         Ok(times)
+    }
+
+    /// Adds a process.
+    pub(crate) fn add(&mut self, pid: i32) {
+        self.ended.entry(pid).or_default();
+    }
+
+    /// Removes a process.
+    pub(crate) fn remove(&mut self, pid: i32) {
+        self.ended.remove(&pid);
     }
 
     /// Takes the records that have arrived.
@@ -106,7 +114,7 @@ impl ExitTimes {
                 Err(Errno::ENOBUFS) => {
                     // The socket does not say which records it dropped, so the remaining ones may
                     // be matched wrongly.
-                    self.ended.clear();
+                    self.ended.values_mut().for_each(Times::clear);
                     self.overruns += 1;
                 }
                 Err(error) => break Err(error.into()),
@@ -116,21 +124,25 @@ impl ExitTimes {
         result
     }
 
-    /// Takes the CPU time of a thread that has exited, in nanoseconds; a second call returns
-    /// `None`.
-    pub(crate) fn take(&mut self, tid: i32) -> Option<u64> {
-        let times = self.ended.get_mut(&tid)?;
+    /// Takes the CPU time of a thread of a process that has exited, in nanoseconds; a second call
+    /// returns `None`.
+    pub(crate) fn take(&mut self, pid: i32, tid: i32) -> Option<u64> {
+        let ended = self.ended.get_mut(&pid)?;
+        let times = ended.get_mut(&tid)?;
         let first = times.pop_front();
         if times.is_empty() {
-            self.ended.remove(&tid);
+            ended.remove(&tid);
         }
         first
     }
 
-    /// Takes all remaining times, by thread id.
-    pub(crate) fn take_all(&mut self) -> Vec<(i32, u64)> {
-        let ended = self.ended.drain();
-        ended.flat_map(|(tid, times)| times.into_iter().map(move |ns| (tid, ns))).collect()
+    /// Takes all remaining times of a process, by thread id.
+    pub(crate) fn take_all(&mut self, pid: i32) -> Vec<(i32, u64)> {
+        let ended = self.ended.get_mut(&pid).map(std::mem::take).unwrap_or_default();
+        ended
+            .into_iter()
+            .flat_map(|(tid, times)| times.into_iter().map(move |ns| (tid, ns)))
+            .collect()
     }
 
     fn record(&mut self, message: &NetlinkMessage<'_>) {
@@ -143,9 +155,9 @@ impl ExitTimes {
         let (Some((_, tid)), Some((_, body))) = (tid, body) else { return };
         let (Some(tid), Some(process)) = (u32_at(tid, 0), u32_at(body, PROCESS)) else { return };
         if let Some(ns) = used_ns(body)
-            && process == self.process
+            && let Some(ended) = self.ended.get_mut(&(process as i32))
         {
-            self.ended.entry(tid as i32).or_default().push_back(ns);
+            ended.entry(tid as i32).or_default().push_back(ns);
         }
     }
 
@@ -187,13 +199,13 @@ impl ExitTimes {
     ///
     /// In another network namespace every call succeeds but no record ever arrives. Old kernels do
     /// not report the process id and fail here too.
-    fn prove_arrival(&mut self) -> io::Result<()> {
+    fn prove_arrival(&mut self, own: i32) -> io::Result<()> {
         let thread = std::thread::Builder::new().spawn(|| nix::unistd::gettid().as_raw())?;
         let tid = thread.join().map_err(|_| io::ErrorKind::Other)?;
         let until = Instant::now() + PATIENCE;
         loop {
             self.drain()?;
-            if self.take(tid).is_some() {
+            if self.take(own, tid).is_some() {
                 return Ok(());
             }
             if Instant::now() > until {
@@ -275,6 +287,17 @@ fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn own() -> i32 {
+        std::process::id() as i32
+    }
+
+    /// Opens the records of this process.
+    fn open() -> io::Result<ExitTimes> {
+        let mut times = ExitTimes::open()?;
+        times.add(own());
+        Ok(times)
+    }
+
     /// Burns CPU time, and returns the thread's id and its own clock at the end.
     fn burn(ms: u64) -> (i32, u64) {
         let clock = || {
@@ -289,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_exited_threads_is_exact() {
-        let mut times = match ExitTimes::open(std::process::id() as i32) {
+        let mut times = match open() {
             Ok(times) => times,
             // Not privileged; other tests cover that case.
             Err(_) if !nix::unistd::geteuid().is_root() => return,
@@ -301,13 +324,13 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(5);
             let reported = loop {
                 times.drain().unwrap();
-                match times.take(tid) {
+                match times.take(own(), tid) {
                     Some(reported) => break reported,
                     None => assert!(Instant::now() < until, "no record of {tid}"),
                 }
             };
             assert!(reported >= own_ns && reported < own_ns + 5_000_000, "{reported} {own_ns}");
-            assert_eq!(times.take(tid), None, "reported once");
+            assert_eq!(times.take(own(), tid), None, "reported once");
         }
     }
 
@@ -327,7 +350,7 @@ mod tests {
     #[test]
     fn the_cpu_time_of_threads_that_never_read_their_clock_is_reported() {
         const THREADS: u64 = 40;
-        let Ok(mut times) = ExitTimes::open(std::process::id() as i32) else { return };
+        let Ok(mut times) = open() else { return };
         let own_ns = || {
             let time = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap();
             time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
@@ -339,7 +362,7 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(5);
             reported += loop {
                 times.drain().unwrap();
-                match times.take(tid) {
+                match times.take(own(), tid) {
                     Some(ns) => break ns,
                     None => assert!(Instant::now() < until, "no record of {tid}"),
                 }

@@ -6,10 +6,13 @@
 //! which costs almost nothing. A scan follows if that number changed. Rare scans follow in any
 //! case, since a thread that exits as another starts leaves the number unchanged.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::proc::TaskFolder;
-use crate::record::source::task_events::{TaskEvent, TaskEvents};
+use crate::record::source::machine_tasks::MachineTasks;
+use crate::record::source::task_events::TaskEvents;
+use crate::record::source::task_record::TaskEvent;
 
 /// The shortest time between two scans, in a target that starts and ends threads.
 const SCAN_MIN: Duration = Duration::from_millis(10);
@@ -35,9 +38,9 @@ pub(crate) struct ScanSchedule {
 
 impl ScanSchedule {
     /// Starts the schedule for a process.
-    pub(crate) fn start(pid: i32) -> Self {
+    pub(crate) fn start(pid: i32, machine: &Arc<MachineTasks>) -> Self {
         Self {
-            events: TaskEvents::open(pid),
+            events: TaskEvents::open(pid, machine),
             folder: TaskFolder::open(pid).ok(),
             count: 0,
             last: Instant::now(),
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_period_follows_the_target() {
-        let mut schedule = ScanSchedule::start(std::process::id() as i32);
+        let mut schedule = ScanSchedule::start(std::process::id() as i32, &Arc::default());
         schedule.drop_events();
         let scan = |schedule: &mut ScanSchedule, changes: usize| {
             let count = schedule.folder.as_ref().unwrap().count().unwrap() as usize;
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn with_side_band_records_scans_are_rare() {
-        let mut schedule = ScanSchedule::start(std::process::id() as i32);
+        let mut schedule = ScanSchedule::start(std::process::id() as i32, &Arc::default());
         if !schedule.has_events() {
             return;
         }

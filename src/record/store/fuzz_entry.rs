@@ -66,7 +66,8 @@ impl Recorder {
     fn start(data: DataSegment) -> Option<Self> {
         let mut collector = Collector::start(data, Arc::default())?;
         collector.register(Box::new(LastOfThreads::new(data)));
-        let mut threads = Registry::new(std::process::id() as i32, data, 0).ok()?;
+        let mut threads =
+            Registry::new(std::process::id() as i32, data, 0, &Arc::default()).ok()?;
         threads.scan(true);
         let (clock, batch) = (Clock::start(ClockMode::Monotonic), Batch::default());
         Some(Self { data, collector, threads, clock, batch })

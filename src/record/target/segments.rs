@@ -9,12 +9,13 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::Context;
 use traceprof_abi::layout;
 
 use crate::record::contract::error::RecordError;
-use crate::record::target::modules::Modules;
+use crate::record::target::modules::{ModuleFiles, Modules};
 use crate::record::target::shm::{SharedMemory, Use};
 use crate::unwind::TableWriter;
 
@@ -33,12 +34,12 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Creates the segments for the agents in a process.
-    pub(crate) fn new(pid: i32) -> Result<Self, RecordError> {
-        Self::with_room(pid, layout::TABLES_LEN)
+    /// Creates the segments for the agents in a process. `files` are known from other processes.
+    pub(crate) fn new(pid: i32, files: Arc<ModuleFiles>) -> Result<Self, RecordError> {
+        Self::with_room(pid, files, layout::TABLES_LEN)
     }
 
-    fn with_room(pid: i32, tables_len: u64) -> Result<Self, RecordError> {
+    fn with_room(pid: i32, files: Arc<ModuleFiles>, tables_len: u64) -> Result<Self, RecordError> {
         let create = |purpose: Use, len: u64, what: &str| {
             SharedMemory::create(purpose, len)
                 .with_context(|| {
@@ -52,7 +53,7 @@ impl Segments {
         let code = create(Use::Code, layout::CODE_LEN, "code")?;
         let tables = create(Use::Tables, tables_len, "tables")?;
         let data = create(Use::Data, layout::DATA_LEN, "data")?;
-        let modules = Modules::new(pid, TableWriter::new(tables.words()), 0..0);
+        let modules = Modules::new(pid, files, TableWriter::new(tables.words()), 0..0);
         Ok(Self { data, tables, code, modules, may_be_late: false })
     }
 
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn the_next_agent_gets_cleared_segments_and_filled_tables() {
         let pid = std::process::id() as i32;
-        let mut segments = Segments::new(pid).unwrap();
+        let mut segments = Segments::new(pid, Arc::default()).unwrap();
         segments.prepare(owner(), 0..0).unwrap();
         let ids = (segments.data.id(), segments.code.id(), segments.tables.id());
         segments.code.exclusive(8).unwrap().fill(7);
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn segments_are_detached_at_the_end_unless_an_attachment_may_come_late() {
         for may_be_late in [false, true] {
-            let mut segments = Segments::new(std::process::id() as i32).unwrap();
+            let mut segments = Segments::new(std::process::id() as i32, Arc::default()).unwrap();
             segments.prepare(owner(), 0..0).unwrap();
             let ids = [segments.data.id(), segments.code.id(), segments.tables.id()];
             assert_eq!(attached(ids), 3);
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_another_process_has_attached_is_left_alone() {
-        let mut segments = Segments::new(std::process::id() as i32).unwrap();
+        let mut segments = Segments::new(std::process::id() as i32, Arc::default()).unwrap();
         let _child = SecondAttachment::of(&segments.code);
         let (data, code) = (segments.data.id(), segments.code.id());
         segments.prepare(owner(), 0..0).unwrap();
@@ -177,9 +178,9 @@ mod tests {
             let modules = current.ranges.iter().filter_map(|range| range.module.as_ref());
             (segments.modules.table_bytes(), modules.map(|module| module.index).max().unwrap())
         };
-        let (bytes, last) = used(&mut Segments::new(pid).unwrap());
+        let (bytes, last) = used(&mut Segments::new(pid, Arc::default()).unwrap());
         for other in [false, true] {
-            let mut segments = Segments::with_room(pid, bytes * 3 / 2).unwrap();
+            let mut segments = Segments::with_room(pid, Arc::default(), bytes * 3 / 2).unwrap();
             let _child = other.then(|| SecondAttachment::of(&segments.tables));
             used(&mut segments);
             segments.prepare(owner(), 0..0).unwrap();

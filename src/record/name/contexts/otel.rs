@@ -248,8 +248,8 @@ mod tests {
         fn new(accesses: &[TlsAccess]) -> Self {
             let file = std::fs::File::open("/proc/self/exe").unwrap();
             let elf = ElfFile::new(file.into(), String::new(), Vec::new());
-            let mut module = LoadedModule::for_test(1, "program", elf);
-            module.exports.records = accesses.to_vec();
+            let module = LoadedModule::for_test(1, "program", elf)
+                .with_file(|file| file.exports.records = accesses.to_vec());
             Self {
                 otel: Otel::of(std::process::id() as i32),
                 memory: vec![0; 4096].leak(),

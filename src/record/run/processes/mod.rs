@@ -45,6 +45,10 @@ use self::members::Members;
 
 /// Interval between scans for new children; longer if a scan takes long.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval between two readings of the reports of new children, and for a moment after one came.
+const REPORT_INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)];
+/// How long that moment is.
+const BUSY: Duration = Duration::from_millis(200);
 /// Interval between checks for the end, if there are no scans for children.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The most processes that are recorded at once. Each has a thread, a guardian, and its own shared
@@ -253,21 +257,26 @@ struct ProcessThreads<'scope, 'env> {
     members: Members,
     family: Option<Family>,
     scan_due: Periodic,
+    /// When the last child was found.
+    last_child: Option<Instant>,
 }
 
 impl<'scope, 'env> ProcessThreads<'scope, 'env> {
     /// Starts the threads of the chosen processes and of their current descendants.
     fn new(start: Launcher<'scope, 'env>, chosen: &[TargetProcess]) -> Self {
         let pids: Vec<i32> = chosen.iter().filter_map(|process| process.pid()).collect();
-        let family = start.common.options.subprocesses.then(|| Family::of(&pids));
+        let common = start.common;
+        let family = common.options.subprocesses.then(|| Family::of(&pids, &common.tasks));
         let mut processes = Self {
             start,
             members: Members::default(),
             family,
             scan_due: Periodic::new(SCAN_INTERVAL),
+            last_child: None,
         };
         chosen.iter().for_each(|process| processes.add(*process));
-        processes.scan(false);
+        let children = processes.family.as_mut().map_or_else(Vec::new, Family::scan);
+        processes.add_children(children, false);
         processes.members.initial_are_added();
         processes
     }
@@ -277,9 +286,35 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
         self.start.begin(number, process);
     }
 
-    /// Starts the threads of children that appeared since the last scan.
-    fn scan(&mut self, are_new: bool) {
-        let children = self.family.as_mut().map_or_else(Vec::new, Family::scan);
+    /// Finds children that appeared since the last call.
+    fn find_children(&mut self) {
+        let Some(family) = &mut self.family else { return };
+        if !family.has_reports() && !self.scan_due.is_due() {
+            return;
+        }
+        let begin = Instant::now();
+        let children = family.turn();
+        self.scan_due.spare(begin.elapsed());
+        if !children.is_empty() {
+            self.last_child = Some(begin);
+        }
+        self.add_children(children, true);
+    }
+
+    /// Returns how long the thread may wait for reports of processes.
+    fn patience(&self) -> Duration {
+        match &self.family {
+            None => POLL_INTERVAL,
+            Some(family) if family.has_reports() => {
+                let is_busy = self.last_child.is_some_and(|last| last.elapsed() < BUSY);
+                REPORT_INTERVALS[usize::from(is_busy)]
+            }
+            Some(_) => SCAN_INTERVAL,
+        }
+    }
+
+    /// Starts the threads of children.
+    fn add_children(&mut self, children: Vec<Child>, are_new: bool) {
         for Child { pid, parent } in children {
             let most = at_once_max();
             if self.members.running() >= most {
@@ -297,11 +332,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
         let options = self.start.common.options;
         let mut is_ending = false;
         while self.members.running() > 0 {
-            match reports.recv_timeout(if self.family.is_some() {
-                SCAN_INTERVAL
-            } else {
-                POLL_INTERVAL
-            }) {
+            match reports.recv_timeout(self.patience()) {
                 Ok(report) => self.handle(report, observer),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
@@ -309,10 +340,8 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
                 is_ending = true;
                 observer.event(Event::Detaching);
             }
-            if !is_ending && self.scan_due.is_due() {
-                let begin = Instant::now();
-                self.scan(true);
-                self.scan_due.spare(begin.elapsed());
+            if !is_ending {
+                self.find_children();
             }
             if let Some(progress) = self.members.progress(options.duration) {
                 observer.tick(&progress);

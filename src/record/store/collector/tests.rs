@@ -321,7 +321,7 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
     let data = segment();
     data.control().slots_limit.store(8, Ordering::Relaxed);
     let (mut collector, mut batch) = (collector(data), Batch::default());
-    let mut registry = Registry::new(std::process::id() as i32, data, 0).unwrap();
+    let mut registry = Registry::new(std::process::id() as i32, data, 0, &Arc::default()).unwrap();
     let threads = data.threads();
     let slot = threads.claim(GONE).index().unwrap();
     let generation = || threads.slots[slot].generation.load(Ordering::Relaxed);

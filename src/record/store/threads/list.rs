@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::proc::{self, Memory};
 use crate::record::batch::mapped::Mapped;
 use crate::record::batch::threads::{ThreadChange, ThreadKey, ThreadLife};
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::source::task_events::TaskEvent;
+use crate::record::source::machine_tasks::MachineTasks;
+use crate::record::source::task_record::TaskEvent;
 use crate::record::source::task_scan::ScanSchedule;
 use crate::record::store::threads::UNKNOWN_NS;
 use crate::record::store::threads::lives::{Life, Lives};
@@ -62,7 +64,7 @@ pub(super) struct ThreadList {
 
 impl ThreadList {
     /// Makes the list of a process; the first thread's number is `first`.
-    pub(super) fn new(pid: i32, first: u32) -> io::Result<Self> {
+    pub(super) fn new(pid: i32, first: u32, machine: &Arc<MachineTasks>) -> io::Result<Self> {
         let status = proc::status(pid)?;
         Ok(Self {
             pid,
@@ -73,7 +75,7 @@ impl ThreadList {
             memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
             executed_ns: None,
             mapped: Vec::new(),
-            watch: ScanSchedule::start(pid),
+            watch: ScanSchedule::start(pid, machine),
             lives: Lives::from(first),
             exited: Vec::new(),
             renamed: Vec::new(),

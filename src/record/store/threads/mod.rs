@@ -18,6 +18,7 @@ mod slots;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::event::EventWord;
@@ -32,6 +33,7 @@ use self::slots::SlotHolders;
 use crate::proc;
 use crate::record::batch::mapped::Mapped;
 use crate::record::batch::threads::{ThreadChange, ThreadKey};
+use crate::record::source::machine_tasks::MachineTasks;
 use crate::record::source::program::TargetThreads;
 use crate::record::source::wall::LiveThread;
 
@@ -118,8 +120,13 @@ pub(crate) struct Registry {
 impl Registry {
     /// Makes the registry of the process `pid`, whose slots are in `data`; the first thread's key
     /// is `(first, 0)`.
-    pub(crate) fn new(pid: i32, data: DataSegment, first: u32) -> io::Result<Self> {
-        let (list, slots) = (ThreadList::new(pid, first)?, SlotHolders::new(data));
+    pub(crate) fn new(
+        pid: i32,
+        data: DataSegment,
+        first: u32,
+        machine: &Arc<MachineTasks>,
+    ) -> io::Result<Self> {
+        let (list, slots) = (ThreadList::new(pid, first, machine)?, SlotHolders::new(data));
         Ok(Self { list, slots, ambiguous: 0 })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::proc;
 use crate::record::batch::mapped::Mapped;
-use crate::record::source::task_events::{TaskChange, TaskEvent};
+use crate::record::source::task_record::{TaskChange, TaskEvent};
 use crate::record::store::threads::UNKNOWN_NS;
 use crate::record::store::threads::list::ThreadList;
 use crate::record::store::threads::lives::Life;

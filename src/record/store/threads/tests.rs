@@ -10,7 +10,7 @@ use traceprof_abi::thread::{Claim, SlotState};
 use super::*;
 use crate::record::batch::threads::ThreadLife;
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::source::task_events::{TaskChange, TaskEvent};
+use crate::record::source::task_record::{TaskChange, TaskEvent};
 use crate::record::store::threads::lives::Life;
 use crate::record::target::shm::own_data;
 
@@ -21,7 +21,7 @@ const NOT_THERE: u32 = 1 << 30;
 fn registry() -> Registry {
     let data = own_data();
     data.control().slots_limit.store(8, Ordering::Relaxed);
-    let mut registry = Registry::new(std::process::id() as i32, data, 0).unwrap();
+    let mut registry = Registry::new(std::process::id() as i32, data, 0, &Arc::default()).unwrap();
     registry.scan(true);
     registry
 }
@@ -405,7 +405,7 @@ fn shell(first: u32) -> (std::process::Child, Registry) {
     let mut shell = shell.stdin(piped()).stdout(piped()).spawn().unwrap();
     let ready = std::io::Read::read(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     assert_eq!(ready, 1);
-    let registry = Registry::new(shell.id() as i32, own_data(), first).unwrap();
+    let registry = Registry::new(shell.id() as i32, own_data(), first, &Arc::default()).unwrap();
     (shell, registry)
 }
 

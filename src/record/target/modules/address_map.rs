@@ -248,23 +248,8 @@ pub(crate) mod tests {
     pub(crate) type FileSwaps = [(u64, u16); 3];
 
     pub(crate) fn range(start: u64, number: Option<u32>) -> AddressRange {
-        let module = number.map(|index| LoadedModule {
-            index,
-            path: String::new(),
-            build_id: Vec::new(),
-            elf: None,
-            functions: Vec::new(),
-            table: None,
-            loads: Default::default(),
-            exports: Default::default(),
-            runtime: None,
-            java: None,
-            v8: None,
-            node: None,
-            pthreads: Default::default(),
-            has_java_agent: false,
-            loop_rule: None,
-        });
+        let file = Arc::default();
+        let module = number.map(|index| LoadedModule { index, table: None, file });
         AddressRange {
             start,
             end: start + 0x1000,

@@ -12,6 +12,8 @@ mod compiled;
 mod java_code;
 mod loaded_module;
 mod loop_code;
+mod module_file;
+mod module_files;
 mod reservation;
 mod runtimes;
 mod writable;
@@ -22,30 +24,27 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use traceprof_abi::unwind::Rule;
-
-use crate::elf;
 use crate::inject::image;
 use crate::proc::{self, DescriptorUse, Mapping};
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
 use crate::record::target::memory_file;
-use crate::runtime::RuntimeExports;
-use crate::runtime::java::{JavaExports, has_agent};
-use crate::runtime::node::NodeExports;
-use crate::runtime::pthreads::PthreadExports;
-use crate::runtime::v8::V8Exports;
 use crate::symbol::{DebugFiles, ElfFile};
 use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
-use self::compiled::{CompiledModule, ContextExports, LoadSegments, debug_files};
+use self::compiled::debug_files;
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
 use self::loop_code::{GeneratedTables, share_loop};
+use self::module_file::{ModuleFile, ReadModule};
+pub(crate) use self::module_files::ModuleFiles;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
+
+/// The message about a module whose table has no room.
+const TABLES_FULL: &str = "the tables segment is full: later modules have no unwind table";
 
 /// The identity of a file (device, inode and path), by which a new mapping of it is recognised.
 type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
@@ -53,6 +52,7 @@ type ModuleFileKey = ((u32, u32), u64, std::ffi::OsString);
 /// All modules of a recording, and the writer of their tables.
 pub(crate) struct Modules<'a> {
     pid: i32,
+    files: Arc<ModuleFiles>,
     tables: TableWriter<'a>,
     /// The modules by file; `None` for a file that is not an ELF file.
     known: HashMap<ModuleFileKey, Option<Arc<LoadedModule>>>,
@@ -80,9 +80,15 @@ pub(crate) struct Modules<'a> {
 
 impl<'a> Modules<'a> {
     /// Makes the empty set of modules of a process; `own` are the agent's addresses.
-    pub(crate) fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
+    pub(crate) fn new(
+        pid: i32,
+        files: Arc<ModuleFiles>,
+        tables: TableWriter<'a>,
+        own: Range<u64>,
+    ) -> Self {
         Self {
             pid,
+            files,
             tables,
             known: HashMap::new(),
             dumps: Vec::new(),
@@ -359,64 +365,40 @@ impl<'a> Modules<'a> {
     /// code.
     fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> Option<LoadedModule> {
         let path = mapping.path.to_string_lossy().into_owned();
-        let descriptor = self.open(mapping, is_vdso);
-        let loaded = descriptor.and_then(|it| proc::map_file(&it).map(|bytes| (it, bytes)));
-        let mut module = LoadedModule {
-            index,
-            path: path.clone(),
-            build_id: Vec::new(),
-            elf: None,
-            functions: Vec::new(),
-            table: None,
-            loads: LoadSegments::default(),
-            exports: ContextExports::default(),
-            runtime: None,
-            java: None,
-            v8: None,
-            node: None,
-            pthreads: PthreadExports::default(),
-            has_java_agent: false,
-            loop_rule: None,
-        };
-        let (descriptor, bytes) = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                self.notices
-                    .push(format!("{path}: cannot be opened, so its code has no names: {error}"));
-                return Some(module);
+        let read = match self.read_file(mapping, &path, is_vdso) {
+            Ok(read) => read?,
+            Err(what) => {
+                self.notices.push(format!("{path}: {what}"));
+                let file = Arc::new(ModuleFile::unopened(path));
+                return Some(LoadedModule { index, table: None, file });
             }
         };
-        if !elf::is_elf(&bytes) {
-            return None;
-        }
-        if !is_vdso {
-            module.exports = ContextExports::of(&bytes);
-            module.runtime = RuntimeExports::of(&bytes, &path);
-            module.java = JavaExports::of(&bytes, &path);
-            module.v8 = V8Exports::of(&bytes, &path);
-            module.node = NodeExports::of(&bytes);
-            module.pthreads = PthreadExports::of(&bytes);
-            module.has_java_agent = has_agent(&bytes);
-        }
-        let build_id = compiled::build_id(&bytes, is_vdso);
-        let is_kept = DescriptorUse::Files.allows(&descriptor);
-        if !is_kept {
+        if !read.is_kept {
             self.note_not_kept(&path);
         }
-        let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
+        let table = match &read.table {
+            Ok(table) => self.tables.add_module(table).map_err(|_| TABLES_FULL.to_owned()),
+            Err(what) => Err(format!("{path}: {what}")),
+        };
+        let table = table.map_err(|notice| self.notices.push(notice)).ok();
+        Some(LoadedModule { index, table, file: Arc::clone(&read.file) })
+    }
+
+    /// Reads what a mapping's file says, or why it cannot be read.
+    fn read_file(
+        &self,
+        mapping: &Mapping,
+        path: &str,
+        is_vdso: bool,
+    ) -> Result<Option<Arc<ReadModule>>, String> {
+        let unopened = module_files::unopened;
+        let descriptor = self.open(mapping, is_vdso).map_err(unopened)?;
+        let elf = ElfFile::new(descriptor, path.to_owned(), Vec::new());
         let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
-        let shared = module.runtime.as_ref().and_then(RuntimeExports::shared_loop);
-        match self.compile(&elf, &bytes, is_vdso, shared) {
-            Ok((compiled, table, loop_rule)) => {
-                module.loop_rule = loop_rule;
-                module.functions = compiled.functions;
-                module.loads = compiled.loads;
-                (module.build_id, module.table) = (build_id, table);
-                module.elf = Some(elf).filter(|_| is_kept);
-            }
-            Err(what) => self.notices.push(format!("{path}: {what}")),
+        match is_vdso {
+            true => Ok(ReadModule::of(elf, true).map_err(unopened)?.map(Arc::new)),
+            false => self.files.read(elf),
         }
-        Some(module)
     }
 
     /// Reports the first file that cannot stay open. Its stacks are complete, but they have no
@@ -445,25 +427,6 @@ impl<'a> Modules<'a> {
     fn read(&self, mapping: &Mapping, len: usize) -> io::Result<Vec<u8>> {
         proc::read_memory(self.pid, mapping.start, len)
     }
-
-    /// Compiles a file and publishes its table, if there is room. Also returns the usual rule in
-    /// the loop (SVMA) whose frame other code shares.
-    fn compile(
-        &mut self,
-        file: &ElfFile,
-        bytes: &[u8],
-        is_vdso: bool,
-        shared: Option<Range<u64>>,
-    ) -> Result<(CompiledModule, Option<ModuleRef>, Option<Rule>), String> {
-        let (compiled, table) = CompiledModule::of(file, bytes, is_vdso)?;
-        let loop_rule = shared.and_then(|range| table.usual_rule(&range));
-        let reference = self.tables.add_module(&table);
-        if reference.is_err() {
-            let text = "the tables segment is full: later modules have no unwind table";
-            self.notices.push(text.to_owned());
-        }
-        Ok((compiled, reference.ok(), loop_rule))
-    }
 }
 
 #[cfg(test)]
@@ -475,7 +438,7 @@ mod tests {
     #[test]
     fn generated_code_comes_and_goes_in_one_epoch_until_a_file_replaces_it() {
         let segment = shm::own_segment(shm::Use::Tables, traceprof_abi::layout::TABLES_LEN);
-        let mut modules = Modules::new(0, TableWriter::new(segment.words()), 0..0);
+        let mut modules = Modules::new(0, Arc::default(), TableWriter::new(segment.words()), 0..0);
         let mut epoch = |ranges: &[(u64, Option<u32>)]| {
             let mut ranges: Vec<_> =
                 ranges.iter().map(|(at, number)| range(*at, *number)).collect();
