@@ -242,7 +242,16 @@ pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
     }
     let mut path = PathBuf::from(format!("/proc/{pid}/root")).into_os_string();
     path.push(&mapping.path);
-    let file = open_regular(Path::new(&path))?;
+    mapped_file(open_regular(Path::new(&path))?, mapping)
+}
+
+/// Opens the ELF file of a mapping of a process that may have exited, through the root directory
+/// that it had. Refuses another file, as [`open_mapping`] does.
+pub fn open_mapping_under(root: &Root, mapping: &Mapping) -> io::Result<OwnedFd> {
+    mapped_file(root.open_regular(Path::new(&mapping.path))?, mapping)
+}
+
+fn mapped_file(file: File, mapping: &Mapping) -> io::Result<OwnedFd> {
     if !mapping.has_inode_of(&file) {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,

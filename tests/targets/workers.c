@@ -4,8 +4,8 @@
  *
  * HOW is "fork" for workers that are forked and execute nothing, or "spawn" for workers that
  * execute another program and use their parent's memory until then, as with posix_spawn. MS is the
- * CPU time of each. The program prints `worker PID` for each worker that has exited, with the CPU
- * time that it used.
+ * CPU time of each. The program prints `worker PID US` for each worker that has exited, with the
+ * CPU time that it used, in microseconds.
  */
 #include "target.h"
 #include <spawn.h>
@@ -48,7 +48,9 @@ int main(int argc, char **argv) {
         struct rusage used;
         if (wait4(pid, &status, 0, &used) != pid || status)
             return 4;
-        printf("worker %d\n", (int)pid);
+        long us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000L + used.ru_utime.tv_usec +
+                  used.ru_stime.tv_usec;
+        printf("worker %d %ld\n", (int)pid, us);
         fflush(stdout);
     }
     return OWN_EXIT_CODE;

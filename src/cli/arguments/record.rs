@@ -165,10 +165,11 @@ pub struct RecordArguments {
 
     /// Record the descendants as well, also new ones
     ///
-    /// The recorder looks for new processes about every ten milliseconds. It attaches when they
-    /// have executed a program, or have not done so for some milliseconds. A process that exits
-    /// before is counted and not sampled. A process whose parent exited before it was seen is
-    /// missed. Programs that descendants execute later are recorded too, as with --follow-exec.
+    /// The kernel samples each descendant from the start of its first program on. The recorder
+    /// attaches to those that live longer than 300 ms; only then has the trace their functions in
+    /// language runtimes, their contexts, and the times in which they wait. A child that executes
+    /// no program is sampled from the attach on, some ten milliseconds after its start. Programs
+    /// that descendants execute later are recorded too, as with --follow-exec.
     #[arg(short, long, short_alias = 'C', aliases = ["children", "with-subprocesses"])]
     #[arg(help_heading = SEVERAL)]
     pub subprocesses: bool,

@@ -3,8 +3,11 @@
 use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
+use crate::record::contract::sampling::{Choice, Setup};
 use crate::record::run::executions::Executions;
 use crate::record::run::opened::OpenedProcess;
+use crate::record::run::plan::Candidate;
+use crate::record::run::unattached::EndedUnattached;
 use crate::record::session::SessionEnd;
 use crate::record::session::program_run::ProgramRun;
 use crate::record::target::residue::{Footprint, ResidueReport};
@@ -32,6 +35,8 @@ pub(crate) fn suspect(signal: i32, signals: &[i32]) -> Option<String> {
 pub(crate) struct EndedProcess {
     /// Its number within the recording.
     pub(crate) number: ProcessNumber,
+    /// Its number while the kernel sampled it from outside, before the attach.
+    pub(crate) before: Option<ProcessNumber>,
     /// The process.
     pub(crate) opened: OpenedProcess,
     /// Why its recording ended.
@@ -49,6 +54,40 @@ pub(crate) struct EndedProcess {
 }
 
 impl EndedProcess {
+    /// Returns a process that the kernel sampled from outside. `first` says how the first process
+    /// of the recording was sampled.
+    pub(crate) fn unattached(ended: EndedUnattached, first: &(Setup, Choice)) -> Self {
+        let candidate = Candidate::started(ended.pid, None);
+        let end = match (ended.has_agent, ended.has_exited) {
+            (true, _) => SessionEnd::Attached,
+            (false, true) => SessionEnd::Exited,
+            (false, false) => SessionEnd::Asked,
+        };
+        Self {
+            number: ended.number,
+            before: None,
+            end,
+            ended_by: None,
+            program_run: ProgramRun::unattached(
+                (ended.times_ns, ended.cpu_ns),
+                (ended.threads, ended.credited, ended.lost),
+                first,
+            ),
+            executions: Executions::default(),
+            footprint: None,
+            opened: OpenedProcess {
+                pid: ended.pid,
+                start_time: ended.start_ticks,
+                command: None,
+                candidate,
+                name: ended.name,
+                command_line: ended.command_line,
+                is_followed: false,
+            },
+            tally: ended.tally,
+        }
+    }
+
     /// Returns a process that never existed.
     #[cfg(test)]
     pub(crate) fn made_up(number: ProcessNumber, end: SessionEnd, program_run: ProgramRun) -> Self {
@@ -56,7 +95,7 @@ impl EndedProcess {
             pid: number as i32,
             start_time: 0,
             command: None,
-            candidate: crate::record::run::plan::Candidate::started(number as i32, None),
+            candidate: Candidate::started(number as i32, None),
             name: String::new(),
             command_line: Vec::new(),
             is_followed: false,
@@ -64,6 +103,7 @@ impl EndedProcess {
         let tally = Tally::default();
         Self {
             number,
+            before: None,
             opened,
             end,
             ended_by: None,
@@ -72,6 +112,24 @@ impl EndedProcess {
             footprint: None,
             tally,
         }
+    }
+
+    /// Returns whether this is the same process before the attach.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        let same = |it: &Self| (it.opened.pid, it.opened.start_time);
+        let is_after = other.end != SessionEnd::Attached && other.before.is_none();
+        self.end == SessionEnd::Attached && is_after && same(self) == same(other)
+    }
+
+    /// Adds what was sampled of the process before the attach.
+    pub(crate) fn add_before(&mut self, before: &Self) {
+        self.before = Some(before.number);
+        self.program_run.join(&before.program_run);
+    }
+
+    /// Returns whether it had an agent, which has signals.
+    pub(crate) fn had_agent(&self) -> bool {
+        !self.program_run.signals.is_empty()
     }
 
     /// Checks the process for remains of the recording. Returns `None` if the check was not
@@ -91,7 +149,10 @@ impl EndedProcess {
     /// Returns why the recording ended, unless the user ended it.
     pub(crate) fn reason(&self) -> Option<String> {
         let reason = match self.end {
-            SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => return None,
+            SessionEnd::Asked
+            | SessionEnd::AskedBetween
+            | SessionEnd::Attached
+            | SessionEnd::Output => return None,
             SessionEnd::Exited if self.death().is_some() => return self.death(),
             SessionEnd::Exited if self.opened.command.is_some() => return None,
             SessionEnd::Exited => "the target exited".to_owned(),
@@ -131,7 +192,13 @@ impl EndedProcess {
 
     /// Whether the program that had the agent no longer exists.
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.end, SessionEnd::Exited | SessionEnd::Executed | SessionEnd::AskedBetween)
+        matches!(
+            self.end,
+            SessionEnd::Exited
+                | SessionEnd::Executed
+                | SessionEnd::AskedBetween
+                | SessionEnd::Attached
+        )
     }
 }
 

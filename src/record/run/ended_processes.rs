@@ -51,7 +51,15 @@ impl EndedProcesses {
     }
 
     /// Adds a process that ended. `preserve` is the number of heaviest call traces to keep.
-    pub(crate) fn add(&mut self, ended: EndedProcess, preserve: usize) {
+    pub(crate) fn add(&mut self, mut ended: EndedProcess, preserve: usize) {
+        if let Some(index) = self.ended.iter().position(|it| it.is_before(&ended)) {
+            ended.add_before(&self.ended.remove(index));
+        }
+        // The reader of the kernel's samples may be the later one.
+        if let Some(after) = self.ended.iter_mut().find(|it| ended.is_before(it)) {
+            after.add_before(&ended);
+            return;
+        }
         self.ended.push(ended);
         let light = self.ended.iter().enumerate().filter(|(_, it)| may_be_summed(it));
         let light: Vec<(u64, usize)> =
@@ -149,6 +157,24 @@ mod tests {
         let mut later: Vec<u64> = (FIRST as u32 + 1..=3000).map(used_ns).collect();
         later.sort_unstable();
         assert_eq!(lightest, Some(later[later.len() - HEAVIEST]));
+    }
+
+    #[test]
+    fn what_was_sampled_before_the_attach_is_added() {
+        let mut ended_processes = EndedProcesses::default();
+        let of_pid = |number, end, ms: u64| {
+            let mut ended = ended(number, ms * MS);
+            (ended.end, ended.opened.pid) = (end, 77);
+            ended
+        };
+        ended_processes.add(ended(1, 9 * MS), 0);
+        ended_processes.add(of_pid(2, SessionEnd::Attached, 3), 0);
+        ended_processes.add(of_pid(3, SessionEnd::Exited, 4), 0);
+        // Another process with the same id has exited by itself.
+        ended_processes.add(of_pid(4, SessionEnd::Exited, 5), 0);
+        let of = |it: &EndedProcess| (it.number, it.before, it.program_run.cpu.used_ns() / MS);
+        let found: Vec<_> = ended_processes.ended.iter().map(of).collect();
+        assert_eq!(found, [(1, None, 9), (3, Some(2), 7), (4, None, 5)]);
     }
 
     #[test]

@@ -51,9 +51,8 @@ impl EndedRecording {
         if !self.is_several {
             return self.ended.first().and_then(EndedProcess::reason);
         }
-        let rest =
-            self.ended.iter().filter(|it| it.end != SessionEnd::Exited).map(EndedProcess::reason);
-        reason_of_all(rest)
+        let others = self.ended.iter().filter(|it| it.end != SessionEnd::Exited && it.had_agent());
+        reason_of_all(others.map(EndedProcess::reason))
     }
 
     /// Sums up the processes; `None` if there is none.

@@ -18,6 +18,7 @@ pub(crate) mod processes;
 pub(crate) mod recording;
 pub(crate) mod report;
 pub(crate) mod shortfall;
+pub(crate) mod unattached;
 
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ fn attempt(
     fault::set_party(Party::Target, opened.pid);
     fault::at(FaultPoint::RecordOpened);
     let common = CommonState::new(options, Arc::clone(stop), false);
-    let begun = RecordingParts { number: 0, guardian, opened, raised };
+    let begun = RecordingParts { number: 0, guardian, opened, raised, preparation: None };
     let ended = Recording::new(begun, &common, observer)?.run();
     let ended = ended.map_err(|error| common.failed(error))?;
     let over =

@@ -46,6 +46,7 @@ impl EndedProcess {
             SessionEnd::Asked | SessionEnd::AskedBetween | SessionEnd::Output => {
                 "detached".to_owned()
             }
+            SessionEnd::Attached => "attached to after that".to_owned(),
             SessionEnd::Exited => self.death().unwrap_or_else(|| "exited".to_owned()),
             SessionEnd::Executed
             | SessionEnd::Full
@@ -57,11 +58,19 @@ impl EndedProcess {
     fn title(&self) -> String {
         format!("{} ({})", self.opened.pid, self.opened.name)
     }
+
+    /// Returns the time for which it was recorded.
+    fn elapsed_ns(&self) -> u64 {
+        let (began_ns, ended_ns) = self.program_run.times_ns;
+        ended_ns.saturating_sub(began_ns)
+    }
 }
 
 impl EndedRecording {
     fn samples_of(&self, ended: &EndedProcess) -> u64 {
-        self.finished.totals_of(ended.number).map_or(0, |totals| totals.samples + totals.wall.0)
+        let numbers = ended.before.into_iter().chain([ended.number]);
+        let totals = numbers.filter_map(|number| self.finished.totals_of(number));
+        totals.map(|totals| totals.samples + totals.wall.0).sum()
     }
 
     /// Returns the metadata of each process.
@@ -110,16 +119,24 @@ impl EndedRecording {
             return Vec::new();
         }
         let all_ns: u64 = self.program_run.cpu.used_ns();
+        let (began_ns, ended_ns) = self.program_run.times_ns;
+        let elapsed_ns = ended_ns.saturating_sub(began_ns);
         let mut order: Vec<&EndedProcess> = self.ended.iter().collect();
         order.sort_by_key(|it| std::cmp::Reverse(it.program_run.cpu.used_ns()));
         let one = |it: &&EndedProcess| {
             let used_ns = it.program_run.cpu.used_ns();
             let samples = self.samples_of(it);
             let (time, share) = (seconds(used_ns), percent(used_ns, all_ns));
+            // Its share is of the time in which all were recorded.
+            let own_ns = it.elapsed_ns();
+            let within = match own_ns < elapsed_ns / 10 * 9 {
+                true => format!(" within {}", seconds(own_ns)),
+                false => String::new(),
+            };
             let cost =
                 it.program_run.overhead.short().map_or(String::new(), |cost| format!(", {cost}"));
             let (title, how) = (it.title(), it.how());
-            let text = format!("{title}: {time} ({share}), {samples} samples{cost}, {how}");
+            let text = format!("{title}: {time} ({share}){within}, {samples} samples{cost}, {how}");
             ("process".to_owned(), text)
         };
         let mut lines: Vec<_> = order.iter().take(NAMED).map(one).collect();

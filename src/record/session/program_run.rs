@@ -9,6 +9,7 @@ use crate::record::name::NameTotals;
 use crate::record::source::totals::SourceTotals;
 use crate::record::store::StoreTotals;
 use crate::record::store::liveness::Heavy;
+use crate::record::store::threads::ThreadMetrics;
 use crate::record::target::counters::HandlerCounts;
 use crate::record::target::leftovers::Detached;
 use crate::record::weigh::WeightTotals;
@@ -57,6 +58,39 @@ pub(crate) struct ProgramRun {
 }
 
 impl ProgramRun {
+    /// Makes the totals of a process that the kernel sampled from outside: its start, its end and
+    /// its CPU time in nanoseconds, its threads, the periods that were credited to threads that
+    /// exited, and lost records. `setup` and `choice` are those of the recording's first process.
+    pub(crate) fn unattached(
+        (times_ns, cpu_ns): ((u64, u64), u64),
+        (threads, credited, kernel_lost): (usize, u64, u64),
+        (setup, choice): &(Setup, Choice),
+    ) -> Self {
+        Self {
+            times_ns,
+            setup: *setup,
+            choice: choice.clone(),
+            signals: Vec::new(),
+            attach_stops_ns: Vec::new(),
+            later_stops_ns: (0, 0),
+            entries_ns: (0, 0),
+            detached: Detached::default(),
+            counts: HandlerCounts::default(),
+            overhead: OverheadSummary::default(),
+            cpu: CpuClock::of_exited(cpu_ns),
+            between_ns: 0,
+            source: SourceTotals { kernel_lost, ..SourceTotals::default() },
+            store: StoreTotals {
+                threads: ThreadMetrics { seen: threads, ..ThreadMetrics::default() },
+                ..StoreTotals::default()
+            },
+            weights: WeightTotals { credited, ..WeightTotals::default() },
+            names: NameTotals::default(),
+            heaviest: Vec::new(),
+            next_thread: 0,
+        }
+    }
+
     /// Adds the next program run of the same process.
     pub(crate) fn add(&mut self, later: ProgramRun) {
         self.sum(&later);

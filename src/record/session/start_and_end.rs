@@ -21,6 +21,8 @@ pub(crate) enum SessionEnd {
     Asked,
     /// The target exited.
     Exited,
+    /// The kernel sampled the process from outside, until the recorder attached to it.
+    Attached,
     /// The target runs another program now, which has no agent.
     Executed,
     /// The time was up, or a signal requested the end, between two executed programs.

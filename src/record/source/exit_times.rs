@@ -48,6 +48,8 @@ const PROCESS: usize = 368;
 /// The size of the receive buffer. At 600 bytes a record, it holds some ten thousand exits between
 /// two drains.
 const RECEIVE_BUFFER: usize = 8 << 20;
+/// The number of records of other processes that are kept.
+const OTHERS_MAX: usize = 4096;
 /// How long to wait for the first record, which reports a thread of our own.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -59,6 +61,9 @@ pub(crate) struct ExitTimes {
     socket: OwnedFd,
     /// The records that were not taken yet, by process.
     ended: HashMap<i32, Times>,
+    /// The last records of other processes: process, thread, CPU time. A process may be added when
+    /// it has exited already.
+    others: VecDeque<(i32, i32, u64)>,
     buffer: Vec<u8>,
     /// The number of times that the kernel dropped records because they came too fast.
     pub(crate) overruns: u64,
@@ -73,8 +78,13 @@ impl ExitTimes {
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         // Without the privilege for this, the default size suffices for fewer threads.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
-        let mut times =
-            Self { socket, ended: HashMap::new(), buffer: vec![0; 64 << 10], overruns: 0 };
+        let mut times = Self {
+            socket,
+            ended: HashMap::new(),
+            others: VecDeque::new(),
+            buffer: vec![0; 64 << 10],
+            overruns: 0,
+        };
         let family = times.family()?;
         let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let mut mask = cpus.trim().as_bytes().to_vec();
@@ -89,7 +99,17 @@ impl ExitTimes {
 
     /// Adds a process.
     pub(crate) fn add(&mut self, pid: i32) {
-        self.ended.entry(pid).or_default();
+        if self.ended.contains_key(&pid) {
+            return;
+        }
+        let mut times = Times::new();
+        self.others.retain(|&(process, tid, ns)| {
+            if process == pid {
+                times.entry(tid).or_default().push_front(ns);
+            }
+            process != pid
+        });
+        self.ended.insert(pid, times);
     }
 
     /// Removes a process.
@@ -115,6 +135,7 @@ impl ExitTimes {
                     // The socket does not say which records it dropped, so the remaining ones may
                     // be matched wrongly.
                     self.ended.values_mut().for_each(Times::clear);
+                    self.others.clear();
                     self.overruns += 1;
                 }
                 Err(error) => break Err(error.into()),
@@ -154,11 +175,14 @@ impl ExitTimes {
         let body = attributes().find(|(kind, _)| *kind == STATS_BODY);
         let (Some((_, tid)), Some((_, body))) = (tid, body) else { return };
         let (Some(tid), Some(process)) = (u32_at(tid, 0), u32_at(body, PROCESS)) else { return };
-        if let Some(ns) = used_ns(body)
-            && let Some(ended) = self.ended.get_mut(&(process as i32))
-        {
-            ended.entry(tid as i32).or_default().push_back(ns);
+        let Some(ns) = used_ns(body) else { return };
+        let (process, tid) = (process as i32, tid as i32);
+        if let Some(ended) = self.ended.get_mut(&process) {
+            ended.entry(tid).or_default().push_back(ns);
+            return;
         }
+        self.others.truncate(OTHERS_MAX - 1);
+        self.others.push_front((process, tid, ns));
     }
 
     /// Returns the number of the taskstats family.

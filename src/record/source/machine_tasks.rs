@@ -242,7 +242,7 @@ mod tests {
     fn more_records_than_are_kept_count_as_lost() {
         let mut records = ProcessRecords::default();
         for time_ns in 0..KEPT_MAX as u64 + 2 {
-            records.add(TaskEvent { time_ns, tid: 1, change: TaskChange::Executed });
+            records.add(TaskEvent { time_ns, tid: 1, change: TaskChange::Executed(String::new()) });
         }
         assert_eq!((records.events.len(), records.lost.lives), (KEPT_MAX, 2));
         let mut forks = NewForks::default();

@@ -66,8 +66,11 @@ const EXCLUDE_HV: u64 = 1 << 6;
 const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
+const ENABLE_ON_EXEC: u64 = 1 << 12;
 const TASK: u64 = 1 << 13;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
+const MMAP2: u64 = 1 << 23;
+const COMM_EXEC: u64 = 1 << 24;
 const USE_CLOCK: u64 = 1 << 25;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
@@ -189,6 +192,10 @@ pub(crate) enum Scope {
     Family,
     /// One thread alone.
     Alone,
+    /// The processes that a thread's process starts, and their descendants: each from the first
+    /// program on that it, or an ancestor after the thread's process, executes. Also records what
+    /// their threads do.
+    Descendants,
 }
 
 impl Scope {
@@ -196,6 +203,7 @@ impl Scope {
         match self {
             Self::Family => COMMON,
             Self::Alone => ALONE,
+            Self::Descendants => DESCENDANTS,
         }
     }
 }
@@ -231,6 +239,16 @@ pub(crate) fn set_period(event: &OwnedFd, period_ns: u64) -> io::Result<()> {
     match unsafe { libc::ioctl(event.as_raw_fd(), IOC_PERIOD, &raw const period_ns) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads the count of an event, and of all events that were inherited from it: for a task clock,
+/// the CPU time in nanoseconds while it was enabled.
+pub(crate) fn read_count(event: &OwnedFd) -> io::Result<u64> {
+    let mut count = [0; 8];
+    match nix::unistd::read(event, &mut count)? {
+        8 => Ok(u64::from_ne_bytes(count)),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -334,6 +352,18 @@ pub(crate) fn open_anchor(tid: i32) -> io::Result<OwnedFd> {
 
 /// Flags of an event that starts disabled, is inherited by threads, and ends at exec.
 const COMMON: u64 = ALONE | INHERIT | INHERIT_THREAD;
+/// Flags of an event that starts disabled, is inherited by processes, and is enabled in a process
+/// that executes a program: inherited events are copies, so the others stay disabled.
+const DESCENDANTS: u64 = DISABLED
+    | EXCLUDE_HV
+    | INHERIT
+    | ENABLE_ON_EXEC
+    | MMAP
+    | MMAP2
+    | COMM
+    | COMM_EXEC
+    | TASK
+    | SAMPLE_ID_ALL;
 /// The same flags for one thread alone.
 const ALONE: u64 = DISABLED | EXCLUDE_HV | REMOVE_ON_EXEC;
 const TASK_CLOCK: EventAttributes = EventAttributes {

@@ -10,6 +10,9 @@ const MISC_COMM_EXEC: u32 = 1 << 13;
 const RECORD_EXIT: u32 = 4;
 const RECORD_FORK: u32 = 7;
 
+/// The distance of the time from the end of a record that ends with nothing but its time.
+pub(crate) const TIME_ALONE: usize = 8;
+
 /// A change that a thread made or went through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TaskChange {
@@ -27,8 +30,9 @@ pub(crate) enum TaskChange {
         /// Whether no file backs the mapping.
         is_anonymous: bool,
     },
-    /// The thread executed another program; all other threads exited before that.
-    Executed,
+    /// The thread executed another program, by which it has this name; all other threads exited
+    /// before that.
+    Executed(String),
     /// The thread exited.
     Exited {
         /// Its CPU time in nanoseconds, if the kernel reported it.
@@ -66,8 +70,9 @@ pub(crate) enum TaskRecord {
     Lost(u64),
 }
 
-/// Reads a record; `None` for other kinds, and for garbage.
-pub(crate) fn parse(record: &[u8]) -> Option<TaskRecord> {
+/// Reads a record; `None` for other kinds, and for garbage. Its time is the word that begins
+/// `time_from_end` bytes before its end.
+pub(crate) fn parse(record: &[u8], time_from_end: usize) -> Option<TaskRecord> {
     let word = |offset: usize| -> Option<u32> {
         record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
     };
@@ -79,16 +84,21 @@ pub(crate) fn parse(record: &[u8]) -> Option<TaskRecord> {
         return long(16).map(TaskRecord::Lost);
     }
     let pid = word(8)? as i32;
+    let time_ns = || long(record.len().checked_sub(time_from_end)?);
     let event = |tid: u32, time_ns: u64, change: TaskChange| {
         Some(TaskRecord::Changed(pid, TaskEvent { time_ns, tid: tid as i32, change }))
     };
     match kind {
         RECORD_FORK => {
-            let (parent, time_ns) = (word(12)? as i32, long(24)?);
+            let (parent, started_ns) = (word(12)? as i32, long(24)?);
             if parent == pid {
-                return event(word(16)?, time_ns, TaskChange::Started { parent: word(20)? as i32 });
+                return event(
+                    word(16)?,
+                    started_ns,
+                    TaskChange::Started { parent: word(20)? as i32 },
+                );
             }
-            Some(TaskRecord::Forked(ForkedProcess { time_ns, pid, parent }))
+            Some(TaskRecord::Forked(ForkedProcess { time_ns: started_ns, pid, parent }))
         }
         RECORD_MMAP => {
             let range = long(16)?..long(16)?.saturating_add(long(24)?);
@@ -97,16 +107,17 @@ pub(crate) fn parse(record: &[u8]) -> Option<TaskRecord> {
             let is_file = name.starts_with(b"/") && !name.starts_with(b"/memfd:");
             let is_anonymous = !is_file || name.starts_with(b"//");
             let change = TaskChange::Mapped { range, is_anonymous };
-            event(word(12)?, long(record.len().checked_sub(8)?)?, change)
+            event(word(12)?, time_ns()?, change)
         }
         RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Exited { cpu_ns: None }),
-        RECORD_COMM if word(4)? & MISC_COMM_EXEC != 0 => {
-            event(word(12)?, long(record.len().checked_sub(8)?)?, TaskChange::Executed)
-        }
         RECORD_COMM => {
             let name = record.get(16..)?.split(|byte| *byte == 0).next()?;
             let name = String::from_utf8_lossy(name).into_owned();
-            event(word(12)?, long(record.len().checked_sub(8)?)?, TaskChange::Renamed(name))
+            let change = match word(4)? & MISC_COMM_EXEC {
+                0 => TaskChange::Renamed(name),
+                _ => TaskChange::Executed(name),
+            };
+            event(word(12)?, time_ns()?, change)
         }
         _ => None,
     }
@@ -122,12 +133,12 @@ mod tests {
             let name = u32::from_ne_bytes(*b"prog");
             let words = [RECORD_COMM, misc, 1, 7, name, 0, 9, 0];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            parse(&bytes).unwrap()
+            parse(&bytes, TIME_ALONE).unwrap()
         };
         let event = |change| TaskRecord::Changed(1, TaskEvent { time_ns: 9, tid: 7, change });
         let size = 32 << 16;
         assert_eq!(change(size), event(TaskChange::Renamed("prog".to_owned())));
-        assert_eq!(change(size | MISC_COMM_EXEC), event(TaskChange::Executed));
+        assert_eq!(change(size | MISC_COMM_EXEC), event(TaskChange::Executed("prog".to_owned())));
     }
 
     #[test]
@@ -136,15 +147,18 @@ mod tests {
             let words = [kind, 0, pid, parent, 7, 6, 5, 0, 9, 0];
             words.iter().flat_map(|word| word.to_ne_bytes()).collect()
         };
-        let thread = parse(&record(RECORD_FORK, 1, 1)).unwrap();
+        let thread = parse(&record(RECORD_FORK, 1, 1), TIME_ALONE).unwrap();
         let change = TaskChange::Started { parent: 6 };
         assert_eq!(thread, TaskRecord::Changed(1, TaskEvent { time_ns: 5, tid: 7, change }));
         let process = ForkedProcess { time_ns: 5, pid: 2, parent: 1 };
-        assert_eq!(parse(&record(RECORD_FORK, 2, 1)), Some(TaskRecord::Forked(process)));
+        assert_eq!(
+            parse(&record(RECORD_FORK, 2, 1), TIME_ALONE),
+            Some(TaskRecord::Forked(process))
+        );
         for kind in 0..16 {
             let complete = record(kind, 1, 1);
             for len in 0..complete.len() {
-                let _ = parse(&complete[..len]);
+                let _ = parse(&complete[..len], TIME_ALONE);
             }
         }
     }

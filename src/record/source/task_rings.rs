@@ -16,7 +16,7 @@ use crate::proc::{self, DescriptorUse, descriptor_limit};
 use crate::record::source::kernel::cpus;
 use crate::record::source::perf::{self, TaskRecords};
 use crate::record::source::ring_buffer::RingBuffer;
-use crate::record::source::task_record::{TaskChange, TaskRecord, parse};
+use crate::record::source::task_record::{TIME_ALONE, TaskChange, TaskRecord, parse};
 
 /// The length of each ring in bytes: some five thousand records between two turns of the loop.
 const RING_LEN: usize = 256 << 10;
@@ -130,7 +130,7 @@ impl RingsOfKind {
             _ => false,
         };
         for ring in &mut self.rings {
-            ring.drain(|record| match parse(record) {
+            ring.drain(|record| match parse(record, TIME_ALONE) {
                 Some(TaskRecord::Lost(count)) => lost += count,
                 Some(record) if is_mapped(&record) == (kind == TaskRecords::Code) => each(record),
                 _ => {}

@@ -4,7 +4,8 @@
 //! - Everything slow (modules, tables, populated pages) happens before the first stop.
 //! - Dropping an [`Attached`] restores the target, even without [`Attached::detach`].
 
-use crate::record::target::leftovers::Detached;
+mod agent_memory;
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,10 +13,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use traceprof_abi::context::ContextSources;
 use traceprof_abi::layout::{self, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
-use traceprof_abi::storage::{rotation::Rotation, slice, table};
+
 use traceprof_abi::sync::{AtomicU32, Ordering};
 use traceprof_abi::unwind::Tables;
 
@@ -27,23 +27,24 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::{NO_HOLE, RecordError, failed, inject_error, target_error};
 use crate::record::contract::sampling::{Choice, Engine, Setup};
 use crate::record::target::attach_inputs::AttachInputs;
+use crate::record::target::leftovers::Detached;
 use crate::record::target::modules::{AddressMap, Modules};
 use crate::record::target::narrow_stacks::{self, NarrowThread};
 use crate::record::target::segments::Segments;
 use crate::record::target::shm::SharedMemory;
 use crate::record::target::signals::{self, LeftOutThread};
+use crate::record::target::stop_turns::{Preparation, StopTurns};
 
 /// How long timers may run from the attach until the recorder's first turn.
 ///
 /// If an attach takes longer, the timers stop, and the first turn arms them again.
 const FIRST_LEASE_NS: u64 = 2_000_000_000;
-/// Thread slots that are kept ready beyond those in use.
-const SPARE_SLOTS: u32 = layout::INITIAL_THREAD_SLOTS;
 
 /// An injected agent.
 pub(crate) struct Attached<'a> {
     /// The guardian, until the detach.
     guardian: Option<&'a mut Guardian>,
+    turns: Arc<StopTurns>,
     segments: &'a mut Segments,
     /// The length of each stop at attach, in nanoseconds.
     pub(crate) stops_ns: Vec<u64>,
@@ -70,18 +71,25 @@ pub(crate) struct Attached<'a> {
 }
 
 impl<'a> Attached<'a> {
-    /// Prepares everything, then injects the agent.
+    /// Prepares everything, then injects the agent when it is the process's turn.
     pub(crate) fn attach(
         guardian: &'a mut Guardian,
         segments: &'a mut Segments,
         before: AttachInputs,
+        (turns, preparation): (&Arc<StopTurns>, Option<Preparation>),
     ) -> Result<Self, RecordError> {
-        let mut attached = Self::prepare(segments, &before)?;
+        let mut attached = Self::prepare(segments, &before, Arc::clone(turns))?;
         let plan = attached.plan(&before)?;
         if attached.choice.engine == Engine::Timer {
             attached.want_timers();
         }
-        let report = guardian.attach(&plan).map_err(|error| {
+        if let Some(preparation) = preparation {
+            preparation.end();
+        }
+        let turn = turns.take();
+        let report = guardian.attach(&plan);
+        drop(turn);
+        let report = report.map_err(|error| {
             attached.segments.may_be_late =
                 matches!(error, InjectError::Guardian { .. } | InjectError::GuardianKilled);
             inject_error(error)
@@ -91,7 +99,11 @@ impl<'a> Attached<'a> {
         Ok(attached)
     }
 
-    fn prepare(segments: &'a mut Segments, before: &AttachInputs) -> Result<Self, RecordError> {
+    fn prepare(
+        segments: &'a mut Segments,
+        before: &AttachInputs,
+        turns: Arc<StopTurns>,
+    ) -> Result<Self, RecordError> {
         let gone = |error: io::Error| target_error(before.pid, error);
         let status = proc::status(before.pid).map_err(gone)?;
         let mappings = proc::mappings(before.pid).map_err(gone)?;
@@ -108,6 +120,7 @@ impl<'a> Attached<'a> {
         compiled.map_err(failed("compiling the target's unwind tables"))?;
         let mut attached = Self {
             guardian: None,
+            turns,
             segments,
             stops_ns: Vec::new(),
             setup: before.setup,
@@ -148,63 +161,6 @@ impl<'a> Attached<'a> {
             signals: self.signals,
             hold_fd: before.hold_fd,
         })
-    }
-
-    /// Makes the memory that handlers touch present, and sets the limits accordingly.
-    fn populate(&mut self, freq_hz: u32, threads: u32) -> io::Result<()> {
-        const RECORDS_MIN: u64 = 4096;
-        let sources_end = layout::CONTEXT_SOURCES_OFFSET + size_of::<ContextSources>() as u64;
-        self.segments.data.populate(0, sources_end)?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        // Half a second of samples on all cores: five rotations.
-        let records =
-            (u64::from(freq_hz) * cores / 2).clamp(RECORDS_MIN, table::LOG_RECORDS as u64);
-        self.records = records;
-        for index in 0..Rotation::ROLES {
-            self.populate_table(index)?;
-        }
-        self.populate_slots(threads.saturating_add(SPARE_SLOTS))
-    }
-
-    /// Makes a table present.
-    pub(crate) fn populate_table(&self, index: usize) -> io::Result<()> {
-        const WORDS_PER_RECORD: u64 = 32;
-        let Some(table) = self.data().table(index) else { return Ok(()) };
-        // Relaxed: only the recorder writes it.
-        if table.header.log_limit.load(Ordering::Relaxed) == self.records {
-            return Ok(());
-        }
-        let words = (self.records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
-        let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
-        self.segments.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
-        self.segments.data.populate(start + table::ARENA_OFFSET, words * 8)?;
-        self.segments.data.populate(start + table::LOG_OFFSET, self.records * 128)?;
-        let slices =
-            table::SLICES_HEADER + (slice::SLICES * size_of::<slice::SliceRecord>()) as u64;
-        self.segments.data.populate(start + table::SLICES_OFFSET, slices)?;
-        // Relaxed: published with the agent's installation, or with the rotation that makes the
-        // table ACTIVE.
-        table.header.arena_limit.store(words, Ordering::Relaxed);
-        table.header.log_limit.store(self.records, Ordering::Relaxed);
-        if let Some(slices) = self.data().slices(index) {
-            slices.header.limit.store(slice::SLICES as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn populate_slots(&self, wanted: u32) -> io::Result<()> {
-        let control = self.data().control();
-        let wanted = wanted.min(layout::THREAD_SLOTS as u32);
-        // Relaxed: only the recorder writes it.
-        let present = u64::from(control.slots_limit.load(Ordering::Relaxed));
-        let more = u64::from(wanted).saturating_sub(present);
-        let slots = layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES;
-        self.segments.data.populate(slots, more * layout::THREAD_SLOT_BYTES)?;
-        let frames = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
-        self.segments.data.populate(frames, more * layout::SCRATCH_STRIDE)?;
-        // Relaxed: the pages are present for both processes before this is stored.
-        control.slots_limit.fetch_max(wanted, Ordering::Relaxed);
-        Ok(())
     }
 
     fn initialise(&self, before: &AttachInputs, inner_pid: i32) {
@@ -396,19 +352,6 @@ impl<'a> Attached<'a> {
         self.entries_ns = (count + 1, longest.max(entered.stopped_ns));
     }
 
-    /// Keeps thread slots ready ahead of their use.
-    pub(crate) fn grow_slots(&self) -> io::Result<()> {
-        let control = self.data().control();
-        // Relaxed: counts.
-        let used = control.slots_next.load(Ordering::Relaxed);
-        let limit = control.slots_limit.load(Ordering::Relaxed);
-        // Two cores cannot request more than that until the next turn, even at the highest rates.
-        if used.saturating_add(SPARE_SLOTS * 3 / 4) > limit {
-            self.populate_slots(limit.saturating_mul(2))?;
-        }
-        Ok(())
-    }
-
     /// Checks whether the agent's mappings are among these.
     pub(crate) fn is_mapped_in(&self, mappings: &[Mapping]) -> bool {
         let id = self.segments.code.id() as u64;
@@ -460,6 +403,7 @@ impl<'a> Attached<'a> {
     /// Restores the target, after its events have been closed.
     pub(crate) fn detach(&mut self, is_gone: bool) -> Detached {
         let Some(guardian) = self.guardian.take() else { return Detached::default() };
+        let _turn = self.turns.take();
         match guardian.detach() {
             Ok(report) => Detached {
                 stopped_ns: (!is_gone).then_some(report.stopped_ns),

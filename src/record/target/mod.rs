@@ -18,3 +18,4 @@ pub(crate) mod segments;
 pub(crate) mod shm;
 pub(crate) mod signals;
 pub(crate) mod spawn;
+pub(crate) mod stop_turns;

@@ -68,6 +68,11 @@ impl CpuClock {
         }
     }
 
+    /// Makes the count of a process that has exited, in nanoseconds.
+    pub(crate) fn of_exited(used_ns: u64) -> Self {
+        Self { clock: None, start_ns: 0, last_ns: used_ns, last_read: Instant::now() }
+    }
+
     #[cfg(test)]
     pub(crate) fn made_up(start_ns: u64, last_ns: u64) -> Self {
         Self { clock: None, start_ns, last_ns, last_read: Instant::now() }

@@ -109,6 +109,14 @@ impl JitNames {
         Ok(names)
     }
 
+    /// Makes the names of a process of which none are read.
+    pub(crate) fn unread() -> Self {
+        let ((requests, _), (_, back)) = (channel(), channel());
+        let (known, zero) = (SharedCode::default(), Duration::ZERO);
+        // A reader that is away is not asked.
+        Self { known, requests, back, is_away: true, timeout: zero, full_timeout: zero, program: 0 }
+    }
+
     /// Starts a thread with this reader.
     fn over(
         known: SharedCode,

@@ -33,6 +33,8 @@ struct Member {
     is_initial: bool,
     /// Whether it is sampled, or will never be.
     is_settled: bool,
+    /// Whether the kernel has sampled it from outside.
+    is_sampled: bool,
     progress: Option<Progress>,
 }
 
@@ -46,7 +48,6 @@ impl Member {
 #[derive(Default)]
 pub(super) struct Members {
     members: BTreeMap<ProcessNumber, Member>,
-    last: ProcessNumber,
     /// Whether the initial processes have been added.
     has_all_initial: bool,
     /// Events that wait until all initial processes are settled.
@@ -68,19 +69,30 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Adds a process and returns its number.
-    pub(super) fn add(&mut self, pid: Option<i32>) -> ProcessNumber {
-        self.last += 1;
+    /// Adds a process, and returns whether it belongs to the recording from the start.
+    pub(super) fn add(&mut self, number: ProcessNumber, pid: Option<i32>) -> bool {
         let pid = pid.unwrap_or(0);
         let is_initial = !self.has_all_initial;
         let member = Member { pid, name: name_of(pid), is_initial, ..Member::default() };
-        self.members.insert(self.last, member);
-        self.last
+        self.members.insert(number, member);
+        is_initial
+    }
+
+    /// Notes that the kernel has sampled the process that was added last.
+    pub(super) fn newest_is_sampled(&mut self) {
+        if let Some(mut newest) = self.members.last_entry() {
+            newest.get_mut().is_sampled = true;
+        }
     }
 
     /// Notes that the initial processes have been added.
     pub(super) fn initial_are_added(&mut self) {
         self.has_all_initial = true;
+    }
+
+    /// Returns the id of a process that is recorded or about to be.
+    pub(super) fn pid(&self, number: ProcessNumber) -> Option<i32> {
+        self.members.get(&number).map(|member| member.pid).filter(|pid| *pid != 0)
     }
 
     /// Returns the number of processes that are recorded or about to be.
@@ -168,7 +180,9 @@ impl Members {
                 self.ended_processes.add(ended, preserve);
             }
             // It exited too soon, like most children of a shell.
-            Err(RecordError::TargetGone(_)) if !member.is_initial => self.missed += 1,
+            Err(RecordError::TargetGone(_)) if !member.is_initial => {
+                self.missed += u64::from(!member.is_sampled);
+            }
             Err(error) => self.put(member, error),
         }
     }
@@ -235,8 +249,8 @@ mod tests {
     #[test]
     fn processes_that_are_attached_late_are_listed_or_counted() {
         let mut members = Members::default();
-        for _ in 0..LATE_MAX + 3 {
-            let number = members.add(None);
+        for number in 0..LATE_MAX as ProcessNumber + 3 {
+            members.add(number, None);
             members.attached_late(number, Duration::from_secs(4));
         }
         let lines = members.late_lines();

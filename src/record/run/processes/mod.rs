@@ -32,23 +32,25 @@ use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::opened::{OpenedProcess, TargetProcess};
 use crate::record::run::priority::Raised;
 use crate::record::run::recording::{Recording, RecordingParts};
+use crate::record::run::unattached::{self, EndedUnattached, ReaderReport};
 use crate::record::run::{finish, report};
+use crate::record::target::stop_turns::Preparation;
 
 mod birth;
 mod family;
 mod members;
 pub(crate) mod named;
 pub(crate) mod search;
+mod young;
 
 use self::family::{Child, Family};
 use self::members::Members;
+use self::young::{GrownUp, Young};
 
 /// Interval between scans for new children; longer if a scan takes long.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
-/// Interval between two readings of the reports of new children, and for a moment after one came.
-const REPORT_INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)];
-/// How long that moment is.
-const BUSY: Duration = Duration::from_millis(200);
+/// Interval between two readings of the reports of new children.
+const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval between checks for the end, if there are no scans for children.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The most processes that are recorded at once. Each has a thread, a guardian, and its own shared
@@ -70,6 +72,10 @@ enum ProcessReport {
     /// The recorder attaches to the process this long after it was found.
     AttachedLate(ProcessNumber, Duration),
     Tick(ProcessNumber, Progress),
+    /// A process that the kernel sampled from outside has ended.
+    Unattached(Box<EndedUnattached>),
+    /// A message about the samples of such processes.
+    Notice(String),
     /// The recording of the process has ended.
     Over(ProcessNumber, Box<Result<EndedProcess, RecordError>>),
 }
@@ -189,12 +195,13 @@ struct Launcher<'scope, 'env> {
 
 impl Launcher<'_, '_> {
     /// Starts a thread that records a process.
-    fn begin(&self, number: ProcessNumber, process: TargetProcess) {
+    fn begin(&self, number: ProcessNumber, process: TargetProcess, is_initial: bool) {
         let (common, fork_server) = (self.common, self.fork_server);
+        let preparation = is_initial.then(|| common.turns.announce());
         let mut reporter = Reporter { number, reports: self.reports.clone() };
         let failed = Reporter { number, reports: self.reports.clone() };
         let work = move || {
-            let one = || run(common, fork_server, process, &mut reporter);
+            let one = || run(common, fork_server, (process, preparation), &mut reporter);
             let outcome = catch_panic(one);
             reporter.send(ProcessReport::Over(number, Box::new(outcome)));
         };
@@ -227,7 +234,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 fn run(
     common: &CommonState<'_>,
     fork_server: &Mutex<ForkServer>,
-    process: TargetProcess,
+    (process, preparation): (TargetProcess, Option<Preparation>),
     reporter: &mut Reporter,
 ) -> Result<EndedProcess, RecordError> {
     // First: work of this thread before its process is sampled is charged to no process.
@@ -246,8 +253,19 @@ fn run(
     let opened = OpenedProcess::open(common.options, process, &mut guardian, &raised)?;
     fault::set_party(Party::Target, opened.pid);
     fault::at(FaultPoint::RecordOpened);
+    // Others have inherited the events. What a child waits for is seen after the attach only.
+    let is_cpu_alone = common.options.measure.wall_interval().is_none();
+    if common.options.subprocesses
+        && is_cpu_alone
+        && preparation.is_some()
+        && let Err(error) = common.unattached.cover(opened.pid, common.options)
+    {
+        let text = format!("short child processes are not sampled: {error}");
+        reporter.event(Event::Notice(text));
+    }
     reporter.send(ProcessReport::Opened(reporter.number, opened.pid));
-    let begun = RecordingParts { number: reporter.number, guardian, opened, raised };
+    let number = reporter.number;
+    let begun = RecordingParts { number, guardian, opened, raised, preparation };
     Recording::new(begun, common, reporter)?.run()
 }
 
@@ -257,8 +275,8 @@ struct ProcessThreads<'scope, 'env> {
     members: Members,
     family: Option<Family>,
     scan_due: Periodic,
-    /// When the last child was found.
-    last_child: Option<Instant>,
+    /// Children that the recorder has not attached to.
+    young: Young,
 }
 
 impl<'scope, 'env> ProcessThreads<'scope, 'env> {
@@ -272,7 +290,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             members: Members::default(),
             family,
             scan_due: Periodic::new(SCAN_INTERVAL),
-            last_child: None,
+            young: Young::default(),
         };
         chosen.iter().for_each(|process| processes.add(*process));
         let children = processes.family.as_mut().map_or_else(Vec::new, Family::scan);
@@ -282,8 +300,9 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
     }
 
     fn add(&mut self, process: TargetProcess) {
-        let number = self.members.add(process.pid());
-        self.start.begin(number, process);
+        let number = self.start.common.next_number();
+        let is_initial = self.members.add(number, process.pid());
+        self.start.begin(number, process, is_initial);
     }
 
     /// Finds children that appeared since the last call.
@@ -295,20 +314,27 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
         let begin = Instant::now();
         let children = family.turn();
         self.scan_due.spare(begin.elapsed());
-        if !children.is_empty() {
-            self.last_child = Some(begin);
+        if !self.start.common.unattached.is_complete() {
+            self.add_children(children, true);
+            return;
         }
-        self.add_children(children, true);
+        children.into_iter().for_each(|child| self.young.add(child));
+        let GrownUp { attach, missed } = self.young.turn(&self.start.common.unattached);
+        self.members.missed += missed;
+        for (child, is_sampled) in attach {
+            let before = self.members.running();
+            self.add_children(vec![child], false);
+            if is_sampled && self.members.running() > before {
+                self.members.newest_is_sampled();
+            }
+        }
     }
 
     /// Returns how long the thread may wait for reports of processes.
     fn patience(&self) -> Duration {
         match &self.family {
             None => POLL_INTERVAL,
-            Some(family) if family.has_reports() => {
-                let is_busy = self.last_child.is_some_and(|last| last.elapsed() < BUSY);
-                REPORT_INTERVALS[usize::from(is_busy)]
-            }
+            Some(family) if family.has_reports() => REPORT_INTERVAL,
             Some(_) => SCAN_INTERVAL,
         }
     }
@@ -329,9 +355,23 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
 
     /// Handles reports and scans for children until all processes have ended.
     fn run(mut self, reports: &Receiver<ProcessReport>, observer: &mut dyn Observer) -> Members {
-        let options = self.start.common.options;
+        let (scope, common) = (self.start.scope, self.start.common);
+        let options = common.options;
+        let ended = self.start.reports.clone();
+        let reader = options.subprocesses.then(|| {
+            scope.spawn(move || {
+                unattached::read(common, |it| {
+                    let report = match it {
+                        ReaderReport::Ended(it) => ProcessReport::Unattached(it),
+                        ReaderReport::Notice(text) => ProcessReport::Notice(text),
+                    };
+                    // As in `Reporter::send`.
+                    let _ = ended.send(report);
+                });
+            })
+        });
         let mut is_ending = false;
-        while self.members.running() > 0 {
+        while self.members.running() > 0 || !is_ending && self.young.is_any_alive() {
             match reports.recv_timeout(self.patience()) {
                 Ok(report) => self.handle(report, observer),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -347,6 +387,15 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
                 observer.tick(&progress);
             }
         }
+        common.unattached.end();
+        if let Some(reader) = reader
+            && let Err(panic) = reader.join()
+        {
+            let why = panic_message(&*panic);
+            let text = format!("traceprof failed while it read samples of child processes: {why}");
+            observer.event(Event::Notice(text));
+        }
+        reports.try_iter().for_each(|report| self.handle(report, observer));
         self.members
     }
 
@@ -363,7 +412,18 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             ProcessReport::Late(number, text) => self.members.late(number, text),
             ProcessReport::AttachedLate(number, after) => self.members.attached_late(number, after),
             ProcessReport::Tick(number, progress) => self.members.tick(number, progress),
+            ProcessReport::Notice(text) => observer.event(Event::Notice(text)),
+            ProcessReport::Unattached(ended) => {
+                if let Some(first) = self.start.common.first() {
+                    let ended = EndedProcess::unattached(*ended, first);
+                    let preserve = self.start.common.options.preserve;
+                    self.members.ended_processes.add(ended, preserve);
+                }
+            }
             ProcessReport::Over(number, outcome) => {
+                if let Some(pid) = self.members.pid(number) {
+                    self.start.common.unattached.detached(pid);
+                }
                 if outcome.as_ref().as_ref().is_ok_and(EndedProcess::is_end_of_all) {
                     self.start.common.stop.end();
                 }

@@ -33,6 +33,7 @@ use crate::record::store::liveness::LastOfThreads;
 use crate::record::target::attach::Attached;
 use crate::record::target::residue::Footprint;
 use crate::record::target::segments::Segments;
+use crate::record::target::stop_turns::Preparation;
 use crate::record::weigh::overhead::Overhead;
 use crate::record::write::saving::Saving;
 use crate::record::write::writer::{AnswerSender, Writer};
@@ -56,6 +57,7 @@ pub(crate) struct Recording<'a> {
     guardian: Guardian,
     opened: OpenedProcess,
     raised: Raised,
+    preparation: Option<Preparation>,
     /// The writer, from the first attach on.
     writer: Option<Writer>,
     contexts: Contexts,
@@ -77,6 +79,8 @@ pub(crate) struct RecordingParts {
     pub(crate) opened: OpenedProcess,
     /// The raised priority of the calling thread.
     pub(crate) raised: Raised,
+    /// The work before the first stop, for which other processes wait.
+    pub(crate) preparation: Option<Preparation>,
 }
 
 impl<'a> Recording<'a> {
@@ -96,6 +100,7 @@ impl<'a> Recording<'a> {
             guardian: begun.guardian,
             opened: begun.opened,
             raised: begun.raised,
+            preparation: begun.preparation,
             writer: None,
             contexts: Contexts::named(Arc::clone(&common.tags)),
             saving: Saving::new(common.options, Arc::clone(&common.triggers)),
@@ -141,12 +146,12 @@ impl<'a> Recording<'a> {
             return Ok(SessionEnd::OutOfIds);
         }
         let clock = Clock::start(attach.clock_mode);
+        let charge = common.ledger.account(self.number, self.guardian.pid());
         let (setup, engine) = (attach.setup, attach.choice.engine);
-        let (number, guardian) = (self.number, self.guardian.pid());
-        let charge = common.ledger.account(number, guardian);
         let overhead = Overhead::new(max_overhead_percent, setup, engine, charge);
         let signals = attach.signals;
-        let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach);
+        let turn = (&common.turns, self.preparation.take());
+        let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach, turn);
         let attached = attached
             .map_err(|error| explain_exit(error, (self.exit.as_fd(), self.opened.pid), &signals))?;
         fault::at(FaultPoint::RecordAttached);
@@ -191,6 +196,7 @@ impl<'a> Recording<'a> {
             self.executions.begin(next.name(), session.started_ns());
         }
         let started = self.opened.command_pid().filter(|_| self.done.is_none());
+        common.unattached.attached(pid, session.started_ns());
         session.announce(started, self.executions.last().map(str::to_owned));
         notes.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
@@ -222,6 +228,7 @@ impl<'a> Recording<'a> {
         drop((self.guardian, self.segments));
         Ok(EndedProcess {
             number: self.number,
+            before: None,
             opened: self.opened,
             end,
             ended_by: self.ended_by,

@@ -38,6 +38,7 @@ use crate::record::target::narrow_stacks::{self, NarrowThread};
 mod buffers;
 mod copied_stack;
 mod cores;
+mod descendants;
 mod frames_shown;
 mod rate;
 mod sample_record;
@@ -45,6 +46,10 @@ mod sample_record;
 use self::buffers::{check_descriptors, ring_len, stack_len};
 use self::copied_stack::CopiedStack;
 pub(crate) use self::cores::cpus;
+pub(crate) use self::descendants::{
+    DescendantChange, DescendantEvents, DescendantRecord, DescendantSample, DescendantSetup,
+    SampledStack,
+};
 pub(crate) use self::frames_shown::{Obstacle, shown};
 pub(crate) use self::rate::SlowerFamily;
 use self::sample_record::{InterruptedThread, Words};

@@ -28,7 +28,7 @@ impl ThreadList {
             TaskChange::Mapped { range, is_anonymous } => {
                 self.mapped.push(Mapped { time_ns, range, is_anonymous });
             }
-            TaskChange::Executed => self.executed_ns = Some(time_ns),
+            TaskChange::Executed(_) => self.executed_ns = Some(time_ns),
             TaskChange::Started { parent } => self.report_start(time_ns, tid, parent),
             TaskChange::Renamed(name) => {
                 if let Some(number) = self.lives.living(tid) {

@@ -9,6 +9,7 @@
 
 pub(crate) mod address_map;
 mod compiled;
+mod images;
 mod java_code;
 mod loaded_module;
 mod loop_code;
@@ -35,6 +36,7 @@ use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
 use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
 use self::compiled::debug_files;
+pub(crate) use self::images::{ImageTables, ProcessImage};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
 use self::loop_code::{GeneratedTables, share_loop};

@@ -31,8 +31,9 @@ use traceprof_abi::unwind::EndReason;
 
 use crate::record::batch::Batch;
 use crate::record::name::frames::FrameNames;
+use crate::record::name::jit::JitNames;
 use crate::record::name::managed::count::ManagedCount;
-use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
+use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool, Symbolizers};
 use crate::record::store::liveness::Heavy;
 use crate::record::target::modules::AddressMap;
 use crate::trace::{
@@ -374,6 +375,12 @@ impl AnswerSender {
     pub(crate) fn names(self, pid: i32) -> io::Result<FrameNames> {
         let pool = self.pool()?;
         FrameNames::start(pid, pool, move |answer| self.send(answer))
+    }
+
+    /// Finds the names of files alone, with answers through this sender.
+    pub(crate) fn names_of_files(self) -> io::Result<FrameNames> {
+        let symbolizers = Symbolizers::over(self.pool()?, move |answer| self.send(answer));
+        Ok(FrameNames::of(symbolizers, JitNames::unread()))
     }
 
     /// Returns the threads that find names; the first call starts them.
