@@ -125,3 +125,39 @@ fn file_system_watcher() {
     // Threads of one millisecond each, for more than a second.
     assert!(seen > 300 && seen <= started + 1, "{seen} seen of {started}\n{}", outcome.text());
 }
+
+/// The document asks for the latency of priming and the use of slots. Here the trace says for each
+/// engine how soon threads that started were sampled, and how many of them.
+#[test]
+fn the_first_samples_of_threads_are_measured_for_each_engine() {
+    needs_recording!();
+    let _machine = together();
+    for engine in ["signal", "perf", "timer"] {
+        // Threads of 20 ms, four at a time.
+        let mut target = Target::start("storm", &["4", "20000", "1000"]);
+        let mut recorder = start(&target, &["--engine", engine, "--freq", "997"]);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(target.pid(), SECOND / 2);
+        recorder.send(Signal::SIGINT);
+        let trace = recorder.finish().expect_code(0).trace;
+        target.goes_on_and_ends_by_itself();
+        let number = |key: &str| trace.number(key);
+        if number("threads_started") == 0 {
+            // The kernel reports no starts to this user.
+            assert!(!nix::unistd::geteuid().is_root(), "{engine}");
+            continue;
+        }
+        let (started, sampled) = (number("threads_started"), number("threads_started_sampled"));
+        let with_slot = number("threads_started_with_slot");
+        assert!(sampled > 0 && sampled <= started, "{engine}: {sampled} of {started}");
+        assert!(with_slot <= sampled && (engine == "signal" || with_slot > 0), "{engine}");
+        let quantile = |of: &str, which: &str| number(&format!("first_{of}_ns.{which}"));
+        for of in ["sample", "slot"].into_iter().filter(|of| *of == "sample" || with_slot > 0) {
+            let each = ["p50", "p90", "p99", "max"].map(|which| quantile(of, which));
+            assert!(each.is_sorted() && each[0] > 0, "{engine}: {each:?}");
+        }
+        let cpu = ["threads_started_cpu_ns", "threads_started_sampled_cpu_ns"].map(number);
+        assert!(cpu[1] <= cpu[0], "{engine}: {cpu:?}");
+        assert!(number("thread_slots_held_max") > 0, "{engine}");
+    }
+}

@@ -76,5 +76,6 @@ pub(crate) fn numbers(program_run: &ProgramRun) -> Vec<(&'static str, u64)> {
         ("prime_latency_ns", counts.prime_latency_ns.0),
         ("prime_latency_ns_max", counts.prime_latency_ns.1),
     ]);
+    numbers.extend(threads.started.numbers());
     numbers
 }

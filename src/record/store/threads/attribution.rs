@@ -24,6 +24,7 @@ impl Registry {
         for sample in samples {
             let owner = self.list.lives.owner_inner(sample.tid, sample.time);
             sample.slot = self.number(owner, Id::Inner(sample.tid), sample.time, changes);
+            self.note_sample(sample.slot, sample.time, true);
             sample.generation = 0;
         }
     }
@@ -36,7 +37,15 @@ impl Registry {
         changes: &mut Vec<ThreadChange>,
     ) -> ThreadKey {
         let owner = self.list.lives.owner_tid(tid, time_ns);
-        (self.number(owner, Id::Outer(tid), time_ns, changes), 0)
+        let number = self.number(owner, Id::Outer(tid), time_ns, changes);
+        self.note_sample(number, time_ns, false);
+        (number, 0)
+    }
+
+    fn note_sample(&mut self, number: u32, time_ns: u64, by_handler: bool) {
+        if let Some(life) = self.list.lives.get_mut(number) {
+            self.list.started.note_sample(life, time_ns, by_handler);
+        }
     }
 
     /// Adds a thread that has no samples yet to the changes.

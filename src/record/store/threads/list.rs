@@ -13,6 +13,7 @@ use crate::record::source::machine_tasks::MachineTasks;
 use crate::record::source::task_record::TaskEvent;
 use crate::record::source::task_scan::ScanSchedule;
 use crate::record::store::threads::UNKNOWN_NS;
+use crate::record::store::threads::first_samples::StartedThreads;
 use crate::record::store::threads::lives::{Life, Lives};
 
 /// A thread's id.
@@ -59,6 +60,7 @@ pub(super) struct ThreadList {
     /// time, and the CPU time if the kernel reported it.
     pub(super) early_exits: HashMap<i32, (u64, Option<u64>)>,
     pub(super) ids_reused: u64,
+    pub(super) started: StartedThreads,
     pub(super) reports: Vec<TaskEvent>,
 }
 
@@ -83,6 +85,7 @@ impl ThreadList {
             new: Vec::new(),
             early_exits: HashMap::new(),
             ids_reused: 0,
+            started: StartedThreads::default(),
             reports: Vec::new(),
         })
     }

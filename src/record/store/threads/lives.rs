@@ -37,6 +37,11 @@ pub(crate) struct Life {
     pub(crate) cpu_ns: Option<u64>,
     /// The CPU time that the thread had used when its sampling began, in nanoseconds.
     pub(crate) cpu_before_ns: u64,
+    /// Whether the kernel has reported the start during the recording.
+    pub(crate) is_start_reported: bool,
+    /// Whether it has samples, and whether a handler took one.
+    pub(crate) has_sample: bool,
+    pub(crate) has_slot: bool,
     /// Whether the thread has started others.
     pub(crate) is_parent: bool,
     /// Whether the writer thread knows the life.

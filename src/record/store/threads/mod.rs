@@ -11,6 +11,7 @@
 //!   even if its id and its slot are reused.
 
 mod attribution;
+mod first_samples;
 mod list;
 mod lives;
 mod reports;
@@ -26,6 +27,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::hazard;
 use traceprof_abi::sync::Ordering;
 
+use self::first_samples::StartedThreads;
 use self::list::ThreadList;
 pub(crate) use self::list::ThreadTurn;
 use self::lives::Life;
@@ -93,6 +95,8 @@ pub(crate) struct ThreadMetrics {
     pub(crate) reports_lost: u64,
     /// The number of lost side-band reports of mappings.
     pub(crate) mappings_lost: u64,
+    /// How soon threads that started were sampled.
+    pub(crate) started: StartedThreads,
 }
 
 impl ThreadMetrics {
@@ -106,6 +110,11 @@ impl ThreadMetrics {
             ambiguous: self.ambiguous + later.ambiguous,
             reports_lost: self.reports_lost + later.reports_lost,
             mappings_lost: self.mappings_lost + later.mappings_lost,
+            started: {
+                let mut started = self.started;
+                started.add(&later.started);
+                started
+            },
         };
     }
 }
@@ -201,6 +210,7 @@ impl Registry {
             ambiguous: self.ambiguous,
             reports_lost: self.list.watch.lost(),
             mappings_lost: self.list.watch.code_lost(),
+            started: self.list.started,
         }
     }
 

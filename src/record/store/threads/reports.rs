@@ -61,6 +61,8 @@ impl ThreadList {
             // A scan found the thread before its start was read from the ring.
             life.start_ns = time_ns;
             life.start_slack_ns = 0;
+            life.is_start_reported = true;
+            self.started.count += 1;
             return;
         }
         let inner = match self.same_namespace {
@@ -72,7 +74,15 @@ impl ThreadList {
             parent.is_parent = true;
             parent.name.clone()
         });
-        let number = self.begin(Life { tid, inner, name, start_ns: time_ns, ..Life::default() });
+        self.started.count += 1;
+        let number = self.begin(Life {
+            tid,
+            inner,
+            name,
+            start_ns: time_ns,
+            is_start_reported: true,
+            ..Life::default()
+        });
         match self.early_exits.remove(&tid) {
             Some((end_ns, cpu_ns)) if end_ns >= time_ns => {
                 self.end(number, end_ns, true, cpu_ns);

@@ -129,7 +129,11 @@ impl SlotHolders {
             }
         }
         for number in std::mem::take(&mut self.exited_lives) {
-            if let Some(life) = list.lives.forget(number)
+            let forgotten = list.lives.forget(number);
+            if let Some(life) = &forgotten {
+                list.started.note_end(life);
+            }
+            if let Some(life) = forgotten
                 && life.is_announced
             {
                 let time_ns = life.end_ns.unwrap_or_else(monotonic_now_ns);
