@@ -149,11 +149,8 @@ fn filter_without_timers_leaves_perf() {
     let refused = u64::from(ERRNO | libc::EPERM as u32);
     let mut target = jailed("but", &[libc::SYS_timer_create as u64, refused]);
     let (findings, code) = examined(doctor(target.pid()));
-    assert_eq!(
-        (code, &findings["prospect"]["engine"]),
-        (0, &"perf task clock".into()),
-        "{findings}"
-    );
+    let engine = findings["prospect"]["engine"].as_str().expect("a name");
+    assert!(code == 0 && engine.starts_with("perf task clock"), "{findings}");
     let filters = finding(&findings, "target", "seccomp filters");
     assert_eq!(filters["state"], "limit", "{findings}");
     assert_recorded(&target, "auto", traceprof(&[]));

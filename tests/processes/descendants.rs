@@ -145,7 +145,7 @@ fn an_exec_of_the_program_itself_adds_no_time_to_its_children() {
     let work = "n=0; while [ $n -lt 400000 ]; do n=$((n+1)); done";
     let children = "i=0; while [ $i -lt 50 ]; do i=$((i+1)); /bin/true; done";
     let script = format!("{children}; {work}; {children}; times");
-    let mut command = traceprof(&["record", "-s", "--follow-exec", "--freq", FREQ, "--output"]);
+    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
     command.arg(trace.path()).args(["--", "sh", "-c", "exec sh -c \"$0\"", &script]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let text = outcome.text();
@@ -156,7 +156,11 @@ fn an_exec_of_the_program_itself_adds_no_time_to_its_children() {
     let times: Vec<f64> = text.split_whitespace().filter_map(seconds).take(4).collect();
     assert_eq!(times.len(), 4, "{text}");
     let (used, counted) = (times.iter().sum::<f64>(), outcome.trace.number("cpu_time_ns") as f64);
-    assert!(counted / 1e9 < used * 1.1, "{:.2} s of {used:.2} s\n{text}", counted / 1e9);
+    assert!(
+        (used * 0.7..used * 1.1).contains(&(counted / 1e9)),
+        "{:.2} s of {used:.2} s\n{text}",
+        counted / 1e9
+    );
 }
 
 /// The kernel samples them from outside, each from its first instruction on.
@@ -166,8 +170,9 @@ fn programs_of_some_milliseconds_are_sampled_without_an_attach() {
     let _machine = together();
     let (outcome, workers) = record_workers(50, 20, &["--freq", FREQ]);
     let text = outcome.text();
-    assert_eq!(text.matches(": sampling 1 thread").count(), 0, "{text}");
-    assert_eq!(text.matches("sampling 1 thread").count(), 1, "only the program itself: {text}");
+    // On a busy machine some live as long as those to which the recorder attaches.
+    let attached = text.matches("(exe): sampling 1 thread").count();
+    assert!(attached <= 10, "{attached} of 50 attached to: {text}");
     assert_eq!(lines(&text, "missed"), [] as [&str; 0]);
     let share = sampled_share(&outcome, &workers);
     assert!((0.95..1.05).contains(&share), "{:.1} % of the CPU time\n{text}", 100.0 * share);

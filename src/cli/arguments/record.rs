@@ -169,7 +169,7 @@ pub struct RecordArguments {
     /// attaches to those that live longer than 300 ms; only then has the trace their functions in
     /// language runtimes, their contexts, and the times in which they wait. A child that executes
     /// no program is sampled from the attach on, some ten milliseconds after its start. Programs
-    /// that descendants execute later are recorded too, as with --follow-exec.
+    /// that a process executes later are recorded too, as with --follow-exec.
     #[arg(short, long, short_alias = 'C', aliases = ["children", "with-subprocesses"])]
     #[arg(help_heading = SEVERAL)]
     pub subprocesses: bool,

@@ -74,12 +74,12 @@ impl OpenedProcess {
             (pid, _) => (Candidate::running(pid.unwrap_or(0), options, guardian)?, None),
         };
         let pid = candidate.pid;
-        // Most new children execute a program first, so a child is followed across an exec.
-        let (is_beginning, is_new) = match process {
-            TargetProcess::Started => (false, true),
-            TargetProcess::Running { is_new, .. } => (is_new, is_new),
-            TargetProcess::Child { is_new, .. } => (true, is_new),
+        let is_new = match process {
+            TargetProcess::Started => true,
+            TargetProcess::Running { is_new, .. } | TargetProcess::Child { is_new, .. } => is_new,
         };
+        // A process that has just started often executes another program first.
+        let is_beginning = matches!(process, TargetProcess::Running { is_new: true, .. });
         candidate.is_started = is_new;
         let gone = |error| target_error(pid, error);
         Ok(Self {
@@ -89,7 +89,8 @@ impl OpenedProcess {
             candidate,
             name: proc::status(pid).map(|status| status.name).unwrap_or_default(),
             command_line: proc::command_line(pid).unwrap_or_default(),
-            is_followed: options.follow_exec || is_beginning,
+            // A program that replaces itself goes on with its children.
+            is_followed: options.follow_exec || options.subprocesses || is_beginning,
         })
     }
 

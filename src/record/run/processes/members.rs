@@ -33,8 +33,6 @@ struct Member {
     is_initial: bool,
     /// Whether it is sampled, or will never be.
     is_settled: bool,
-    /// Whether the kernel has sampled it from outside.
-    is_sampled: bool,
     progress: Option<Progress>,
 }
 
@@ -76,13 +74,6 @@ impl Members {
         let member = Member { pid, name: name_of(pid), is_initial, ..Member::default() };
         self.members.insert(number, member);
         is_initial
-    }
-
-    /// Notes that the kernel has sampled the process that was added last.
-    pub(super) fn newest_is_sampled(&mut self) {
-        if let Some(mut newest) = self.members.last_entry() {
-            newest.get_mut().is_sampled = true;
-        }
     }
 
     /// Notes that the initial processes have been added.
@@ -164,13 +155,14 @@ impl Members {
     }
 
     /// Adds the outcome of a process. `preserve` is the number of heaviest call traces to keep.
+    /// Returns the id of a child that exited before the attach.
     pub(super) fn over(
         &mut self,
         number: ProcessNumber,
         outcome: Result<EndedProcess, RecordError>,
         preserve: usize,
-    ) {
-        let Some(member) = self.members.remove(&number) else { return };
+    ) -> Option<i32> {
+        let member = self.members.remove(&number)?;
         match outcome {
             Ok(ended) => {
                 if let Some(progress) = member.progress {
@@ -180,11 +172,10 @@ impl Members {
                 self.ended_processes.add(ended, preserve);
             }
             // It exited too soon, like most children of a shell.
-            Err(RecordError::TargetGone(_)) if !member.is_initial => {
-                self.missed += u64::from(!member.is_sampled);
-            }
+            Err(RecordError::TargetGone(_)) if !member.is_initial => return Some(member.pid),
             Err(error) => self.put(member, error),
         }
+        None
     }
 
     /// Adds a process that the recorder does not open at all.

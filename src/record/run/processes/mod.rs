@@ -321,13 +321,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
         children.into_iter().for_each(|child| self.young.add(child));
         let GrownUp { attach, missed } = self.young.turn(&self.start.common.unattached);
         self.members.missed += missed;
-        for (child, is_sampled) in attach {
-            let before = self.members.running();
-            self.add_children(vec![child], false);
-            if is_sampled && self.members.running() > before {
-                self.members.newest_is_sampled();
-            }
-        }
+        self.add_children(attach, false);
     }
 
     /// Returns how long the thread may wait for reports of processes.
@@ -396,6 +390,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             observer.event(Event::Notice(text));
         }
         reports.try_iter().for_each(|report| self.handle(report, observer));
+        self.members.missed += self.young.missed_at_end(&common.unattached);
         self.members
     }
 
@@ -427,7 +422,13 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
                 if outcome.as_ref().as_ref().is_ok_and(EndedProcess::is_end_of_all) {
                     self.start.common.stop.end();
                 }
-                self.members.over(number, *outcome, self.start.common.options.preserve);
+                // The kernel may have sampled it. That is known a moment later.
+                let has_other_samples = self.start.common.unattached.is_complete();
+                match self.members.over(number, *outcome, self.start.common.options.preserve) {
+                    Some(gone) if has_other_samples => self.young.add_ended(gone),
+                    Some(_) => self.members.missed += 1,
+                    None => {}
+                }
             }
         }
         self.members.take_events().into_iter().for_each(|event| observer.event(event));

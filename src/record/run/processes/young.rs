@@ -35,8 +35,8 @@ struct YoungChild {
 /// What is to be done with children.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GrownUp {
-    /// Children to attach to, and whether the kernel has sampled each.
-    pub(super) attach: Vec<(Child, bool)>,
+    /// Children to attach to.
+    pub(super) attach: Vec<Child>,
     /// The number of children that ended before anything was sampled.
     pub(super) missed: u64,
 }
@@ -47,6 +47,20 @@ impl Young {
         let start_time = proc::start_time(child.pid).ok();
         let ended = start_time.is_none().then(Instant::now);
         self.children.push(YoungChild { child, found: Instant::now(), start_time, ended });
+    }
+
+    /// Adds a child that exited before the recorder had attached to it.
+    pub(super) fn add_ended(&mut self, pid: i32) {
+        let (child, now) = (Child { pid, parent: 0 }, Instant::now());
+        let (start_time, ended) = (None, Some(now));
+        self.children.push(YoungChild { child, found: now, start_time, ended });
+    }
+
+    /// Returns how many of the children that have ended were not sampled, once all records have
+    /// been handled.
+    pub(super) fn missed_at_end(self, unattached: &Unattached) -> u64 {
+        let ended = self.children.iter().filter(|it| it.ended.is_some());
+        ended.filter(|it| !unattached.take_seen(it.child.pid)).count() as u64
     }
 
     /// Returns whether some child is alive.
@@ -87,7 +101,7 @@ impl YoungChild {
             return true;
         }
         if is_old || !self.may_be_sampled() {
-            grown_up.attach.push((self.child, unattached.take_seen(pid)));
+            grown_up.attach.push(self.child);
             return false;
         }
         true

@@ -108,7 +108,11 @@ impl ImageTables {
     pub(crate) fn image_now(&mut self, pid: i32, time_ns: u64) -> ProcessImage {
         let mut image = ProcessImage::default();
         let mappings = proc::mappings(pid).unwrap_or_default();
-        for mapping in mappings.iter().filter(|it| it.exec && it.read && it.path != "[vsyscall]") {
+        // A fork of a process with an agent has its segments, where nothing runs.
+        let is_code = |it: &&Mapping| {
+            it.exec && it.read && it.path != "[vsyscall]" && !it.is_system_v_segment()
+        };
+        for mapping in mappings.iter().filter(is_code) {
             self.map(&mut image, mapping, (pid, time_ns));
         }
         image
