@@ -44,7 +44,7 @@ pub(crate) struct Unattached {
 struct UnattachedState {
     /// The events on the processes to record.
     source: Option<DescendantEvents>,
-    /// Whether these processes have events, all of them.
+    /// Whether some of these processes have events, and whether some could not get any.
     is_any: bool,
     has_failed: bool,
     /// The first of these processes, and its root directory.

@@ -19,6 +19,7 @@ use super::report::{EndedUnattached, ReaderReport};
 use super::thread::UnattachedThread;
 use crate::proc::Mapping;
 use crate::record::batch::Batch;
+use crate::record::batch::threads::ThreadChange;
 use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::run::common_state::CommonState;
 use crate::record::source::kernel::{
@@ -74,7 +75,7 @@ struct Reader<'a> {
     processes: HashMap<i32, UnattachedProcess>,
     /// Processes that have ended, or have an agent now.
     leaving: Vec<UnattachedProcess>,
-    /// Those of them that wait until the trace exists.
+    /// Processes that have left and are to be reported.
     ended: Vec<EndedUnattached>,
     agents: BTreeMap<i32, AgentTimes>,
     records: Vec<DescendantRecord>,
@@ -426,10 +427,13 @@ impl<'a> Reader<'a> {
         }
         process.weights.1 += self.remainder.credited - before;
         process.weights.0 += batch.samples.iter().map(|it| u64::from(it.weight)).sum::<u64>();
-        if batch.samples.is_empty() {
+        if batch.samples.is_empty() && process.writer.is_none() {
             return;
         }
         batch.threads = std::mem::take(&mut process.news);
+        batch.threads.extend(
+            exits.iter().map(|exit| ThreadChange::Exited { key: exit.key, time_ns: exit.time_ns }),
+        );
         batch.addresses = Some(Arc::clone(process.image.addresses()));
         if process.writer.is_none() {
             process.writer = self.common.join_unattached(process.pid);
