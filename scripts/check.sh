@@ -3,7 +3,8 @@
 #
 #   scripts/check.sh [--quick]
 #
-# --quick   for a small change: format, clippy, unit tests, views, a recording with each engine
+# --quick   for a small change: format, clippy, views, a recording with each engine, and unit tests
+#           but those that attach to a process or need a runtime of a language
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/install.sh
@@ -63,7 +64,9 @@ tests=(--workspace --all-targets)
 chosen=()
 if $is_quick; then
     tests=(-p traceprof --lib --bins --test main)
-    chosen=(-E "kind(lib) - group(slow) + not ($groups)
+    # With these it takes seven minutes.
+    attaching='test(/^inject::tests::/) + test(/_tests::/) + test(/_steps::/)'
+    chosen=(-E "kind(lib) - group(slow) - ($attaching) + not ($groups)
         + test(=engine::where_perf_events_are_refused_timers_sample)
         + test(=recorded_views::tree_shows_the_split_under_its_thread)")
 fi
