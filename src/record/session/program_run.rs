@@ -191,7 +191,6 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::record::contract::sampling::Engine;
-    use crate::record::store::threads::ThreadMetrics;
     use crate::record::target::shm::own_data;
 
     const MS: u64 = 1_000_000;
@@ -199,28 +198,12 @@ pub(crate) mod tests {
     /// Returns a program run with 100 ms of CPU time.
     pub(crate) fn made_up() -> ProgramRun {
         let why = "made up".to_owned();
+        let setup = Setup { period_ns: MS, cookie: 1, ..Setup::default() };
+        let choice = Choice { engine: Engine::Perf, why, is_free: true, is_started: false };
         ProgramRun {
-            times_ns: (0, 200 * MS),
-            setup: Setup { period_ns: MS, cookie: 1, ..Setup::default() },
-            choice: Choice { engine: Engine::Perf, why, is_free: true, is_started: false },
             signals: vec![5, 0],
-            attach_stops_ns: Vec::new(),
-            later_stops_ns: (0, 0),
-            entries_ns: (0, 0),
-            detached: Detached::default(),
-            counts: HandlerCounts::default(),
-            overhead: OverheadSummary::default(),
-            cpu: CpuClock::made_up(0, 100 * MS),
-            between_ns: 0,
-            source: SourceTotals::default(),
-            store: StoreTotals {
-                threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
-                ..StoreTotals::default()
-            },
-            weights: WeightTotals::default(),
-            names: NameTotals::default(),
-            heaviest: Vec::new(),
             next_thread: 5,
+            ..ProgramRun::unattached(((0, 200 * MS), 100 * MS), (5, 0, 0), &(setup, choice))
         }
     }
 
