@@ -148,6 +148,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the requested period, in nanoseconds of CPU time.
+    pub(crate) fn period_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.freq_hz.max(1))
+    }
+
     /// Returns the options with the output path filled in, with this process id if it is known.
     pub fn named(mut self, pid: Option<i32>) -> Self {
         let occasion = Occasion::now(pid);

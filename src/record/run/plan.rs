@@ -108,7 +108,7 @@ impl Plan {
 /// Chooses the engine and the signals; asks the kernel before the target is touched.
 fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs, RecordError> {
     let mut setup = Setup {
-        period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
+        period_ns: options.period_ns(),
         kernel: options.kernel,
         frames: KernelFrames::Unwanted,
         // An arbitrary number that an earlier session is unlikely to have used.

@@ -23,6 +23,8 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
+use crate::record::source::task_record::{u32_at, u64_at};
+
 const NETLINK_HEADER: usize = 16;
 const GENERIC_HEADER: usize = 4;
 const NLMSG_ERROR: u16 = 2;
@@ -297,14 +299,6 @@ impl<'m> Iterator for NetlinkAttributes<'m> {
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some(((word >> 16 & KIND) as u16, value))
     }
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
-}
-
-fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
 #[cfg(test)]

@@ -70,15 +70,20 @@ pub(crate) enum TaskRecord {
     Lost(u64),
 }
 
+/// Reads 32 bits of a record.
+pub(crate) fn u32_at(record: &[u8], offset: usize) -> Option<u32> {
+    record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// Reads 64 bits of a record.
+pub(crate) fn u64_at(record: &[u8], offset: usize) -> Option<u64> {
+    record.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
 /// Reads a record; `None` for other kinds, and for garbage. Its time is the word that begins
 /// `time_from_end` bytes before its end.
 pub(crate) fn parse(record: &[u8], time_from_end: usize) -> Option<TaskRecord> {
-    let word = |offset: usize| -> Option<u32> {
-        record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
-    };
-    let long = |offset: usize| -> Option<u64> {
-        record.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
-    };
+    let (word, long) = (|offset| u32_at(record, offset), |offset| u64_at(record, offset));
     let kind = word(0)?;
     if kind == RECORD_LOST {
         return long(16).map(TaskRecord::Lost);

@@ -18,7 +18,7 @@ use crate::record::run::exec_in_progress::is_settled;
 /// How long the recorder waits for a new child to call exec. A shell's child does so within a
 /// millisecond, and an attach before that is wasted. A forked worker loses this much of its
 /// recording.
-const EXEC_WAIT: Duration = Duration::from_millis(10);
+pub(super) const EXEC_WAIT: Duration = Duration::from_millis(10);
 /// Longest wait for the end of an exec: the program may be on a slow disk.
 const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// How long the other processes wait for a child that shares its parent's memory.

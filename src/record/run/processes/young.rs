@@ -6,12 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::birth::EXEC_WAIT;
 use super::family::Child;
 use crate::proc;
 use crate::record::run::unattached::Unattached;
 
-/// How long a new child may take to execute a program: a shell's does so within a millisecond.
-const EXEC_WAIT: Duration = Duration::from_millis(10);
 /// The age at which the recorder attaches to a child that the kernel samples. An attach costs the
 /// recorder some milliseconds of CPU time.
 const ATTACHED_AT: Duration = Duration::from_millis(300);

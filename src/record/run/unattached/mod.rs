@@ -75,7 +75,7 @@ impl Unattached {
     /// Lets the kernel sample the descendants of a process, from before they are started.
     pub(crate) fn cover(&self, pid: i32, options: &Options) -> io::Result<()> {
         let setup = Setup {
-            period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
+            period_ns: options.period_ns(),
             kernel: options.kernel,
             frames: KernelFrames::Unwanted,
             cookie: 0,

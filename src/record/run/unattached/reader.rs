@@ -95,7 +95,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(common: &'a CommonState<'a>) -> Self {
-        let period_ns = 1_000_000_000 / u64::from(common.options.freq_hz.max(1));
+        let period_ns = common.options.period_ns();
         Self {
             common,
             opened: None,

@@ -25,7 +25,7 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::sampling::{KernelFrames, Setup};
 use crate::record::source::perf::{self, Modes, SampleContent, Scope};
 use crate::record::source::ring_buffer::RingBuffer;
-use crate::record::source::task_record::{TaskChange, TaskRecord, parse};
+use crate::record::source::task_record::{TaskChange, TaskRecord, parse, u32_at, u64_at};
 
 const PERF_RECORD_MMAP2: u32 = 10;
 /// The distance of the time from the end of a record without a sample: the ids of the process and
@@ -238,12 +238,7 @@ fn read(record: &[u8], frames: KernelFrames) -> Option<Result<DescendantRecord, 
 
 /// Reads a record of mapped code.
 fn mapped(record: &[u8]) -> Option<DescendantRecord> {
-    let word = |offset: usize| -> Option<u32> {
-        record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
-    };
-    let long = |offset: usize| -> Option<u64> {
-        record.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
-    };
+    let (word, long) = (|offset| u32_at(record, offset), |offset| u64_at(record, offset));
     let path = record.get(72..)?.split(|byte| *byte == 0).next()?;
     let path = std::os::unix::ffi::OsStrExt::from_bytes(path);
     let start = long(16)?;

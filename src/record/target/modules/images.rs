@@ -13,8 +13,8 @@ use traceprof_abi::layout;
 use traceprof_abi::unwind::Tables;
 
 use super::compiled::debug_files;
-use super::module_file::{ModuleFile, ReadModule};
-use super::module_files::{ModuleFiles, unopened};
+use super::module_file::ModuleFile;
+use super::module_files::ModuleFiles;
 use super::{AddressMap, AddressRange, LoadedModule, ModuleFileKey, TABLES_FULL};
 use crate::proc::{self, Mapping, Root};
 use crate::record::contract::error::RecordError;
@@ -104,7 +104,7 @@ impl ImageTables {
         })
     }
 
-    /// Returns the image of a process as it is now, whose program has this number.
+    /// Returns the image of a process as it is now.
     pub(crate) fn image_now(&mut self, pid: i32, time_ns: u64) -> ProcessImage {
         let mut image = ProcessImage::default();
         let mappings = proc::mappings(pid).unwrap_or_default();
@@ -156,7 +156,7 @@ impl ImageTables {
             self.writer.recycle();
             // Nobody reports where stacks are. The kernel copies what is above the stack pointer.
             if self.writer.publish(&ranges, &[USER_HALF]).is_err() {
-                self.note_full();
+                self.notices.push(TABLES_FULL.to_owned());
                 return None;
             }
             self.published = Some(Arc::clone(&image.map));
@@ -204,48 +204,18 @@ impl ImageTables {
         pid: i32,
         is_vdso: bool,
     ) -> Result<Option<LoadedModule>, String> {
-        let (index, path) = (self.next, mapping.path.to_string_lossy().into_owned());
-        let Some(read) = self.read(mapping, (pid, &path), is_vdso)? else { return Ok(None) };
-        let table = match &read.table {
-            Ok(table) => self.writer.add_module(table).ok(),
-            Err(what) => {
-                self.notices.push(format!("{path}: {what}"));
-                let file = Arc::clone(&read.file);
-                return Ok(Some(LoadedModule { index, table: None, file }));
-            }
-        };
-        if table.is_none() {
-            self.note_full();
-        }
-        Ok(Some(LoadedModule { index, table, file: Arc::clone(&read.file) }))
-    }
-
-    fn note_full(&mut self) {
-        if self.notices.iter().all(|notice| notice != TABLES_FULL) {
-            self.notices.push(TABLES_FULL.to_owned());
-        }
-    }
-
-    fn read(
-        &self,
-        mapping: &Mapping,
-        (pid, path): (i32, &str),
-        is_vdso: bool,
-    ) -> Result<Option<Arc<ReadModule>>, String> {
+        let path = mapping.path.to_string_lossy();
         let under_root = |error| match &self.root {
             Some(root) => proc::open_mapping_under(root, mapping),
             None => Err(error),
         };
-        let descriptor = match is_vdso {
+        let opened = match is_vdso {
             true => own_vdso(),
             false => proc::open_mapping(pid, mapping).or_else(under_root),
         };
-        let elf = ElfFile::new(descriptor.map_err(unopened)?, path.to_owned(), Vec::new());
-        let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
-        match is_vdso {
-            true => Ok(ReadModule::of(elf, true).map_err(unopened)?.map(Arc::new)),
-            false => self.files.read(elf),
-        }
+        let read = self.files.read_opened(opened, &path, &self.debug_files, is_vdso)?;
+        let (tables, notices) = (&mut self.writer, &mut self.notices);
+        Ok(read.map(|read| LoadedModule::add(&read, self.next, tables, notices)))
     }
 }
 

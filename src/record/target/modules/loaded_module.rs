@@ -3,9 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::unwind::ModuleRef;
+use crate::unwind::{ModuleRef, TableWriter};
 
-use super::module_file::ModuleFile;
+use super::TABLES_FULL;
+use super::module_file::{ModuleFile, ReadModule};
 
 /// A file that the target has mapped, with its number and its table.
 #[derive(Debug)]
@@ -16,6 +17,23 @@ pub(crate) struct LoadedModule {
     pub(super) table: Option<ModuleRef>,
     /// What the file says.
     pub(super) file: Arc<ModuleFile>,
+}
+
+impl LoadedModule {
+    /// Adds the table of a file that was read. A message says why there is none, or no room for it.
+    pub(super) fn add(
+        read: &ReadModule,
+        index: u32,
+        tables: &mut TableWriter<'_>,
+        notices: &mut Vec<String>,
+    ) -> Self {
+        let table = match &read.table {
+            Ok(table) => tables.add_module(table).map_err(|_| TABLES_FULL.to_owned()),
+            Err(what) => Err(format!("{}: {what}", read.file.path)),
+        };
+        let table = table.map_err(|notice| notices.push(notice)).ok();
+        Self { index, table, file: Arc::clone(&read.file) }
+    }
 }
 
 impl Deref for LoadedModule {

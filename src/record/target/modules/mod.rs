@@ -40,7 +40,7 @@ pub(crate) use self::images::{ImageTables, ProcessImage};
 use self::java_code::FollowedJavaCode;
 pub(crate) use self::loaded_module::LoadedModule;
 use self::loop_code::{GeneratedTables, share_loop};
-use self::module_file::{ModuleFile, ReadModule};
+use self::module_file::ModuleFile;
 pub(crate) use self::module_files::ModuleFiles;
 use self::runtimes::RuntimeSearch;
 use self::writable::writable;
@@ -367,7 +367,8 @@ impl<'a> Modules<'a> {
     /// code.
     fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> Option<LoadedModule> {
         let path = mapping.path.to_string_lossy().into_owned();
-        let read = match self.read_file(mapping, &path, is_vdso) {
+        let opened = self.open(mapping, is_vdso);
+        let read = match self.files.read_opened(opened, &path, &self.debug_files, is_vdso) {
             Ok(read) => read?,
             Err(what) => {
                 self.notices.push(format!("{path}: {what}"));
@@ -378,29 +379,7 @@ impl<'a> Modules<'a> {
         if !read.is_kept {
             self.note_not_kept(&path);
         }
-        let table = match &read.table {
-            Ok(table) => self.tables.add_module(table).map_err(|_| TABLES_FULL.to_owned()),
-            Err(what) => Err(format!("{path}: {what}")),
-        };
-        let table = table.map_err(|notice| self.notices.push(notice)).ok();
-        Some(LoadedModule { index, table, file: Arc::clone(&read.file) })
-    }
-
-    /// Reads what a mapping's file says, or why it cannot be read.
-    fn read_file(
-        &self,
-        mapping: &Mapping,
-        path: &str,
-        is_vdso: bool,
-    ) -> Result<Option<Arc<ReadModule>>, String> {
-        let unopened = module_files::unopened;
-        let descriptor = self.open(mapping, is_vdso).map_err(unopened)?;
-        let elf = ElfFile::new(descriptor, path.to_owned(), Vec::new());
-        let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
-        match is_vdso {
-            true => Ok(ReadModule::of(elf, true).map_err(unopened)?.map(Arc::new)),
-            false => self.files.read(elf),
-        }
+        Some(LoadedModule::add(&read, index, &mut self.tables, &mut self.notices))
     }
 
     /// Reports the first file that cannot stay open. Its stacks are complete, but they have no

@@ -9,10 +9,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::module_file::ReadModule;
-use crate::symbol::{ElfFile, ParsedFileKey};
+use crate::symbol::{DebugFiles, ElfFile, ParsedFileKey};
 use crate::unwind::TableWriter;
 
 /// The most bytes of tables that are kept for later processes. The table of a compiler of C takes
@@ -55,8 +56,25 @@ impl ModuleFiles {
         Self { is_shared, known: Mutex::default() }
     }
 
+    /// Reads what an opened file says, or the vDSO, which nobody else needs; or why it cannot be
+    /// read.
+    pub(super) fn read_opened(
+        &self,
+        opened: io::Result<OwnedFd>,
+        path: &str,
+        debug_files: &Arc<DebugFiles>,
+        is_vdso: bool,
+    ) -> ReadFile {
+        let elf = ElfFile::new(opened.map_err(unopened)?, path.to_owned(), Vec::new());
+        let elf = elf.with_debug_files(Arc::clone(debug_files));
+        match is_vdso {
+            true => Ok(ReadModule::of(elf, true).map_err(unopened)?.map(Arc::new)),
+            false => self.read(elf),
+        }
+    }
+
     /// Reads a file, unless it is known.
-    pub(super) fn read(&self, elf: ElfFile) -> ReadFile {
+    fn read(&self, elf: ElfFile) -> ReadFile {
         let read = |elf| Ok(ReadModule::of(elf, false).map_err(unopened)?.map(Arc::new));
         if !self.is_shared {
             return read(elf);
@@ -74,7 +92,7 @@ impl ModuleFiles {
 }
 
 /// Returns what is said of a file that cannot be opened.
-pub(super) fn unopened(error: io::Error) -> String {
+fn unopened(error: io::Error) -> String {
     format!("cannot be opened, so its code has no names: {error}")
 }
 
