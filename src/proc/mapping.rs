@@ -43,9 +43,14 @@ impl Mapping {
         self.has_inode_of(file) || self.has_name_of(file)
     }
 
+    /// Whether this is a System V segment, by the kernel's name for it.
+    pub fn is_segment(&self) -> bool {
+        self.path.to_string_lossy().starts_with("/SYSV")
+    }
+
     /// Whether this is a System V segment that is marked for removal, as the agent's segments are.
     pub fn is_system_v_segment(&self) -> bool {
-        self.shared && self.deleted && self.path.to_string_lossy().starts_with("/SYSV")
+        self.shared && self.deleted && self.is_segment()
     }
 
     /// Returns whether it is memory without a file that a process shares with its children.

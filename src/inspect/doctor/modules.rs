@@ -38,8 +38,7 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     for mapping in mappings.iter().filter(|it| it.exec && !is_generated(it)) {
         let file = (mapping.device, mapping.inode);
         // Segments of shared memory are not files.
-        let is_segment = mapping.path.to_string_lossy().starts_with("/SYSV");
-        if !seen.contains(&file) && !is_segment {
+        if !seen.contains(&file) && !mapping.is_segment() {
             seen.push(file);
             modules.push(read_module(pid, mapping, &debug_files));
         }

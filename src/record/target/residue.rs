@@ -40,7 +40,6 @@ impl Footprint {
     pub(crate) fn of(pid: i32) -> io::Result<Footprint> {
         let status = proc::status(pid)?;
         let mappings = proc::mappings(pid)?;
-        let is_segment = |it: &&Mapping| it.path.to_string_lossy().starts_with("/SYSV");
         // Heap and stack are left out, since they grow at any time.
         let moves = |it: &&Mapping| it.path == *"[heap]" || it.path == *"[stack]";
         let line =
@@ -51,7 +50,7 @@ impl Footprint {
         });
         let descriptors = proc::descriptors(pid).unwrap_or_default();
         Ok(Footprint {
-            segments: mappings.iter().filter(is_segment).map(|it| it.inode).collect(),
+            segments: mappings.iter().filter(|it| it.is_segment()).map(|it| it.inode).collect(),
             mappings: mappings.iter().filter(|it| !moves(it)).map(line).collect(),
             caught: status.caught,
             ignored: status.ignored,

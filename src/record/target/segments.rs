@@ -138,10 +138,8 @@ mod tests {
     /// Counts how many of these segments this process has attached.
     fn attached(ids: [i32; 3]) -> usize {
         let mappings = proc::mappings(std::process::id() as i32).unwrap();
-        let is_one = |it: &&proc::Mapping| {
-            it.path.to_string_lossy().starts_with("/SYSV")
-                && ids.map(|id| id as u64).contains(&it.inode)
-        };
+        let is_one =
+            |it: &&proc::Mapping| it.is_segment() && ids.map(|id| id as u64).contains(&it.inode);
         mappings.iter().filter(is_one).count()
     }
 

@@ -166,7 +166,9 @@ impl ImageTables {
 
     fn module(&mut self, mapping: &Mapping, pid: i32) -> Option<Arc<LoadedModule>> {
         let is_vdso = mapping.path == "[vdso]";
-        if !is_vdso && (mapping.inode == 0 || mapping.is_shared_memory()) {
+        // A fork of a process with an agent has its segments, where nothing runs.
+        let has_no_file = mapping.inode == 0 || mapping.is_shared_memory() || mapping.is_segment();
+        if !is_vdso && has_no_file {
             return None;
         }
         let key = (mapping.device, mapping.inode, mapping.path.clone());
