@@ -510,7 +510,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -P -d -F -m -o -q -s -e -i -g -n -j -a -c -t -f -u -G -D -S -b -v -I -X -h --pid --name --wait --duration --freq --mode --wall-interval --engine --no-kernel --kernel-stacks --max-overhead --output --force --quiet --json --compress --durability --subprocesses --follow-exec --max-size --rotate --rotate-keep --ring --ring-save --trigger --dry-run --fail-under --debuginfod --allow-seccomp --verify-detach --ready-fd --pidfile --collect --preserve --event --wall --interval --idle --call-graph --cstack --native --jstackdepth --max-stack --branch-filter --max-depth --all --all-cpus --cpu --count --tid --per-thread --threads --main-thread-only --format --file --nonblocking --gil --on-cpu --off-cpu --all-kernel --locals --nolineno --function --full-filenames --uid --cgroup --delay --no-inherit --inherit --mmap-pages --overwrite --tail-synthesize --snapshot --control --timestamp-filename --branch-any --verbose --no-open --save-only --unstable-presymbolicate --presymbolicate --lock --live --nativemem --nativelock --alloc --include --filter --exclude --timeout --help"
+            opts="-p -P -d -F -m -o -q -s -e -i -g -n -j -a -c -t -f -u -G -D -S -b -v -I -X -h --pid --name --wait --duration --freq --mode --wall-interval --engine --no-kernel --kernel-stacks --max-overhead --output --force --quiet --stats --json --compress --durability --subprocesses --no-children --follow-exec --max-size --rotate --rotate-keep --ring --ring-save --trigger --dry-run --exit-code --fail-under --debuginfod --allow-seccomp --verify-detach --ready-fd --pidfile --collect --preserve --event --wall --interval --idle --call-graph --cstack --native --jstackdepth --max-stack --branch-filter --max-depth --all --all-cpus --cpu --count --tid --per-thread --threads --main-thread-only --format --file --nonblocking --gil --on-cpu --off-cpu --all-kernel --locals --nolineno --function --full-filenames --uid --cgroup --delay --inherit --mmap-pages --overwrite --tail-synthesize --snapshot --control --timestamp-filename --branch-any --verbose --no-open --save-only --unstable-presymbolicate --presymbolicate --lock --live --nativemem --nativelock --alloc --include --filter --exclude --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -613,6 +613,10 @@ _traceprof() {
                     return 0
                     ;;
                 --trigger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exit-code)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -805,10 +809,6 @@ _traceprof() {
                     return 0
                     ;;
                 -D)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --no-inherit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -60,6 +60,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate-ke
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring -d 'Keep only the last TIME, such as 5m' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring-save -d 'When to save the ring: end, or trigger' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l trigger -d 'Save the ring at cpu>80%, threads>500, or file:PATH; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l exit-code -d 'Whose exit code to exit with: command or recording' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ready-fd -d 'Write READY=1 to this open descriptor when sampling has started' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l pidfile -d 'Keep the recorder\'s process id in this file while it records' -r -F
@@ -96,7 +97,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l full-file
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s u -l uid -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s G -l cgroup -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s D -l delay -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-inherit -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l inherit -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l mmap-pages -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l overwrite -r
@@ -122,8 +122,10 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l timeout -
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel (not with --engine timer)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print all figures in the closing report'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l json -d 'Print the result as one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s s -l subprocesses -d 'Record the descendants as well, also new ones'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-children -d 'Record the started program alone, without its descendants'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'Go on when the target executes another program'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Print the steps of the recording, and do nothing'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l debuginfod -d 'Ask the servers in DEBUGINFOD_URLS for missing debug information'

@@ -192,9 +192,9 @@ fn files_that_are_no_traces_are_refused_in_one_line() {
         ("directory", 10),
         ("/dev/null", 10),
         (binary, 10),
-        ("dangling", 1),
-        ("missing", 1),
-        (long_name.as_str(), 1),
+        ("dangling", 13),
+        ("missing", 13),
+        (long_name.as_str(), 13),
     ] {
         for words in [
             &["print", file][..],
@@ -213,7 +213,7 @@ fn files_that_are_no_traces_are_refused_in_one_line() {
         }
     }
     assert!(!place.path("recovered.trace").exists(), "a recovery of nothing");
-    let message = place.refuse(&["print", "bad\nname\u{1b}"], 1);
+    let message = place.refuse(&["print", "bad\nname\u{1b}"], 13);
     assert!(message.contains("bad name\\u{1b}"), "{message}");
 }
 

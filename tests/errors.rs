@@ -212,7 +212,7 @@ fn foreign_and_damaged_files() {
         }
     }
     assert!(!Path::new(&exported).exists(), "an export of nothing");
-    check(&["print", "/no-such-file.trace"], 1, "/no-such-file.trace");
+    check(&["print", "/no-such-file.trace"], 13, "/no-such-file.trace");
 }
 
 /// Every prefix of a trace is readable, or is refused with a message.

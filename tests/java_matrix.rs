@@ -377,7 +377,7 @@ fn a_compiler_of_java_is_rooted_from_its_start() {
     let _machine = together();
     let (folder, trace) = (scratch_dir(), Trace::new());
     let files = sources(folder.path());
-    let mut command = traceprof(&["record", "--freq", "999", "--no-kernel", "--output"]);
+    let mut command = traceprof(&["record", "--stats", "--freq", "999", "--no-kernel", "--output"]);
     command.arg(trace.path()).args(["--", "javac", "-J-Xmx300m", "-nowarn", "-d"]);
     let output = command.arg(folder.path().join("classes")).arg(files).output().unwrap();
     let outcome = Outcome { output, trace }.expect_code(0);
@@ -399,7 +399,8 @@ fn machines_that_start_are_found() {
         let _machine = together();
         let trace = Trace::new();
         let command = java.runs_in(&java_classes_of("JavaMix", &["JavaMix.java"]), "JavaMix", &[]);
-        let mut recorder = traceprof(&["record", "--freq", "999", "--no-kernel", "--output"]);
+        let mut recorder =
+            traceprof(&["record", "--stats", "--freq", "999", "--no-kernel", "--output"]);
         recorder.arg(trace.path()).arg("--").arg(command.get_program());
         let output = recorder.args(command.get_args()).arg("1500").output().unwrap();
         let outcome = Outcome { output, trace }.expect_code(0);

@@ -46,7 +46,8 @@ fn lacking<'a>(command: Command, missing: impl IntoIterator<Item = &'a Missing>)
 /// Runs a recorder of a command to its end.
 fn started(mut recorder: Command, command: &[OsString]) -> Outcome {
     let trace = Trace::new();
-    recorder.arg("--output").arg(trace.path()).arg("--").args(command);
+    recorder.args(["--stats", "--exit-code", "recording", "--output"]).arg(trace.path());
+    recorder.arg("--").args(command);
     Outcome { output: recorder.output().expect("traceprof"), trace }
 }
 

@@ -254,7 +254,7 @@ fn collected_and_streamed_recordings_read_alike() {
         &["--durability", "none", "--compress", "fast", "--preserve", "3"],
     ] {
         let trace = Trace::new();
-        let mut command = traceprof(&["record", "--freq", "997"]);
+        let mut command = traceprof(&["record", "--stats", "--freq", "997"]);
         command.args(options).arg("--output").arg(trace.path()).arg("--");
         command.arg(program("exitcode")).args(["0", "300", "300"]);
         let outcome = Outcome { output: command.output().expect("traceprof"), trace };

@@ -92,11 +92,11 @@ fn the_summary_for_scripts_is_one_object_also_when_quiet() {
     let mut command = traceprof(&["record", "--json", "-q", "--freq", "997", "--output"]);
     command.arg(trace.path()).arg("--").arg(program("exitcode")).args(["3", "100", "100"]);
     let output = command.output().expect("traceprof");
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), ""));
     let stdout = text(&output.stdout);
     let summary: serde_json::Value =
         serde_json::from_str(stdout.lines().last().expect("a line")).expect("one object");
-    assert_eq!((&summary["exit_code"], &summary["reason"]), (&0.into(), &serde_json::Value::Null));
+    assert_eq!((&summary["exit_code"], &summary["reason"]), (&3.into(), &serde_json::Value::Null));
     assert_eq!(summary["command_status"]["code"], 3);
     for (key, path) in [("data_bytes", trace.path()), ("index_bytes", trace.index_path())] {
         assert_eq!(summary[key], fs::metadata(path).expect("a file").len(), "{key}");

@@ -164,7 +164,8 @@ fn threads_of_a_millisecond_have_their_cpu_time_in_a_started_program() {
     needs_recording!();
     let _machine = alone();
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--freq", "9973"]);
+    let mut command = traceprof(&["record", "--stats", "--freq", "9973"]);
+    command.args(["--exit-code", "recording"]);
     command.arg("--output").arg(trace.path()).arg("--").arg(program("shortlived"));
     let mut recorder = Recorder::spawn(command, trace);
     let (parent, mut pid) = (recorder.pid(), None);

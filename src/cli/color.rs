@@ -40,6 +40,14 @@ pub(super) fn text_style(color: Color, is_standard: bool) -> TextStyle {
     text_style_in(&|name| env::var(name).unwrap_or_default(), color, is_terminal.then_some(&size))
 }
 
+/// Returns the style of the standard error.
+pub(super) fn error_style(color: Color) -> TextStyle {
+    let stderr = io::stderr();
+    let size = || terminal_size_of(&stderr).map(|(Width(columns), _)| usize::from(columns));
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    text_style_in(&variable, color, stderr.is_terminal().then_some(&size))
+}
+
 /// Returns the style in this environment. `terminal` returns the width if the output is a terminal.
 fn text_style_in(
     variable: &dyn Fn(&str) -> String,

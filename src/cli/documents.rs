@@ -10,7 +10,7 @@ use clap_mangen::Man;
 
 use super::arguments::{CompletionsArguments, ManArguments, definition};
 use super::examples::EXAMPLES;
-use super::exit::{CommandFailure, ExitCode};
+use super::exit::{CommandFailure, ExitCode, OF_PROGRAM};
 use super::known_limits::{KnownLimit, LIMITS, UNTRIED};
 use super::output::Destination;
 
@@ -178,7 +178,7 @@ fn write_exit_status(page: &mut Vec<u8>) -> io::Result<()> {
     for code in ExitCode::ALL {
         writeln!(page, ".TP\n.B {}\n{}", code.number(), roff(code.meaning()))?;
     }
-    Ok(())
+    writeln!(page, ".PP\n{}", roff(OF_PROGRAM))
 }
 
 fn write_see_also(page: &mut Vec<u8>, name: &str, actions: &[&str]) -> io::Result<()> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use crate::record::RecordError;
 use crate::trace::TraceError;
@@ -38,13 +40,15 @@ pub enum ExitCode {
     LeftBehind = 11,
     /// The recording is done, and a crash ended the target meanwhile.
     TargetDied = 12,
+    /// The file to read does not exist, or this user may not read it.
+    NoInput = 13,
     /// A second signal requested the end, such as a second Ctrl-C.
     Interrupted = 130,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -58,6 +62,7 @@ impl ExitCode {
         Self::Unreadable,
         Self::LeftBehind,
         Self::TargetDied,
+        Self::NoInput,
         Self::Interrupted,
     ];
 
@@ -82,6 +87,7 @@ impl ExitCode {
             Self::Unreadable => "the file is not a readable trace",
             Self::LeftBehind => "the recording is done, but something of it is left in the target",
             Self::TargetDied => "a crash ended the target during the recording",
+            Self::NoInput => "the file to read does not exist or may not be read",
             Self::Interrupted => {
                 "ended at once by a second signal: the trace is not closed, the target is restored"
             }
@@ -89,9 +95,37 @@ impl ExitCode {
     }
 }
 
-impl From<ExitCode> for std::process::ExitCode {
+/// What replaces some of the codes if the recorder started a program.
+pub(super) const OF_PROGRAM: &str =
+    "record -- COMMAND exits with the code of COMMAND in place of 0, 4 and 12.";
+
+/// How this program exits: with a code of its own, or as the program that it recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommandExit(u8);
+
+impl CommandExit {
+    /// Returns the exit of a recorded program, as shells report it: its own code, or 128 and the
+    /// number of the signal that killed it.
+    pub fn of_command(status: ExitStatus) -> Self {
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        Self(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+    }
+
+    /// Returns the number that the shell sees.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+impl From<ExitCode> for CommandExit {
     fn from(code: ExitCode) -> Self {
-        Self::from(code.number())
+        Self(code.number())
+    }
+}
+
+impl From<CommandExit> for std::process::ExitCode {
+    fn from(exit: CommandExit) -> Self {
+        Self::from(exit.number())
     }
 }
 
@@ -127,6 +161,7 @@ impl CommandFailure {
     pub fn of_trace(error: TraceError) -> Self {
         let code = match &error {
             _ if error.is_output_error() => ExitCode::Output,
+            TraceError::Io { source, .. } if is_no_input(source) => ExitCode::NoInput,
             // The trace may be sound, but the system refuses to read it.
             TraceError::Io { .. } => ExitCode::Failure,
             // Or it may be sound and larger than this program, or the machine, can take.
@@ -185,6 +220,12 @@ impl fmt::Display for CommandFailure {
     }
 }
 
+/// Whether a file could not be opened because of its name or its permissions.
+fn is_no_input(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied | InvalidFilename | NotADirectory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +233,14 @@ mod tests {
     #[test]
     fn codes_are_the_documented_numbers() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 130]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 130]);
+    }
+
+    #[test]
+    fn a_recorded_program_determines_the_exit_as_in_a_shell() {
+        let of = |raw| CommandExit::of_command(ExitStatus::from_raw(raw)).number();
+        assert_eq!([of(0), of(3 << 8), of(255 << 8)], [0, 3, 255]);
+        assert_eq!([of(libc::SIGKILL), of(libc::SIGSEGV | 0x80)], [137, 139], "a core is dumped");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod progress_line;
 mod record;
 mod recover;
 mod reindex;
+mod shortcuts;
 pub mod size_values;
 mod stacks;
 mod top;
@@ -38,11 +39,11 @@ use std::io::Write;
 use clap::FromArgMatches;
 
 use arguments::{Action, Arguments, definition};
-use exit::{CommandFailure, ExitCode};
+use exit::{CommandExit, CommandFailure, ExitCode};
 
-/// Runs the command line `words` and returns its exit code.
-pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = words.into_iter().collect();
+/// Runs the command line `words` and returns how this program exits.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> CommandExit {
+    let words = shortcuts::expanded(words.into_iter().collect());
     let parsed = definition()
         .try_get_matches_from(&words)
         .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
@@ -51,43 +52,44 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(mut error) => {
             if let Some(text) = usage_errors::refusal(&mut error, &words) {
                 let _ = writeln!(std::io::stderr(), "traceprof: {text}");
-                return ExitCode::Usage;
+                return ExitCode::Usage.into();
             }
             // Help and version come this way too. A closed output leaves nobody to tell.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
+            let code = if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
+            return code.into();
         }
     };
     let outcome = act(arguments.action);
     progress_line::end();
     match outcome {
-        Ok(code) => code,
-        Err(failure) if failure.is_broken_pipe() => ExitCode::Ok,
+        Ok(exit) => exit,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::Ok.into(),
         Err(failure) => {
             let _ = writeln!(std::io::stderr(), "{failure}");
-            failure.code
+            failure.code.into()
         }
     }
 }
 
-fn act(action: Action) -> Result<ExitCode, CommandFailure> {
+fn act(action: Action) -> Result<CommandExit, CommandFailure> {
     match action {
-        Action::Record(arguments) => record::run(arguments),
+        Action::Record(arguments) => return record::run(arguments),
         Action::Detach(arguments) => detach::run(&arguments),
-        Action::Doctor(arguments) => return doctor::run(&arguments),
+        Action::Doctor(arguments) => return doctor::run(&arguments).map(CommandExit::from),
         Action::Stacks(arguments) => stacks::run(&arguments),
-        Action::Top(arguments) => return top::run(&arguments),
-        Action::Print(arguments) => return print::run(arguments),
+        Action::Top(arguments) => return top::run(&arguments).map(CommandExit::from),
+        Action::Print(arguments) => return print::run(arguments).map(CommandExit::from),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
         Action::View(arguments) => view::run(arguments),
         Action::Diff(arguments) => diff::run(arguments),
         Action::Info(arguments) => trace_info::run(&arguments),
-        Action::Verify(arguments) => return verify::run(&arguments),
-        Action::Recover(arguments) => return recover::run(&arguments),
+        Action::Verify(arguments) => return verify::run(&arguments).map(CommandExit::from),
+        Action::Recover(arguments) => return recover::run(&arguments).map(CommandExit::from),
         Action::Reindex(arguments) => reindex::run(&arguments),
         Action::Completions(arguments) => documents::completions(&arguments),
         Action::Man(arguments) => documents::man(&arguments),
     }?;
-    Ok(ExitCode::Ok)
+    Ok(ExitCode::Ok.into())
 }

@@ -8,6 +8,28 @@ use crate::record::{EngineChoice, Measure};
 use crate::runtime::ManagedLanguage;
 use crate::trace::{Compression, Durability};
 
+/// Whose exit code this program exits with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExitOf {
+    /// That of the started program, unless the recording failed.
+    #[default]
+    Command,
+    /// That of the recording.
+    Recording,
+}
+
+impl FromStr for ExitOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "command" => Ok(Self::Command),
+            "recording" => Ok(Self::Recording),
+            _ => Err("expected command or recording".to_owned()),
+        }
+    }
+}
+
 /// How long to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingTime(pub Duration);

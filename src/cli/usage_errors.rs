@@ -14,6 +14,9 @@ use crate::view::text::escape::{escaped, shell_quoted};
 /// refused option.
 pub(super) fn refusal(error: &mut clap::Error, words: &[OsString]) -> Option<String> {
     let source = std::error::Error::source(error);
+    if let Some(text) = name_after_n(error, words) {
+        return Some(text);
+    }
     if let Some(refusal) = source.and_then(|source| source.downcast_ref::<OptionRefusal>()) {
         let definition = definition();
         let record = definition.find_subcommand("record")?;
@@ -27,8 +30,36 @@ pub(super) fn refusal(error: &mut clap::Error, words: &[OsString]) -> Option<Str
             program(error, words)
         }
         ErrorKind::ArgumentConflict => conflict(error),
+        ErrorKind::InvalidSubcommand => no_command(error),
         _ => None,
     }
+}
+
+/// The message for `record -n NAME`, where other tools would find a process by its name.
+fn name_after_n(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let is_refused = std::error::Error::source(error)?.downcast_ref::<OptionRefusal>().is_some();
+    let mut pairs = words.windows(2).filter(|_| is_refused);
+    let [_, name] = pairs.find(|pair| pair[0] == "-n")? else { return None };
+    let name = name.to_string_lossy();
+    if name.starts_with('-') || name.parse::<i32>().is_ok() {
+        return None;
+    }
+    let name = shell_quoted(&name);
+    Some(format!("-n does not name a process: `traceprof record --name {name}` finds processes"))
+}
+
+/// The message for a name in place of a subcommand, unless it resembles one.
+fn no_command(error: &clap::Error) -> Option<String> {
+    let name = text_of(error, ContextKind::InvalidSubcommand)?;
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return None;
+    }
+    let name = shell_quoted(&name);
+    let text = format!(
+        "{name} is no command of traceprof: `traceprof record --name {name}` records a running \
+         program, `traceprof record -- {name}` starts one; see `traceprof --help`"
+    );
+    Some(escaped(&text).into_owned())
 }
 
 /// Whether a command line is valid, without checking any process.

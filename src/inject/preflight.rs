@@ -167,6 +167,7 @@ fn check_permission(facts: &ProcessFacts) -> Result<String, Refusal> {
         Some(off @ Refusal::Yama { scope: 3.. }) => off,
         _ if !capable && status.uid != own.uid => Refusal::OtherUser { uid: status.uid },
         Some(refusal) if same_user => refusal,
+        _ if capable => Refusal::ProtectedFromRoot { pid: *pid },
         _ => Refusal::Protected,
     })
 }

@@ -110,6 +110,11 @@ pub enum Refusal {
     /// The process belongs to the user but is protected: it is set-uid, not dumpable or more
     /// capable, or a security module protects it.
     Protected,
+    /// A security module, or a user namespace, protects the process even from root.
+    ProtectedFromRoot {
+        /// The id.
+        pid: i32,
+    },
     /// `/proc` could not be read.
     Unreadable {
         /// The failure.
@@ -286,6 +291,11 @@ impl Refusal {
                 f,
                 "the target is protected from tracing (set-uid, not dumpable, or by a security \
                  module); run as root (CAP_SYS_PTRACE)"
+            ),
+            Self::ProtectedFromRoot { pid } => write!(
+                f,
+                "not even root may trace process {pid} here, because of a security module or a \
+                 user namespace: `traceprof doctor --pid {pid}` says more"
             ),
             // `write_obstacle` and `fmt` write the other reasons.
             _ => Ok(()),

@@ -29,7 +29,9 @@ pub(crate) mod write;
 pub use contract::error::RecordError;
 pub use contract::event::{Event, Progress};
 pub use contract::observer::Observer;
-pub use contract::options::{EngineChoice, Files, Measure, NamedProcesses, Options, Target};
+pub use contract::options::{
+    Children, EngineChoice, Files, Measure, NamedProcesses, Options, Target,
+};
 pub use contract::pattern::{Occasion, OutputPattern};
 pub use contract::stop::{before_exit, is_end_requested, take_signals};
 pub use contract::summary::{NamedShare, Summary};
@@ -37,5 +39,6 @@ pub use contract::trigger::Trigger;
 pub use name::progress::addresses_named;
 pub use run::priority::Priority;
 pub use run::record;
+pub use run::running_program::{Recorded, RunningProgram};
 pub use store::fuzz_entry;
 pub use target::leftovers::{Removed, detach};

@@ -35,7 +35,7 @@ pub(crate) fn traceprof(args: &[&str]) -> Command {
 /// Records a target program from its first instruction to its end.
 pub(crate) fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
     let trace = Trace::new();
-    let mut command = traceprof(&["record"]);
+    let mut command = traceprof(&["record", "--stats", "--exit-code", "recording"]);
     command.args(options).arg("--output").arg(trace.path()).arg("--").arg(program(name)).args(args);
     let output = command.output().expect("traceprof");
     Outcome { output, trace }
@@ -250,8 +250,12 @@ impl Recorder {
         Self::spawn(command, trace)
     }
 
-    /// Starts a command whose last arguments are those of `record`, with this trace as output.
+    /// Starts a command whose last arguments are those of `record`, with this trace as output and
+    /// all figures in the closing report.
     pub(crate) fn spawn(mut command: Command, trace: Trace) -> Self {
+        let is_quiet =
+            command.get_args().any(|it| it == "--quiet" || it == "-q" || it == "--dry-run");
+        command.args((!is_quiet).then_some("--stats"));
         command.arg("--output").arg(trace.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::around(command.spawn().expect("traceprof"), trace)
@@ -300,11 +304,17 @@ impl Recorder {
 
     /// Waits until the recorder reports that it samples.
     pub(crate) fn wait_until_sampling(&mut self) {
+        self.wait_for_line("sampling ");
+    }
+
+    /// Waits until the recorder has begun to print a line that begins like this.
+    pub(crate) fn wait_for_line(&mut self, start: &str) {
+        let is_it = |line: &[u8]| line.starts_with(start.as_bytes());
         let mut byte = [0];
-        while !self.seen.split(|it| *it == b'\n').any(|line| line.starts_with(b"sampling ")) {
+        while !self.seen.split(|it| *it == b'\n').any(is_it) {
             let stderr = self.child().stderr.as_mut().expect("a pipe");
             let got = stderr.read(&mut byte).expect("messages of the recorder");
-            assert!(got == 1, "it does not sample: {}", self.collect_text());
+            assert!(got == 1, "no line {start}: {}", self.collect_text());
             self.seen.push(byte[0]);
         }
     }

@@ -36,8 +36,14 @@ fn chain(links: &[(&str, &str, &str)]) -> Vec<String> {
 
 fn record_command(options: &[&str], words: &[String]) -> Outcome {
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--follow-exec", "--freq", FREQ]);
-    command.args(options).arg("--output").arg(trace.path()).arg("--").args(words);
+    let mut command = traceprof(&["record", "--follow-exec", "--no-children", "--freq", FREQ]);
+    command
+        .args(["--stats", "--exit-code", "recording"])
+        .args(options)
+        .arg("--output")
+        .arg(trace.path())
+        .arg("--")
+        .args(words);
     Outcome { output: command.output().expect("traceprof"), trace }
 }
 

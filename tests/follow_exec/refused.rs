@@ -88,7 +88,7 @@ fn a_program_that_is_protected_ends_the_recording_with_what_it_has() {
         command.args(["record", "--follow-exec", "--freq", FREQ, "--output"]).arg(trace.path());
         command.arg("--").arg(first).args(["main", "400"]).arg(&second).args(["main", "300"]);
         let outcome = Outcome { output: command.output().expect("traceprof"), trace };
-        let outcome = outcome.expect_code(0);
+        let outcome = outcome.expect_code(17);
         let text = outcome.text();
         let ended = text.lines().find(|line| line.starts_with("ended ")).expect("a reason");
         assert!(ended.contains("not sampled: the target is protected"), "{mode}: {text}");

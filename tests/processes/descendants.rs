@@ -30,7 +30,7 @@ fn programs_of_a_descendant_are_reported_with_its_process() {
     let inner = format!("{}; exec {} -c '{}'", until("go"), second.display(), until("end"));
     let trace = Trace::new();
     let log = trace.dir().join("log");
-    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    let mut command = record_all(&["--freq", FREQ, "--output"]);
     // The outer shell stays, and the inner shell executes another program.
     command.arg(trace.path()).args(["--", "sh", "-c", "sh -c \"$1\"; :", "sh", &inner]);
     command.stderr(std::fs::File::create(&log).expect("a log"));
@@ -56,6 +56,13 @@ fn programs_of_a_descendant_are_reported_with_its_process() {
     assert!(line.contains(&format!("second by {pid} after ")), "{line}");
 }
 
+/// `record --subprocesses` with all figures, which exits as the recording ended.
+fn record_all(options: &[&str]) -> Command {
+    let mut command = traceprof(&["record", "--subprocesses"]);
+    command.args(["--stats", "--exit-code", "recording"]).args(options);
+    command
+}
+
 /// Returns the ids of workers that have exited, and the CPU time of each in microseconds.
 fn used_by_workers(text: &str) -> Vec<(i32, u64)> {
     let worker = |line: &str| {
@@ -68,7 +75,7 @@ fn used_by_workers(text: &str) -> Vec<(i32, u64)> {
 /// Records workers of some milliseconds each, with more options.
 fn record_workers(count: u64, ms: u64, options: &[&str]) -> (Outcome, Vec<(i32, u64)>) {
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--subprocesses", "--output"]);
+    let mut command = record_all(&["--output"]);
     command.arg(trace.path()).args(options).arg("--").arg(program("workers"));
     command.args(["spawn", &count.to_string(), &ms.to_string()]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
@@ -127,7 +134,7 @@ fn forks_of_a_program_that_lives_on_have_its_code() {
     let script = "sleep 1; i=0; while [ $i -lt 10 ]; do i=$((i+1)); \
                   ( n=0; while [ $n -lt 20000 ]; do n=$((n+1)); done ); done";
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    let mut command = record_all(&["--freq", FREQ, "--output"]);
     command.arg(trace.path()).args(["--", "sh", "-c", "sh -c \"$0\"; :", script]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let text = outcome.text();
@@ -145,7 +152,7 @@ fn an_exec_of_the_program_itself_adds_no_time_to_its_children() {
     let work = "n=0; while [ $n -lt 400000 ]; do n=$((n+1)); done";
     let children = "i=0; while [ $i -lt 50 ]; do i=$((i+1)); /bin/true; done";
     let script = format!("{children}; {work}; {children}; times");
-    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    let mut command = record_all(&["--freq", FREQ, "--output"]);
     command.arg(trace.path()).args(["--", "sh", "-c", "exec sh -c \"$0\"", &script]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let text = outcome.text();
@@ -236,7 +243,18 @@ fn everyone_may_sample_the_short_programs_of_a_program() {
     let Some(mut command) = as_nobody(&recorder) else { skip!("root: needed to act as nobody") };
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(trace.dir(), open).expect("a folder for everyone");
-    command.args(["record", "--subprocesses", "--freq", FREQ, "--output"]).arg(trace.path());
+    command
+        .args([
+            "record",
+            "--stats",
+            "--exit-code",
+            "recording",
+            "--subprocesses",
+            "--freq",
+            FREQ,
+            "--output",
+        ])
+        .arg(trace.path());
     command.arg("--").arg(&workers).args(["spawn", "30", "20"]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let (text, trace) = (outcome.text(), loaded(&outcome.trace));
@@ -249,7 +267,7 @@ fn everyone_may_sample_the_short_programs_of_a_program() {
 /// Records a program with its descendants, and checks its workers in the trace.
 fn workers(how: &str, function: &str) {
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    let mut command = record_all(&["--freq", FREQ, "--output"]);
     command.arg(trace.path()).arg("--").arg(program("workers")).args([how, "4", "300"]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let text = outcome.text();
@@ -283,7 +301,7 @@ fn all_of_many_short_children_are_counted_and_their_sums_match() {
     let _machine = together();
     let count = if is_long_run() { 400 } else { 20 };
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    let mut command = record_all(&["--freq", FREQ, "--output"]);
     command.arg(trace.path()).arg("--").arg(program("workers"));
     command.args(["fork", &count.to_string(), "60"]);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace };

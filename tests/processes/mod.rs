@@ -212,7 +212,17 @@ fn a_process_that_cannot_be_recorded_is_named_and_the_others_are_recorded() {
     let list = format!("{},{}", ours.pid(), theirs.pid());
     let record = |pids: &str| {
         let mut command = as_nobody(&recorder).expect("root");
-        command.args(["record", "--force", "--duration", "500ms", "--freq", FREQ, "--pid", pids]);
+        command.args([
+            "record",
+            "--stats",
+            "--force",
+            "--duration",
+            "500ms",
+            "--freq",
+            FREQ,
+            "--pid",
+            pids,
+        ]);
         command.arg("--output").arg(trace.path()).output().expect("traceprof")
     };
     let outcome = Outcome { output: record(&list), trace: Trace::new() };
@@ -279,7 +289,8 @@ fn a_process_that_comes_later_is_waited_for() {
     assert!(brief.text().contains("within 0.1 s"), "{}", brief.text());
     let trace = Trace::new();
     let log = trace.dir().join("log");
-    let mut command = traceprof(&["record", "--name", &name, "--wait", "--freq", FREQ, "--output"]);
+    let mut command =
+        traceprof(&["record", "--stats", "--name", &name, "--wait", "--freq", FREQ, "--output"]);
     command.arg(trace.path()).stderr(std::fs::File::create(&log).expect("a log"));
     let mut recorder = Recorder::around(command.spawn().expect("traceprof"), trace);
     let waits = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("waiting for"));
@@ -304,7 +315,8 @@ fn a_process_that_exits_before_its_attach_is_followed_by_the_next_one() {
         let (path, name) = renamed(folder.path(), letter);
         let trace = Trace::new();
         let log = trace.dir().join("log");
-        let mut command = traceprof(&["record", "--name", &name, "--wait", "--freq", FREQ]);
+        let mut command =
+            traceprof(&["record", "--stats", "--name", &name, "--wait", "--freq", FREQ]);
         command.args(more).arg("--output").arg(trace.path());
         command.env("TRACEPROF_FAULT", "RecordOpened=target");
         command.stderr(std::fs::File::create(&log).expect("a log"));
@@ -335,7 +347,8 @@ fn a_process_that_was_given_by_its_number_is_not_waited_for_again() {
     let _machine = together();
     let mut target = Target::start("prey", &["spin"]);
     let trace = Trace::new();
-    let mut command = traceprof(&["record", "--pid", &target.pid().to_string(), "--output"]);
+    let mut command =
+        traceprof(&["record", "--stats", "--pid", &target.pid().to_string(), "--output"]);
     command.arg(trace.path()).env("TRACEPROF_FAULT", "RecordOpened=target");
     let output = command.output().expect("traceprof");
     Outcome { output, trace }.expect_code(7);

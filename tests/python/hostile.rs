@@ -148,7 +148,7 @@ fn a_shell_that_becomes_python_is_named() {
     let _machine = together();
     for python in interpreters() {
         let trace = Trace::new();
-        let mut record = traceprof(&["record", "--follow-exec", "--freq", "2000", "--output"]);
+        let mut record = traceprof(&["record", "--stats", "--freq", "2000", "--output"]);
         record.arg(trace.path()).args(["--", "sh"]).arg(script("python/late.sh"));
         let late = python.script("late.py");
         record.arg(late.get_program()).args(late.get_args());
@@ -176,7 +176,7 @@ fn python_that_is_started_is_named_from_its_first_line() {
     };
     let _machine = together();
     let trace = Trace::new();
-    let mut record = traceprof(&["record", "--freq", "2000", "--output"]);
+    let mut record = traceprof(&["record", "--stats", "--freq", "2000", "--output"]);
     record.arg(trace.path()).arg("--").arg(python.program()).arg(script("python/late.py"));
     let outcome = Outcome { output: record.output().expect("traceprof"), trace };
     check_late(&python.to_string(), &outcome);

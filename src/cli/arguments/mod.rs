@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::examples::{EXAMPLES, first_examples, with_examples};
-use super::exit::ExitCode;
+use super::exit::{ExitCode, OF_PROGRAM};
 
 pub use aliases::AliasArguments;
 pub(super) use command_position::command_position;
@@ -56,8 +56,11 @@ pub enum Action {
     /// Record a running process, or start a program and record it
     ///
     /// The recording ends after --duration, when the target exits, or at Ctrl-C or SIGTERM. The
-    /// samples taken so far are kept in every case. A program that is started is sampled from its
-    /// first instruction, and its exit status is part of the closing report.
+    /// samples taken so far are kept in every case.
+    ///
+    /// A program that is started is sampled from its first instruction, with its descendants, until
+    /// it exits. The exit code is that of the program, unless the recording failed; see
+    /// --exit-code. If the recording ends first, the command reports, then waits for the program.
     #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>...\n       \
         traceprof record [OPTIONS] --name <REGEX>\n       \
         traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]
@@ -397,7 +400,7 @@ fn exit_codes() -> String {
     for code in ExitCode::ALL {
         text.push_str(&format!("\n  {:3}  {}", code.number(), code.meaning()));
     }
-    text
+    format!("{text}\n{OF_PROGRAM}")
 }
 
 #[cfg(test)]

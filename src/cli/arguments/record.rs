@@ -8,8 +8,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use super::headings::{ADVANCED, HOW, SEVERAL, WHERE};
 use super::{AliasArguments, LongRunArguments, RefusedArguments, TargetArguments};
 use crate::cli::option_values::{
-    Compress, Durable, EngineName, LeastQuality, ModeName, OverheadLimit, Rate, RecordingTime,
-    WallInterval, YesOrNo,
+    Compress, Durable, EngineName, ExitOf, LeastQuality, ModeName, OverheadLimit, Rate,
+    RecordingTime, WallInterval, YesOrNo,
 };
 use crate::record::OutputPattern;
 use crate::view::export::Format;
@@ -131,6 +131,14 @@ pub struct RecordArguments {
     #[arg(short, long, help_heading = WHERE)]
     pub quiet: bool,
 
+    /// Print all figures in the closing report
+    ///
+    /// Without this option the report has one line each for what was recorded, how much of the CPU
+    /// time the samples stand for, what the recording cost, and what is wrong. The metadata of the
+    /// trace has all figures in any case.
+    #[arg(long, conflicts_with = "quiet", help_heading = WHERE, hide_short_help = true)]
+    pub stats: bool,
+
     /// Print the result as one JSON object
     ///
     /// The object is the last line of the standard output: output of a started program comes before
@@ -165,6 +173,9 @@ pub struct RecordArguments {
 
     /// Record the descendants as well, also new ones
     ///
+    /// Of a program that the recorder starts, descendants are recorded without this option, until
+    /// the program exits. With it, the recording goes on until the last of them has exited.
+    ///
     /// The kernel samples each descendant from the start of its first program on. The recorder
     /// attaches to those that live longer than 300 ms; only then has the trace their functions in
     /// language runtimes, their contexts, and the times in which they wait. A child that executes
@@ -174,15 +185,20 @@ pub struct RecordArguments {
     #[arg(help_heading = SEVERAL)]
     pub subprocesses: bool,
 
+    /// Record the started program alone, without its descendants
+    #[arg(long, alias = "no-inherit", conflicts_with = "subprocesses", help_heading = SEVERAL)]
+    #[arg(hide_short_help = true)]
+    pub no_children: bool,
+
     /// Go on when the target executes another program
     ///
-    /// Without this option the recording ends there. The recorder attaches to the new program some
-    /// milliseconds to some tens of milliseconds after its exec. The time before is not sampled,
-    /// and the closing report shows how much CPU time it was. There is one trace. It names the
-    /// programs and when they were executed, and each has its own threads. --duration counts over
-    /// all of them. auto uses the timer engine, because a program that has just started may still
-    /// reset SIGTRAP. A program that cannot be attached to (set-user-id of another user, 32-bit)
-    /// ends the recording, which is kept.
+    /// Without this option the recording ends there, unless descendants are recorded. The recorder
+    /// attaches to the new program some milliseconds to some tens of milliseconds after its exec.
+    /// The time before is not sampled, and the closing report shows how much CPU time it was. There
+    /// is one trace. It names the programs and when they were executed, and each has its own
+    /// threads. --duration counts over all of them. auto uses the timer engine, because a program
+    /// that has just started may still reset SIGTRAP. A program that cannot be attached to
+    /// (set-user-id of another user, 32-bit) ends the recording, which is kept.
     #[arg(long, help_heading = SEVERAL)]
     pub follow_exec: bool,
 
@@ -199,6 +215,15 @@ pub struct RecordArguments {
     /// recording would be refused.
     #[arg(long, help_heading = ADVANCED)]
     pub dry_run: bool,
+
+    /// Whose exit code to exit with: command or recording
+    ///
+    /// command: the code of the started program, or 128 and the number of the signal that killed
+    /// it. If the recording failed, its code has precedence. A recording without samples, or of a
+    /// program that crashed, has not failed. recording: always the code of the recording.
+    #[arg(long, value_name = "WHOSE", default_value = "command", help_heading = ADVANCED)]
+    #[arg(hide_short_help = true)]
+    pub exit_code: ExitOf,
 
     /// Exit with code 5 if the quality of the recording is below this
     ///

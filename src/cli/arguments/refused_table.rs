@@ -121,12 +121,11 @@ pub(super) const REFUSED: &[RefusedOption] = &[
          /sys/fs/cgroup/NAME/cgroup.procs)\"",
     ),
     other(Some('D'), "delay", "start later: sleep 5 && traceprof record --pid PID"),
-    idle(
+    other(
         None,
-        "no-inherit",
-        "new threads are always recorded, and children only with --subprocesses: leave it out",
+        "inherit",
+        "new threads are always recorded; for child processes give --subprocesses",
     ),
-    other(None, "inherit", "new threads are always recorded; for children give --subprocesses"),
     idle(None, "mmap-pages", "the recorder chooses the size of its buffers: leave it out")
         .takes(Takes::Word),
     other(Some('S'), "snapshot", RING).also(&["overwrite", "tail-synthesize"]),

@@ -11,7 +11,7 @@ use std::process::ExitStatus;
 
 use serde_json::{Map, json};
 
-use crate::cli::exit::{CommandFailure, ExitCode};
+use crate::cli::exit::{CommandExit, CommandFailure, ExitCode};
 use crate::cli::output::{Destination, unwritable};
 use crate::record::Summary;
 use crate::trace::{Metadata, SavedTrace, Value, index_path};
@@ -19,22 +19,29 @@ use crate::trace::{Metadata, SavedTrace, Value, index_path};
 /// Writes the object to the standard output. `recorded` is `None` if there is no recording.
 pub(super) fn write(
     recorded: Option<&Summary>,
-    failure: Option<&CommandFailure>,
+    ended: Result<&CommandExit, &CommandFailure>,
 ) -> Result<(), CommandFailure> {
-    let object = object(recorded, failure);
+    let object = object(recorded, ended);
     Destination::Standard.write(|out: &mut dyn Write| {
         serde_json::to_writer(&mut *out, &object).map_err(io::Error::from).map_err(unwritable)?;
         writeln!(out).map_err(unwritable)
     })
 }
 
-fn object(recorded: Option<&Summary>, failure: Option<&CommandFailure>) -> serde_json::Value {
-    let code = failure.map_or(ExitCode::Ok, |failure| failure.code);
+fn object(
+    recorded: Option<&Summary>,
+    ended: Result<&CommandExit, &CommandFailure>,
+) -> serde_json::Value {
+    let (number, meaning) = match ended {
+        Ok(exit) if *exit == ExitCode::Ok.into() => (exit.number(), ExitCode::Ok.meaning()),
+        Ok(exit) => (exit.number(), "done, with the exit code of the started program"),
+        Err(failure) => (failure.code.number(), failure.code.meaning()),
+    };
     let mut object = Map::new();
     let mut set = |key: &str, value| object.insert(key.to_owned(), value);
-    set("exit_code", json!(code.number()));
-    set("meaning", json!(code.meaning()));
-    set("reason", json!(failure.map(CommandFailure::message)));
+    set("exit_code", json!(number));
+    set("meaning", json!(meaning));
+    set("reason", json!(ended.err().map(CommandFailure::message)));
     if let Some(summary) = recorded {
         let output = summary.output.as_ref();
         set("pid", json!(summary.pid));
@@ -98,7 +105,7 @@ mod tests {
         let figures = [("cpu_time_ns".to_owned(), Value::Unsigned(7)), ("list".to_owned(), list)];
         let summary = Summary { figures: figures.into(), ..summary() };
         let failure = CommandFailure::new(ExitCode::LowQuality, anyhow::anyhow!("too\nlow"));
-        let object = object(Some(&summary), Some(&failure));
+        let object = object(Some(&summary), Err(&failure));
         let expected = json!({
             "exit_code": 5,
             "meaning": "the recording is done, but its quality is below --fail-under",
@@ -132,7 +139,9 @@ mod tests {
             "meaning": "the target exited before there was any data",
             "reason": "process 7 has exited",
         });
-        assert_eq!(object(None, Some(&failure)), expected);
-        assert_eq!(object(None, None)["exit_code"], 0);
+        assert_eq!(object(None, Err(&failure)), expected);
+        assert_eq!(object(None, Ok(&ExitCode::Ok.into()))["exit_code"], 0);
+        let exit = CommandExit::of_command(ExitStatus::from_raw(9));
+        assert_eq!(object(None, Ok(&exit))["exit_code"], 137);
     }
 }

@@ -5,9 +5,9 @@ mod options;
 mod pid_file;
 mod progress;
 mod ready_fd;
+mod report;
 
 use std::io::{self, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use anyhow::anyhow;
@@ -16,21 +16,23 @@ pub(super) use self::options::options;
 use self::pid_file::{PidFile, check_name};
 use self::ready_fd::{Ready, ReadyObserver};
 use super::arguments::RecordArguments;
-use super::exit::{CommandFailure, ExitCode};
-use super::option_values::{LeastQuality, Percent};
+use super::exit::{CommandExit, CommandFailure, ExitCode};
+use super::notes::note;
+use super::option_values::{ExitOf, LeastQuality, Percent};
 use super::output::{Destination, unwritable};
 use crate::inspect::dry_run;
-use crate::record::{Summary, record};
-use crate::view::text::escape::{escaped, shell_quoted};
+use crate::record::{Recorded, RunningProgram, Summary, Target, record};
+use crate::view::TextStyle;
+use crate::view::text::escape::escaped;
 
-/// Records and reports.
-pub(super) fn run(arguments: RecordArguments) -> Result<(), CommandFailure> {
+/// Records and reports, and returns how this program exits.
+pub(super) fn run(arguments: RecordArguments) -> Result<CommandExit, CommandFailure> {
     let is_json = arguments.json;
     let mut summary = None;
     let ended = run_into(arguments, &mut summary);
     if is_json {
-        let written = json::write(summary.as_ref(), ended.as_ref().err());
-        return ended.and(written);
+        let written = json::write(summary.as_ref(), ended.as_ref());
+        return ended.and_then(|exit| written.map(|()| exit));
     }
     ended
 }
@@ -38,66 +40,66 @@ pub(super) fn run(arguments: RecordArguments) -> Result<(), CommandFailure> {
 fn run_into(
     arguments: RecordArguments,
     recorded: &mut Option<Summary>,
-) -> Result<(), CommandFailure> {
+) -> Result<CommandExit, CommandFailure> {
     // First, while nothing else is open.
     let ready = arguments.ready_fd.map(Ready::take).transpose()?;
-    let (quiet, fail_under) = (arguments.quiet, arguments.fail_under.clone());
+    let (quiet, stats, fail_under) =
+        (arguments.quiet, arguments.stats, arguments.fail_under.clone());
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
+    let whose = arguments.exit_code;
     let options = options(arguments)?;
     pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
     if is_dry {
         pidfile.as_deref().map(PidFile::check).transpose()?;
         let steps = dry_run(&options).map_err(CommandFailure::of_recording)?;
-        let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
-        return Destination::Standard.write(write);
+        let write = |out: &mut dyn Write| {
+            report::list(&steps, &TextStyle::default(), out).map_err(unwritable)
+        };
+        Destination::Standard.write(write)?;
+        return Ok(ExitCode::Ok.into());
     }
     let pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
-    let mut observer = ReadyObserver { inner: progress::observer(quiet), ready };
+    let mut observer = ReadyObserver { inner: progress::observer(quiet, stats), ready };
     let ended = record(&options, &mut observer);
     // Clears the live line before anything else is printed.
     drop((observer, pidfile));
-    let summary = ended.map_err(CommandFailure::of_recording)?;
+    let Recorded { summary, running } = ended.map_err(CommandFailure::of_recording)?;
     if !quiet {
-        // A closed standard error leaves nobody to tell; the trace is written anyway.
-        let _ = trailer(&summary, &mut io::stderr().lock());
+        report::write(&summary, stats);
     }
-    outcome(recorded.insert(summary), &fail_under)
+    let summary = recorded.insert(summary);
+    if let Some(program) = running {
+        summary.command_status = wait(program, quiet)?;
+    }
+    let is_program = matches!(options.target, Target::Command(_)) && whose == ExitOf::Command;
+    outcome(summary, &fail_under, is_program)
 }
 
-/// Writes the closing report.
-fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
-    let labels = summary.text.iter().map(|(label, _)| label.chars().count());
-    let width = labels.max().unwrap_or(0).max("command".len());
-    list(&summary.text, width, out)?;
-    if let Some(status) = summary.command_status {
-        writeln!(out, "{:width$}  {}", "command", ended(status))?;
-    }
-    if let Some(output) = &summary.output {
-        let output = shell_quoted(&output.display().to_string());
-        writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
-    }
-    Ok(())
+/// Waits for the started program, and returns its exit status unless a signal ended the wait.
+fn wait(mut program: RunningProgram, quiet: bool) -> Result<Option<ExitStatus>, CommandFailure> {
+    let tell = |text: &str| {
+        if !quiet {
+            // A closed standard error leaves nobody to tell.
+            let _ = writeln!(io::stderr(), "{}", escaped(text));
+        }
+    };
+    let title = format!("{} ({})", program.name, program.pid);
+    tell(&format!("waiting for {title} to exit; Ctrl-C stops the wait, not the program"));
+    let status = program.wait().map_err(CommandFailure::of_recording)?;
+    tell(&match status {
+        Some(status) => format!("{title} {}", report::ended(status)),
+        None => format!("{title} runs on"),
+    });
+    Ok(status)
 }
 
-/// Prints labels and values; the labels take at least `least` columns.
-fn list(lines: &[(String, String)], least: usize, out: &mut dyn Write) -> io::Result<()> {
-    let width = lines.iter().map(|(label, _)| label.chars().count()).fold(least, usize::max);
-    let mut lines = lines.iter();
-    lines.try_for_each(|(label, value)| {
-        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
-    })
-}
-
-fn ended(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => status.to_string(),
-    }
-}
-
-/// Returns the outcome of a finished recording.
-fn outcome(summary: &Summary, fail_under: &[LeastQuality]) -> Result<(), CommandFailure> {
+/// Returns the outcome of a finished recording. `is_program` says whether a started program
+/// determines it where the recording has succeeded.
+fn outcome(
+    summary: &Summary,
+    fail_under: &[LeastQuality],
+    is_program: bool,
+) -> Result<CommandExit, CommandFailure> {
     let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
     let output = output.unwrap_or_else(|| "no save was requested".to_owned());
     if let Some(text) = &summary.cut_short {
@@ -112,21 +114,30 @@ fn outcome(summary: &Summary, fail_under: &[LeastQuality]) -> Result<(), Command
         );
         return Err(CommandFailure::new(ExitCode::LeftBehind, error));
     }
-    if let Some(died) = &summary.died {
-        let error = anyhow!(
-            "{died}: run it without traceprof to see whether it is the program's own fault; \
-             {output}"
-        );
-        return Err(CommandFailure::new(ExitCode::TargetDied, error));
+    let failure = match (&summary.died, &summary.nothing) {
+        (Some(died), _) => Some(CommandFailure::new(
+            ExitCode::TargetDied,
+            anyhow!(
+                "{died}: run it without traceprof to see whether it is the program's own fault; \
+                 {output}"
+            ),
+        )),
+        (None, Some(why)) => {
+            Some(CommandFailure::new(ExitCode::NoSamples, anyhow!("no samples: {why}; {output}")))
+        }
+        (None, None) => None,
+    };
+    match failure {
+        // The program's own code tells how it ended, and most of these programs end soon.
+        Some(failure) if is_program => note(&failure.message()),
+        Some(failure) => return Err(failure),
+        None => {}
     }
-    if let Some(why) = &summary.nothing {
-        let error = anyhow!("no samples: {why}; {output}");
-        return Err(CommandFailure::new(ExitCode::NoSamples, error));
+    if let Some(why) = fail_under.iter().find_map(|least| shortfall(summary, *least)) {
+        return Err(CommandFailure::new(ExitCode::LowQuality, anyhow!("{why}; {output}")));
     }
-    match fail_under.iter().find_map(|least| shortfall(summary, *least)) {
-        Some(why) => Err(CommandFailure::new(ExitCode::LowQuality, anyhow!("{why}; {output}"))),
-        None => Ok(()),
-    }
+    let status = summary.command_status.filter(|_| is_program);
+    Ok(status.map_or(ExitCode::Ok.into(), CommandExit::of_command))
 }
 
 /// Returns what is below a least quality, if that is.
@@ -153,6 +164,7 @@ fn shortfall(summary: &Summary, least: LeastQuality) -> Option<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::process::ExitStatusExt;
     use std::path::PathBuf;
 
     use super::*;
@@ -166,6 +178,7 @@ pub(super) mod tests {
                 ("engine".to_owned(), "perf".to_owned()),
                 ("samples".to_owned(), "10 in 1 thread".to_owned()),
             ],
+            brief: Vec::new(),
             samples: 10,
             rooted: 9,
             command_status: Some(ExitStatus::from_raw(3 << 8)),
@@ -185,33 +198,59 @@ pub(super) mod tests {
         }
     }
 
-    fn code(result: Result<(), CommandFailure>) -> ExitCode {
-        result.map_or_else(|failure| failure.code, |()| ExitCode::Ok)
+    /// The exit code, for the recording of a process or of a started program.
+    fn code(summary: &Summary, fail_under: &[LeastQuality], is_program: bool) -> u8 {
+        let ended = outcome(summary, fail_under, is_program);
+        ended.unwrap_or_else(|failure| failure.code.into()).number()
+    }
+
+    fn check(summary: &Summary, fail_under: &[LeastQuality], expected: ExitCode) {
+        assert_eq!(code(summary, fail_under, false), expected.number());
     }
 
     #[test]
     fn the_outcome_follows_the_output_then_samples_then_quality() {
         let rooted = |percent| [LeastQuality::Rooted(Percent(percent))];
-        assert_eq!(code(outcome(&summary(), &[])), ExitCode::Ok);
-        assert_eq!(code(outcome(&summary(), &rooted(90.0))), ExitCode::Ok);
-        assert_eq!(code(outcome(&summary(), &rooted(90.1))), ExitCode::LowQuality);
+        check(&summary(), &[], ExitCode::Ok);
+        check(&summary(), &rooted(90.0), ExitCode::Ok);
+        check(&summary(), &rooted(90.1), ExitCode::LowQuality);
         let nothing = || Some("no CPU time".to_owned());
         let empty = Summary { samples: 0, nothing: nothing(), ..summary() };
-        assert_eq!(code(outcome(&empty, &rooted(99.0))), ExitCode::NoSamples);
+        check(&empty, &rooted(99.0), ExitCode::NoSamples);
         let cut_short = Summary {
             cut_short: Some("no space".to_owned()),
             samples: 0,
             nothing: nothing(),
             ..summary()
         };
-        assert_eq!(code(outcome(&cut_short, &rooted(99.0))), ExitCode::Output);
+        check(&cut_short, &rooted(99.0), ExitCode::Output);
         let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
-        assert_eq!(code(outcome(&left, &[])), ExitCode::LeftBehind);
+        check(&left, &[], ExitCode::LeftBehind);
         let died = || Some("SIGSEGV ended process 7".to_owned());
         let died = Summary { died: died(), samples: 0, nothing: nothing(), ..summary() };
-        assert_eq!(code(outcome(&died, &[])), ExitCode::TargetDied);
+        check(&died, &[], ExitCode::TargetDied);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
-        assert_eq!(code(outcome(&unknown, &rooted(1.0))), ExitCode::LowQuality);
+        check(&unknown, &rooted(1.0), ExitCode::LowQuality);
+    }
+
+    #[test]
+    fn a_started_program_determines_the_code_unless_the_recording_failed() {
+        assert_eq!(code(&summary(), &[], true), 3);
+        let nothing = Some("no CPU time".to_owned());
+        let empty = Summary { samples: 0, nothing, ..summary() };
+        assert_eq!(code(&empty, &[], true), 3, "a program that ended soon");
+        let died = Summary {
+            died: Some("SIGSEGV ended process 7".to_owned()),
+            command_status: Some(ExitStatus::from_raw(libc::SIGSEGV)),
+            ..summary()
+        };
+        assert_eq!(code(&died, &[], true), 139);
+        let cut_short = Summary { cut_short: Some("no space".to_owned()), ..summary() };
+        assert_eq!(code(&cut_short, &[], true), ExitCode::Output.number());
+        let low = [LeastQuality::Rooted(Percent(90.1))];
+        assert_eq!(code(&summary(), &low, true), ExitCode::LowQuality.number());
+        let running = Summary { command_status: None, ..summary() };
+        assert_eq!(code(&running, &[], true), 0, "the user stopped the wait");
     }
 
     #[test]
@@ -219,7 +258,7 @@ pub(super) mod tests {
         let rooted = |percent| LeastQuality::Rooted(Percent(percent));
         let python = |percent| LeastQuality::Named(ManagedLanguage::Python, Percent(percent));
         let check = |summary: &Summary, least: &[LeastQuality], expected: Option<&str>| {
-            let failure = outcome(summary, least).err();
+            let failure = outcome(summary, least, false).err();
             assert!(failure.as_ref().is_none_or(|failure| failure.code == ExitCode::LowQuality));
             let text = failure.map(|failure| failure.message());
             assert_eq!(text.as_deref(), expected);
@@ -245,22 +284,5 @@ pub(super) mod tests {
         check(RecordError::Output(error()), ExitCode::Output);
         check(RecordError::Usage("why".to_owned()), ExitCode::Usage);
         check(RecordError::Other(error()), ExitCode::Failure);
-    }
-
-    #[test]
-    fn the_trailer_is_aligned_and_shows_how_the_command_ended() {
-        let mut text = Vec::new();
-        trailer(&summary(), &mut text).unwrap();
-        let expected = "engine   perf\nsamples  10 in 1 thread\ncommand  exited with code 3\n\
-                        view     traceprof print out.trace\n";
-        assert_eq!(String::from_utf8(text).unwrap(), expected);
-        assert_eq!(ended(ExitStatus::from_raw(9)), "killed by signal 9");
-        let mut wide = summary();
-        wide.text.push(("thread slots".to_owned(), "1 used".to_owned()));
-        let mut text = Vec::new();
-        trailer(&wide, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("\nthread slots  1 used\n"), "{text}");
-        assert!(text.starts_with("engine        perf\n"), "{text}");
     }
 }

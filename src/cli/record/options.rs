@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use crate::cli::arguments::RecordArguments;
 use crate::cli::exit::{CommandFailure, ExitCode};
 use crate::cli::option_values::default_hz;
-use crate::record::{Files, Options, OutputPattern, Target};
+use crate::record::{Children, Files, Options, OutputPattern, Target};
 use crate::trace::{WriteMode, WriterOptions};
 
 /// The recorder's options, or why the arguments contradict each other. It inspects no process.
@@ -27,6 +27,11 @@ pub(in crate::cli) fn options(mut arguments: RecordArguments) -> Result<Options,
         Target::Pid(pid) => Some(*pid),
         Target::Pids(pids) => pids.first().copied(),
         Target::Name(_) | Target::Command(_) => None,
+    };
+    let children = match &target {
+        _ if arguments.subprocesses => Children::All,
+        Target::Command(_) if !arguments.no_children => Children::OfCommand,
+        _ => Children::None,
     };
     let aliased = arguments.aliases.mode();
     let (mode, interval) = aliased.unwrap_or((arguments.mode, None));
@@ -52,7 +57,7 @@ pub(in crate::cli) fn options(mut arguments: RecordArguments) -> Result<Options,
         measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
-        subprocesses: arguments.subprocesses,
+        children,
         follow_exec: arguments.follow_exec,
         kernel: !arguments.no_kernel,
         kernel_stacks: arguments.kernel_stacks.0,

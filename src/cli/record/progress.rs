@@ -13,14 +13,14 @@ use crate::view::text::escape::escaped;
 /// The time between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The observer for this standard error.
-pub(super) fn observer(quiet: bool) -> Box<dyn Observer> {
+/// The observer for this standard error. `has_details` adds all that is known of each attach.
+pub(super) fn observer(quiet: bool, has_details: bool) -> Box<dyn Observer> {
     if quiet {
         Box::new(Silent)
     } else if io::stderr().is_terminal() {
-        Box::new(Live::new())
+        Box::new(Live::new(has_details))
     } else {
-        Box::new(Plain::new(io::stderr()))
+        Box::new(Plain::new(io::stderr(), has_details))
     }
 }
 
@@ -37,14 +37,15 @@ struct Live {
     line: ProgressBar,
     /// The line is a bar, because the duration is known.
     bar: bool,
+    has_details: bool,
 }
 
 impl Live {
-    fn new() -> Self {
+    fn new(has_details: bool) -> Self {
         let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
         line.set_style(style("{spinner} {wide_msg}"));
         line.set_message("attaching");
-        Self { line, bar: false }
+        Self { line, bar: false, has_details }
     }
 }
 
@@ -62,7 +63,8 @@ impl Observer for Live {
             ));
             self.line.enable_steady_tick(Duration::from_millis(100));
         } else {
-            self.line.println(describe(&event));
+            let text = describe(&event, self.has_details);
+            text.iter().for_each(|text| self.line.println(text));
         }
     }
 
@@ -87,11 +89,12 @@ impl Drop for Live {
 struct Plain<W: Write> {
     out: W,
     next: Duration,
+    has_details: bool,
 }
 
 impl<W: Write> Plain<W> {
-    fn new(out: W) -> Self {
-        Self { out, next: PLAIN_INTERVAL }
+    fn new(out: W, has_details: bool) -> Self {
+        Self { out, next: PLAIN_INTERVAL, has_details }
     }
 
     fn line(&mut self, text: &str) {
@@ -102,7 +105,9 @@ impl<W: Write> Plain<W> {
 
 impl<W: Write> Observer for Plain<W> {
     fn event(&mut self, event: Event) {
-        self.line(&describe(&event));
+        if let Some(text) = describe(&event, self.has_details) {
+            self.line(&text);
+        }
     }
 
     fn tick(&mut self, progress: &Progress) {
@@ -114,8 +119,10 @@ impl<W: Write> Observer for Plain<W> {
     }
 }
 
-fn describe(event: &Event) -> String {
-    match event {
+/// Returns the line about an event; `None` if only a report with all details has one.
+fn describe(event: &Event, has_details: bool) -> Option<String> {
+    Some(match event {
+        Event::Attached { .. } if !has_details => sampling(event, None)?,
         Event::Attached { engine, why, threads, stops_ns, command_pid, executed } => {
             let executed = executed.as_deref().map(|it| format!("executed {}; ", escaped(it)));
             let started = command_pid.map(|pid| format!("started process {pid}; ")).or(executed);
@@ -131,9 +138,25 @@ fn describe(event: &Event) -> String {
             format!("{started}sampling {threads} with the {engine} engine ({why}){stopped}")
         }
         Event::Notice(text) => format!("note: {}", escaped(text)),
-        Event::Detaching => "detaching".to_owned(),
-        Event::Of { process, event } => format!("{}: {}", escaped(process), describe(event)),
-    }
+        Event::Detaching if has_details => "detaching".to_owned(),
+        Event::Detaching => return None,
+        Event::Of { process, is_later, event } => match &**event {
+            Event::Attached { .. } if !has_details && *is_later => return None,
+            Event::Attached { .. } if !has_details => sampling(event, Some(process))?,
+            event => format!("{}: {}", escaped(process), describe(event, has_details)?),
+        },
+    })
+}
+
+/// Returns the short line about an attach.
+fn sampling(event: &Event, process: Option<&str>) -> Option<String> {
+    let Event::Attached { threads, command_pid, executed, .. } = event else { return None };
+    let started = || command_pid.map(|pid| format!("process {pid}"));
+    let what = process.map(str::to_owned).or_else(started);
+    let what = what.map_or(String::new(), |what| format!(" {}", escaped(&what)));
+    let executed = executed.as_deref().map(|it| format!(", which executed {}", escaped(it)));
+    let (threads, executed) = (plural(*threads as u64, "thread"), executed.unwrap_or_default());
+    Some(format!("sampling{what}{executed}: {threads}"))
 }
 
 fn state(progress: &Progress) -> String {
@@ -187,7 +210,7 @@ mod tests {
     }
 
     fn lines(tell: impl FnOnce(&mut dyn Observer)) -> String {
-        let mut plain = Plain::new(Vec::new());
+        let mut plain = Plain::new(Vec::new(), true);
         tell(&mut plain);
         String::from_utf8(plain.out).unwrap()
     }
@@ -243,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_live_line_survives_every_event() {
-        let mut live = Live::new();
+        let mut live = Live::new(false);
         live.event(Event::Notice("x".to_owned()));
         live.tick(&at(1.0));
         live.tick(&Progress { duration: None, ..at(2.0) });

@@ -29,8 +29,8 @@ use super::option_values::default_hz;
 use super::output::unwritable;
 use crate::proc;
 use crate::record::{
-    Files, Options, OutputPattern, RecordError, Summary, Target, is_end_requested, record,
-    take_signals,
+    Children, Files, Options, OutputPattern, RecordError, Summary, Target, is_end_requested,
+    record, take_signals,
 };
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> 
             return Err(failure);
         }
         let summary = match (recorded, last.take()) {
-            (Some(Ok(summary)), _) => summary,
+            (Some(Ok(recorded)), _) => recorded.summary,
             // The process ended between two recordings.
             (None | Some(Err(RecordError::TargetGone(_))), Some(before)) => {
                 display.forget();
@@ -193,7 +193,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
     };
     Options {
         target: Target::Pid(arguments.pid()),
-        subprocesses: false,
+        children: Children::None,
         pattern: OutputPattern::literal(&output),
         output,
         files: Files::One,

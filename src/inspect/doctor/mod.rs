@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::inject::Guardian;
 use crate::record::contract::error::{RecordError, guardian_error};
-use crate::record::contract::options::{EngineChoice, Files, Measure, Options, Target};
+use crate::record::contract::options::{Children, EngineChoice, Files, Measure, Options, Target};
 use crate::record::contract::pattern::OutputPattern;
 use crate::record::contract::sampling::Choice;
 use crate::record::run::plan::{Candidate, Plan};
@@ -156,7 +156,7 @@ fn defaults(pid: i32) -> Options {
         max_overhead_percent: None,
         measure: Measure::Cpu,
         engine: EngineChoice::Auto,
-        subprocesses: false,
+        children: Children::None,
         follow_exec: false,
         allow_seccomp: false,
         kernel: true,

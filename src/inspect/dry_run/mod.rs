@@ -51,7 +51,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
         }
         Target::Command(command) => of_command(command, options)?,
     };
-    if options.subprocesses {
+    if options.children.are_recorded() {
         let text = "recorded as well, each with its own agent; new ones once they are found";
         steps.push(step("descendants", text));
     }

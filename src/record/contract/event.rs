@@ -28,6 +28,8 @@ pub enum Event {
     Of {
         /// The id and name of the process.
         process: String,
+        /// Whether the process was not recorded from the start, like a child.
+        is_later: bool,
         /// The event.
         event: Box<Event>,
     },

@@ -76,6 +76,25 @@ impl Measure {
     }
 }
 
+/// Which descendants of the target are recorded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Children {
+    /// None.
+    #[default]
+    None,
+    /// All, until the program that the recorder started has exited.
+    OfCommand,
+    /// All, until the last of them has exited.
+    All,
+}
+
+impl Children {
+    /// Returns whether descendants are recorded.
+    pub fn are_recorded(self) -> bool {
+        self != Self::None
+    }
+}
+
 /// The number of files of a recording, and their size limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Files {
@@ -137,7 +156,7 @@ pub struct Options {
     /// Whether to request missing debug files from debuginfod servers.
     pub debuginfod: bool,
     /// Whether to record the target's descendants as well.
-    pub subprocesses: bool,
+    pub children: Children,
     /// Whether to continue with the programs that the target executes.
     pub follow_exec: bool,
     /// The number of heaviest call traces that keep their ids across rotations.

@@ -61,7 +61,7 @@ impl Signals {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let requested = Arc::clone(&self.requested);
             let handler = move || {
-                if requested.is_repeated() {
+                if requested.note() == Answer::Exit {
                     if let Some(act) = LAST_ACT.get() {
                         act();
                     }
@@ -96,6 +96,33 @@ pub fn take_signals() -> io::Result<()> {
 pub fn is_end_requested() -> bool {
     let taken = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     taken.as_ref().is_some_and(|signals| signals.requested.is_made())
+}
+
+/// A wait after the last recording, which a signal ends instead of this process.
+#[derive(Debug)]
+pub(crate) struct InterruptibleWait(Arc<Requested>);
+
+impl InterruptibleWait {
+    /// Begins the wait.
+    pub(crate) fn begin() -> io::Result<Self> {
+        let requested = Signals::taken()?.requested;
+        // Relaxed: neither flag publishes other data.
+        requested.is_waiting.store(true, Ordering::Relaxed);
+        Ok(Self(requested))
+    }
+
+    /// Returns whether a signal ended the wait.
+    pub(crate) fn is_over(&self) -> bool {
+        // Relaxed: see `begin`.
+        self.0.has_ended_wait.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for InterruptibleWait {
+    fn drop(&mut self) {
+        // Relaxed: see `begin`.
+        self.0.is_waiting.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Sets the action that runs before a signal exits the process at once.
@@ -170,11 +197,25 @@ struct Requested {
     base: Instant,
     /// Nanoseconds since `base` plus 1, or 0 without a request.
     at: AtomicU64,
+    /// Whether the recordings are over, and a signal ends a wait.
+    is_waiting: AtomicBool,
+    /// Whether a signal has ended the wait.
+    has_ended_wait: AtomicBool,
+}
+
+/// What the handler does after it has noted a signal.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// Returns: this process notices the request by itself.
+    Return,
+    /// Exits the process.
+    Exit,
 }
 
 impl Requested {
     fn new() -> Self {
-        Self { base: Instant::now(), at: AtomicU64::new(0) }
+        let (at, is_waiting, has_ended_wait) = Default::default();
+        Self { base: Instant::now(), at, is_waiting, has_ended_wait }
     }
 
     fn is_made(&self) -> bool {
@@ -182,17 +223,25 @@ impl Requested {
         self.at.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes a request, and returns whether it repeats an earlier one after [`SAME_REQUEST`].
-    fn is_repeated(&self) -> bool {
-        self.is_repeated_at(self.base.elapsed())
+    /// Notes a request.
+    fn note(&self) -> Answer {
+        self.note_at(self.base.elapsed())
     }
 
-    fn is_repeated_at(&self, since: Duration) -> bool {
+    fn note_at(&self, since: Duration) -> Answer {
         let now = (since.as_nanos() as u64).saturating_add(1);
-        match self.at.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => false,
-            Err(first) => now.saturating_sub(first) >= SAME_REQUEST.as_nanos() as u64,
+        // Relaxed: the time publishes no other data.
+        let first = self.at.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).err();
+        let is_same = |first: u64| now.saturating_sub(first) < SAME_REQUEST.as_nanos() as u64;
+        if first.is_some_and(is_same) {
+            return Answer::Return;
         }
+        // Relaxed: see `InterruptibleWait::begin`.
+        if self.is_waiting.load(Ordering::Relaxed) {
+            self.has_ended_wait.store(true, Ordering::Relaxed);
+            return Answer::Return;
+        }
+        if first.is_some() { Answer::Exit } else { Answer::Return }
     }
 }
 
@@ -200,14 +249,38 @@ impl Requested {
 mod tests {
     use super::*;
 
+    fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
     #[test]
     fn two_signals_in_quick_succession_are_one_request() {
         let requested = Requested::new();
         assert!(!requested.is_made());
-        assert!(!requested.is_repeated_at(Duration::from_millis(1000)));
+        assert_eq!(requested.note_at(at(1000)), Answer::Return);
         assert!(requested.is_made());
-        assert!(!requested.is_repeated_at(Duration::from_millis(1001)));
-        assert!(!requested.is_repeated_at(Duration::from_millis(1499)));
-        assert!(requested.is_repeated_at(Duration::from_millis(1500)));
+        assert_eq!(requested.note_at(at(1001)), Answer::Return);
+        assert_eq!(requested.note_at(at(1499)), Answer::Return);
+        assert_eq!(requested.note_at(at(1500)), Answer::Exit);
+    }
+
+    #[test]
+    fn a_signal_ends_a_wait_and_not_the_process() {
+        let ended = |requested: &Requested| requested.has_ended_wait.load(Ordering::Relaxed);
+        // The recording ended by itself.
+        let requested = Requested::new();
+        requested.is_waiting.store(true, Ordering::Relaxed);
+        assert_eq!(requested.note_at(at(1000)), Answer::Return);
+        assert!(ended(&requested));
+        // A signal ended the recording. Its repetition arrives during the wait.
+        let requested = Requested::new();
+        assert_eq!(requested.note_at(at(1000)), Answer::Return);
+        requested.is_waiting.store(true, Ordering::Relaxed);
+        assert_eq!(requested.note_at(at(1200)), Answer::Return);
+        assert!(!ended(&requested));
+        assert_eq!(requested.note_at(at(1700)), Answer::Return);
+        assert!(ended(&requested));
+        requested.is_waiting.store(false, Ordering::Relaxed);
+        assert_eq!(requested.note_at(at(1800)), Answer::Exit);
     }
 }

@@ -9,13 +9,15 @@ use crate::trace::{Metadata, SavedTrace, Written};
 /// The result of a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Label and value of each line of the closing report, ready to print.
+    /// Label and value of each line of the complete closing report, ready to print.
     pub text: Vec<(String, String)>,
+    /// The same of the short report.
+    pub brief: Vec<(String, String)>,
     /// The number of samples stored.
     pub samples: u64,
     /// The number of samples whose stack reaches the thread's root.
     pub rooted: u64,
-    /// The exit status of the started program, if it exited.
+    /// The exit status of the started program, if it has exited.
     pub command_status: Option<ExitStatus>,
     /// The data file; `None` for a ring that nobody requested to save.
     pub output: Option<PathBuf>,

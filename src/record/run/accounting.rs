@@ -67,7 +67,8 @@ impl Accounting<'_> {
         self.program_run.cpu.used_ns()
     }
 
-    fn elapsed_ns(&self) -> u64 {
+    /// Returns the time between the first start and the last end of sampling, in nanoseconds.
+    pub(crate) fn elapsed_ns(&self) -> u64 {
         self.program_run.times_ns.1.saturating_sub(self.program_run.times_ns.0)
     }
 
@@ -134,12 +135,7 @@ impl Accounting<'_> {
         }
         set("wall.samples", self.totals.wall.0);
         set("wall.rooted", self.totals.wall.1);
-        if let Some(ns) = self.program_run.detached.stopped_ns {
-            set("detach_stopped_ns", ns);
-        }
-        let stops =
-            self.program_run.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
-        metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        metadata.extend(self.pauses());
         metadata.insert(
             "engine".to_owned(),
             Value::Text(self.program_run.choice.engine.name().to_owned()),
@@ -153,6 +149,17 @@ impl Accounting<'_> {
             metadata.insert("preserved_traces".to_string(), list);
         }
         metadata
+    }
+
+    /// Returns the metadata about the stops of the target.
+    fn pauses(&self) -> impl Iterator<Item = (String, Value)> {
+        let run = self.program_run;
+        let detach = run.detached.stopped_ns.map(|ns| ("detach_stopped_ns", ns));
+        let sums = [("paused_ns", run.paused_ns), ("paused_ns_max", self.longest_pause_ns())];
+        let sums = sums.into_iter().chain(detach);
+        let sums = sums.map(|(key, ns)| (key.to_string(), Value::Unsigned(ns)));
+        let stops = run.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
+        sums.chain([("attach_stops_ns".to_string(), Value::List(stops))])
     }
 
     /// Returns the lines of the closing report: labels and texts.
@@ -290,7 +297,7 @@ impl Accounting<'_> {
         )
     }
 
-    fn losses(&self) -> String {
+    pub(crate) fn losses(&self) -> String {
         let mut parts: Vec<String> = LOSSES
             .iter()
             .map(|(counter, name)| (self.program_run.counts.of(*counter), *name))
@@ -367,6 +374,14 @@ impl Accounting<'_> {
         let sum = self.program_run.heaviest.iter().map(least).fold(0, u64::saturating_add);
         let (count, share) = (self.program_run.heaviest.len(), percent(sum, self.totals.weight));
         format!("{count} call traces hold {share} of the time")
+    }
+
+    /// Returns the longest stop of the target, in nanoseconds.
+    pub(crate) fn longest_pause_ns(&self) -> u64 {
+        let run = self.program_run;
+        let attaches = run.attach_stops_ns.iter().copied().max().unwrap_or(0);
+        let detach = run.detached.stopped_ns.unwrap_or(0);
+        attaches.max(run.later_stops_ns.1).max(run.entries_ns.1).max(detach)
     }
 
     fn stops(&self) -> String {

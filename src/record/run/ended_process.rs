@@ -3,6 +3,7 @@
 use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
+use crate::record::contract::options::Children;
 use crate::record::contract::sampling::{Choice, Setup};
 use crate::record::run::executions::Executions;
 use crate::record::run::opened::OpenedProcess;
@@ -186,8 +187,16 @@ impl EndedProcess {
     }
 
     /// Whether the reason for its end also ends all other processes of the recording.
-    pub(crate) fn is_end_of_all(&self) -> bool {
-        matches!(self.end, SessionEnd::Output | SessionEnd::Full | SessionEnd::OutOfIds)
+    pub(crate) fn is_end_of_all(&self, children: Children) -> bool {
+        match self.end {
+            SessionEnd::Output | SessionEnd::Full | SessionEnd::OutOfIds => true,
+            _ => children == Children::OfCommand && self.is_exited_command(),
+        }
+    }
+
+    /// Whether this is the program that the recorder started, and it has exited.
+    pub(crate) fn is_exited_command(&self) -> bool {
+        self.end == SessionEnd::Exited && self.opened.command.is_some()
     }
 
     /// Whether the program that had the agent no longer exists.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::record::contract::options::Children;
 use crate::record::run::accounting::Accounting;
 use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, Refused};
@@ -16,12 +17,14 @@ use crate::trace::Value;
 
 /// A recording after its last process has ended.
 pub(crate) struct EndedRecording {
-    /// Whether the recording might have had several processes.
-    pub(crate) is_several: bool,
+    /// Whether the metadata lists processes, because there might have been several.
+    pub(crate) lists_processes: bool,
     /// The recorded processes that are kept one by one.
     pub(crate) ended: Vec<EndedProcess>,
     /// The number of all recorded processes.
     pub(crate) count: u64,
+    /// The number of processes that were recorded until the started program exited.
+    outlived: usize,
     /// What the check found in each of `ended` after the detach, if it was requested.
     pub(crate) residues: Vec<Option<ResidueReport>>,
     /// The processes that could not be recorded.
@@ -48,11 +51,24 @@ impl EndedRecording {
     /// Returns why the recording ended, unless the user ended it. With several processes, this is
     /// the reason that all processes share that did not exit by themselves.
     pub(crate) fn reason(&self) -> Option<String> {
-        if !self.is_several {
+        if !self.is_several() {
             return self.ended.first().and_then(EndedProcess::reason);
+        }
+        if let Some(reason) = self.outlived() {
+            return Some(reason);
         }
         let others = self.ended.iter().filter(|it| it.end != SessionEnd::Exited && it.had_agent());
         reason_of_all(others.map(EndedProcess::reason))
+    }
+
+    /// Returns that the recording ended with the started program, though others run on.
+    pub(crate) fn outlived(&self) -> Option<String> {
+        let left = match self.outlived {
+            0 => return None,
+            1 => "1 of its processes runs on".to_owned(),
+            count => format!("{count} of its processes run on"),
+        };
+        Some(format!("the program exited, {left} (--subprocesses waits for all)"))
     }
 
     /// Sums up the processes; `None` if there is none.
@@ -78,9 +94,10 @@ impl EndedRecording {
         let totals = finished.totals();
         let residues = ended.iter().map(EndedProcess::residue).collect();
         let (refused, missed) = (Vec::new(), 0);
-        let is_several = common.is_several;
+        let outlived = outlived(&ended, common);
         Some(Self {
-            is_several,
+            lists_processes: common.is_several,
+            outlived,
             ended,
             count,
             residues,
@@ -95,6 +112,11 @@ impl EndedRecording {
             is_save_pending: common.triggers.is_save_due_at_end(Instant::now())
                 || common.stop.takes_save(),
         })
+    }
+
+    /// Whether there was more than one process.
+    pub(crate) fn is_several(&self) -> bool {
+        self.count > 1 || !self.refused.is_empty() || self.missed > 0
     }
 
     /// Returns the figures of the recording.
@@ -115,13 +137,24 @@ impl EndedRecording {
         let mut left: Vec<(i32, Vec<String>)> = each.filter(|(_, left)| !left.is_empty()).collect();
         let first = left.first().map(|(pid, _)| *pid);
         let pid = first.unwrap_or_else(|| self.ended.first().map_or(0, |it| it.opened.pid));
-        if self.is_several {
+        if self.is_several() {
             for (pid, texts) in &mut left {
                 texts.iter_mut().for_each(|text| *text = format!("process {pid}: {text}"));
             }
         }
         (pid, left.into_iter().flat_map(|(_, texts)| texts).collect())
     }
+}
+
+/// Returns the number of processes whose recording ended because the started program exited.
+fn outlived(ended: &[EndedProcess], common: &CommonState<'_>) -> usize {
+    if common.options.children != Children::OfCommand
+        || common.stop.is_requested()
+        || !ended.iter().any(EndedProcess::is_exited_command)
+    {
+        return 0;
+    }
+    ended.iter().filter(|it| it.end == SessionEnd::Asked).count()
 }
 
 /// Returns the common reason of all processes that did not exit by themselves.

@@ -1,6 +1,7 @@
 //! One recording: its processes, the programs they execute, and the closing report.
 
 pub(crate) mod accounting;
+pub(crate) mod brief;
 pub(crate) mod common_state;
 pub(crate) mod counted;
 pub(crate) mod ended_process;
@@ -17,6 +18,7 @@ pub(crate) mod process_list;
 pub(crate) mod processes;
 pub(crate) mod recording;
 pub(crate) mod report;
+pub(crate) mod running_program;
 pub(crate) mod shortfall;
 pub(crate) mod unattached;
 
@@ -32,6 +34,7 @@ use self::opened::{NEVER_SAMPLED, OpenedProcess, TargetProcess};
 use self::priority::{Priority, Raised};
 use self::processes::search::Search;
 use self::recording::{Recording, RecordingParts};
+use self::running_program::Recorded;
 use crate::fault::{self, FaultPoint, Party};
 use crate::inject::{ForkServer, Guardian};
 use crate::proc::{self, DESCRIPTORS_MIN};
@@ -40,16 +43,15 @@ use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::options::{Options, Target};
 use crate::record::contract::stop::StopCondition;
-use crate::record::contract::summary::Summary;
 use crate::record::target::namespace::check_proc;
 use crate::record::write::output;
 
-/// Records a target until it exits, the requested duration is over, or a signal arrives. A signal
-/// ends all recordings of this process, including later ones.
+/// Records a target until it exits, the requested duration is over, or a signal arrives. A started
+/// program may run on. A signal ends all recordings of this process, including later ones.
 ///
 /// # Errors
 /// The kind of [`RecordError`] determines the exit code. The target is restored in every case.
-pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
+pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Recorded, RecordError> {
     output::check_early(options)?;
     check_proc()?;
     // Before the fork of the guardian, which inherits the limit.
@@ -86,9 +88,9 @@ fn attempt(
     stop: &Arc<StopCondition>,
     chosen: &[TargetProcess],
     observer: &mut dyn Observer,
-) -> Result<Summary, Failed> {
+) -> Result<Recorded, Failed> {
     let &[process] = chosen else { return several(options, stop, chosen, observer) };
-    if options.subprocesses {
+    if options.children.are_recorded() {
         return several(options, stop, chosen, observer);
     }
     // The guardian forks first, while this process has one thread and no open files.
@@ -139,7 +141,7 @@ fn several(
     stop: &Arc<StopCondition>,
     chosen: &[TargetProcess],
     observer: &mut dyn Observer,
-) -> Result<Summary, Failed> {
+) -> Result<Recorded, Failed> {
     processes::check_count(chosen.len())?;
     // The fork server forks first, like a guardian.
     let fork_server = ForkServer::start().map_err(guardian_error)?;

@@ -90,7 +90,7 @@ impl OpenedProcess {
             name: proc::status(pid).map(|status| status.name).unwrap_or_default(),
             command_line: proc::command_line(pid).unwrap_or_default(),
             // A program that replaces itself goes on with its children.
-            is_followed: options.follow_exec || options.subprocesses || is_beginning,
+            is_followed: options.follow_exec || options.children.are_recorded() || is_beginning,
         })
     }
 
@@ -155,8 +155,7 @@ pub(crate) fn start(
     };
     let started = started.map_err(|failure| match failure {
         spawn::ExecError::Spawn(error) => {
-            let text = format!("starting {name}; give a program that can be executed, or its path");
-            RecordError::Other(anyhow::Error::new(error).context(text))
+            RecordError::Other(anyhow!("cannot start {name}: {error}"))
         }
         spawn::ExecError::Wait(error) => error,
     })?;

@@ -76,7 +76,7 @@ impl EndedRecording {
     /// Returns the metadata of each process.
     pub(crate) fn process_metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
-        if !self.is_several {
+        if !self.lists_processes {
             return metadata;
         }
         // All tags: the process that reported tags last may not know the newest ones.
@@ -115,7 +115,7 @@ impl EndedRecording {
     /// Returns the lines of the closing report: the processes with the most CPU time, those that
     /// could not be recorded, and those in which the detach left something.
     pub(crate) fn process_lines(&self) -> Vec<(String, String)> {
-        if !self.is_several {
+        if !self.is_several() {
             return Vec::new();
         }
         let all_ns: u64 = self.program_run.cpu.used_ns();

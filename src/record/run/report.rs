@@ -2,23 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
-
 use crate::record::contract::clock;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::options::{Files, Options};
 use crate::record::contract::summary::Summary;
 use crate::record::run::accounting::{LOST, NONE};
+use crate::record::run::brief;
 use crate::record::run::ended_process::EndedProcess;
 use crate::record::run::ended_recording::EndedRecording;
-use crate::record::target::spawn::StartedProgram;
+use crate::record::run::running_program::{ProgramState, Recorded, command};
 use crate::record::write::writer::Closed;
 use crate::trace::{NOT_WRITTEN, SavedTrace, TraceError, Value, WriteMode, Written};
 
-/// Closes the trace, waits for a started program, and sums up.
-pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summary, RecordError> {
+/// Closes the trace and sums up.
+pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Recorded, RecordError> {
     let accounting = over.accounting();
-    let mut text = accounting.lines();
     let mut metadata = accounting.metadata();
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
     let wall = accounting.totals.wall;
@@ -29,14 +27,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
     let nothing = (samples == 0).then(|| accounting.no_samples_reason());
     let reason = over.reason();
     let died = over.ended.iter().find_map(EndedProcess::death);
-    text.extend(over.ended.iter().filter(|_| !over.is_several).flat_map(why));
-    let residues = over.residues.iter().flatten().filter(|_| !over.is_several);
-    text.extend(residues.map(|it| ("verified".to_string(), it.text().to_string())));
-    if over.is_several {
-        // `process_lines` lists executed programs with their processes.
-        text.retain(|(label, _)| label != "executed");
-    }
-    text.extend(over.process_lines());
+    let [mut text, mut brief] = lines(&over);
     metadata.extend(over.process_metadata());
     let (pid, left) = over.left();
     if options.verify_detach {
@@ -48,27 +39,34 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
     }
     let closed = finished.close(metadata.clone(), &over.program_run.heaviest);
     let Closed { written, parts, saves, is_dropped, error } = closed;
-    let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
-    let command_status = command.as_mut().map(StartedProgram::wait).transpose();
-    let command_status = command_status
-        .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
+    let (command_status, running) = match command(over.ended)? {
+        Some(ProgramState::Exited(status)) => (Some(status), None),
+        Some(ProgramState::Running(program)) => (None, Some(program)),
+        None => (None, None),
+    };
     let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
     let output = last.or((!is_dropped).then_some(&options.output)).cloned();
     if let Some(output) = &output {
         text.extend(files(&written, (options, output), &parts));
     }
-    text.extend(saves.iter().map(saved));
-    text.extend(ring_at_end(options, (is_dropped, saves.is_empty()), error.is_some()));
+    let mut last: Vec<_> = saves.iter().map(saved).collect();
+    last.extend(ring_at_end(options, (is_dropped, saves.is_empty()), error.is_some()));
     if let Some(TraceError::CutShort { lost_samples, .. }) = &error {
         note_unwritten(&mut text, *lost_samples);
+        brief.retain(|(label, _)| label != LOST);
+        brief.extend(text.iter().find(|(label, _)| label == LOST).cloned());
         metadata.insert(NOT_WRITTEN.to_string(), Value::Unsigned(*lost_samples));
         let all = written.samples + lost_samples;
         let kept = format!("{} of {all} samples are in the trace", written.samples);
-        text.push(("cut short".to_string(), kept));
+        last.push(("cut short".to_string(), kept));
     }
+    brief.extend(last.iter().cloned());
+    brief.extend(output.iter().map(|output| brief::written(output, &written)));
+    text.extend(last);
     let cut_short = error.map(|error| error.to_string());
-    Ok(Summary {
+    let summary = Summary {
         text,
+        brief,
         samples,
         rooted,
         command_status,
@@ -85,7 +83,25 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Summar
         nothing,
         quality_percent,
         named,
-    })
+    };
+    Ok(Recorded { summary, running })
+}
+
+/// Returns the lines of the complete report and of the short one, but for those about the files.
+fn lines(over: &EndedRecording) -> [Vec<(String, String)>; 2] {
+    let mut text = over.accounting().lines();
+    if over.is_several() {
+        // `process_lines` lists executed programs with their processes.
+        text.retain(|(label, _)| label != "executed");
+        text.extend(over.process_lines());
+        text.extend(over.outlived().map(|reason| ("ended".to_string(), reason)));
+    } else {
+        text.extend(over.ended.iter().flat_map(why));
+        let residues = over.residues.iter().flatten();
+        text.extend(residues.map(|it| ("verified".to_string(), it.text().to_string())));
+    }
+    let brief = brief::lines(over, &text);
+    [text, brief]
 }
 
 /// Adds the samples that could not be written to the report's line about lost samples.

@@ -94,11 +94,15 @@ impl Accounting<'_> {
     /// Returns the reason why there is no sample.
     pub(crate) fn no_samples_reason(&self) -> String {
         if self.cpu_ns() < self.period_ns() {
+            let (used_ms, period_ms) = (self.cpu_ns() as f64 / 1e6, self.period_ns() as f64 / 1e6);
+            // A program that has exited cannot be recorded for longer.
+            let advice = match self.is_gone {
+                true => "--freq max takes more samples, --mode wall also records waiting",
+                false => "record for longer, while it is busy, or with --mode wall",
+            };
             return format!(
-                "the target used {:.3} ms of CPU time, less than one period of {:.3} ms (record \
-                 for longer, or while the target is busy)",
-                self.cpu_ns() as f64 / 1e6,
-                self.period_ns() as f64 / 1e6,
+                "the target used {used_ms:.1} ms of CPU time, less than one period of \
+                 {period_ms:.1} ms ({advice})"
             );
         }
         let rest = self.shortfall().join(", ");
@@ -204,7 +208,7 @@ mod tests {
     fn no_sample_at_all_has_its_reason() {
         let little = |it: &mut ProgramRun| it.cpu = CpuClock::made_up(0, MS / 2);
         let why = with_run(little, |it| it.no_samples_reason());
-        assert!(why.contains("0.500 ms of CPU time, less than one"), "{why}");
+        assert!(why.contains("0.5 ms of CPU time, less than one"), "{why}");
         let why = with_run(|it| it.source.blocked_ns = 4 * MS, |it| it.no_samples_reason());
         assert!(why.contains("sampled: 0.004 s in threads that block the signal"), "{why}");
     }

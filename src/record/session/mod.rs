@@ -416,6 +416,9 @@ impl<'a> Session<'a> {
         let narrow = self.source.narrow.totals();
         let samples_blocked = self.source.samples_blocked();
         let SampleSource { blocked, kernel, wall, .. } = &self.source;
+        let paused_ns = self.attached.stops_ns.iter().sum::<u64>()
+            + self.attached.entries_sum_ns
+            + detached.stopped_ns.unwrap_or(0);
         ProgramRun {
             times_ns: (self.times.started_ns, ended_ns),
             setup,
@@ -424,6 +427,7 @@ impl<'a> Session<'a> {
             attach_stops_ns: std::mem::take(&mut self.attached.stops_ns),
             later_stops_ns: (0, 0),
             entries_ns: self.attached.entries_ns,
+            paused_ns,
             detached,
             counts: HandlerCounts::read(self.attached.data().control()),
             overhead,

@@ -33,6 +33,8 @@ pub(crate) struct ProgramRun {
     pub(crate) later_stops_ns: (u64, u64),
     /// The number of stops of a thread while recording, and the longest one in nanoseconds.
     pub(crate) entries_ns: (u64, u64),
+    /// The sum of all stops of the target, in nanoseconds.
+    pub(crate) paused_ns: u64,
     /// How long the target was stopped for the restore, and what is left behind.
     pub(crate) detached: Detached,
     /// The counters of the handlers.
@@ -74,6 +76,7 @@ impl ProgramRun {
             attach_stops_ns: Vec::new(),
             later_stops_ns: (0, 0),
             entries_ns: (0, 0),
+            paused_ns: 0,
             detached: Detached::default(),
             counts: HandlerCounts::default(),
             overhead: OverheadSummary::default(),
@@ -142,6 +145,7 @@ impl ProgramRun {
     /// Adds the totals that are summed in the same way for programs and for processes.
     fn sum(&mut self, other: &ProgramRun) {
         self.entries_ns = longest(self.entries_ns, other.entries_ns);
+        self.paused_ns += other.paused_ns;
         self.counts.add(&other.counts);
         self.between_ns += other.between_ns;
         self.source.add(&other.source);

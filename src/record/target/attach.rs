@@ -54,6 +54,8 @@ pub(crate) struct Attached<'a> {
     pub(crate) choice: Choice,
     /// The number of stops of a thread while recording, and the longest in nanoseconds.
     pub(crate) entries_ns: (u64, u64),
+    /// The sum of these stops, in nanoseconds.
+    pub(crate) entries_sum_ns: u64,
     /// Whether the program is parked until its release, with all signals blocked.
     pub(crate) is_parked: bool,
     /// Threads that get no timer, since they would mistake its signal for one that they wait for.
@@ -126,6 +128,7 @@ impl<'a> Attached<'a> {
             setup: before.setup,
             choice: before.choice.clone(),
             entries_ns: (0, 0),
+            entries_sum_ns: 0,
             is_parked: before.hold_fd.is_some(),
             memory: Memory::of(before.pid).ok(),
             waiting: before.waiting.clone(),
@@ -350,6 +353,7 @@ impl<'a> Attached<'a> {
     fn note(&mut self, entered: EntryReport) {
         let (count, longest) = self.entries_ns;
         self.entries_ns = (count + 1, longest.max(entered.stopped_ns));
+        self.entries_sum_ns += entered.stopped_ns;
     }
 
     /// Checks whether the agent's mappings are among these.

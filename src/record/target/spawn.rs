@@ -164,10 +164,10 @@ impl StartedProgram {
         }
     }
 
-    /// Releases the program and waits until it exits.
-    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+    /// Releases the program, and returns its exit status if it has exited.
+    pub(crate) fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.release();
-        self.child.wait()
+        self.child.try_wait()
     }
 }
 

@@ -189,6 +189,12 @@ fn check(options: &Options) -> Result<(), RecordError> {
     if matches!(options.files, Files::Ring { .. }) {
         check_ring(&options.ring_directory())?;
     }
+    if options.output.is_dir() {
+        let path = options.output.display();
+        return Err(RecordError::Output(anyhow!(
+            "{path} is a directory: give a file name, as in --output {path}/NAME.trace"
+        )));
+    }
     let exists = options.output.symlink_metadata().is_ok();
     if exists && !options.writer.force {
         let path = options.output.display();

@@ -1,5 +1,6 @@
 //! Text for a terminal or a pipe: trees, tables and summaries.
 
+pub mod hot_functions;
 pub(super) mod inverted_tree;
 pub(super) mod options;
 pub(super) mod summary;

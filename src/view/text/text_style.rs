@@ -110,7 +110,7 @@ impl TextStyle {
 
     /// Returns the lines of a text that begins after `indent` columns, broken between words if it
     /// is too long for the terminal.
-    pub(in crate::view) fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
+    pub fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let Some(width) = self.width else { return vec![text.to_owned()] };
         let room = width.saturating_sub(indent).max(ROOM_MIN);
         let mut words: Vec<String> = Vec::new();

@@ -111,8 +111,8 @@ impl Members {
                 return;
             }
         }
-        let (process, event) = (member.title(), Box::new(event));
-        self.pending_events.push(Event::Of { process, event });
+        let (process, is_later) = (member.title(), !member.is_initial);
+        self.pending_events.push(Event::Of { process, is_later, event: Box::new(event) });
     }
 
     /// Stops waiting for a process, for this reason.

@@ -26,12 +26,12 @@ use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
 use crate::record::contract::observer::Observer;
 use crate::record::contract::periodic::Periodic;
-use crate::record::contract::summary::Summary;
 use crate::record::run::common_state::CommonState;
 use crate::record::run::ended_process::{EndedProcess, Refused};
 use crate::record::run::opened::{OpenedProcess, TargetProcess};
 use crate::record::run::priority::Raised;
 use crate::record::run::recording::{Recording, RecordingParts};
+use crate::record::run::running_program::Recorded;
 use crate::record::run::unattached::{self, EndedUnattached, ReaderReport};
 use crate::record::run::{finish, report};
 use crate::record::target::stop_turns::Preparation;
@@ -131,13 +131,13 @@ fn limited_by(most: usize) -> String {
     }
 }
 
-/// Records processes, and with `--subprocesses` their descendants.
+/// Records processes, and their descendants if these are requested.
 pub(crate) fn record(
     common: &CommonState<'_>,
     fork_server: ForkServer,
     chosen: &[TargetProcess],
     observer: &mut dyn Observer,
-) -> Result<Summary, RecordError> {
+) -> Result<Recorded, RecordError> {
     let fork_server = Mutex::new(fork_server);
     let (sender, reports) = channel();
     let mut members = std::thread::scope(|scope| {
@@ -255,7 +255,7 @@ fn run(
     fault::at(FaultPoint::RecordOpened);
     // Others have inherited the events. What a child waits for is seen after the attach only.
     let is_cpu_alone = common.options.measure.wall_interval().is_none();
-    if common.options.subprocesses
+    if common.options.children.are_recorded()
         && is_cpu_alone
         && preparation.is_some()
         && let Err(error) = common.unattached.cover(opened.pid, common.options)
@@ -284,7 +284,8 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
     fn new(start: Launcher<'scope, 'env>, chosen: &[TargetProcess]) -> Self {
         let pids: Vec<i32> = chosen.iter().filter_map(|process| process.pid()).collect();
         let common = start.common;
-        let family = common.options.subprocesses.then(|| Family::of(&pids, &common.tasks));
+        let family =
+            common.options.children.are_recorded().then(|| Family::of(&pids, &common.tasks));
         let mut processes = Self {
             start,
             members: Members::default(),
@@ -352,7 +353,7 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
         let (scope, common) = (self.start.scope, self.start.common);
         let options = common.options;
         let ended = self.start.reports.clone();
-        let reader = options.subprocesses.then(|| {
+        let reader = options.children.are_recorded().then(|| {
             scope.spawn(move || {
                 unattached::read(common, |it| {
                     let report = match it {
@@ -419,7 +420,8 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
                 if let Some(pid) = self.members.pid(number) {
                     self.start.common.unattached.detached(pid);
                 }
-                if outcome.as_ref().as_ref().is_ok_and(EndedProcess::is_end_of_all) {
+                let children = self.start.common.options.children;
+                if outcome.as_ref().as_ref().is_ok_and(|ended| ended.is_end_of_all(children)) {
                     self.start.common.stop.end();
                 }
                 // The kernel may have sampled it. That is known a moment later.

@@ -8,6 +8,9 @@ use crate::trace::Value;
 /// about sampling.
 const SHARE_MAX: f64 = 10.0;
 
+/// The time below which the recorder's share of a CPU says nothing: attaching takes most of it.
+const SHORT_NS: u64 = 500_000_000;
+
 /// Returns a share in percent with two significant digits.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
@@ -75,6 +78,24 @@ impl OverheadSummary {
             });
         }
         Some(text)
+    }
+
+    /// Returns the text for the short report: the part of the target's CPU time that sampling
+    /// took, and what the recorder used in `elapsed_ns`.
+    pub(crate) fn brief(&self, elapsed_ns: u64) -> Option<String> {
+        let cost = &self.cost;
+        if cost.used_ns == 0 {
+            return None;
+        }
+        let whose = if self.is_combined { "the programs'" } else { "the program's" };
+        let own = percent(self.share(self.signals_ns()).min(1.0));
+        let recorder = match elapsed_ns {
+            SHORT_NS.. => {
+                format!("{} of a CPU", percent(cost.recorder_ns as f64 / elapsed_ns as f64))
+            }
+            _ => seconds(cost.recorder_ns),
+        };
+        Some(format!("{own} of {whose} CPU time; {recorder} in the recorder"))
     }
 
     /// Returns the text for one of several processes: the total cost as a share of its CPU time.

@@ -1,0 +1,85 @@
+//! The program that the recorder started, after the recording.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitStatus;
+
+use anyhow::anyhow;
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::proc;
+use crate::record::contract::error::RecordError;
+use crate::record::contract::stop::InterruptibleWait;
+use crate::record::contract::summary::Summary;
+use crate::record::run::ended_process::EndedProcess;
+use crate::record::run::opened::exit_descriptor;
+use crate::record::target::spawn::StartedProgram;
+
+/// How long a signal may go unnoticed that arrives just before a wait.
+const PATIENCE_MS: u16 = 100;
+
+/// A finished recording.
+pub struct Recorded {
+    /// The result.
+    pub summary: Summary,
+    /// The program that the recorder started, if it has not exited.
+    pub running: Option<RunningProgram>,
+}
+
+/// A program that the recorder started, and that runs on after the recording.
+pub struct RunningProgram {
+    /// The process id.
+    pub pid: i32,
+    /// The name of the process.
+    pub name: String,
+    program: StartedProgram,
+    /// Readable once the process has exited.
+    exit: OwnedFd,
+}
+
+/// A program that the recorder started, at the end of the recording.
+pub(crate) enum ProgramState {
+    /// It has exited.
+    Exited(ExitStatus),
+    /// It runs on.
+    Running(RunningProgram),
+}
+
+/// Returns the program that the recorder started, if it started one.
+pub(crate) fn command(ended: Vec<EndedProcess>) -> Result<Option<ProgramState>, RecordError> {
+    let mut all = ended.into_iter().map(|it| it.opened);
+    let started = all.find_map(|it| Some((it.pid, it.name, it.command?)));
+    let Some((pid, name, mut program)) = started else { return Ok(None) };
+    if let Some(status) = program.exit_status().map_err(no_wait)? {
+        return Ok(Some(ProgramState::Exited(status)));
+    }
+    // The process exists at least until this process has waited for it.
+    let exit = exit_descriptor(pid)?;
+    // It may have executed another program since the last look.
+    let name = proc::status(pid).map_or(name, |status| status.name);
+    Ok(Some(ProgramState::Running(RunningProgram { pid, name, program, exit })))
+}
+
+impl RunningProgram {
+    /// Waits until the program exits. Returns `None` if a signal to this process ended the wait.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses the wait.
+    pub fn wait(&mut self) -> Result<Option<ExitStatus>, RecordError> {
+        let wait = InterruptibleWait::begin().map_err(no_wait)?;
+        loop {
+            if let Some(status) = self.program.exit_status().map_err(no_wait)? {
+                return Ok(Some(status));
+            }
+            if wait.is_over() {
+                return Ok(None);
+            }
+            // Also returns at a signal.
+            let _ = poll(&mut [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)], PATIENCE_MS);
+        }
+    }
+}
+
+fn no_wait(error: io::Error) -> RecordError {
+    RecordError::Other(anyhow!("waiting for the program: {error}"))
+}
