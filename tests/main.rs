@@ -108,6 +108,7 @@ mod timeline; // complete texts of calls in time order
 mod top; // the live table
 mod traced_sleeper; // a sleeping thread that cannot be stopped at first
 mod unique; // programs in which every function has one caller
+mod version; // the version and the commit of a build
 mod vfork_children; // children in their parents' memory
 mod views; // complete texts of the views of synthetic profiles
 mod waiters; // programs that wait for signals

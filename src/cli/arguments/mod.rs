@@ -36,13 +36,16 @@ pub use target::TargetArguments;
 pub use top::TopArguments;
 pub use view::ViewArguments;
 
+/// The version, and the commit of a release that was built in its repository.
+const LONG_VERSION: &str = env!("TRACEPROF_LONG_VERSION");
+
 /// Attach sampling profiler for Linux
 ///
 /// Samples the call stacks of a running program, or of a program that it starts, and writes them to
 /// a trace file. The program needs no preparation and no restart. Nothing stays in it after the
 /// recording.
 #[derive(Debug, Parser)]
-#[command(name = "traceprof", version, max_term_width = 100)]
+#[command(name = "traceprof", version, long_version = LONG_VERSION, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// What to do.
