@@ -17,6 +17,7 @@ mod export;
 mod input;
 mod known_limits;
 mod notes;
+mod number_values;
 pub mod option_values;
 mod output;
 mod print;

@@ -21,6 +21,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::examples::{EXAMPLES, first_examples, with_examples};
 use super::exit::ExitCode;
+use super::number_values::process_id;
 
 pub use aliases::AliasArguments;
 pub(super) use command_position::command_position;
@@ -252,7 +253,7 @@ pub enum Action {
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
     /// Process to check (default: any process of this user)
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_parser = process_id)]
     pub pid: Option<i32>,
 
     /// Write one JSON object
@@ -264,7 +265,7 @@ pub struct DoctorArguments {
 #[derive(Debug, Args)]
 pub struct StacksArguments {
     /// Process whose stacks to print
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_parser = process_id)]
     pub pid: i32,
 
     /// Add addresses, files, lines and stop times
@@ -345,7 +346,7 @@ pub struct ReindexArguments {
 #[derive(Debug, Args)]
 pub struct DetachArguments {
     /// Process to clean up
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_parser = process_id)]
     pub pid: i32,
 }
 

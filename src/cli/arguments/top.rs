@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::headings::{ADVANCED, HOW, SHOWN, WHAT, WHERE};
+use crate::cli::number_values::{count, number, process_id};
 use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval, YesOrNo};
 use crate::quantity;
 use crate::view::live::{Order, RowKind};
@@ -16,11 +17,11 @@ use crate::view::live::{Order, RowKind};
 #[command(group = clap::ArgGroup::new("process").required(true).args(["pid", "bare_pid"]))]
 pub struct TopArguments {
     /// Process to watch
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..), help_heading = WHAT)]
+    #[arg(short, long, value_parser = process_id, help_heading = WHAT)]
     pub pid: Option<i32>,
 
     /// Process to watch, as with --pid
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", value_parser = process_id)]
     #[arg(help_heading = WHAT, hide_short_help = true)]
     pub bare_pid: Option<i32>,
 
@@ -31,7 +32,7 @@ pub struct TopArguments {
     pub interval: TableInterval,
 
     /// Print N tables as plain text, and end
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     #[arg(help_heading = SHOWN)]
     pub iterations: Option<u32>,
 
@@ -48,7 +49,7 @@ pub struct TopArguments {
     pub cumulative: bool,
 
     /// Rows of a printed table
-    #[arg(long, value_name = "N", default_value = "20", help_heading = SHOWN)]
+    #[arg(long, value_name = "N", default_value = "20", value_parser = count, help_heading = SHOWN)]
     pub top: usize,
 
     /// Show idle threads, too (wall-clock time)
