@@ -6,24 +6,19 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::headings::{ADVANCED, HOW, SHOWN, WHAT, WHERE};
-use crate::cli::number_values::{count, number, process_id};
+use super::ProcessArguments;
+use super::headings::{ADVANCED, HOW, SHOWN, WHERE};
+use crate::cli::number_values::{count, number};
 use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval, YesOrNo};
 use crate::quantity;
 use crate::view::live::{Order, RowKind};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("process").required(true).args(["pid", "bare_pid"]))]
 pub struct TopArguments {
-    /// Process to watch
-    #[arg(short, long, value_parser = process_id, help_heading = WHAT)]
-    pub pid: Option<i32>,
-
-    /// Process to watch, as with --pid
-    #[arg(value_name = "PID", value_parser = process_id)]
-    #[arg(help_heading = WHAT, hide_short_help = true)]
-    pub bare_pid: Option<i32>,
+    /// Which processes.
+    #[command(flatten)]
+    pub processes: ProcessArguments,
 
     /// Time between two tables: 1s to 1h
     ///
@@ -36,9 +31,11 @@ pub struct TopArguments {
     #[arg(help_heading = SHOWN)]
     pub iterations: Option<u32>,
 
-    /// function, thread, module or line
-    #[arg(long, value_name = "KIND", default_value = "function", help_heading = SHOWN)]
-    pub by: RowKind,
+    /// function, thread, module, line or process
+    ///
+    /// Default: function, and process for several processes.
+    #[arg(long, value_name = "KIND", help_heading = SHOWN)]
+    pub by: Option<RowKind>,
 
     /// Sort order: self or total
     #[arg(long, value_name = "COLUMN", default_value = "self", help_heading = SHOWN)]
@@ -120,14 +117,6 @@ pub struct TopArguments {
     /// Sample although a seccomp filter may forbid the system calls
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub allow_seccomp: bool,
-}
-
-impl TopArguments {
-    /// The process, however it was given.
-    pub fn pid(&self) -> i32 {
-        // One of them is required.
-        self.pid.or(self.bare_pid).unwrap_or_default()
-    }
 }
 
 /// The time between two tables.
