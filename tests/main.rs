@@ -11,6 +11,7 @@ mod claim; // one recorder at a time, and who may claim a target
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
+mod completion; // what shells offer for the word at the cursor
 mod conservation; // sample weights against the threads' own clocks
 mod context; // spans on samples, against the programs that publish them
 mod context_views; // spans and tags in views of synthetic traces

@@ -6,6 +6,7 @@
 pub mod arguments;
 mod browser;
 pub mod color;
+mod completion;
 mod detach;
 mod diff;
 mod doctor;
@@ -44,9 +45,13 @@ use exit::{CommandFailure, ExitCode};
 /// Runs the command line `words` and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
-    let parsed = definition()
-        .try_get_matches_from(&words)
-        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    let parsed = match completion::answer(&words) {
+        Ok(true) => return ExitCode::Ok,
+        Ok(false) => definition()
+            .try_get_matches_from(&words)
+            .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)),
+        Err(error) => Err(error),
+    };
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(mut error) => {
