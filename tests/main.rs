@@ -66,6 +66,7 @@ mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // full disks, limits, two recorders with one file
 mod output_names; // names and limits of the output, reports of a recording
 mod overhead; // the cost of profiling, and rates that follow a budget
+mod package; // what the packages contain
 mod page; // the contents of a page for a browser
 mod page_head; // its threads and times
 mod page_interaction; // its colours, keys and print
