@@ -1,9 +1,12 @@
-//! Compiles the freestanding agent image, which the tool embeds.
+//! Compiles the freestanding agent image, which the tool embeds, and names the commit of a release.
 //!
 //! It calls plain `rustc` twice, without a nested cargo: for the shared crate as an rlib, then for
 //! the agent as a shared object with `--cfg agent_image`. `-z defs` turns any reference that needs
 //! a libc into a link error. The image is optimised in every profile, because it runs in another
 //! program's process.
+
+#[path = "build/commit.rs"]
+mod commit;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,12 +16,14 @@ fn main() {
     println!("cargo::rerun-if-changed=abi/src");
     println!("cargo::rerun-if-changed=agent/src");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = variable("TARGET");
     if !target.starts_with("x86_64-") || !target.contains("linux") {
         panic!("target {target}: traceprof's agent supports only x86_64 Linux");
     }
+    println!("cargo::rustc-env=TRACEPROF_LONG_VERSION={}", long_version(&root));
     let abi = out.join("libtraceprof_abi.rlib");
     let mut shared = rustc(&target);
     shared.args(["--crate-name", "traceprof_abi", "--crate-type", "rlib"]);
@@ -31,6 +36,26 @@ fn main() {
             link(&root, &abi, &image, &target, &driver()),
             "the agent image could not be linked, neither by rust-lld nor through cc"
         );
+    }
+}
+
+/// Returns what `--version` prints.
+///
+/// Only a release names its commit: each commit compiles the whole tool anew, which a developer would
+/// wait for.
+fn long_version(root: &Path) -> String {
+    let version = variable("CARGO_PKG_VERSION");
+    if variable("PROFILE") != "release" {
+        return format!("{version} (debug build)");
+    }
+    match commit::of_tree(root) {
+        Some(commit) => {
+            for file in commit.files {
+                println!("cargo::rerun-if-changed={}", file.display());
+            }
+            format!("{version} ({})", commit.name)
+        }
+        None => version,
     }
 }
 

@@ -131,8 +131,6 @@ fn help_is_on_the_standard_output_and_ends_well() {
         let (out, _) = place.check(&[action, "--help"], 0);
         snapshot::check(&format!("tests/snapshots/help-{action}.txt"), out.as_bytes());
     }
-    let (out, _) = place.check(&["--version"], 0);
-    assert_eq!(out, format!("traceprof {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]

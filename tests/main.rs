@@ -11,6 +11,7 @@ mod claim; // one recorder at a time, and who may claim a target
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
+mod completion; // what shells offer for the word at the cursor
 mod conservation; // sample weights against the threads' own clocks
 mod context; // spans on samples, against the programs that publish them
 mod context_views; // spans and tags in views of synthetic traces
@@ -65,6 +66,7 @@ mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // full disks, limits, two recorders with one file
 mod output_names; // names and limits of the output, reports of a recording
 mod overhead; // the cost of profiling, and rates that follow a budget
+mod package; // what the packages contain
 mod page; // the contents of a page for a browser
 mod page_head; // its threads and times
 mod page_interaction; // its colours, keys and print
@@ -108,6 +110,7 @@ mod timeline; // complete texts of calls in time order
 mod top; // the live table
 mod traced_sleeper; // a sleeping thread that cannot be stopped at first
 mod unique; // programs in which every function has one caller
+mod version; // the version and the commit of a build
 mod vfork_children; // children in their parents' memory
 mod views; // complete texts of the views of synthetic profiles
 mod waiters; // programs that wait for signals

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use traceprof::trace::{Sample, TagKey, TagKind};
+use traceprof::trace::{Sample, TagKey, TagKind, Value};
 
 use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
@@ -170,4 +170,31 @@ fn frames_that_stand_for_labels_are_refused() {
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(message.contains("is for folded stacks"), "{message}");
     }
+}
+
+/// `File:` is the first mapping's name.
+#[test]
+fn the_file_is_the_program_and_not_the_library_of_the_first_sample() {
+    needs_pprof!();
+    let check = |command: Option<&str>, stacks: &[&str], file: &str| {
+        let mut maker = Maker::new();
+        if let Some(command) = command {
+            let words = ["-x", command].map(|word| Value::Text(word.to_owned()));
+            let words = Value::List(words.into_iter().rev().collect());
+            maker.writer.set_metadata("command_line", words).unwrap();
+        }
+        let thread = maker.thread(100, "front");
+        for (number, stack) in (1..).zip(stacks) {
+            maker.sample(thread, number, stack);
+        }
+        let top = pprof(&exported(&maker.finish(), &[]), &["-top"]);
+        assert!(top.starts_with(&format!("File: {file}\n")), "{command:?} {stacks:?}: {top}");
+    };
+    let library_first = ["clone@libc memcpy@libc", "main memcpy@libc"];
+    check(Some("./bin/demo"), &library_first, "demo");
+    // The name tells nothing: most stacks begin in the program.
+    check(Some("sh"), &library_first, "demo");
+    check(None, &library_first, "demo");
+    // Nothing but a library.
+    check(None, &library_first[..1], "libc.so.6");
 }

@@ -384,3 +384,41 @@ fn refusals_are_those_of_a_recording() {
     }
     target.goes_on_and_ends_by_itself();
 }
+
+#[test]
+fn several_processes_are_printed_one_after_the_other_and_those_that_are_gone_get_a_note() {
+    needs_recording!();
+    let _machine = together();
+    let mut targets = [Target::start("split", &[]), Target::start("split", &[])];
+    let pids = targets.each_ref().map(Target::pid);
+    let list = format!("{},{},2147483647", pids[0], pids[1]);
+    let output = traceprof(&["stacks", &list]).output().expect("traceprof");
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+    let heads: Vec<&str> = out.lines().filter(|line| line.starts_with("process ")).collect();
+    let expected = pids.map(|pid| format!("process {pid}: "));
+    assert_eq!(heads.len(), 2, "{out}");
+    assert!(heads.iter().zip(&expected).all(|(head, start)| head.starts_with(start)), "{out}");
+    assert!(out.contains(&format!("\n\nprocess {}: ", pids[1])), "{out}");
+    assert!(err.starts_with("note: process 2147483647: ") && err.lines().count() == 1, "{err}");
+    let output = traceprof(&["stacks", "--json", &list]).output().expect("traceprof");
+    let objects = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<Value> =
+        objects.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!(found.iter().map(|it| it["pid"].clone()).collect::<Vec<_>>(), pids);
+    // By name, which only these two have.
+    let folder = scratch_dir();
+    let own = folder.path().join("printed-by-name");
+    std::fs::copy(crate::common::program("split"), &own).expect("a copy");
+    let mut named = Target::spawn(Command::new(&own));
+    let output = traceprof(&["stacks", "--name", "printed-by-n"]).output().expect("traceprof");
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(out.starts_with(&format!("process {}: ", named.pid())), "{out}");
+    let output = traceprof(&["stacks", "2147483647"]).output().expect("traceprof");
+    assert_eq!(output.status.code(), Some(7));
+    let output = traceprof(&["stacks", "--name", "x", "1"]).output().expect("traceprof");
+    assert_eq!(output.status.code(), Some(2));
+    named.goes_on_and_ends_by_itself();
+    targets.iter_mut().for_each(Target::goes_on_and_ends_by_itself);
+}

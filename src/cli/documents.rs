@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::arguments::{CompletionsArguments, ManArguments, definition};
+use super::completion;
 use super::examples::EXAMPLES;
 use super::exit::{CommandFailure, ExitCode, OF_PROGRAM};
 use super::known_limits::{KnownLimit, LIMITS, UNTRIED};
@@ -53,14 +54,15 @@ pub fn documents() -> io::Result<Vec<Document>> {
         (Shell::Zsh, "completions/_traceprof"),
         (Shell::Fish, "completions/traceprof.fish"),
     ] {
-        documents.push(Document { path: path.to_owned(), bytes: completion(shell) });
+        documents.push(Document { path: path.to_owned(), bytes: completion::script(shell)? });
     }
     Ok(documents)
 }
 
 /// Prints the completion script of a shell.
 pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), CommandFailure> {
-    let script = completion(arguments.shell);
+    let script = completion::script(arguments.shell)
+        .map_err(|error| CommandFailure::new(ExitCode::Usage, error))?;
     Destination::Standard.write(|out| out.write_all(&script).map_err(super::output::unwritable))
 }
 
@@ -77,13 +79,7 @@ pub(super) fn man(arguments: &ManArguments) -> Result<(), CommandFailure> {
     write().map_err(|error| CommandFailure::new(ExitCode::Output, error))
 }
 
-fn completion(shell: Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut visible(), "traceprof", &mut script);
-    script
-}
-
-/// The definition without hidden subcommands, which the generators would include.
+/// The definition without hidden subcommands, which the generator would include.
 fn visible() -> Command {
     let whole = definition();
     let shown: Vec<Command> =

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 51] = [
+pub(super) const EXAMPLES: [Example; 53] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -46,7 +46,9 @@ pub(super) const EXAMPLES: [Example; 51] = [
         "The same with file and line, and where in the kernel it sleeps",
         "traceprof stacks --verbose --kernel --pid 4711",
     ),
+    example("stacks", "All workers of a server", "traceprof stacks --name gunicorn"),
     example("top", "Where is the time of process 4711 now?", "traceprof top --pid 4711"),
+    example("top", "How do the processes of a database share it?", "traceprof top --name postgres"),
     example(
         "top",
         "By thread, waiting included",

@@ -6,6 +6,7 @@
 pub mod arguments;
 mod browser;
 pub mod color;
+mod completion;
 mod detach;
 mod diff;
 mod doctor;
@@ -17,6 +18,7 @@ mod export;
 mod input;
 mod known_limits;
 mod notes;
+mod number_values;
 pub mod option_values;
 mod output;
 mod print;
@@ -44,9 +46,13 @@ use exit::{CommandExit, CommandFailure, ExitCode};
 /// Runs the command line `words` and returns how this program exits.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> CommandExit {
     let words = shortcuts::expanded(words.into_iter().collect());
-    let parsed = definition()
-        .try_get_matches_from(&words)
-        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    let parsed = match completion::answer(&words) {
+        Ok(true) => return ExitCode::Ok.into(),
+        Ok(false) => definition()
+            .try_get_matches_from(&words)
+            .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)),
+        Err(error) => Err(error),
+    };
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(mut error) => {

@@ -67,7 +67,7 @@ impl FromStr for Rate {
         let hz = if text == "max" { Some(Self::MAX) } else { text.parse().ok() };
         match hz {
             Some(hz @ 1..=Self::MAX) => Ok(Self(hz)),
-            _ => Err(format!("expected a whole number from 1 to {}, or `max`", Self::MAX)),
+            _ => Err(format!("expected a number from 1 to {}, or `max`", Self::MAX)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Joins the parts of a recording into one file.
+//! Joins the parts of a recording into one file, or copies a part of its time.
 //!
 //! # Invariants
 //! - Calls are inferred from all samples as if there were no parts: a call that continues into the
@@ -7,6 +7,7 @@
 //!   frames and pages of the index), the objects of one part, and that of the writer.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::series::{INNER_IDS, OF_ALL};
@@ -17,8 +18,10 @@ use super::{
     Written,
 };
 
+/// The metadata key of a part's start on the clock of samples.
+const START: &str = "start_monotonic_ns";
 /// The metadata keys of a part's start times: the joint trace has those of the first part.
-const OF_FIRST: [&str; 2] = ["start_monotonic_ns", "start_realtime_ns"];
+const OF_FIRST: [&str; 2] = [START, "start_realtime_ns"];
 /// The metadata keys that identify a part.
 const OF_PART: [&str; 2] = [TRACE_UUID, "part"];
 
@@ -41,10 +44,37 @@ pub(super) fn join_parts(
     output: &Path,
     options: WriterOptions,
 ) -> Result<Written, TraceError> {
-    let mut joint =
-        Joint { writer: TraceWriter::create(output, options)?, threads: HashMap::new(), are_all };
+    let mut joint = Joint::new(output, options, 0..=u64::MAX)?;
+    joint.are_all = are_all;
     for (place, path) in parts.iter().enumerate() {
         joint.add(&LazyTrace::open(path)?, place == 0)?;
+    }
+    joint.writer.finish()
+}
+
+/// Writes the samples of some time of a trace, which may still be written, into a trace that begins
+/// at that time. Threads that ended before it are left out.
+///
+/// # Errors
+/// Those of [`LazyTrace`] for the trace, and those of [`TraceWriter`].
+pub fn excerpt(
+    trace: &LazyTrace,
+    times_ns: RangeInclusive<u64>,
+    output: &Path,
+    options: WriterOptions,
+) -> Result<Written, TraceError> {
+    let start = |key: &str| match trace.metadata().get(key) {
+        Some(Value::Unsigned(start_ns)) => Some(*start_ns),
+        _ => None,
+    };
+    let since_ns = start(START).map_or(0, |start_ns| times_ns.start().saturating_sub(start_ns));
+    let mut joint = Joint::new(output, options, times_ns)?;
+    joint.add(trace, true)?;
+    for key in OF_FIRST {
+        if let Some(start_ns) = start(key) {
+            let begin_ns = Value::Unsigned(start_ns.saturating_add(since_ns));
+            joint.writer.set_metadata(key, begin_ns)?;
+        }
     }
     joint.writer.finish()
 }
@@ -59,6 +89,8 @@ struct Joint {
     /// The threads that have not exited.
     threads: HashMap<PartThreadKey, ThreadId>,
     are_all: bool,
+    /// The times of the samples to write.
+    times_ns: RangeInclusive<u64>,
 }
 
 /// The ids of the joint trace, by the part's ids.
@@ -67,7 +99,8 @@ struct JoinedIds {
     locations: Vec<LocationId>,
     /// The texts that samples had so far.
     texts: HashMap<TextId, TextId>,
-    threads: Vec<ThreadId>,
+    /// `None` for a thread that ended too early.
+    threads: Vec<Option<ThreadId>>,
 }
 
 impl JoinedIds {
@@ -102,6 +135,15 @@ impl JoinedIds {
 }
 
 impl Joint {
+    fn new(
+        output: &Path,
+        options: WriterOptions,
+        times_ns: RangeInclusive<u64>,
+    ) -> Result<Self, TraceError> {
+        let writer = TraceWriter::create(output, options)?;
+        Ok(Self { writer, threads: HashMap::new(), are_all: false, times_ns })
+    }
+
     fn add(&mut self, part: &LazyTrace, is_first: bool) -> Result<(), TraceError> {
         for (key, value) in part.metadata() {
             let is_due = is_first || !OF_FIRST.contains(&key.as_str());
@@ -129,12 +171,15 @@ impl Joint {
             self.writer.call_trace(&trace)?;
         }
         for summary in part.threads() {
-            let id = self.thread(part, summary.id, &summary.thread)?;
+            let ended_ns = summary.thread.ended_ns;
+            let is_there = ended_ns.is_none_or(|ended_ns| ended_ns >= *self.times_ns.start());
+            let id =
+                is_there.then(|| self.thread(part, summary.id, &summary.thread)).transpose()?;
             ids.threads.push(id);
         }
         self.samples(part, &mut ids)?;
         for (summary, id) in part.threads().iter().zip(&ids.threads) {
-            if let Some(ended_ns) = summary.thread.ended_ns {
+            if let (Some(ended_ns), Some(id)) = (summary.thread.ended_ns, id) {
                 self.writer.thread_exit(*id, ended_ns)?;
                 self.threads.remove(&key(&summary.thread));
             }
@@ -167,6 +212,11 @@ impl Joint {
         let tags = TextTags::of(part.metadata());
         let mut stack = Vec::new();
         for (from_ns, to_ns) in part.time_slices()? {
+            let from_ns = from_ns.max(*self.times_ns.start());
+            let to_ns = to_ns.min(*self.times_ns.end());
+            if from_ns > to_ns {
+                continue;
+            }
             let mut outcome = Ok(());
             let window = Window { threads: None, from_ns, to_ns };
             part.for_each_sample(&window, &mut |thread, sample, own| {
@@ -175,7 +225,7 @@ impl Joint {
                 }
                 outcome = ids.stack(own, &mut stack, &mut self.writer).and_then(|()| {
                     let sample = self.renamed(part, sample, (ids, tags))?;
-                    let id = ids.threads.get(thread.0 as usize).copied();
+                    let id = ids.threads.get(thread.0 as usize).copied().flatten();
                     let unknown = TraceError::UnknownId { kind: "thread", id: thread.0 };
                     self.writer.sample(id.ok_or(unknown)?, &sample, &stack)
                 });

@@ -111,7 +111,7 @@ pub use error::TraceError;
 pub use file::{directory_of, is_being_written};
 pub use frame_kind::{FrameKind, Language};
 pub use index::{IndexCell, Reindexed, Unsorted, dump_index, index_path, reindex};
-pub use join_parts::join;
+pub use join_parts::{excerpt, join};
 pub use kind::Kind;
 pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, Relabel, ThreadSummary, Window};
 pub use load::{LoadedTrace, load, load_from, load_within};
@@ -128,6 +128,11 @@ pub use writer::{TraceWriter, Written};
 
 /// The first eight bytes of a data file.
 const DATA_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPDATA\n");
+/// Whether a file that begins with these bytes is a trace's data file.
+pub fn is_data_start(bytes: &[u8; 8]) -> bool {
+    u64::from_be_bytes(*bytes) == DATA_MAGIC
+}
+
 /// The first and last eight bytes of an index file.
 const INDEX_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPINDX\n");
 /// The first eight bytes of a frame.

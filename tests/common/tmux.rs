@@ -37,8 +37,13 @@ impl Tmux {
 
     /// Types a line.
     pub(crate) fn type_line(&self, line: &str) {
-        self.run(&["send-keys", "-l", line]);
+        self.type_text(line);
         self.press_key("Enter");
+    }
+
+    /// Types a text without an end of line.
+    pub(crate) fn type_text(&self, text: &str) {
+        self.run(&["send-keys", "-l", "--", text]);
     }
 
     /// Presses a key, by tmux's name for it.

@@ -2,6 +2,7 @@
 
 mod rows;
 mod screens;
+mod several;
 mod signals;
 mod terminal;
 
@@ -265,7 +266,8 @@ fn impossible_requests_are_refused_with_a_line_and_a_code() {
     assert!(err.contains("999999999"), "{err}");
     for wrong in [
         &[][..],
-        &["--pid", "1", "2"],
+        &["--pid", "1", "--name", "x"],
+        &["--name", "("],
         &["--pid", "0"],
         &["1", "--interval", "10ms"],
         &["1", "--iterations", "0"],

@@ -51,6 +51,8 @@ fn board(modes: &[Mode]) -> LiveCounts {
 fn head() -> LiveStatus {
     LiveStatus {
         pid: 100,
+        others: 0,
+        cpu_history: vec![0.0, 30.0, 131.25],
         command: "/usr/bin/demo --level \x1b[31m9".to_owned(),
         elapsed: Duration::from_millis(3200),
         interval: Duration::from_secs(1),
@@ -86,13 +88,17 @@ fn screens_of_each_kind_are_unchanged() {
         scroll: 2,
         ..DisplayState::default()
     };
-    text.push_str(&drawn(look, ScreenSize { width: 60, height: 9 }));
-    text.push_str(&drawn(look, ScreenSize { width: 40, height: 9 }));
+    text.push_str(&drawn(look.clone(), ScreenSize { width: 60, height: 9 }));
+    text.push_str(&drawn(look.clone(), ScreenSize { width: 40, height: 9 }));
     text.push_str(&drawn(DisplayState::default(), ScreenSize { width: 40, height: 10 }));
     text.push_str(&drawn(
         DisplayState { help: true, paused: true, ..look },
-        ScreenSize { width: 90, height: 20 },
+        ScreenSize { width: 90, height: 22 },
     ));
+    let filter = "LIBC".to_owned();
+    let look = DisplayState { filter, has_several: true, ..DisplayState::default() };
+    text.push_str(&drawn(look.clone(), ScreenSize { width: 80, height: 8 }));
+    text.push_str(&drawn(DisplayState { typing: true, ..look }, size));
     snapshot::check("tests/snapshots/top-screens.txt", text.as_bytes());
 }
 
@@ -161,9 +167,9 @@ fn idle_threads_are_summed_up_unless_they_are_asked_for() {
     let look = DisplayState { mode: Mode::Wall, kind: RowKind::Thread, ..DisplayState::default() };
     let mut text = String::new();
     for look in [
-        look,
-        DisplayState { since_start: true, kind: RowKind::Function, ..look },
-        DisplayState { idle: true, since_start: true, ..look },
+        look.clone(),
+        DisplayState { since_start: true, kind: RowKind::Function, ..look.clone() },
+        DisplayState { idle: true, since_start: true, ..look.clone() },
     ] {
         text.push_str(&plain(&board, &head(), &look, 20));
         text.push('\n');

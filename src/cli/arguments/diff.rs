@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args};
 
 use super::SelectionArguments;
 use super::headings::{BASE, SHOWN, WHERE};
+use crate::cli::number_values::count;
 use crate::view::diff::DiffFormat;
 use crate::view::{RootId, Selection, SpanId, TagValue, TimePoint};
 
@@ -25,7 +26,7 @@ pub struct DiffArguments {
     pub paths: bool,
 
     /// Number of changes to print
-    #[arg(long, value_name = "N", default_value = "40", help_heading = SHOWN)]
+    #[arg(long, value_name = "N", default_value = "40", value_parser = count, help_heading = SHOWN)]
     pub top: usize,
 
     /// table, json, folded or flamegraph

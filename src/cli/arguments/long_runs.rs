@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::headings::LONG_RUNS;
 use crate::cli::exit::{CommandFailure, ExitCode};
+use crate::cli::number_values::number;
 use crate::cli::size_values::{RingTime, RotateAt, SizeLimit};
 use crate::record::{Files, Trigger};
 
@@ -31,7 +32,7 @@ pub struct LongRunArguments {
     pub rotate: Option<RotateAt>,
 
     /// Keep only the last N files of --rotate
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9999))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=9999))]
     #[arg(alias = "switch-max-files", hide_short_help = true)]
     pub rotate_keep: Option<u32>,
 

@@ -7,10 +7,12 @@ mod export;
 mod headings;
 mod long_runs;
 mod print;
+mod processes;
 mod record;
 mod refused;
 mod refused_table;
 mod selection;
+mod stacks;
 mod target;
 mod top;
 mod view;
@@ -21,6 +23,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::examples::{EXAMPLES, first_examples, with_examples};
 use super::exit::{ExitCode, OF_PROGRAM};
+use super::number_values::process_id;
 
 pub use aliases::AliasArguments;
 pub(super) use command_position::command_position;
@@ -28,13 +31,18 @@ pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
 pub use long_runs::{LongRunArguments, RingSave};
 pub use print::{GroupKey, PrintArguments};
+pub use processes::ProcessArguments;
 pub use record::RecordArguments;
 pub(super) use refused::OptionRefusal;
 pub use refused::RefusedArguments;
 pub use selection::SelectionArguments;
+pub use stacks::StacksArguments;
 pub use target::TargetArguments;
 pub use top::TopArguments;
 pub use view::ViewArguments;
+
+/// The version, and the commit of a release that was built in its repository.
+const LONG_VERSION: &str = env!("TRACEPROF_LONG_VERSION");
 
 /// Attach sampling profiler for Linux
 ///
@@ -42,7 +50,7 @@ pub use view::ViewArguments;
 /// a trace file. The program needs no preparation and no restart. Nothing stays in it after the
 /// recording.
 #[derive(Debug, Parser)]
-#[command(name = "traceprof", version, max_term_width = 100)]
+#[command(name = "traceprof", version, long_version = LONG_VERSION, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// What to do.
@@ -76,6 +84,8 @@ pub enum Action {
     Doctor(DoctorArguments),
     /// Print the stacks of all threads of a process, as they are now
     ///
+    /// Several processes are printed one after the other. One that cannot be read gets a note.
+    ///
     /// Each thread is listed with its name, its state, the system call that it sleeps in, and its
     /// functions, innermost first. A thread stops while its registers and stack are copied, mostly
     /// for some tens of microseconds. No agent is put into the process. This works on processes
@@ -84,22 +94,27 @@ pub enum Action {
     ///
     /// A stack longer than its copy (256 KiB) is read to its end while the thread runs again.
     /// `[read later]` marks functions that may come from that later read.
+    #[command(override_usage = "traceprof stacks [OPTIONS] <PID>...\n       \
+        traceprof stacks [OPTIONS] --name <REGEX>")]
     Stacks(StacksArguments),
     /// Show where a process spends its time, refreshed every second
     ///
     /// Shows the heaviest functions, threads, modules or lines of the last interval and since the
-    /// start. `self` is the time in a function alone. `total` includes everything that it called.
-    /// Both are shares of all samples of their time.
+    /// start, and with several processes how they share the time. `self` is the time in a function
+    /// alone. `total` includes everything that it called. Both are shares of all samples of their
+    /// time.
     ///
-    /// On a terminal, keys change the table: f, t, m and l choose the rows, s and c the sort order,
-    /// p pauses, ? explains all keys, q or Ctrl-C quits. Ctrl-Z takes the agent out of the process
+    /// On a terminal, keys change the table: f, t, m, l and P choose the rows, s and c the sort
+    /// order, / filters, S saves the last minute as a trace, p pauses, ? explains all keys, q or
+    /// Ctrl-C quits. Ctrl-Z takes the agent out of the process
     /// until fg, unless --output keeps the trace. In a pipe, or with --iterations, tables are plain
     /// text, separated by empty lines. They end when the process exits, or at SIGINT or SIGTERM.
     ///
     /// Samples go to a temporary trace in TMPDIR (or /tmp). The trace has no name after the first
     /// table, so nothing remains even after a SIGKILL. A SIGKILL before that leaves a directory
     /// traceprof-top-*. The exit code is 0 if the table was shown, even if the process exited.
-    #[command(override_usage = "traceprof top [OPTIONS] <--pid <PID>|PID>")]
+    #[command(override_usage = "traceprof top [OPTIONS] <PID>...\n       \
+        traceprof top [OPTIONS] --name <REGEX>")]
     Top(TopArguments),
     /// Remove the agent that a killed recording left in a process
     ///
@@ -252,39 +267,12 @@ pub enum Action {
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
     /// Process to check (default: any process of this user)
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_parser = process_id)]
     pub pid: Option<i32>,
 
     /// Write one JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// Arguments of `stacks`.
-#[derive(Debug, Args)]
-pub struct StacksArguments {
-    /// Process whose stacks to print
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: i32,
-
-    /// Add addresses, files, lines and stop times
-    #[arg(short, long, conflicts_with = "json")]
-    pub verbose: bool,
-
-    /// Write one JSON object
-    #[arg(long)]
-    pub json: bool,
-
-    /// Add kernel functions of sleeping threads (root)
-    #[arg(long)]
-    pub kernel: bool,
-
-    /// Show the native frames of interpreters, too
-    ///
-    /// By default the functions of a language's runtime that only carry the functions of that
-    /// language are left out: of a Python program, those of the interpreter.
-    #[arg(long)]
-    pub native_frames: bool,
 }
 
 /// Arguments of `dump`.
@@ -345,7 +333,7 @@ pub struct ReindexArguments {
 #[derive(Debug, Args)]
 pub struct DetachArguments {
     /// Process to clean up
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_parser = process_id)]
     pub pid: i32,
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use super::SelectionArguments;
 use super::headings::{SHOWN, WHERE};
 use crate::cli::color::Color;
+use crate::cli::number_values::{count, count_of_some};
 use crate::cli::option_values::Percent;
 use crate::view::GroupBy;
 use crate::view::profile::flat_profile::RowType;
@@ -64,7 +65,7 @@ pub struct PrintArguments {
     /// The table replaces the trees. With --by, the rows are what it names. `total` counts a
     /// recursive function once per stack. The last line sums up everything without a row. For spans
     /// and values of a tag, at least the 10,000 heaviest are counted separately.
-    #[arg(long, value_name = "N", help_heading = SHOWN)]
+    #[arg(long, value_name = "N", value_parser = count_of_some, help_heading = SHOWN)]
     pub top: Option<NonZeroUsize>,
 
     /// Print callees first, and their callers below them
@@ -138,7 +139,7 @@ pub struct PrintArguments {
     pub min_percent: Option<Percent>,
 
     /// Sum up calls deeper than this
-    #[arg(long, value_name = "LEVELS", help_heading = SHOWN)]
+    #[arg(long, value_name = "LEVELS", value_parser = count, help_heading = SHOWN)]
     pub depth: Option<usize>,
 
     /// Follow the trace until its recording ends

@@ -7,6 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::headings::{ADVANCED, HOW, SEVERAL, WHERE};
 use super::{AliasArguments, LongRunArguments, RefusedArguments, TargetArguments};
+use crate::cli::number_values::number;
 use crate::cli::option_values::{
     Compress, Durable, EngineName, ExitOf, LeastQuality, ModeName, OverheadLimit, Rate,
     RecordingTime, WallInterval, YesOrNo,
@@ -262,7 +263,7 @@ pub struct RecordArguments {
     ///
     /// The recorder writes one line and closes the descriptor. If the recording ends before, it
     /// closes the descriptor without writing.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<i32>(1..=i32::MAX as u64))]
     #[arg(help_heading = ADVANCED, hide_short_help = true)]
     pub ready_fd: Option<i32>,
 
@@ -288,7 +289,7 @@ pub struct RecordArguments {
     /// A call trace gets another id in each rotation of the storage. The heaviest, by the weight of
     /// their samples so far, keep the id that they had when they joined the first N. The metadata
     /// lists ids and weights as preserved_traces.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1000))]
     #[arg(help_heading = ADVANCED, hide_short_help = true)]
     pub preserve: Option<u16>,
 

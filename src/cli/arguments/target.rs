@@ -126,7 +126,7 @@ fn process_id(text: &str) -> Result<i32, String> {
     }
 }
 
-fn pattern(text: &str) -> Result<String, String> {
+pub(super) fn pattern(text: &str) -> Result<String, String> {
     match Regex::new(text) {
         Ok(_) if text.is_empty() => Err("it would match every process".to_owned()),
         Ok(_) => Ok(text.to_owned()),

@@ -6,23 +6,19 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::headings::{ADVANCED, HOW, SHOWN, WHAT, WHERE};
+use super::ProcessArguments;
+use super::headings::{ADVANCED, HOW, SHOWN, WHERE};
+use crate::cli::number_values::{count, number};
 use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval, YesOrNo};
 use crate::quantity;
 use crate::view::live::{Order, RowKind};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("process").required(true).args(["pid", "bare_pid"]))]
 pub struct TopArguments {
-    /// Process to watch
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..), help_heading = WHAT)]
-    pub pid: Option<i32>,
-
-    /// Process to watch, as with --pid
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    #[arg(help_heading = WHAT, hide_short_help = true)]
-    pub bare_pid: Option<i32>,
+    /// Which processes.
+    #[command(flatten)]
+    pub processes: ProcessArguments,
 
     /// Time between two tables: 1s to 1h
     ///
@@ -31,13 +27,15 @@ pub struct TopArguments {
     pub interval: TableInterval,
 
     /// Print N tables as plain text, and end
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     #[arg(help_heading = SHOWN)]
     pub iterations: Option<u32>,
 
-    /// function, thread, module or line
-    #[arg(long, value_name = "KIND", default_value = "function", help_heading = SHOWN)]
-    pub by: RowKind,
+    /// function, thread, module, line or process
+    ///
+    /// Default: function, and process for several processes.
+    #[arg(long, value_name = "KIND", help_heading = SHOWN)]
+    pub by: Option<RowKind>,
 
     /// Sort order: self or total
     #[arg(long, value_name = "COLUMN", default_value = "self", help_heading = SHOWN)]
@@ -48,7 +46,7 @@ pub struct TopArguments {
     pub cumulative: bool,
 
     /// Rows of a printed table
-    #[arg(long, value_name = "N", default_value = "20", help_heading = SHOWN)]
+    #[arg(long, value_name = "N", default_value = "20", value_parser = count, help_heading = SHOWN)]
     pub top: usize,
 
     /// Show idle threads, too (wall-clock time)
@@ -119,14 +117,6 @@ pub struct TopArguments {
     /// Sample although a seccomp filter may forbid the system calls
     #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub allow_seccomp: bool,
-}
-
-impl TopArguments {
-    /// The process, however it was given.
-    pub fn pid(&self) -> i32 {
-        // One of them is required.
-        self.pid.or(self.bare_pid).unwrap_or_default()
-    }
 }
 
 /// The time between two tables.

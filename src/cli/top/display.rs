@@ -11,6 +11,7 @@ use nix::unistd::read;
 
 use super::cpu_usage::CpuUsage;
 use super::interval_reader::{IntervalReader, now_ns};
+use super::saved_minute::save;
 use super::suspend::Suspension;
 use super::table_control::TableControl;
 use super::terminal::Terminal;
@@ -24,6 +25,9 @@ const LAG: Duration = Duration::from_millis(1200);
 
 /// How long a notice is shown in the place of the keys.
 const NOTICED: Duration = Duration::from_secs(10);
+
+/// The number of intervals whose CPU use is shown.
+const HISTORY: usize = 20;
 
 /// The text between engine and rate.
 const RATE: &str = " at ";
@@ -52,6 +56,7 @@ pub(super) struct Display {
     head: LiveStatus,
     state: DisplayState,
     place: TableOutput,
+    pids: Vec<i32>,
     /// Rows of a table that is printed.
     top: usize,
     interval: Duration,
@@ -73,10 +78,10 @@ pub(super) struct Display {
 }
 
 impl Display {
-    /// A table with nothing to read yet.
+    /// A table of these processes with nothing to read yet.
     pub(super) fn new(
-        state: DisplayState,
-        head: LiveStatus,
+        pids: Vec<i32>,
+        (state, head): (DisplayState, LiveStatus),
         place: TableOutput,
         every: (Duration, usize),
     ) -> Self {
@@ -84,8 +89,7 @@ impl Display {
             true => &Mode::ALL[..],
             false => std::slice::from_ref(&state.mode),
         };
-        let (board, usage, (interval, top)) =
-            (LiveCounts::new(modes), CpuUsage::new(head.pid), every);
+        let (board, usage, (interval, top)) = (LiveCounts::new(modes), CpuUsage::new(&pids), every);
         let (reader, started, failure) = (None, None, None);
         let (mark, cut_ns, lost, last_ns, printed) = (None, 0, 0, None, false);
         Self {
@@ -93,6 +97,7 @@ impl Display {
             head,
             state,
             place,
+            pids,
             top,
             interval,
             reader,
@@ -202,6 +207,9 @@ impl Display {
             if control.suspension.is_asked() && self.make_way(control)? {
                 return Ok(());
             }
+            if std::mem::take(&mut self.state.save) {
+                self.save(control);
+            }
             if let (true, Some(terminal)) = (control.suspension.has_continued(), self.terminal()) {
                 terminal.enter_again().map_err(unwritable)?;
             }
@@ -225,7 +233,7 @@ impl Display {
 
     /// Makes the table of an interval.
     fn take_table(&mut self) -> Result<(), CommandFailure> {
-        self.usage = self.mark.take().unwrap_or_else(|| CpuUsage::new(self.head.pid));
+        self.usage = self.mark.take().unwrap_or_else(|| CpuUsage::new(&self.pids));
         self.board.begin();
         let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
         self.head.samples = self.read(until_ns, until_ns)?;
@@ -302,9 +310,12 @@ impl Display {
 
     /// Records the figures of an interval that ends now, except for its samples.
     fn figures(&mut self, control: &TableControl) {
-        let now = CpuUsage::new(self.head.pid);
+        let now = CpuUsage::new(&self.pids);
         (self.head.cpu_percent, self.head.own_percent) = now.percents_since(&self.usage);
         self.mark = Some(now);
+        let history = &mut self.head.cpu_history;
+        history.extend(self.head.cpu_percent);
+        history.drain(..history.len().saturating_sub(HISTORY));
         let state = control.state();
         if let Some(progress) = state.progress {
             self.head.threads = progress.threads;
@@ -323,6 +334,21 @@ impl Display {
         self.cut_ns = now_ns;
         let shown = counts.iter().find(|(mode, _)| *mode == self.state.mode);
         Ok(shown.map_or(0, |(_, count)| *count))
+    }
+
+    /// Saves the last minute as a trace, and shows where. A failure ends nothing.
+    fn save(&mut self, control: &TableControl) {
+        let text = match &mut self.reader {
+            Some(reader) => reader.whole(|trace| save(trace, self.head.pid, now_ns())),
+            None => None,
+        };
+        let text = match text {
+            Some(Ok(text)) => text,
+            Some(Err(failure)) => format!("not saved: {:#}", failure.error),
+            None => "not saved: there are no samples yet".to_owned(),
+        };
+        control.state().notice = Some((text.clone(), Instant::now()));
+        self.head.notice = Some(text);
     }
 
     fn terminal(&self) -> Option<&Terminal> {

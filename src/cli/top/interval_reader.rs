@@ -58,6 +58,18 @@ impl IntervalReader {
         Ok(counts)
     }
 
+    /// Calls `f` with the trace up to now, and with all its frames. `None` if there is none yet.
+    pub(super) fn whole<T>(
+        &mut self,
+        f: impl FnOnce(&LazyTrace) -> Result<T, CommandFailure>,
+    ) -> Option<Result<T, CommandFailure>> {
+        match self.open().map_err(CommandFailure::of_trace) {
+            Ok(true) => Some(self.trace.as_mut()?.with_all_frames(f)),
+            Ok(false) => None,
+            Err(failure) => Some(Err(failure)),
+        }
+    }
+
     /// Opens the trace, or reads what was added; false if there is none yet.
     fn open(&mut self) -> Result<bool, TraceError> {
         if let Some(trace) = &mut self.trace {

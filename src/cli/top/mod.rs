@@ -7,6 +7,7 @@ mod cpu_usage;
 mod display;
 mod interval_reader;
 mod observer;
+mod saved_minute;
 mod suspend;
 mod table_control;
 mod temporary_trace;
@@ -34,13 +35,13 @@ use crate::record::{
 };
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
-use crate::view::live::{DisplayState, LiveStatus};
+use crate::view::live::{DisplayState, LiveStatus, RowKind};
 use crate::view::text::escape::shell_quoted;
 
 /// The note for a process that ended between two recordings.
 const GONE: &str = "the target exited";
 
-/// Shows the table until the user quits or the process ends.
+/// Shows the table until the user quits or the processes end.
 pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> {
     if arguments.idle && !arguments.mode.wall {
         let error = anyhow!("--idle needs wall-clock time: give --mode wall, or leave it out");
@@ -49,11 +50,12 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> 
     let system = |error: io::Error| CommandFailure::new(ExitCode::Failure, error);
     // First, so that no signal leaves anything behind.
     take_signals().map_err(system)?;
+    let pids = arguments.processes.find()?;
     let limit = arguments.output.is_none().then_some(arguments.max_size.0);
-    let display = display(arguments);
+    let display = display(arguments, &pids);
     let is_on_terminal = display.is_on_terminal();
     let mut watcher = TableObserver::new(display, limit, arguments.quiet).map_err(system)?;
-    let begun = proc::start_time(arguments.pid()).ok();
+    let begun: Vec<Option<u64>> = pids.iter().map(|pid| proc::start_time(*pid).ok()).collect();
     let mut last: Option<Summary> = None;
     loop {
         watcher.make_way().map_err(system)?;
@@ -61,14 +63,18 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, CommandFailure> 
             await_foreground().map_err(unwritable)?;
         }
         let (path, temporary) = output(arguments)?;
-        let options = options(arguments, path);
+        // An id may belong to another process by now.
+        let is_same = |(pid, begun): &(&i32, &Option<u64>)| {
+            last.is_none() || begun.is_some() && proc::start_time(**pid).ok() == **begun
+        };
+        let there: Vec<i32> =
+            pids.iter().zip(&begun).filter(is_same).map(|(pid, _)| *pid).collect();
+        let options = options(arguments, &there, path);
         watcher.begin(|display| {
             let shown = (display.board(), arguments.native_frames);
             display.follow(IntervalReader::new(&options.output, temporary, shown));
         });
-        // The id may belong to another process by now.
-        let is_there = last.is_none() || proc::start_time(arguments.pid()).ok() == begun;
-        let recorded = is_there.then(|| record(&options, &mut watcher));
+        let recorded = (!there.is_empty()).then(|| record(&options, &mut watcher));
         let has_ended = is_end_requested() || !matches!(recorded, Some(Ok(_)));
         let is_renewed = watcher.is_renewed() && !has_ended;
         let notices = if is_renewed { Vec::new() } else { watcher.take_notices() };
@@ -144,7 +150,7 @@ fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<TemporaryTrace>),
     Ok((temporary.trace().to_owned(), Some(temporary)))
 }
 
-fn display(arguments: &TopArguments) -> Display {
+fn display(arguments: &TopArguments, pids: &[i32]) -> Display {
     let is_terminal = arguments.iterations.is_none()
         && io::stdin().is_terminal()
         && io::stdout().is_terminal()
@@ -156,8 +162,11 @@ fn display(arguments: &TopArguments) -> Display {
         }
         false => TableOutput::Plain { left: arguments.iterations },
     };
+    let has_several = pids.len() > 1;
+    let usual = if has_several { RowKind::Process } else { RowKind::Function };
     let state = DisplayState {
-        kind: arguments.by,
+        kind: arguments.by.unwrap_or(usual),
+        has_several,
         order: arguments.sort,
         since_start: arguments.cumulative,
         mode: if arguments.mode.cpu { Mode::Cpu } else { Mode::Wall },
@@ -165,13 +174,14 @@ fn display(arguments: &TopArguments) -> Display {
         has_both_modes: arguments.mode.cpu && arguments.mode.wall,
         ..DisplayState::default()
     };
-    let pid = arguments.pid();
+    let pid = pids.first().copied().unwrap_or_default();
     let words = proc::command_line(pid).unwrap_or_default();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let rate = rate(arguments);
     let engine = format!("engine at {rate} Hz");
-    let head = LiveStatus { pid, command: words.join(" "), engine, ..LiveStatus::default() };
-    Display::new(state, head, place, (arguments.interval.0, arguments.top))
+    let (command, others) = (words.join(" "), pids.len().saturating_sub(1));
+    let head = LiveStatus { pid, others, command, engine, ..LiveStatus::default() };
+    Display::new(pids.to_vec(), (state, head), place, (arguments.interval.0, arguments.top))
 }
 
 fn rate(arguments: &TopArguments) -> u32 {
@@ -179,7 +189,7 @@ fn rate(arguments: &TopArguments) -> u32 {
     arguments.rate.map_or(default_hz(measure), |rate| rate.0)
 }
 
-fn options(arguments: &TopArguments, output: PathBuf) -> Options {
+fn options(arguments: &TopArguments, pids: &[i32], output: PathBuf) -> Options {
     let is_kept = arguments.output.is_some();
     let writer = match is_kept {
         true => WriterOptions { force: arguments.force, ..WriterOptions::default() },
@@ -192,7 +202,10 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         },
     };
     Options {
-        target: Target::Pid(arguments.pid()),
+        target: match pids {
+            &[pid] => Target::Pid(pid),
+            _ => Target::Pids(pids.to_vec()),
+        },
         children: Children::None,
         pattern: OutputPattern::literal(&output),
         output,

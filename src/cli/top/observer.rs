@@ -1,8 +1,9 @@
 //! Observes the recording, and runs the table in a second thread.
 //!
 //! # Invariants
-//! - The recorder forks while this process has a single thread. So the table's thread starts after
-//!   the recording has started, and ends before the next recording.
+//! - The recorder forks while this process has a single thread; for several processes, the server
+//!   of their guardians. So the table's thread starts after the recording has started, and ends
+//!   before the next recording.
 
 use std::io;
 use std::sync::Arc;
@@ -74,6 +75,20 @@ impl TableObserver {
         self.display.as_mut()
     }
 
+    fn notice(&mut self, text: String) {
+        match (self.quiet, self.is_on_terminal) {
+            (true, _) => return,
+            (false, false) => note(&text),
+            // The table shows it now, and it is printed again at the end.
+            (false, true) if self.notices.len() < NOTICES_MAX && !self.notices.contains(&text) => {
+                self.notices.push(text.clone());
+            }
+            (false, true) => {}
+        }
+        self.control.state().notice = Some((text, Instant::now()));
+    }
+
+    /// Starts the table when the first process is sampled.
     fn start(&mut self, engine: &str) {
         let Some(mut display) = self.display.take() else { return };
         display.name_engine(engine);
@@ -97,23 +112,14 @@ impl Observer for TableObserver {
     fn event(&mut self, event: Event) {
         match event {
             Event::Attached { engine, .. } => self.start(&engine),
-            Event::Notice(text) => {
-                match (self.quiet, self.is_on_terminal) {
-                    (true, _) => return,
-                    (false, false) => note(&text),
-                    // The table shows it now, and it is printed again at the end.
-                    (false, true)
-                        if self.notices.len() < NOTICES_MAX && !self.notices.contains(&text) =>
-                    {
-                        self.notices.push(text.clone());
-                    }
-                    (false, true) => {}
-                }
-                self.control.state().notice = Some((text, Instant::now()));
-            }
+            Event::Notice(text) => self.notice(text),
             Event::Detaching => self.control.end(),
-            // Never: there is one process.
-            Event::Of { .. } => {}
+            Event::Of { process, event, .. } => match *event {
+                Event::Attached { engine, .. } => self.start(&engine),
+                Event::Notice(text) => self.notice(format!("{process}: {text}")),
+                // The others go on.
+                Event::Detaching | Event::Of { .. } => {}
+            },
         }
     }
 

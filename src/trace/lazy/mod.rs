@@ -133,6 +133,14 @@ impl LazyTrace {
         self.roles = Some(LocationRoles::default());
     }
 
+    /// Calls `f` with the trace as if nothing were left out.
+    pub fn with_all_frames<T>(&mut self, f: impl FnOnce(&Self) -> T) -> T {
+        let roles = self.roles.take();
+        let found = f(self);
+        self.roles = roles;
+        found
+    }
+
     /// Returns whether frames are left out of stacks.
     pub fn leaves_frames_out(&self) -> bool {
         self.roles.is_some()

@@ -3,6 +3,7 @@
 mod contexts;
 mod crash;
 mod damage;
+mod excerpt;
 mod faults;
 mod format;
 mod fuzz;

@@ -19,6 +19,12 @@ pub enum KeyPress {
     End,
     /// Ctrl-Z: suspend.
     Suspend,
+    /// Enter.
+    Enter,
+    /// Escape.
+    Escape,
+    /// Backspace.
+    Backspace,
 }
 
 /// Returns the known keys in the input and skips others.
@@ -30,6 +36,8 @@ pub fn keys(bytes: &[u8]) -> Vec<KeyPress> {
             0x1b => sequence(after),
             0x03 | 0x04 => (Some(KeyPress::End), after),
             0x1a => (Some(KeyPress::Suspend), after),
+            b'\r' | b'\n' => (Some(KeyPress::Enter), after),
+            0x7f | 0x08 => (Some(KeyPress::Backspace), after),
             b' '..=b'~' => (Some(KeyPress::Char(char::from(*first))), after),
             _ => (None, after),
         };
@@ -43,7 +51,7 @@ pub fn keys(bytes: &[u8]) -> Vec<KeyPress> {
 fn sequence(bytes: &[u8]) -> (Option<KeyPress>, &[u8]) {
     let [b'[' | b'O', rest @ ..] = bytes else {
         // This is the escape key itself, or Alt with another key, which is then read without Alt.
-        return (None, bytes);
+        return (bytes.is_empty().then_some(KeyPress::Escape), bytes);
     };
     // A sequence has parameters, then one final byte.
     let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
@@ -79,8 +87,11 @@ mod tests {
 
     #[test]
     fn truncated_sequences_and_non_text_are_skipped() {
-        assert_eq!(keys(b"\x1b"), []);
+        assert_eq!(keys(b"\x1b"), [KeyPress::Escape]);
+        assert_eq!(keys(b"\x1bq\r\x7f"), {
+            [KeyPress::Char('q'), KeyPress::Enter, KeyPress::Backspace]
+        });
         assert_eq!(keys(b"\x1b[5"), []);
-        assert_eq!(keys("é\0\n".as_bytes()), []);
+        assert_eq!(keys("é\0\t".as_bytes()), []);
     }
 }

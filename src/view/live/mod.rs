@@ -1,4 +1,4 @@
-//! The live table: where a process spends its time, in the last interval and since the start.
+//! The live table: where processes spend their time, in the last interval and since the start.
 //!
 //! Invariants: a row's share refers to all samples of its time, and the last row sums up the hidden
 //! rows. Memory grows with the distinct names, at most [`ROWS_MAX`].

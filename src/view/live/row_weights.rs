@@ -1,4 +1,4 @@
-//! The weights of samples by function, thread, module or line.
+//! The weights of samples by function, thread, module, line or process.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -24,11 +24,14 @@ pub enum RowKind {
     Module,
     /// Each line of a function, or the function where no lines are known.
     Line,
+    /// Each process.
+    Process,
 }
 
 impl RowKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Function, Self::Thread, Self::Module, Self::Line];
+    pub const ALL: [Self; 5] =
+        [Self::Function, Self::Thread, Self::Module, Self::Line, Self::Process];
 
     /// Returns the name on the command line and above the column.
     pub fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl RowKind {
             Self::Thread => "thread",
             Self::Module => "module",
             Self::Line => "line",
+            Self::Process => "process",
         }
     }
 
@@ -46,6 +50,7 @@ impl RowKind {
             Self::Thread => RowType::Thread,
             Self::Module => RowType::Module,
             Self::Line => RowType::Line,
+            Self::Process => RowType::Process,
         }
     }
 }
@@ -55,7 +60,7 @@ impl FromStr for RowKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        known.ok_or_else(|| "expected function, thread, module or line".to_owned())
+        known.ok_or_else(|| "expected function, thread, module, line or process".to_owned())
     }
 }
 

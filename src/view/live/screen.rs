@@ -66,7 +66,7 @@ pub fn screen(
 ) -> Vec<ScreenLine> {
     let mut lines = vec![
         ScreenLine { text: status.target(), style: LineStyle::Head },
-        ScreenLine { text: status.figures(), style: LineStyle::Plain },
+        ScreenLine { text: status.figures_with_history(), style: LineStyle::Plain },
     ];
     if display.help {
         lines.extend(
@@ -184,12 +184,13 @@ fn qualifier_title(display: &DisplayState) -> &'static str {
     match display.kind {
         RowKind::Function | RowKind::Line => "module",
         RowKind::Module => "path",
-        RowKind::Thread => "",
+        RowKind::Thread | RowKind::Process => "",
     }
 }
 
 fn nothing(display: &DisplayState, status: &LiveStatus) -> &'static str {
     match (display.mode, status.cpu_percent) {
+        _ if !display.filter.is_empty() => "no row matches the filter",
         (Mode::Cpu, Some(..1.0)) => {
             "no sample yet: the process uses no CPU time (--mode wall shows what it waits for)"
         }
@@ -199,13 +200,19 @@ fn nothing(display: &DisplayState, status: &LiveStatus) -> &'static str {
 
 fn foot(status: &LiveStatus, display: &DisplayState) -> String {
     let mut parts = Vec::new();
+    if display.typing {
+        return format!("filter: {}_   Enter keeps it  Esc clears it", display.filter);
+    }
     parts.extend(display.paused.then(|| "PAUSED".to_owned()));
     parts.extend(status.notice.as_deref().map(|text| format!("note: {}", escaped(text))));
+    let filter = &display.filter;
+    parts.extend((!filter.is_empty()).then(|| format!("filter: {filter} (Esc clears it)")));
     if parts.is_empty() {
         let both = if display.has_both_modes { "  w cpu/wall" } else { "" };
         let idle = if display.mode == Mode::Wall { "  i idle" } else { "" };
-        let keys = "q quit  ? help  ftml rows  s sort  c since start  p pause";
-        parts.push(format!("{keys}{idle}{both}"));
+        let process = if display.has_several { "P" } else { "" };
+        let keys = format!("q quit  ? help  ftml{process} rows  s sort  c since start");
+        parts.push(format!("{keys}{both}{idle}  / filter  S save  p pause"));
     }
     parts.join("  ")
 }
@@ -218,11 +225,13 @@ fn help(display: &DisplayState) -> Vec<String> {
         "  self %     time in the function itself, as a share of all samples",
         "  total %    time in the function and all its callees",
         "",
-        "  f t m l    a row for each function, thread, module, line",
+        "  f t m l P  a row for each function, thread, module, line, process",
         "  s          sort by self or by total",
         "  c          sort by the last interval or by the time since the start",
         &mode,
         "  i          with all time: show or hide idle threads",
+        "  /          show only rows with a text: Enter keeps it, Escape clears it",
+        "  S          save the last minute as a trace in the current directory",
         "  p, space   pause or resume the table",
         "  arrows, PageUp, PageDown, Home    scroll",
         "  q, Ctrl-C  quit; the process goes on as before",

@@ -64,13 +64,14 @@ pub(super) struct LiveTable<'a> {
 }
 
 impl<'a> LiveTable<'a> {
-    /// Returns all visible rows, sorted.
+    /// Returns all rows that the filter admits, sorted.
     ///
     /// Without `since_start` the rows of the last interval come first, then the other rows by their
     /// weight since the start.
     pub(super) fn new(times: &'a LastAndAll, display: &DisplayState, columns: LiveColumns) -> Self {
         let last = |label| times.last.rows.get(label).copied().unwrap_or_default();
-        let rows = times.all.rows.iter();
+        let is_shown = |label: &RowLabel| display.admits(&label.text, &label.qualifier);
+        let rows = times.all.rows.iter().filter(|(label, _)| is_shown(label));
         let mut rows: Vec<LiveRow<'a>> =
             rows.map(|(label, all)| LiveRow { label, last: last(label), all: *all }).collect();
         let weight = |weight: &RowWeight| match display.order {

@@ -5,9 +5,11 @@
 //!
 //! # Invariants
 //! - Each value adds up to the total of all samples, except those of omitted threads.
-//! - Addresses are those in the module's file: a module is a mapping that begins at 0.
+//! - Addresses are those in the module's file: a module is a mapping that begins at 0. The first is
+//!   that of the program, if it is known.
 
 mod pprof_tables;
+mod program;
 pub(super) mod proto;
 
 use std::borrow::Cow;
@@ -79,7 +81,11 @@ impl<'a> PprofBuilder<'a> {
     fn new(profile: &'a Profile) -> Self {
         let names = StepNames::of_functions(profile);
         let processes = Processes::of(profile);
-        Self { profile, names, processes, tables: PprofTables::new(profile), samples: Vec::new() }
+        let mut tables = PprofTables::new(profile);
+        if let Some(program) = program::program(profile) {
+            tables.mapping(program, 0, false);
+        }
+        Self { profile, names, processes, tables, samples: Vec::new() }
     }
 
     /// Adds the samples of a thread.

@@ -196,7 +196,7 @@ impl<'a> PprofTables<'a> {
     }
 
     /// Returns the mapping of a module, extended to at least this address.
-    fn mapping(&mut self, module: ModuleId, address: u64, is_inlined: bool) -> u64 {
+    pub(super) fn mapping(&mut self, module: ModuleId, address: u64, is_inlined: bool) -> u64 {
         let id = match self.mappings.get(&module) {
             Some(id) => *id,
             None => self.add_mapping(module),
