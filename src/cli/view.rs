@@ -20,7 +20,9 @@ use crate::view::{self, Profile, Selected, Selection};
 pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
     let ViewArguments { file, output, open, no_idle, selection, force } = arguments;
     let path = output.unwrap_or_else(|| default_path(&file));
-    let destination = Destination::new(Some(path.clone()), force, &file)?;
+    // A newer recording replaces the page that was made of the one before.
+    let is_replaced = force || html::is_page_of(&path, &file);
+    let destination = Destination::new(Some(path.clone()), is_replaced, &file)?;
     if open && destination == Destination::Standard {
         let error = anyhow!(
             "--open needs a file, not the standard output: name one with --output, or leave that \

@@ -23,7 +23,9 @@ pub struct ViewArguments {
     #[arg(long, help_heading = WHERE)]
     pub open: bool,
 
-    /// Replace an existing file
+    /// Replace any existing file
+    ///
+    /// A page that traceprof made of a trace of this name is replaced without it.
     #[arg(long, help_heading = WHERE)]
     pub force: bool,
 

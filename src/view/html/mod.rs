@@ -12,6 +12,7 @@
 mod byte_columns;
 mod merged_samples;
 mod page_head;
+mod page_mark;
 mod page_samples;
 mod stack_tables;
 
@@ -31,6 +32,7 @@ use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::error::ViewError;
 use crate::view::select::selection::{Selected, Selection};
 use byte_columns::ByteColumns;
+pub use page_mark::is_page_of;
 use page_samples::{ModeSamples, PageSamples};
 
 /// Maximum number of separate samples of a mode. Beyond that, samples of one stack that are close
@@ -106,6 +108,7 @@ pub fn write(
     for part in parts(PAGE) {
         match part {
             PagePart::Text(text) => out.write_all(text.as_bytes())?,
+            PagePart::Mark => write!(out, "{}", page_mark::mark_of(trace.path()))?,
             PagePart::Policy => write!(out, "{}", policy(&script))?,
             PagePart::Style => out.write_all(STYLE.as_bytes())?,
             PagePart::Script => out.write_all(script.as_bytes())?,
@@ -147,6 +150,7 @@ fn policy(script: &str) -> String {
 /// A part of the page.
 enum PagePart<'a> {
     Text(&'a str),
+    Mark,
     Policy,
     Style,
     Script,
@@ -158,6 +162,7 @@ fn parts(page: &str) -> impl Iterator<Item = PagePart<'_>> {
     // A text between two marks begins with the name of the first mark.
     page.split("<?")
         .flat_map(|text| match text.split_once("?>") {
+            Some(("mark", rest)) => [Some(PagePart::Mark), Some(PagePart::Text(rest))],
             Some(("policy", rest)) => [Some(PagePart::Policy), Some(PagePart::Text(rest))],
             Some(("style", rest)) => [Some(PagePart::Style), Some(PagePart::Text(rest))],
             Some(("script", rest)) => [Some(PagePart::Script), Some(PagePart::Text(rest))],
@@ -174,6 +179,7 @@ mod tests {
     #[test]
     fn the_page_has_each_of_its_parts_once() {
         let count = |is: fn(&PagePart<'_>) -> bool| parts(PAGE).filter(is).count();
+        assert_eq!(count(|part| matches!(part, PagePart::Mark)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Policy)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Style)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Script)), 1);
@@ -181,7 +187,7 @@ mod tests {
         let text: usize = parts(PAGE)
             .map(|part| if let PagePart::Text(text) = part { text.len() } else { 0 })
             .sum();
-        let marks = "<?policy?><?style?><?script?><?trace?>".len();
+        let marks = "<?mark?><?policy?><?style?><?script?><?trace?>".len();
         assert_eq!(text + marks, PAGE.len());
     }
 
