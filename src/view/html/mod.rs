@@ -46,14 +46,22 @@ pub const CONTEXTS_MAX: usize = 1 << 16;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// The script, one file per topic.
-const SCRIPT: [&str; 8] = [
+const SCRIPT: [&str; 16] = [
     include_str!("trace.js"),
     include_str!("tree.js"),
+    include_str!("sums.js"),
     include_str!("state.js"),
     include_str!("colors.js"),
+    include_str!("frames.js"),
+    include_str!("graph.js"),
     include_str!("flame.js"),
+    include_str!("segments.js"),
+    include_str!("chart.js"),
     include_str!("timeline.js"),
+    include_str!("tree_table.js"),
     include_str!("tables.js"),
+    include_str!("legend.js"),
+    include_str!("menu.js"),
     include_str!("page.js"),
 ];
 
