@@ -1,5 +1,8 @@
 // The stack chart: the calls of threads as bars in time order, one block of rows per thread.
 
+/** Maximum number of pieces of a thread that are scanned for the deepest stack. */
+const SCANNED_MAX = 5_000;
+
 class StackChart {
   constructor(page) {
     this.page = page;
@@ -7,6 +10,7 @@ class StackChart {
     this.rows = 1;
     this.extents = new Map();
     this.segments = new Map();
+    this.depths = new Map();
   }
 
   get isFlipped() {
@@ -22,8 +26,12 @@ class StackChart {
       choice.has(thread) && mode.weightOf[thread] > 0);
     shown.sort((one, other) => mode.weightOf[other] - mode.weightOf[one] || one - other);
     let top = 0;
+    // Rows stay where they are while the time moves below the pointer.
+    if (!this.page.isMoving) this.depths.clear();
     this.blocks = shown.map(thread => {
-      const extent = this.extentOf(thread);
+      const extent = { ...this.extentOf(thread) };
+      if (!this.depths.has(thread)) this.depths.set(thread, this.depthOf(thread, extent));
+      extent.depth = this.depths.get(thread);
       const block = { thread, top, ...extent };
       top += 1 + extent.depth - extent.hidden + (extent.hidden ? 1 : 0);
       return block;
@@ -61,6 +69,22 @@ class StackChart {
     known = { depth, hidden, common };
     this.extents.set(key, known);
     return known;
+  }
+
+  /** Returns the deepest stack of a thread in the shown time, or of all where that is long. */
+  depthOf(thread, { depth, hidden }) {
+    const { tree, mode } = this.page;
+    const { to, row, count } = this.segmentsOf(thread);
+    const low = firstNotBelow(to, 0, count, this.window.from);
+    const high = Math.min(firstNotBelow(to, low, count, this.window.to) + 1, count);
+    if (high - low > SCANNED_MAX) return depth;
+    let deepest = Math.min(hidden + 1, depth);
+    for (let piece = low; piece < high; piece++) {
+      if (this.isShown(row[piece])) {
+        deepest = Math.max(deepest, tree.depth[tree.of[mode.call[row[piece]]]]);
+      }
+    }
+    return deepest;
   }
 
   /** Returns the pieces of time of a thread. */

@@ -101,7 +101,8 @@ function listenToFunctions(page) {
     const row = table.querySelector('[aria-selected="true"]');
     const isPlain = event.target === table && !event.ctrlKey && !event.metaKey && !event.altKey;
     if (!row || !isPlain) return;
-    const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
+    const { nextElementSibling: ArrowDown, previousElementSibling: ArrowUp } = row;
+    const next = { ArrowDown, ArrowUp }[event.key];
     if (event.key === 'c') copy(page, page.trace.texts.functions[row.dataset.function]);
     if (!next) return;
     event.preventDefault();

@@ -103,8 +103,9 @@ class TreeTable {
     const text = functions[frame.name];
     const spot = element('i', { className: 'spot' });
     spot.style.background = page.colors.fill(frame.name);
+    const twist = !row.leads ? '' : row.isOpen ? '▾' : '▸';
     const name = element('td', { className: 'name', title: text },
-      element('span', { className: 'twist', textContent: !row.leads ? '' : row.isOpen ? '▾' : '▸' }),
+      element('span', { className: 'twist', textContent: twist }),
       spot, text, element('small', { textContent: modules[frame.name] }));
     name.style.paddingLeft = `${Math.min(path.length - 1, 40) * 12 + 8}px`;
     const line = element('tr', {
