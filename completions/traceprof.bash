@@ -1082,7 +1082,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__view)
-            opts="-o -I -X -h --output --open --force --no-idle --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --help"
+            opts="-o -I -X -h --output --open --force --no-idle --source --thread --process --from --to --time-range --mode --state --syscall --gil --span --root-span --tag --focus --include --ignore --exclude --native-frames --source-maps --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1094,6 +1094,13 @@ _traceprof() {
                     ;;
                 -o)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --source)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 --thread)

@@ -225,6 +225,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l native-fr
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l source-maps -d 'Show original files, lines and names of JavaScript'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help; --help prints more than -h'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l source -d 'Show source lines with their weights, from the files below this directory' -r -f -a "(__fish_complete_directories)"
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l thread -d 'Only this thread; repeatable, `*` matches any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l process -d 'Only the threads of this process; repeatable, `*` matches any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l from -d 'From this time on: 2.5s, -30s, 50%, 14:03' -r
@@ -239,7 +240,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l tag -d 'Onl
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s I -l include -l focus -d 'Only stacks with this function' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s X -l exclude -l ignore -d 'No stacks with this function' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l open -d 'Open the page in a browser (xdg-open)'
-complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace any existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l gil -d 'Only samples of threads that held the GIL (Python)'
 complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l native-frames -d 'Show the native frames of interpreters, too'

@@ -208,7 +208,7 @@ fn selections_apply_to_both_kinds_of_time() {
 }
 
 /// Returns the page of both kinds of time.
-fn page_with(made: &Trace, options: PageOptions) -> Page {
+fn page_with(made: &Trace, options: PageOptions<'_>) -> Page {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let sides = [Mode::Wall, Mode::Cpu].map(|mode| {
         let selection = Selection { mode: Some(mode), ..Selection::default() };

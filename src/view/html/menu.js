@@ -11,6 +11,8 @@ function entriesOf(page, { name, text, stack, zoom }) {
       ['Hide: no stacks with it', () => page.change({ hidden: [...new Set([...hidden, name])],
         zoom: [] })],
       ['Callers and callees', () => page.change({ tab: 'functions', function: name })],
+      ['Source', sourceOf(page, name) === undefined ? null
+        : () => page.change({ tab: 'source', function: name })],
       ['Search for it', () => page.change({ search: '^' + literally(text) + '$' })]);
   }
   entries.push(['Copy the name', () => copy(page, text)]);

@@ -14,9 +14,11 @@ mod merged_samples;
 mod page_head;
 mod page_mark;
 mod page_samples;
+mod source_files;
 mod stack_tables;
 
 use std::io::Write;
+use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -46,7 +48,7 @@ pub const CONTEXTS_MAX: usize = 1 << 16;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// The script, one file per topic.
-const SCRIPT: [&str; 16] = [
+const SCRIPT: [&str; 17] = [
     include_str!("trace.js"),
     include_str!("tree.js"),
     include_str!("sums.js"),
@@ -60,6 +62,7 @@ const SCRIPT: [&str; 16] = [
     include_str!("timeline.js"),
     include_str!("tree_table.js"),
     include_str!("tables.js"),
+    include_str!("source.js"),
     include_str!("legend.js"),
     include_str!("menu.js"),
     include_str!("page.js"),
@@ -79,18 +82,21 @@ pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
 
 /// The options of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageOptions {
+pub struct PageOptions<'a> {
     /// Whether threads that only wait for work are left out. Otherwise they are collapsed.
     pub no_idle: bool,
     /// Maximum number of separate samples of a mode, see [`ENTRIES_MAX`].
     pub entries_max: u64,
     /// Maximum number of contexts, see [`CONTEXTS_MAX`].
     pub contexts_max: usize,
+    /// The directory with the source files to show, if any.
+    pub source: Option<&'a Path>,
 }
 
-impl Default for PageOptions {
+impl Default for PageOptions<'_> {
     fn default() -> Self {
-        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX }
+        let source = None;
+        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX, source }
     }
 }
 
@@ -102,7 +108,7 @@ impl Default for PageOptions {
 pub fn write(
     trace: &LazyTrace,
     sides: &[(&Selected, &Profile)],
-    options: &PageOptions,
+    options: &PageOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<Vec<String>, ViewError> {
     let gathered = PageSamples::new(trace, sides, options)?;
@@ -111,7 +117,16 @@ pub fn write(
         stack_tables::StackTables::new(&gathered, sides.first().map(|(_, profile)| *profile));
     tables.write(&mut columns);
     gathered.write(&mut columns);
-    let head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
+    let mut head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
+    let mut notes = Vec::new();
+    if let Some(dir) = options.source {
+        let files = tables.files_by_weight(&gathered);
+        let texts = source_files::source_texts(dir, &files);
+        if texts.is_empty() {
+            notes.push(source_files::none_found(dir, &files));
+        }
+        head["sources"] = serde_json::json!(texts);
+    }
     let script = SCRIPT.concat();
     for part in parts(PAGE) {
         match part {
@@ -124,7 +139,8 @@ pub fn write(
         }
     }
     let excess = gathered.modes.iter().filter_map(ModeSamples::excess);
-    Ok(excess.map(|excess| format!("the page has {excess}")).collect())
+    notes.extend(excess.map(|excess| format!("the page has {excess}")));
+    Ok(notes)
 }
 
 /// Writes the length of the header, the header and the columns, deflated and in base64.

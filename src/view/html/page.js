@@ -15,7 +15,9 @@ class Page {
     this.slices = new Slices();
     this.trees = new Map();
     this.ranksOf = new Map();
-    this.tabs = TABS.filter(name => name !== 'spans' || kindsOfContexts(trace).length);
+    const isEmpty = { spans: !kindsOfContexts(trace).length,
+      source: !Object.keys(trace.sources || {}).length };
+    this.tabs = TABS.filter(name => !isEmpty[name]);
     this.listen();
     this.showHead();
   }
@@ -36,6 +38,7 @@ class Page {
         this.choice.zoom = [];
       }
     }
+    this.isMoving = false;
     Object.assign(this.choice, changes);
     if ('search' in changes) at('search').value = this.choice.search;
     this.refresh();
@@ -44,7 +47,6 @@ class Page {
   /** Zooms to a part of the time. */
   zoomTo(from, to) {
     this.choice.addRange(from, to);
-    this.isMoving = false;
     this.change({ window: null });
   }
 
@@ -287,6 +289,7 @@ class Page {
       this.callTree.show(new CallersFirst(tree, sum, this.ranks), choice.apart, true);
     }
     if (choice.tab === 'functions') showFunctions(this);
+    if (choice.tab === 'source') showSource(this);
     if (choice.tab === 'spans') showSpans(this);
   }
 
@@ -388,6 +391,7 @@ class Page {
       2: () => this.change({ tab: this.tabs[1] }),
       3: () => this.change({ tab: this.tabs[2] }),
       4: () => this.change({ tab: this.tabs[3] ?? choice.tab }),
+      5: () => this.change({ tab: this.tabs[4] ?? choice.tab }),
     };
     if (!acts[event.key]) return;
     event.preventDefault();
