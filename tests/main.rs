@@ -71,7 +71,10 @@ mod page; // the contents of a page for a browser
 mod page_head; // its threads and times
 mod page_interaction; // its colours, keys and print
 mod page_shown; // the page in a browser
+mod page_source; // its source lines
 mod page_sums; // sums that a browser computes
+mod page_time; // its stack chart, and zooming in time
+mod page_trees; // its call tree, callers and callees, and menu
 mod perf_script; // text for tools that read perf script
 mod perl; // subs of Perl, against the programs
 mod php; // functions of PHP, against the programs

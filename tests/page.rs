@@ -208,7 +208,7 @@ fn selections_apply_to_both_kinds_of_time() {
 }
 
 /// Returns the page of both kinds of time.
-fn page_with(made: &Trace, options: PageOptions) -> Page {
+fn page_with(made: &Trace, options: PageOptions<'_>) -> Page {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let sides = [Mode::Wall, Mode::Cpu].map(|mode| {
         let selection = Selection { mode: Some(mode), ..Selection::default() };
@@ -314,8 +314,9 @@ fn no_name_is_markup() {
     assert_eq!(page, written(&demo(), &[]), "equal traces make equal pages");
 }
 
+/// A page of a trace of this name is replaced, and nothing else without --force.
 #[test]
-fn the_page_is_beside_the_trace_and_never_replaced_without_force() {
+fn the_page_is_beside_the_trace_and_replaces_no_other_file() {
     let made = demo();
     let page = made.dir().join("out.html");
     let run =
@@ -324,13 +325,24 @@ fn the_page_is_beside_the_trace_and_never_replaced_without_force() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", page.display()));
     let before = std::fs::read_to_string(&page).unwrap();
-    let output = run(&["--from", "1s"]);
+    assert_eq!(run(&["--from", "1s"]).status.code(), Some(0));
+    assert_ne!(std::fs::read_to_string(&page).unwrap(), before);
+    // The page of a trace of another name, and a file that is no page.
+    let other = made.dir().join("other.trace");
+    for suffix in ["", ".idx"] {
+        let [from, to] = [&made.path(), &other].map(|path| format!("{}{suffix}", path.display()));
+        std::fs::copy(from, to).unwrap();
+    }
+    let output = traceprof(&["view", "-o"]).args([&page, &other]).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{output:?}");
+    std::fs::write(&page, "mine").unwrap();
+    let output = run(&[]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(6), "{message}");
     assert!(message.contains("exists") && message.contains("--force"), "{message}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "mine");
+    assert_eq!(run(&["--force"]).status.code(), Some(0));
     assert_eq!(std::fs::read_to_string(&page).unwrap(), before);
-    assert_eq!(run(&["--from", "1s", "--force"]).status.code(), Some(0));
-    assert_ne!(std::fs::read_to_string(&page).unwrap(), before);
     let output = run(&["--open", "-o", "-"]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{message}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{BROWSER, Browser, has_command, skip};
+use crate::common::{BROWSER, Browser, Maker, has_command, skip};
 use crate::page::demo;
 use crate::page_shown::{LARGE, click, near, page_of, weight};
 use crate::process_exports::three;
@@ -48,10 +48,9 @@ fn states_have_the_colours_and_words_that_are_expected_of_them() {
     {
         assert!(legend.contains(part), "no {part:?} in {legend}");
     }
-    assert!(browser.text("#crumbs").contains("states are strong and striped"));
+    assert!(browser.text("#help").contains("States of threads are strong and striped"));
     browser.evaluate("location.hash = '#mode=cpu'");
     browser.wait_for("document.querySelector('#states') === null");
-    assert!(!browser.text("#crumbs").contains("states"));
     assert_eq!(browser.problems(), [""; 0]);
 }
 
@@ -135,19 +134,34 @@ fn escape_takes_one_thing_at_a_time() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
+/// A laptop shows enough of the graph, however many threads there are, and a large screen more of
+/// both.
 #[test]
-fn a_hint_is_read_from_its_begin_in_a_narrow_window() {
+fn a_laptop_shows_25_rows_of_the_graph() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
-    let made = demo();
-    let mut browser = Browser::open(&page_of(&made), "", (420, 900));
-    let shown = "(it => [it.scrollLeft, it.scrollWidth <= it.clientWidth])(at('crumbs'))";
-    assert_eq!(browser.evaluate(shown), json!([0, true]));
-    // The graph takes the room beside the hint.
-    let fits = "traceprof.flame.canvas.clientHeight <= at('scroll').clientHeight";
-    assert_eq!(browser.evaluate(fits), true);
-    assert_eq!(browser.problems(), [""; 0]);
+    let mut maker = Maker::new();
+    for number in 1..=60u32 {
+        let thread = maker.thread(200 + number, &format!("w{number}x"));
+        maker.sample(thread, u64::from(number), "main");
+    }
+    let made = maker.finish();
+    let page = page_of(&made);
+    let rows = "Math.floor((at('scroll').clientHeight - 8) / ROW)";
+    let lanes = "at('lanes').clientHeight / LANE";
+    for (size, lanes_min) in [((1366, 768), 5.0), ((1920, 1080), 16.0)] {
+        let mut browser = Browser::open(&page, "", size);
+        let (rows, lanes) = (browser.evaluate(rows), browser.evaluate(lanes));
+        assert!(rows.as_u64().unwrap() >= 25, "{rows} rows");
+        assert!(lanes.as_f64().unwrap() >= lanes_min, "{lanes} lanes");
+        // Folded, all threads have one row, and the graph the others.
+        browser.key("t");
+        browser.wait_for("traceprof.timeline.lanes.length === 1");
+        assert_eq!(browser.text("#labels"), "60 threads");
+        browser.wait_for("at('scroll').clientHeight > 28 * ROW");
+        assert_eq!(browser.problems(), [""; 0]);
+    }
 }
 
 /// All rows, dark on white, whatever the colours of the screen and the rows that it shows.
@@ -180,21 +194,26 @@ fn a_page_is_printed_completely_and_in_the_colours_of_paper() {
 }
 
 #[test]
-fn stacks_of_several_processes_begin_with_the_process() {
+fn stacks_of_several_processes_begin_with_the_process_or_its_program() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
     let made = three();
     let mut browser = Browser::open(&page_of(&made), "#mode=cpu&idle=shown", LARGE);
-    let first = browser.evaluate(
-        "traceprof.flame.boxes.filter(box => box.depth === 1).map(box => \
-         traceprof.flame.nameOf(box)).sort()",
-    );
-    assert_eq!(first, json!(["a-long-named-se/300", "front/100", "front/200"]));
-    let sum = browser.evaluate(
-        "traceprof.flame.boxes.filter(box => box.depth === 1).reduce((sum, box) => sum + \
-         box.frame.total, 0)",
-    );
-    near(sum.as_f64().unwrap(), weight(&mut browser));
+    let frames = "traceprof.flame.boxes.filter(box => box.depth === 1).map(box => \
+                  traceprof.flame.nameOf(box)).sort()";
+    let sum = "traceprof.flame.boxes.filter(box => box.depth === 1).reduce((sum, box) => sum + \
+               box.frame.total, 0)";
+    let lanes = "traceprof.timeline.lanes.length";
+    let rows = browser.evaluate(lanes);
+    let all = weight(&mut browser);
+    // Processes of one program are one tree. Each has its rows in the time line.
+    assert_eq!(browser.evaluate(frames), json!(["a-long-named-se/300", "front ×2"]));
+    near(browser.evaluate(sum).as_f64().unwrap(), all);
+    click(&mut browser, "#apart");
+    assert_eq!(browser.evaluate(frames), json!(["a-long-named-se/300", "front/100", "front/200"]));
+    near(browser.evaluate(sum).as_f64().unwrap(), all);
+    assert_eq!(browser.evaluate(lanes), rows);
+    assert_eq!(browser.evaluate("location.hash.includes('processes=apart')"), true);
     assert_eq!(browser.problems(), [""; 0]);
 }

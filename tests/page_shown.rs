@@ -178,7 +178,7 @@ fn the_flame_graph_is_searched_zoomed_and_walked_by_keys() {
     click(&mut browser, "#crumbs button");
     assert!(!browser.text("#crumbs").contains("parse"));
     // Callees first: functions that ran, and their callers.
-    click(&mut browser, "#inverted");
+    click(&mut browser, "#order-callees");
     let inverted = browser.evaluate(frames).to_string();
     for name in ["parse 990", "main 990", "_start 990", "[truncated] 1"] {
         assert!(inverted.contains(name), "{inverted}");
@@ -226,7 +226,7 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
     // Nothing in the trace became an element, ran, or caused a request.
     assert_eq!(
         browser.evaluate(
-            "document.querySelectorAll('img, i:not(.states i), b:not(#tooltip b)').length"
+            "document.querySelectorAll('img, i:not(.states i, .spot), b:not(#tooltip b)').length"
         ),
         0
     );

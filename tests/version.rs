@@ -36,7 +36,7 @@ fn the_short_version_is_a_number_and_the_long_one_says_where_it_is_from() {
     let long = said("--version");
     let rest = long.strip_prefix(&format!("traceprof {VERSION}")).unwrap().trim_end();
     // Neither the commit nor git is a matter of this test.
-    assert_eq!(rest.is_empty() || rest.starts_with(" (") && rest.ends_with(')'), true, "{long}");
+    assert!(rest.is_empty() || rest.starts_with(" (") && rest.ends_with(')'), "{long}");
     if cfg!(debug_assertions) {
         assert_eq!(rest, " (debug build)");
     }

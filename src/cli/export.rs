@@ -9,6 +9,7 @@ use super::exit::{CommandFailure, ExitCode};
 use super::input;
 use super::output::Destination;
 use crate::view::export::{self, ExportOptions, Format};
+use crate::view::html::PageOptions;
 use crate::view::{self, Grouping, Selection};
 
 /// Converts the trace.
@@ -35,7 +36,8 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), CommandFailure> {
     let output = Destination::new(output, force, &arguments.file)?;
     if format == Format::Html {
         // A page has CPU time and all time.
-        return super::view::write(&trace, &selection, no_idle, &output);
+        let page = PageOptions { no_idle, ..PageOptions::default() };
+        return super::view::write(&trace, &selection, &page, &output);
     }
     let mut selected = input::select(&trace, &selection)?;
     if format.is_by_context() {

@@ -18,9 +18,11 @@ use crate::view::{self, Profile, Selected, Selection};
 
 /// Writes the page, and prints its path.
 pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
-    let ViewArguments { file, output, open, no_idle, selection, force } = arguments;
+    let ViewArguments { file, output, open, no_idle, source, selection, force } = arguments;
     let path = output.unwrap_or_else(|| default_path(&file));
-    let destination = Destination::new(Some(path.clone()), force, &file)?;
+    // A newer recording replaces the page that was made of the one before.
+    let is_replaced = force || html::is_page_of(&path, &file);
+    let destination = Destination::new(Some(path.clone()), is_replaced, &file)?;
     if open && destination == Destination::Standard {
         let error = anyhow!(
             "--open needs a file, not the standard output: name one with --output, or leave that \
@@ -28,9 +30,14 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
         );
         return Err(CommandFailure::new(ExitCode::Usage, error));
     }
+    if let Some(dir) = source.as_ref().filter(|dir| !dir.is_dir()) {
+        let error = anyhow!("{} is no directory: name that of the source files", dir.display());
+        return Err(CommandFailure::new(ExitCode::Usage, error));
+    }
     let selection = Selection::from(selection);
     let trace = input::open_for(&file, &selection)?;
-    write(&trace, &selection, no_idle, &destination)?;
+    let options = PageOptions { no_idle, source: source.as_deref(), ..PageOptions::default() };
+    write(&trace, &selection, &options, &destination)?;
     if destination == Destination::Standard {
         return Ok(());
     }
@@ -44,7 +51,7 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
 pub(super) fn write(
     trace: &LazyTrace,
     selection: &Selection,
-    no_idle: bool,
+    options: &PageOptions<'_>,
     destination: &Destination,
 ) -> Result<(), CommandFailure> {
     let noted = trace.notices().len();
@@ -61,11 +68,10 @@ pub(super) fn write(
     if let Some((selected, _)) = sides.first() {
         input::note_if_empty(selected, samples);
     }
-    let options = PageOptions { no_idle, ..PageOptions::default() };
     let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
     let mut notes = Vec::new();
     destination.write(|out| {
-        notes = html::write(trace, &sides, &options, out).map_err(CommandFailure::of_view)?;
+        notes = html::write(trace, &sides, options, out).map_err(CommandFailure::of_view)?;
         Ok(())
     })?;
     notes.iter().for_each(|text| note(text));

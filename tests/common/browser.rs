@@ -163,6 +163,53 @@ impl Browser {
         self.mouse("mouseReleased", to);
     }
 
+    /// Presses and releases a button of the mouse at a position, `clicks` times in a row.
+    pub(crate) fn press(&mut self, (x, y): (f64, f64), button: &str, clicks: u32) {
+        for count in 1..=clicks {
+            for (kind, buttons) in [("mousePressed", 1), ("mouseReleased", 0)] {
+                let params = json!({ "type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": count });
+                self.call("Input.dispatchMouseEvent", params);
+            }
+        }
+    }
+
+    /// Turns the wheel with Ctrl held.
+    pub(crate) fn zoom_wheel(&mut self, (x, y): (f64, f64), delta: f64) {
+        let params = json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": delta, "modifiers": 2 });
+        self.call("Input.dispatchMouseEvent", params);
+    }
+
+    /// Returns the CPU time in milliseconds of each task of the page while `act` runs, the longest
+    /// first, from the browser's own trace.
+    pub(crate) fn tasks_during(&mut self, act: impl FnOnce(&mut Self)) -> Vec<f64> {
+        let categories = json!(["toplevel", "devtools.timeline"]);
+        let config = json!({ "includedCategories": categories });
+        let params = json!({ "transferMode": "ReportEvents", "traceConfig": config });
+        self.call("Tracing.start", params);
+        let begin = self.events.len();
+        act(self);
+        self.call("Tracing.end", json!({}));
+        while !self.events.iter().any(|event| event["method"] == "Tracing.tracingComplete") {
+            let event = self.from.recv_timeout(PATIENCE).expect("an event of the browser");
+            self.events.push(event);
+        }
+        let events: Vec<Json> = self.events.drain(begin..).collect();
+        let traced = events.iter().filter(|event| event["method"] == "Tracing.dataCollected");
+        let all: Vec<&Json> =
+            traced.filter_map(|event| event["params"]["value"].as_array()).flatten().collect();
+        let thread = |event: &Json| (event["pid"].as_u64(), event["tid"].as_u64());
+        let frame = all.iter().find(|event| event["name"] == "FireAnimationFrame");
+        let page = thread(frame.expect("a frame"));
+        let tasks = all.iter().filter(|event| {
+            thread(event) == page
+                && event["name"].as_str().is_some_and(|it| it.ends_with("RunTask"))
+        });
+        let mut tasks: Vec<f64> =
+            tasks.filter_map(|event| Some(event["tdur"].as_f64()? / 1000.0)).collect();
+        tasks.sort_by(|one, other| other.total_cmp(one));
+        tasks
+    }
+
     /// Presses a key. A single character is also typed as text.
     pub(crate) fn key(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };

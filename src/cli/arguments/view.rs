@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use super::SelectionArguments;
 use super::headings::{SHOWN, WHERE};
@@ -23,7 +23,9 @@ pub struct ViewArguments {
     #[arg(long, help_heading = WHERE)]
     pub open: bool,
 
-    /// Replace an existing file
+    /// Replace any existing file
+    ///
+    /// A page that traceprof made of a trace of this name is replaced without it.
     #[arg(long, help_heading = WHERE)]
     pub force: bool,
 
@@ -32,6 +34,12 @@ pub struct ViewArguments {
     /// By default they are folded into one line.
     #[arg(long, help_heading = SHOWN)]
     pub no_idle: bool,
+
+    /// Show source lines with their weights, from the files below this directory
+    ///
+    /// The page then contains these files, 4 MiB at most. Without it, no source is read.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = SHOWN)]
+    pub source: Option<PathBuf>,
 
     /// Which samples.
     #[command(flatten)]

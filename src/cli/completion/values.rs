@@ -219,8 +219,10 @@ mod tests {
                 let mut named: Vec<String> =
                     expected(&message).into_iter().map(stem).filter(|it| !it.is_empty()).collect();
                 let mut ours: Vec<String> = words.iter().map(|word| stem(word)).collect();
-                (named.sort(), ours.sort());
-                (named.dedup(), ours.dedup());
+                named.sort();
+                ours.sort();
+                named.dedup();
+                ours.dedup();
                 assert_eq!(ours, named, "{action} {}: {message}", option.get_id());
                 for word in words.iter().filter(|word| !word.ends_with([':', '>'])) {
                     assert_eq!(refusal(action, &option, word), None);

@@ -126,11 +126,16 @@ function hashOf(text) {
 /** Makes a canvas as sharp as the screen. Drawing uses pixels of the page. */
 function fit(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
+  const [across, down] = [width, height].map(it => Math.max(1, Math.round(it * ratio)));
+  // A new size costs a new buffer.
+  if (canvas.width !== across || canvas.height !== down) {
+    canvas.width = across;
+    canvas.height = down;
+  }
   canvas.style.width = width + 'px';
   canvas.style.height = height + 'px';
   const pen = canvas.getContext('2d');
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
   return pen;
 }

@@ -12,10 +12,13 @@
 mod byte_columns;
 mod merged_samples;
 mod page_head;
+mod page_mark;
 mod page_samples;
+mod source_files;
 mod stack_tables;
 
 use std::io::Write;
+use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -31,6 +34,7 @@ use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::error::ViewError;
 use crate::view::select::selection::{Selected, Selection};
 use byte_columns::ByteColumns;
+pub use page_mark::is_page_of;
 use page_samples::{ModeSamples, PageSamples};
 
 /// Maximum number of separate samples of a mode. Beyond that, samples of one stack that are close
@@ -44,14 +48,23 @@ pub const CONTEXTS_MAX: usize = 1 << 16;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// The script, one file per topic.
-const SCRIPT: [&str; 8] = [
+const SCRIPT: [&str; 17] = [
     include_str!("trace.js"),
     include_str!("tree.js"),
+    include_str!("sums.js"),
     include_str!("state.js"),
     include_str!("colors.js"),
+    include_str!("frames.js"),
+    include_str!("graph.js"),
     include_str!("flame.js"),
+    include_str!("segments.js"),
+    include_str!("chart.js"),
     include_str!("timeline.js"),
+    include_str!("tree_table.js"),
     include_str!("tables.js"),
+    include_str!("source.js"),
+    include_str!("legend.js"),
+    include_str!("menu.js"),
     include_str!("page.js"),
 ];
 
@@ -69,18 +82,21 @@ pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
 
 /// The options of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageOptions {
+pub struct PageOptions<'a> {
     /// Whether threads that only wait for work are left out. Otherwise they are collapsed.
     pub no_idle: bool,
     /// Maximum number of separate samples of a mode, see [`ENTRIES_MAX`].
     pub entries_max: u64,
     /// Maximum number of contexts, see [`CONTEXTS_MAX`].
     pub contexts_max: usize,
+    /// The directory with the source files to show, if any.
+    pub source: Option<&'a Path>,
 }
 
-impl Default for PageOptions {
+impl Default for PageOptions<'_> {
     fn default() -> Self {
-        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX }
+        let source = None;
+        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX, source }
     }
 }
 
@@ -92,7 +108,7 @@ impl Default for PageOptions {
 pub fn write(
     trace: &LazyTrace,
     sides: &[(&Selected, &Profile)],
-    options: &PageOptions,
+    options: &PageOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<Vec<String>, ViewError> {
     let gathered = PageSamples::new(trace, sides, options)?;
@@ -101,11 +117,21 @@ pub fn write(
         stack_tables::StackTables::new(&gathered, sides.first().map(|(_, profile)| *profile));
     tables.write(&mut columns);
     gathered.write(&mut columns);
-    let head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
+    let mut head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
+    let mut notes = Vec::new();
+    if let Some(dir) = options.source {
+        let files = tables.files_by_weight(&gathered);
+        let texts = source_files::source_texts(dir, &files);
+        if texts.is_empty() {
+            notes.push(source_files::none_found(dir, &files));
+        }
+        head["sources"] = serde_json::json!(texts);
+    }
     let script = SCRIPT.concat();
     for part in parts(PAGE) {
         match part {
             PagePart::Text(text) => out.write_all(text.as_bytes())?,
+            PagePart::Mark => write!(out, "{}", page_mark::mark_of(trace.path()))?,
             PagePart::Policy => write!(out, "{}", policy(&script))?,
             PagePart::Style => out.write_all(STYLE.as_bytes())?,
             PagePart::Script => out.write_all(script.as_bytes())?,
@@ -113,7 +139,8 @@ pub fn write(
         }
     }
     let excess = gathered.modes.iter().filter_map(ModeSamples::excess);
-    Ok(excess.map(|excess| format!("the page has {excess}")).collect())
+    notes.extend(excess.map(|excess| format!("the page has {excess}")));
+    Ok(notes)
 }
 
 /// Writes the length of the header, the header and the columns, deflated and in base64.
@@ -147,6 +174,7 @@ fn policy(script: &str) -> String {
 /// A part of the page.
 enum PagePart<'a> {
     Text(&'a str),
+    Mark,
     Policy,
     Style,
     Script,
@@ -158,6 +186,7 @@ fn parts(page: &str) -> impl Iterator<Item = PagePart<'_>> {
     // A text between two marks begins with the name of the first mark.
     page.split("<?")
         .flat_map(|text| match text.split_once("?>") {
+            Some(("mark", rest)) => [Some(PagePart::Mark), Some(PagePart::Text(rest))],
             Some(("policy", rest)) => [Some(PagePart::Policy), Some(PagePart::Text(rest))],
             Some(("style", rest)) => [Some(PagePart::Style), Some(PagePart::Text(rest))],
             Some(("script", rest)) => [Some(PagePart::Script), Some(PagePart::Text(rest))],
@@ -174,6 +203,7 @@ mod tests {
     #[test]
     fn the_page_has_each_of_its_parts_once() {
         let count = |is: fn(&PagePart<'_>) -> bool| parts(PAGE).filter(is).count();
+        assert_eq!(count(|part| matches!(part, PagePart::Mark)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Policy)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Style)), 1);
         assert_eq!(count(|part| matches!(part, PagePart::Script)), 1);
@@ -181,7 +211,7 @@ mod tests {
         let text: usize = parts(PAGE)
             .map(|part| if let PagePart::Text(text) = part { text.len() } else { 0 })
             .sum();
-        let marks = "<?policy?><?style?><?script?><?trace?>".len();
+        let marks = "<?mark?><?policy?><?style?><?script?><?trace?>".len();
         assert_eq!(text + marks, PAGE.len());
     }
 

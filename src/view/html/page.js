@@ -3,12 +3,21 @@
 class Page {
   constructor(trace) {
     this.trace = trace;
-    this.tree = new FunctionTree(trace);
     this.choice = new Choice(trace);
     this.colors = new Colors(trace);
     this.timeline = new Timeline(this);
     this.flame = new Flame(this);
+    this.chart = new StackChart(this);
+    this.graph = new Graph(this);
+    this.callTree = new TreeTable(this, 'tree-table', 'Call tree');
+    this.callers = new TreeTable(this, 'callers-table', 'Callers');
+    this.callees = new TreeTable(this, 'callees-table', 'Callees');
+    this.slices = new Slices();
+    this.trees = new Map();
     this.ranksOf = new Map();
+    const isEmpty = { spans: !kindsOfContexts(trace).length,
+      source: !Object.keys(trace.sources || {}).length };
+    this.tabs = TABS.filter(name => !isEmpty[name]);
     this.listen();
     this.showHead();
   }
@@ -17,59 +26,129 @@ class Page {
   open() {
     this.choice.read(location.hash);
     at('search').value = this.choice.search;
-    this.mode = null;
+    this.lanesKey = this.cellsKey = null;
     this.refresh();
   }
 
   /** Changes the selection. */
   change(changes) {
-    // In another order of the rows the paths differ.
-    if ('inverted' in changes && changes.inverted !== this.choice.inverted) this.choice.zoom = [];
+    // In another order of the rows, and of other processes, the paths differ.
+    for (const key of ['order', 'apart']) {
+      if (key in changes && changes[key] !== this.choice[key] && !('zoom' in changes)) {
+        this.choice.zoom = [];
+      }
+    }
+    this.isMoving = false;
     Object.assign(this.choice, changes);
     if ('search' in changes) at('search').value = this.choice.search;
     this.refresh();
   }
 
+  /** Zooms to a part of the time. */
+  zoomTo(from, to) {
+    this.choice.addRange(from, to);
+    this.change({ window: null });
+  }
+
+  /** Zooms by a factor about a place between 0 and 1 of the shown time. */
+  scale(factor, share) {
+    const { from, to } = this.choice.times;
+    const here = from + (to - from) * Math.min(Math.max(share, 0), 1);
+    this.moveTo(here - (here - from) * factor, here + (to - here) * factor);
+  }
+
+  /** Moves by a share of the shown time. */
+  pan(share) {
+    const { trace, choice } = this;
+    const { from, to } = choice.times;
+    const step = Math.min(Math.max((to - from) * share, trace.fromUs - from), trace.toUs - to);
+    this.moveTo(from + step, to + step);
+  }
+
+  /** Shows another part of the time. One movement is one step for the way back. */
+  moveTo(from, to) {
+    const { choice, trace } = this;
+    const low = Math.max(from, trace.fromUs), high = Math.min(to, trace.toUs);
+    if (high - low < 10) return;
+    const before = this.isMoving ? choice.ranges.slice(0, -1) : choice.ranges;
+    choice.ranges = before.filter(range => range.from <= low && range.to >= high);
+    const count = choice.ranges.length;
+    choice.addRange(low, high);
+    this.isMoving = choice.ranges.length > count;
+    choice.window = null;
+    this.refreshSoon();
+  }
+
   refreshSoon() {
-    this.waiting ||= requestAnimationFrame(() => this.refresh());
+    this.waiting ||= requestAnimationFrame(() => {
+      this.waiting = 0;
+      // What is being summed is shown before anything newer, else a drag would never show it.
+      if (this.slices.isBusy) this.refreshSoon();
+      else this.refresh();
+    });
   }
 
   /** Sums the selected samples and shows them. */
   refresh() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
-    const { trace, tree, choice } = this;
-    const mode = trace.modes[choice.mode];
-    const rowsKey = JSON.stringify([choice.mode, choice.context]);
-    const isOther = rowsKey !== this.rowsKey;
-    this.rowsKey = rowsKey;
-    this.mode = mode;
+    const { trace, choice } = this;
+    this.mode = trace.modes[choice.mode];
+    this.tree = this.treeOf(choice.apart || !trace.joined);
     this.fits = choice.fitting();
-    this.ranks = this.ranksIn(mode);
-    this.sum = aggregate(trace, tree, mode,
-      { window: choice.times, has: thread => choice.has(thread), fits: this.fits });
+    const keptKey = JSON.stringify([choice.focus, choice.hidden, choice.apart]);
+    if (keptKey !== this.keptKey) this.kept = choice.kept(this.tree);
+    this.keptKey = keptKey;
     const { expression, isValid } = choice.expression();
     this.matches = expression
       && Uint8Array.from(trace.texts.functions, name => expression.test(name) ? 1 : 0);
-    at('search').setAttribute('aria-invalid', String(!isValid));
-    if (isOther) this.timeline.layout();
-    else this.timeline.mark();
     this.isValid = isValid;
-    this.showTotals(isValid);
-    this.showTabs();
-    this.remember();
+    at('search').setAttribute('aria-invalid', String(!isValid));
+    const lanesKey = [choice.mode, choice.folded].join(' ');
+    if (lanesKey !== this.lanesKey) this.timeline.layout();
+    else this.timeline.mark();
+    this.lanesKey = lanesKey;
+    const cellsKey = JSON.stringify([lanesKey, keptKey, choice.context, choice.range]);
+    const isOther = cellsKey !== this.cellsKey;
+    this.slices.run(this.work(isOther), ({ sum, ranks, cells }) => {
+      Object.assign(this, { sum, ranks, cellsKey });
+      if (cells) this.timeline.draw(cells);
+      this.showTotals();
+      this.showTabs();
+      this.remember();
+      this.resolveReady?.();
+    }, Boolean(document.documentElement.dataset.printed));
+  }
+
+  /** All sums of a refresh. */
+  *work(hasOtherCells) {
+    const { trace, tree, mode, choice, fits, kept } = this;
+    const ranks = yield* this.ranksIn(mode);
+    const sum = yield* summed(trace, tree, mode,
+      { window: choice.times, has: thread => choice.has(thread), fits, kept });
+    return { sum, ranks, cells: hasOtherCells ? yield* this.timeline.measure() : null };
+  }
+
+  treeOf(isApart) {
+    if (!this.trees.has(isApart)) {
+      const names = isApart ? Uint32Array.from(this.trace.texts.functions.keys())
+        : this.trace.joined;
+      this.trees.set(isApart, new FunctionTree(this.trace, names));
+    }
+    return this.trees.get(isApart);
   }
 
   /** The weight of each node in a complete mode, so that callees keep their order in any window. */
-  ranksIn(mode) {
-    if (!this.ranksOf.has(mode)) {
+  *ranksIn(mode) {
+    const { tree, ranksOf } = this;
+    if (ranksOf.get(mode)?.tree !== tree) {
       const { fromUs: from, toUs: to } = this.trace;
-      const all = aggregate(this.trace, this.tree, mode,
-        { window: { from, to }, has: () => true, fits: null });
-      this.ranksOf.set(mode, all.nodeTotal);
+      const all = yield* summed(this.trace, tree, mode,
+        { window: { from, to }, has: () => true, fits: null, kept: null });
+      ranksOf.set(mode, { tree, weights: all.nodeTotal });
       mode.whole = all.weight;
     }
-    return this.ranksOf.get(mode);
+    return ranksOf.get(mode).weights;
   }
 
   remember() {
@@ -105,6 +184,8 @@ class Page {
       onclick: () => this.change({ mode: place, zoom: [] }),
     }));
     modes.replaceChildren(...this.modeButtons);
+    at('title').title = `${title}, ${parts.join(', ')}`;
+    at('processes').hidden = !trace.joined;
   }
 
   showFacts() {
@@ -128,8 +209,8 @@ class Page {
   }
 
   /** Shows the weight of the selection, and its parts. */
-  showTotals(isValid) {
-    const { sum, mode, choice, trace } = this;
+  showTotals() {
+    const { sum, mode, choice, trace, isValid } = this;
     this.showFacts();
     this.modeButtons.forEach((button, place) =>
       button.setAttribute('aria-pressed', String(place === choice.mode)));
@@ -143,10 +224,24 @@ class Page {
         this.change(changes),
     });
     const chips = [];
+    const rangeText = ({ from, to }) =>
+      `${timeText(from)} to ${timeText(to)} (${timeText(to - from)})`;
     if (choice.window) {
-      const { from, to } = choice.window;
-      chips.push(chip(`${timeText(from)} to ${timeText(to)} (${timeText(to - from)})`,
-        { window: null }));
+      chips.push(chip(rangeText(choice.window), { window: null }), element('button', {
+        id: 'zoom-in', type: 'button', textContent: 'Zoom to it', title: 'Key w, or a double click',
+        onclick: () => this.zoomTo(choice.window.from, choice.window.to),
+      }));
+    }
+    if (choice.ranges.length) {
+      chips.push(chip(`zoomed to ${rangeText(choice.range)}`,
+        { ranges: choice.ranges.slice(0, -1), window: null }));
+    }
+    const { functions } = trace.texts;
+    if (choice.focus !== null) chips.push(chip(`focus: ${functions[choice.focus]}`,
+      { focus: null }));
+    for (const name of choice.hidden) {
+      chips.push(chip(`hidden: ${functions[name]}`,
+        { hidden: choice.hidden.filter(it => it !== name) }));
     }
     if (choice.threads) {
       const names = [...choice.threads].map(thread =>
@@ -162,8 +257,7 @@ class Page {
       chips.push(chip(`${kind} ${choice.context.value}`, { context: null }));
     }
     at('chips').replaceChildren(...chips);
-    this.showStates();
-    this.showLanguages();
+    showLegend(this);
     const matched = at('matched');
     const weight = this.matches ? matchedWeight(this.tree, sum, this.matches) : 0;
     matched.textContent = !this.matches ? ''
@@ -171,74 +265,51 @@ class Page {
     matched.dataset.weight = weight;
   }
 
-  /** Shows the states, which are also the legend. */
-  showStates() {
-    const { sum, mode, colors } = this;
-    at('states')?.remove();
-    if (!mode.isWall) return;
-    const shown = STATES.map((name, state) => [name, state]).filter(([, state]) =>
-      sum.states[state] > 0);
-    at('chosen').append(element('span', { id: 'states', className: 'states' },
-      ...shown.map(([name, state]) => {
-      const spot = element('i');
-      spot.style.background = colors.states[state];
-      const meaning = MEANINGS[name] ? ` (${MEANINGS[name]})` : '';
-      const share = element('span',
-        { textContent: `${name}${meaning} ${shareText(sum.states[state], sum.weight)}` });
-      share.dataset.weight = sum.states[state];
-      share.dataset.state = name;
-      return element('span', {}, spot, share);
-    })));
-  }
-
-  /** Shows the languages of the innermost functions, which are also the legend. */
-  showLanguages() {
-    const { sum, tree, trace, colors } = this;
-    at('languages')?.remove();
-    if (!trace.hasLanguages) return;
-    const weights = LANGUAGES.map(() => 0);
-    sum.nodeOwn.forEach((own, node) => {
-      if (own === 0) return;
-      while (node !== 0 && trace.kinds[tree.name[node]] > 0) node = tree.parent[node];
-      if (node !== 0) weights[trace.languages[tree.name[node]]] += own;
-    });
-    const present = new Set(trace.languages.filter((_, name) => trace.kinds[name] === 0));
-    const shown = LANGUAGES.map((name, language) => [name, language]).filter(([, language]) =>
-      present.has(language));
-    at('chosen').append(element('span', { id: 'languages', className: 'states' },
-      ...shown.map(([name, language]) => {
-      const spot = element('i');
-      spot.style.background = colors.ofLanguage(language);
-      const share = element('span',
-        { textContent: `${name} ${shareText(weights[language], sum.weight)}` });
-      share.dataset.weight = weights[language];
-      share.dataset.language = name;
-      return element('span', {}, spot, share);
-    })));
-  }
-
   showTabs() {
-    const { choice } = this;
+    const { choice, tree, sum } = this;
+    if (!this.tabs.includes(choice.tab)) choice.tab = 'flame';
     for (const name of TABS) {
       const tab = at('tab-' + name), isShown = name === choice.tab;
+      tab.hidden = !this.tabs.includes(name);
       tab.setAttribute('aria-selected', String(isShown));
       tab.tabIndex = isShown ? 0 : -1;
       at(name).hidden = !isShown;
     }
-    at('order').hidden = choice.tab !== 'flame';
-    at('inverted').setAttribute('aria-pressed', String(choice.inverted));
+    for (const id of ['order', 'rows', 'crumbs']) at(id).hidden = choice.tab !== 'flame';
+    for (const order of ORDERS) {
+      at('order-' + order).setAttribute('aria-pressed', String(order === choice.order));
+    }
     at('flipped').setAttribute('aria-pressed', String(choice.flipped));
-    if (choice.tab === 'flame') this.flame.layout();
+    at('flipped').hidden = choice.order === 'time';
+    at('roots').setAttribute('aria-pressed', String(choice.roots));
+    at('joined').setAttribute('aria-pressed', String(!choice.apart));
+    at('apart').setAttribute('aria-pressed', String(choice.apart));
+    if (choice.tab === 'flame') this.graph.layout();
+    if (choice.tab === 'tree') {
+      this.callTree.show(new CallersFirst(tree, sum, this.ranks), choice.apart, true);
+    }
     if (choice.tab === 'functions') showFunctions(this);
+    if (choice.tab === 'source') showSource(this);
     if (choice.tab === 'spans') showSpans(this);
   }
 
-  /** Resets the selection. */
+  /** Says for a moment what was done. */
+  say(text) {
+    at('said').textContent = text;
+    at('said').hidden = false;
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => { at('said').hidden = true; }, 2000);
+  }
+
+  /** Shows everything as it was at first. */
   reset() {
     hideTooltip();
-    const { mode, tab, inverted, flipped, sort, ascending } = this.choice;
     this.choice.clear();
-    this.change({ mode, tab, inverted, flipped, sort, ascending, search: '' });
+    this.timeline.unfolded.clear();
+    for (const table of [this.callTree, this.callers, this.callees]) table.clear();
+    this.lanesKey = null;
+    for (const id of ['scroll', 'lanes', 'tree', 'function-list']) at(id).scrollTop = 0;
+    this.change({ search: '' });
   }
 
   listen() {
@@ -247,18 +318,26 @@ class Page {
       this.choice.search = event.target.value;
       this.refreshSoon();
     });
-    at('inverted').onclick = () => this.change({ inverted: !this.choice.inverted });
+    for (const order of ORDERS) at('order-' + order).onclick = () => this.change({ order });
+    at('roots').onclick = () => this.change({ roots: !this.choice.roots });
+    at('joined').onclick = () => this.change({ apart: false });
+    at('apart').onclick = () => this.change({ apart: true });
+    at('keys').onclick = toggleHelp;
+    listenToFunctions(this);
+    addEventListener('pointerdown', event => {
+      if (menuIsOpen() && !at('menu').contains(event.target)) at('menu').hidden = true;
+    });
     at('flipped').onclick = () => {
       this.change({ flipped: !this.choice.flipped });
       at('scroll').scrollTop = this.choice.flipped ? at('scroll').scrollHeight : 0;
     };
-    TABS.forEach((name, place) => {
+    this.tabs.forEach((name, place) => {
       const tab = at('tab-' + name);
       tab.onclick = () => this.change({ tab: name });
       tab.addEventListener('keydown', event => {
-        const step = { ArrowLeft: TABS.length - 1, ArrowRight: 1 }[event.key];
+        const step = { ArrowLeft: this.tabs.length - 1, ArrowRight: 1 }[event.key];
         if (!step) return;
-        const next = TABS[(place + step) % TABS.length];
+        const next = this.tabs[(place + step) % this.tabs.length];
         this.change({ tab: next });
         at('tab-' + next).focus();
       });
@@ -276,29 +355,53 @@ class Page {
 
   redraw() {
     cancelAnimationFrame(this.drawing);
-    this.drawing = requestAnimationFrame(() => {
-      this.timeline.layout();
-      this.showTotals(this.isValid);
-      this.showTabs();
-    });
+    this.drawing = requestAnimationFrame(() => this.relayout());
+  }
+
+  /** Draws everything anew, in another size or with other rows. */
+  relayout() {
+    this.lanesKey = this.cellsKey = null;
+    this.refresh();
   }
 
   key(event) {
-    const isTyping = event.target === at('search');
-    if (event.key === '/' && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Escape') {
       event.preventDefault();
-      at('search').focus();
-      at('search').select();
-    } else if (event.key === 'Escape') {
-      event.preventDefault();
-      this.back(event.target);
+      if (at('help').open) toggleHelp();
+      else this.back(event.target);
+      return;
     }
+    if (/^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+    const { choice } = this;
+    const acts = {
+      '/': () => {
+        at('search').focus();
+        at('search').select();
+      },
+      '?': toggleHelp,
+      w: () => choice.window && this.zoomTo(choice.window.from, choice.window.to),
+      Backspace: () => this.change({ ranges: choice.ranges.slice(0, -1), window: null }),
+      '+': () => this.scale(0.5, 0.5),
+      '-': () => this.scale(2, 0.5),
+      t: () => this.change({ folded: !choice.folded }),
+      m: () => this.change({ tab: 'flame',
+        order: ORDERS[(ORDERS.indexOf(choice.order) + 1) % ORDERS.length] }),
+      1: () => this.change({ tab: this.tabs[0] }),
+      2: () => this.change({ tab: this.tabs[1] }),
+      3: () => this.change({ tab: this.tabs[2] }),
+      4: () => this.change({ tab: this.tabs[3] ?? choice.tab }),
+      5: () => this.change({ tab: this.tabs[4] ?? choice.tab }),
+    };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
   }
 
   /** Goes one step back, in the focused part first. Only the button resets everything at once. */
   back(from) {
     hideTooltip();
-    const { search, window, zoom, context, threads } = this.choice;
+    const { search, window, zoom, ranges, focus, hidden, context, threads } = this.choice;
     if (from === at('search')) {
       from.blur();
       if (search) this.change({ search: '' });
@@ -306,9 +409,15 @@ class Page {
       this.change({ window: null });
     } else if (zoom.length) {
       this.change({ zoom: zoom.slice(0, -1) });
+    } else if (window) {
+      this.change({ window: null });
+    } else if (ranges.length) {
+      this.change({ ranges: ranges.slice(0, -1) });
+    } else if (hidden.length) {
+      this.change({ hidden: hidden.slice(0, -1) });
     } else {
-      const chosen = Object.entries({ window, context, threads, search }).find(([, value]) =>
-        value);
+      const chosen = Object.entries({ focus: focus !== null, context, threads, search })
+        .find(([, value]) => value);
       if (chosen) this.change({ [chosen[0]]: chosen[0] === 'search' ? '' : null });
     }
   }
@@ -318,9 +427,7 @@ class Page {
     if (isPrinted) document.documentElement.dataset.printed = 'yes';
     else delete document.documentElement.dataset.printed;
     this.colors.update();
-    this.timeline.layout();
-    this.showTotals(this.isValid);
-    this.showTabs();
+    this.relayout();
   }
 }
 
@@ -334,7 +441,10 @@ class Page {
   try {
     const page = new Page(await readTrace());
     window.traceprof = page;
-    page.open();
+    await new Promise(resolve => {
+      page.resolveReady = resolve;
+      page.open();
+    });
     problem.textContent = '';
     problem.hidden = true;
     document.documentElement.dataset.ready = 'yes';

@@ -1,6 +1,6 @@
 //! The header of the page's data: the recording, and the texts that its numbers refer to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ pub(super) fn head(
         "toUs": since(to_ns).max(last_us(gathered)),
         "window": recording.and_then(|it| it.window.as_deref()).map(escaped),
         "threads": threads(gathered),
+        "programs": profile.map(|profile| programs(profile, gathered)),
         "contexts": contexts(gathered),
         "texts": tables.texts(),
         "modes": modes?,
@@ -106,6 +107,15 @@ fn threads(gathered: &PageSamples<'_>) -> Vec<Value> {
         json!({ "id": id, "pid": thread.pid, "name": name, "idle": shown.idle })
     };
     gathered.threads.iter().map(of).collect()
+}
+
+/// Returns the program of each process by the process's label, if stacks begin with processes.
+fn programs(profile: &Profile, gathered: &PageSamples<'_>) -> BTreeMap<String, String> {
+    let processes = Processes::of(profile);
+    let pids = gathered.threads.iter().map(|shown| shown.summary.thread.pid);
+    let of = |pid| Some((processes.label(pid)?, processes.name(pid)?.to_owned()));
+    let all: BTreeMap<_, _> = pids.filter_map(of).collect();
+    if gathered.processes.is_empty() { BTreeMap::new() } else { all }
 }
 
 /// Returns the contexts by number, from 1 on, and the context that stands for all others.

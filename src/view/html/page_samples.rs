@@ -93,7 +93,7 @@ impl<'a> PageSamples<'a> {
     pub(super) fn new(
         trace: &'a LazyTrace,
         sides: &[(&Selected, &Profile)],
-        options: &PageOptions,
+        options: &PageOptions<'_>,
     ) -> Result<Self, TraceError> {
         let recording = RecordingInfo::of(trace);
         let begin_ns = recording.begin_ns().unwrap_or(0);
@@ -137,7 +137,7 @@ impl<'a> PageSamples<'a> {
 fn shown<'a>(
     trace: &'a LazyTrace,
     sides: &[(&Selected, &Profile)],
-    options: &PageOptions,
+    options: &PageOptions<'_>,
 ) -> Vec<PageThread<'a>> {
     let idle: Vec<Vec<bool>> = sides.iter().map(|(_, profile)| idle_threads(profile)).collect();
     // Profiles have the threads that their selections cover. These are the same in each profile.

@@ -1,11 +1,12 @@
 //! The tree of stacks as tables: calls, which refer to frames, which refer to functions and files.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
 use super::byte_columns::ByteColumns;
-use super::page_samples::PageSamples;
+use super::page_samples::{ModeSamples, PageSamples};
 use crate::trace::{Language, LocationId};
 use crate::view::profile::call_tree::{CallTree, StackStep};
 use crate::view::profile::step_names::{NameId, StepNames};
@@ -94,6 +95,34 @@ impl StackTables {
         columns.add("frame.line".to_owned(), frames().map(|frame| frame.line.into()));
         columns.add("call.caller".to_owned(), self.calls.iter().map(|(back, _)| *back));
         columns.add("call.frame".to_owned(), self.calls.iter().map(|(_, frame)| (*frame).into()));
+    }
+
+    /// Returns the files with lines, each with its index, the one with most weight first.
+    pub(super) fn files_by_weight(&self, gathered: &PageSamples<'_>) -> Vec<(usize, &str)> {
+        let mut totals = vec![0u64; self.calls.len()];
+        for entry in gathered.modes.iter().flat_map(ModeSamples::all) {
+            if let Some(total) = totals.get_mut(entry.call as usize) {
+                *total = total.saturating_add(entry.weight);
+            }
+        }
+        let mut weights = vec![0u64; self.files.len()];
+        for (call, (back, frame)) in self.calls.iter().enumerate().rev() {
+            let total = totals.get(call).copied().unwrap_or(0);
+            let caller = call.saturating_sub(usize::try_from(*back).unwrap_or(0));
+            if let Some(sum) = totals.get_mut(caller).filter(|_| caller < call) {
+                *sum = sum.saturating_add(total);
+            }
+            let file = self.frames.get(*frame as usize).filter(|frame| frame.line > 0);
+            let file = file.and_then(|frame| frame.file.checked_sub(1));
+            if let Some(weight) = file.and_then(|file| weights.get_mut(file as usize)) {
+                *weight = weight.saturating_add(total);
+            }
+        }
+        let mut files: Vec<_> =
+            self.files.iter().map(String::as_str).enumerate().zip(weights).collect();
+        files.retain(|(_, weight)| *weight > 0);
+        files.sort_by_key(|((index, _), weight)| (Reverse(*weight), *index));
+        files.into_iter().map(|(file, _)| file).collect()
     }
 
     /// Returns the texts that the columns refer to.

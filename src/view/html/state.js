@@ -1,6 +1,7 @@
 // The user's selection. It is the fragment of the address, so a link leads back to it.
 
-const TABS = ['flame', 'functions', 'spans'];
+const TABS = ['flame', 'tree', 'functions', 'source', 'spans'];
+const ORDERS = ['callers', 'callees', 'time'];
 
 class Choice {
   constructor(trace) {
@@ -10,14 +11,22 @@ class Choice {
 
   clear() {
     Object.assign(this, {
-      mode: 0, window: null, threads: null, context: null, search: '', zoom: [], inverted: false,
-      flipped: false, idle: false, tab: 'flame', sort: 'own', ascending: false, spansBy: null,
+      mode: 0, window: null, ranges: [], threads: null, context: null, search: '', zoom: [],
+      focus: null, hidden: [], order: 'callers', flipped: false, roots: false, apart: false,
+      idle: false, folded: false, tab: 'flame', function: null, sort: 'own', ascending: false,
+      treeSort: 'total', treeAscending: false, spansBy: null,
     });
   }
 
-  /** The window in microseconds since the start of the recording. */
+  /** The time that the time line shows, in microseconds since the start of the recording. */
+  get range() {
+    return this.ranges[this.ranges.length - 1]
+      || { from: this.trace.fromUs, to: this.trace.toUs };
+  }
+
+  /** The time whose samples are summed. */
   get times() {
-    return this.window || { from: this.trace.fromUs, to: this.trace.toUs };
+    return this.window || this.range;
   }
 
   /** Reads the address. Invalid parts are ignored. */
@@ -26,10 +35,14 @@ class Choice {
     const { trace } = this;
     const given = new URLSearchParams(hash.replace(/^#/, ''));
     this.mode = Math.max(trace.modes.findIndex(mode => mode.name === given.get('mode')), 0);
+    for (const part of (given.get('range') || '').split(',').filter(Boolean)) {
+      const [from, to] = part.split('-').map(text => Number(text) * 1e6);
+      if (from < to) this.addRange(from, to);
+    }
     const [from, to] = ['from', 'to'].map(name => given.has(name) ? Number(given.get(name)) * 1e6
       : NaN);
-    if (from >= 0 || to >= 0) this.setWindow(from >= 0 ? from : trace.fromUs, to >= 0 ? to
-      : trace.toUs);
+    if (from >= 0 || to >= 0) this.setWindow(from >= 0 ? from : this.range.from, to >= 0 ? to
+      : this.range.to);
     const ids = (given.get('thread') || '').split(',').filter(Boolean);
     const threads = ids.map(id => trace.threads.findIndex(thread => thread.id === id)).filter(at =>
       at >= 0);
@@ -38,9 +51,18 @@ class Choice {
       if (given.has(kind)) this.context = { kind, value: given.get(kind) };
     }
     this.search = given.get('search') || '';
-    const zoom = (given.get('zoom') || '').split('.').filter(Boolean).map(Number);
-    this.zoom = zoom.every(name => name < trace.texts.functions.length) ? zoom : [];
-    this.inverted = given.get('order') === 'callees';
+    const names = key => {
+      const all = (given.get(key) || '').split('.').filter(Boolean).map(Number);
+      return all.every(name => name < trace.texts.functions.length) ? all : [];
+    };
+    this.zoom = names('zoom');
+    this.focus = names('focus')[0] ?? null;
+    this.hidden = names('hide');
+    this.function = names('function')[0] ?? null;
+    this.order = ORDERS.includes(given.get('order')) ? given.get('order') : 'callers';
+    this.roots = given.get('roots') === 'shown';
+    this.apart = given.get('processes') === 'apart';
+    this.folded = given.get('lines') === 'folded';
     this.flipped = given.get('rows') === 'upwards';
     this.idle = given.get('idle') === 'shown';
     this.tab = TABS.includes(given.get('view')) ? given.get('view') : 'flame';
@@ -48,6 +70,11 @@ class Choice {
     if (['own', 'total', 'name', 'module'].includes(sort.replace(/^-/, ''))) {
       this.sort = sort.replace(/^-/, '');
       this.ascending = sort.startsWith('-');
+    }
+    const treeSort = given.get('tree') || '';
+    if (['own', 'total', 'name'].includes(treeSort.replace(/^-/, ''))) {
+      this.treeSort = treeSort.replace(/^-/, '');
+      this.treeAscending = treeSort.startsWith('-');
     }
   }
 
@@ -57,6 +84,8 @@ class Choice {
     const fragment = new URLSearchParams();
     const seconds = us => String(Math.round(us) / 1e6);
     if (this.mode) fragment.set('mode', trace.modes[this.mode].name);
+    if (this.ranges.length) fragment.set('range',
+      this.ranges.map(({ from, to }) => `${seconds(from)}-${seconds(to)}`).join(','));
     if (this.window) {
       fragment.set('from', seconds(this.window.from));
       fragment.set('to', seconds(this.window.to));
@@ -66,12 +95,20 @@ class Choice {
     if (this.context) fragment.set(this.context.kind, this.context.value);
     if (this.search) fragment.set('search', this.search);
     if (this.zoom.length) fragment.set('zoom', this.zoom.join('.'));
-    if (this.inverted) fragment.set('order', 'callees');
+    if (this.focus !== null) fragment.set('focus', this.focus);
+    if (this.hidden.length) fragment.set('hide', this.hidden.join('.'));
+    if (this.function !== null) fragment.set('function', this.function);
+    if (this.order !== 'callers') fragment.set('order', this.order);
+    if (this.roots) fragment.set('roots', 'shown');
+    if (this.apart) fragment.set('processes', 'apart');
+    if (this.folded) fragment.set('lines', 'folded');
     if (this.flipped) fragment.set('rows', 'upwards');
     if (this.idle) fragment.set('idle', 'shown');
     if (this.tab !== 'flame') fragment.set('view', this.tab);
     if (this.sort !== 'own' || this.ascending) fragment.set('sort',
       (this.ascending ? '-' : '') + this.sort);
+    if (this.treeSort !== 'total' || this.treeAscending) fragment.set('tree',
+      (this.treeAscending ? '-' : '') + this.treeSort);
     return fragment.toString();
   }
 
@@ -86,12 +123,36 @@ class Choice {
       && this.trace.threads[thread].idle;
   }
 
-  /** Sets a window within the recorded time. A window of all the time counts as no window. */
+  /** Sets a window within the shown time. A window of all the time counts as no window. */
   setWindow(from, to) {
-    const { fromUs, toUs } = this.trace;
-    const inside = us => Math.min(Math.max(Math.round(us), fromUs), toUs);
-    const [low, high] = [inside(Math.min(from, to)), inside(Math.max(from, to))];
-    this.window = high <= low || (low === fromUs && high === toUs) ? null : { from: low, to: high };
+    const { range } = this;
+    const { from: low, to: high } = within(range, Math.min(from, to), Math.max(from, to));
+    this.window = high <= low || (low === range.from && high === range.to) ? null
+      : { from: low, to: high };
+  }
+
+  /** Shows a part of the time. Every part is in the part before. */
+  addRange(from, to) {
+    const { range } = this;
+    const inside = within(range, from, to);
+    // Less than some microseconds has nothing to show.
+    if (inside.to - inside.from < 10) return;
+    if (inside.from > range.from || inside.to < range.to) this.ranges = [...this.ranges, inside];
+  }
+
+  /** Returns by call whether its stack is shown, or null if all are. */
+  kept(tree) {
+    const { focus, hidden, trace } = this;
+    if (focus === null && !hidden.length) return null;
+    const has = new Uint8Array(tree.count), isOut = new Uint8Array(tree.count);
+    const outs = new Set(hidden);
+    has[0] = focus === null ? 1 : 0;
+    for (let node = 1; node < tree.count; node++) {
+      has[node] = has[tree.parent[node]] || tree.name[node] === focus ? 1 : 0;
+      isOut[node] = isOut[tree.parent[node]] || outs.has(tree.name[node]) ? 1 : 0;
+    }
+    return Uint8Array.from(trace.calls.caller, (_, call) =>
+      has[tree.of[call]] && !isOut[tree.of[call]] ? 1 : 0);
   }
 
   /** Returns which contexts match, by number, or null if the user selected none. */
@@ -115,6 +176,12 @@ class Choice {
       return { expression: new RegExp(literally(this.search), 'i'), isValid: false };
     }
   }
+}
+
+/** Returns a part of a range of time, in whole microseconds. */
+function within(range, from, to) {
+  const inside = us => Math.min(Math.max(Math.round(us), range.from), range.to);
+  return { from: inside(from), to: inside(to) };
 }
 
 const NONE = '(none)';

@@ -4,7 +4,7 @@ const ROWS_MAX = 500;
 
 function shareBar(part, all) {
   const bar = element('span', { className: 'share' });
-  bar.style.width = Math.max(part / Math.max(all, 1e-9) * 80, 0) + 'px';
+  bar.style.width = Math.max(part / Math.max(all, 1e-9) * 60, 0) + 'px';
   return element('td', { className: 'bar' }, bar);
 }
 
@@ -20,63 +20,102 @@ function numbersOf(mode, weight, all) {
   return texts.map(textContent => element('td', { textContent }));
 }
 
-/** Shows the functions of the selected samples. */
-function showFunctions(page) {
-  const { trace, tree, sum, mode, choice, matches } = page;
+/** Returns the functions of the selected samples in the chosen order, with their weights. */
+function listed(page) {
+  const { trace, tree, sum, choice, matches } = page;
   const { own, total } = byFunction(trace, tree, sum);
   const { functions, modules } = trace.texts;
-  let shown = functions.map((_, name) => name).filter(name => total[name] > 0
+  const shown = functions.map((_, name) => name).filter(name => total[name] > 0
     && (!matches || matches[name]));
-  const many = shown.length;
   const texts = { name: functions, module: modules }[choice.sort],
     numbers = choice.sort === 'total' ? total : own;
   const compare = texts
     ? (one, other) => texts[other].localeCompare(texts[one]) || total[one] - total[other]
     : (one, other) => numbers[other] - numbers[one] || total[other] - total[one] || one - other;
   shown.sort(choice.ascending ? (one, other) => compare(other, one) : compare);
-  shown = shown.slice(0, ROWS_MAX);
+  return { shown, own, total };
+}
+
+/** Shows the functions of the selected samples, and the callers and callees of one. */
+function showFunctions(page) {
+  const { trace, tree, sum, mode, choice, matches } = page;
+  const { functions, modules } = trace.texts;
+  const { shown: all, own, total } = listed(page);
+  const shown = all.slice(0, ROWS_MAX);
+  const chosen = total[choice.function] > 0 ? choice.function : shown[0];
   const by = (sort, isText) => () => {
     const isSame = choice.sort === sort;
     page.change({ sort, ascending: isSame ? !choice.ascending : Boolean(isText) });
   };
   const head = (title, sort, className, isText) =>
     columnHead(title, choice.sort === sort, choice.ascending, className, by(sort, isText));
-  const all = sum.weight;
-  const rows = shown.map(name => element('tr', { className: matches ? 'found' : '' },
-    ...numbersOf(mode, own[name], all),
-    shareBar(own[name], all),
-    ...numbersOf(mode, total[name], all),
-    element('td', { className: 'name' }, element('button', {
-      type: 'button', textContent: functions[name], title: functions[name],
-      onclick: () => page.change({ search: '^' + literally(functions[name]) + '$', tab: 'flame' }),
-    })),
-    element('td', { className: 'text module', textContent: modules[name], title: modules[name] })));
-  const more = many > ROWS_MAX ? `, of which the first ${ROWS_MAX} are listed` : '';
+  const rows = shown.map(name => {
+    const row = element('tr', {
+      className: matches ? 'found' : '', 'aria-selected': String(name === chosen),
+    },
+    ...numbersOf(mode, own[name], sum.weight),
+    shareBar(own[name], sum.weight),
+    ...numbersOf(mode, total[name], sum.weight),
+    element('td', { className: 'name', textContent: functions[name], title: functions[name] }),
+    element('td', { className: 'text module', textContent: modules[name], title: modules[name] }));
+    row.dataset.function = name;
+    return row;
+  });
+  const more = all.length > ROWS_MAX ? `, of which the first ${ROWS_MAX} are listed` : '';
+  const none = () => element('th', { scope: 'col' });
   at('function-table').replaceChildren(
     element('caption', {
-      textContent: `${many.toLocaleString('en')} functions${matches ? ' that match' : ''}${more}. `
-        + 'A click searches for one in the flame graph.',
+      textContent: `${all.length.toLocaleString('en')} functions`
+        + `${matches ? ' that match' : ''}${more}. A click shows callers and callees.`,
     }),
     element('thead', {}, element('tr', {},
-      head('Self', 'own', ''), element('th', { scope: 'col' }), element('th', { scope: 'col' }),
-        head('Total', 'total', ''),
-      element('th', { scope: 'col' }), head('Function', 'name', 'text', true),
-        head('Module', 'module', 'text module', true))),
+      head('Self', 'own', ''), none(), none(), head('Total', 'total', ''), none(),
+      head('Function', 'name', 'text', true), head('Module', 'module', 'text module', true))),
     element('tbody', {}, ...rows));
+  at('sandwich').hidden = chosen === undefined;
+  if (chosen === undefined) return;
+  at('of').textContent = functions[chosen];
+  page.callers.show(new CallersOf(tree, sum, chosen), chosen);
+  page.callees.show(new CalleesOf(tree, sum, chosen), chosen);
+}
+
+/** Chooses functions by pointer and keys. */
+function listenToFunctions(page) {
+  const table = at('function-table');
+  table.tabIndex = 0;
+  const rowOf = event => event.target.closest('tbody tr');
+  table.addEventListener('click', event => {
+    const row = rowOf(event);
+    if (row) page.change({ function: Number(row.dataset.function) });
+  });
+  table.addEventListener('contextmenu', event => {
+    const row = event.button === 2 ? rowOf(event) : table.querySelector('[aria-selected="true"]');
+    if (!row) return;
+    event.preventDefault();
+    const name = Number(row.dataset.function), place = row.getBoundingClientRect();
+    openMenu(page, { name, text: page.trace.texts.functions[name], stack: [], zoom: null },
+      event.button === 2 ? event.clientX : place.left + 60,
+      event.button === 2 ? event.clientY : place.bottom);
+  });
+  table.addEventListener('keydown', event => {
+    const row = table.querySelector('[aria-selected="true"]');
+    const isPlain = event.target === table && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (!row || !isPlain) return;
+    const { nextElementSibling: ArrowDown, previousElementSibling: ArrowUp } = row;
+    const next = { ArrowDown, ArrowUp }[event.key];
+    if (event.key === 'c') copy(page, page.trace.texts.functions[row.dataset.function]);
+    if (!next) return;
+    event.preventDefault();
+    page.change({ function: Number(next.dataset.function) });
+    table.querySelector('[aria-selected="true"]').scrollIntoView({ block: 'nearest' });
+  });
 }
 
 /** Shows the selected threads and times by span, root or tag. A click selects one. */
 function showSpans(page) {
   const { trace, sum, mode, choice } = page;
   const kinds = kindsOfContexts(trace);
-  if (!kinds.length) {
-    at('span-kinds').replaceChildren();
-    at('span-table').replaceChildren(element('caption', {
-      textContent: 'No sample has a span or a tag. Applications publish them while they are '
-        + 'recorded, with the traceprof-context library or the thread context of OpenTelemetry.',
-    }));
-    return;
-  }
+  if (!kinds.length) return;
   const asked = choice.spansBy || (choice.context && choice.context.kind);
   const kind = kinds.includes(asked) ? asked : kinds[0];
   at('span-kinds').replaceChildren(...kinds.map(it => element('button', {
@@ -96,13 +135,14 @@ function showSpans(page) {
   const isChosen = value => Boolean(choice.context) && choice.context.kind === kind
     && choice.context.value === value;
   const rows = sorted.slice(0, ROWS_MAX).map(([value, weight]) =>
-    element('tr', { className: isChosen(value) ? 'found' : '' },
+    element('tr', {
+      className: isChosen(value) ? 'found' : '', onclick: () =>
+        page.change({ context: isChosen(value) ? null : { kind, value }, spansBy: kind }),
+    },
     ...numbersOf(mode, weight, all),
     shareBar(weight, all),
     element('td', { className: 'name' }, element('button', {
       type: 'button', textContent: value, 'aria-pressed': String(isChosen(value)),
-      onclick: () =>
-        page.change({ context: isChosen(value) ? null : { kind, value }, spansBy: kind }),
     }))));
   const more = sorted.length > ROWS_MAX ? `; the ${ROWS_MAX} heaviest are listed` : '';
   at('span-table').replaceChildren(

@@ -18,11 +18,7 @@ function poolOf(thread) {
 
 /** Returns the rows: pools, heaviest first, then idle threads. */
 function lanesOf(trace, mode, unfolded) {
-  const weights = trace.threads.map((_, thread) => {
-    let sum = 0;
-    for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) sum += mode.weight[row];
-    return sum;
-  });
+  const weights = mode.weightOf;
   const heaviestFirst = (one, other) => weights[other] - weights[one] || one - other;
   const sumOf = threads => threads.reduce((sum, thread) => sum + weights[thread], 0);
   const pools = new Map(), idle = [];
@@ -75,6 +71,14 @@ function lanesOf(trace, mode, unfolded) {
   return lanes;
 }
 
+/** Returns one row of all threads. */
+function laneOfAll(trace, mode) {
+  const threads = trace.threads.map((_, thread) => thread).filter(thread =>
+    mode.weightOf[thread] > 0 && !trace.threads[thread].idle);
+  const label = `${threads.length} thread${threads.length === 1 ? '' : 's'}`;
+  return [{ key: 'all', threads, label, detail: `${label} together`, isScaled: true }];
+}
+
 class Timeline {
   constructor(page) {
     this.page = page;
@@ -84,14 +88,21 @@ class Timeline {
 
   /** Builds the rows of the current mode. */
   layout() {
-    const { trace, mode } = this.page;
-    this.lanes = lanesOf(trace, mode, this.unfolded);
-    this.width = Math.max(at('strip').clientWidth, 40);
+    const { trace, mode, choice } = this.page;
+    this.lanes = choice.folded ? laneOfAll(trace, mode) : lanesOf(trace, mode, this.unfolded);
+    at('fold').setAttribute('aria-expanded', String(!choice.folded));
     at('labels').replaceChildren(...this.lanes.map(lane => this.label(lane)));
     at('strip').style.height = this.lanes.length * LANE + 'px';
     // The scroll bar reduces the width of the rows.
     this.width = Math.max(at('strip').clientWidth, 40);
-    this.draw();
+    this.mark();
+  }
+
+  /** Sums the time in each state by cell of each row. It yields as other sums do. */
+  *measure() {
+    const cells = [];
+    for (const lane of this.lanes) cells.push(yield* this.cellsOf(lane));
+    return cells;
   }
 
   label(lane) {
@@ -113,7 +124,7 @@ class Timeline {
 
   toggle(key) {
     if (!this.unfolded.delete(key)) this.unfolded.add(key);
-    this.layout();
+    this.page.relayout();
     const same = this.lanes.find(lane => lane.key === key);
     if (same) same.button.previousSibling.focus();
   }
@@ -147,16 +158,17 @@ class Timeline {
   }
 
   pixelOf(us) {
-    const { fromUs, toUs } = this.page.trace;
-    return (us - fromUs) / Math.max(toUs - fromUs, 1) * this.width;
+    const { from, to } = this.page.choice.range;
+    return (us - from) / Math.max(to - from, 1) * this.width;
   }
 
   timeOf(pixel) {
-    const { fromUs, toUs } = this.page.trace;
-    return fromUs + Math.min(Math.max(pixel / this.width, 0), 1) * (toUs - fromUs);
+    const { from, to } = this.page.choice.range;
+    return from + Math.min(Math.max(pixel / this.width, 0), 1) * (to - from);
   }
 
-  draw() {
+  /** Draws the rows. The cells are those of the rows at the last measurement. */
+  draw(cells) {
     this.drawAxis();
     const pen = fit(at('heat'), this.width, this.lanes.length * LANE);
     const { colors } = this.page;
@@ -164,23 +176,24 @@ class Timeline {
       const top = index * LANE;
       pen.fillStyle = index % 2 ? colors.back : colors.panel;
       pen.fillRect(0, top, this.width, LANE);
-      this.drawLane(pen, lane, top);
+      this.drawLane(pen, lane, top, cells[index]);
     });
     this.mark();
   }
 
   drawAxis() {
-    const { colors, trace } = this.page;
+    const { colors } = this.page;
+    const { from, to } = this.page.choice.range;
     const canvas = at('axis');
     const pen = fit(canvas,
       Math.max(canvas.parentElement.clientWidth - at('legend').offsetWidth, 40), 24);
     const room = this.width;
-    const length = Math.max(trace.toUs - trace.fromUs, 1);
+    const length = Math.max(to - from, 1);
     const step = niceStep(length / Math.max(room / 90, 1));
     pen.fillStyle = colors.soft;
     pen.strokeStyle = colors.line;
     pen.font = '11px system-ui, sans-serif';
-    for (let us = Math.ceil(trace.fromUs / step) * step; us <= trace.toUs; us += step) {
+    for (let us = Math.ceil(from / step) * step; us <= to; us += step) {
       const x = Math.round(this.pixelOf(us)) + 0.5;
       pen.beginPath();
       pen.moveTo(x, 14);
@@ -193,42 +206,36 @@ class Timeline {
   }
 
   /** Returns the time in each state by cell, of all threads of a row together. */
-  cellsOf(lane) {
-    const { trace, mode, fits } = this.page;
-    const cells = Math.ceil(this.width / CELL);
-    const used = new Float64Array(cells * STATES.length);
-    const cellUs = Math.max(trace.toUs - trace.fromUs, 1) / cells;
+  *cellsOf(lane) {
+    const { trace, mode, fits, kept, choice } = this.page;
+    const { from, to } = choice.range;
+    const count = Math.ceil(this.width / CELL);
+    const cells = { count, used: new Float64Array(count * STATES.length), from,
+      us: Math.max(to - from, 1) / count };
+    let portion = 0;
     for (const thread of lane.threads) {
-      for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) {
-        if (fits && !fits[mode.context[row]]) continue;
+      const { low, high } = rowsIn(mode, thread, choice.range);
+      for (let row = low; row < high; row++) {
+        if (++portion % PORTION === 0) yield;
+        if (fits && !fits[mode.context[row]] || kept && !kept[mode.call[row]]) continue;
         const state = mode.isWall ? trace.stateOfCall[mode.call[row]] : 0;
-        const begin = (mode.since[row] - trace.fromUs) / cellUs,
-          end = (mode.time[row] - trace.fromUs) / cellUs;
-        const last = Math.min(Math.floor(end), cells - 1);
-        if (end <= begin) {
-          // The length of a period is unknown, so one sample fills its cell.
-          used[last * STATES.length + state] += 1;
-          continue;
-        }
-        for (let cell = Math.min(Math.floor(begin), last); cell <= last; cell++) {
-          const part = Math.min(end, cell + 1) - Math.max(begin, cell);
-          if (part > 0) used[cell * STATES.length + state] += part;
-        }
+        use(cells, state, mode.since[row], mode.time[row]);
       }
     }
-    return used;
+    return cells.used;
   }
 
-  drawLane(pen, lane, top) {
+  drawLane(pen, lane, top, used) {
     const { colors, mode } = this.page;
-    const used = this.cellsOf(lane);
     const room = LANE - 2;
+    // Of all threads, few run at a time.
+    const most = lane.isScaled ? highest(used) : lane.threads.length;
     // Running is at the bottom.
     const order = [0, 1, 3, 4, 5, 2];
     for (let cell = 0; cell * STATES.length < used.length; cell++) {
       let bottom = top + LANE - 1;
       for (const state of order) {
-        const share = Math.min(used[cell * STATES.length + state] / lane.threads.length, 1);
+        const share = Math.min(used[cell * STATES.length + state] / most, 1);
         if (share <= 0) continue;
         const height = Math.min(Math.max(share * room, mode.isWall ? 0 : 2), bottom - top - 1);
         pen.fillStyle = mode.isWall ? colors.states[state] : colors.heat(share);
@@ -259,8 +266,13 @@ class Timeline {
       if (begun === null) return;
       const x = pixel(event);
       // A click without dragging shows everything again.
-      if (Math.abs(x - begun) < 3) this.page.choice.window = null;
-      else this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
+      if (Math.abs(x - begun) < 3) {
+        this.clicked = this.page.choice.window || this.clicked;
+        this.page.choice.window = null;
+      } else {
+        this.clicked = null;
+        this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
+      }
       begun = null;
       this.page.isDragging = false;
       this.page.refresh();
@@ -268,7 +280,28 @@ class Timeline {
     strip.addEventListener('pointerup', end);
     strip.addEventListener('pointercancel', end);
     strip.addEventListener('pointerleave', hideTooltip);
+    // Its first click has removed the window.
+    strip.addEventListener('dblclick', event => {
+      const us = this.timeOf(pixel(event)), window = this.clicked;
+      this.clicked = null;
+      if (window && us >= window.from && us <= window.to) this.page.zoomTo(window.from, window.to);
+    });
+    strip.addEventListener('wheel', event => this.wheel(event, pixel(event) / this.width),
+      { passive: false });
     strip.addEventListener('keydown', event => this.key(event));
+    at('fold').onclick = () => this.page.change({ folded: !this.page.choice.folded });
+  }
+
+  /** Zooms with Ctrl about a place between 0 and 1, or moves sideways. */
+  wheel(event, share) {
+    const isSideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (!event.ctrlKey && !isSideways) return;
+    event.preventDefault();
+    if (event.ctrlKey) {
+      this.page.scale(Math.exp(Math.max(Math.min(event.deltaY, 200), -200) / 300), share);
+    } else {
+      this.page.pan((event.deltaX || event.deltaY) / 1000);
+    }
   }
 
   hint(event, x) {
@@ -281,21 +314,46 @@ class Timeline {
   key(event) {
     if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
     event.preventDefault();
-    const { choice, trace } = this.page;
-    const { fromUs, toUs } = trace;
-    const length = toUs - fromUs, step = length / 50 * (event.key === 'ArrowLeft' ? -1 : 1);
+    const { choice } = this.page;
+    const { from: first, to: last } = choice.range;
+    const length = last - first, step = length / 50 * (event.key === 'ArrowLeft' ? -1 : 1);
     if (!choice.window) {
       const tenth = length / 10;
-      if (event.key === 'ArrowRight') choice.setWindow(fromUs, fromUs + tenth);
-      else choice.setWindow(toUs - tenth, toUs);
+      if (event.key === 'ArrowRight') choice.setWindow(first, first + tenth);
+      else choice.setWindow(last - tenth, last);
     } else {
       const { from, to } = choice.window;
-      const moved = Math.min(Math.max(step, fromUs - from), toUs - to);
+      const moved = Math.min(Math.max(step, first - from), last - to);
       if (event.shiftKey) choice.setWindow(from, Math.max(to + step, from + length / 500));
       else choice.setWindow(from + moved, to + moved);
     }
     this.page.refresh();
   }
+}
+
+/** Adds the time of a sample to its cells. */
+function use({ count, used, from, us }, state, since, time) {
+  const begin = (since - from) / us, end = (time - from) / us;
+  if (end < 0 || begin > count) return;
+  const last = Math.min(Math.floor(end), count - 1);
+  if (end <= begin) {
+    // The length of a period is unknown, so one sample fills its cell.
+    used[last * STATES.length + state] += 1;
+    return;
+  }
+  for (let cell = Math.min(Math.max(Math.floor(begin), 0), last); cell <= last; cell++) {
+    const part = Math.min(end, cell + 1) - Math.max(begin, cell);
+    if (part > 0) used[cell * STATES.length + state] += part;
+  }
+}
+
+/** Returns the most that the states of a cell add up to. */
+function highest(used) {
+  let most = 1;
+  for (let cell = 0; cell < used.length; cell += STATES.length) {
+    most = Math.max(most, used.subarray(cell, cell + STATES.length).reduce((sum, it) => sum + it));
+  }
+  return most;
 }
 
 /** Returns the next larger step of 1, 2 or 5 times a power of ten. */

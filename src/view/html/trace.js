@@ -66,6 +66,7 @@ async function readTrace() {
     },
     calls: { caller: column('call.caller', small), frame: column('call.frame', small) },
   };
+  joinProcesses(trace);
   // Without any other language, colours show modules.
   trace.hasLanguages = trace.languages.some(language => language > 0);
   const { caller, frame } = trace.calls;
@@ -80,6 +81,41 @@ async function readTrace() {
   return trace;
 }
 
+/**
+ * Adds a function for each program that several processes run. `joined` has the function that
+ * stands for each function where processes are joined, or is null.
+ */
+function joinProcesses(trace) {
+  const { texts } = trace;
+  const labels = new Map();
+  texts.functions.forEach((text, name) => {
+    // What a process calls itself follows its program: `nginx: worker`.
+    const program = trace.kinds[name] === MARK && trace.programs?.[text]?.split(': ')[0];
+    if (program) labels.set(program, [...labels.get(program) || [], name]);
+  });
+  const joined = Uint32Array.from(texts.functions, (_, name) => name);
+  const added = [];
+  for (const [program, names] of labels) {
+    if (names.length < 2) continue;
+    for (const name of names) joined[name] = texts.functions.length + added.length;
+    added.push(`${program} ×${names.length}`);
+  }
+  trace.joined = null;
+  if (!added.length) return;
+  trace.joined = extended(joined, added.map((_, at) => texts.functions.length + at));
+  trace.kinds = extended(trace.kinds, added.map(() => MARK));
+  trace.languages = extended(trace.languages, added.map(() => 0));
+  texts.functions.push(...added);
+  texts.modules.push(...added.map(() => ''));
+}
+
+function extended(numbers, added) {
+  const all = new Uint32Array(numbers.length + added.length);
+  all.set(numbers);
+  all.set(added, numbers.length);
+  return all;
+}
+
 /** The samples of a mode by thread: those of `t` are from `first[t]` to `first[t + 1]`. */
 function readMode(mode, bytes, trace) {
   const first = new Uint32Array(mode.entries.length + 1);
@@ -90,11 +126,13 @@ function readMode(mode, bytes, trace) {
   const unitUs = (mode.unitNs || 0) / 1000;
   const since = new Float64Array(time.length);
   const longest = new Float64Array(mode.entries.length);
+  const weightOf = new Float64Array(mode.entries.length);
   for (let thread = 0; thread < mode.entries.length; thread++) {
     let now = 0;
     for (let row = first[thread]; row < first[thread + 1]; row++) {
       now += time[row];
       time[row] = now;
+      weightOf[thread] += weight[row];
       since[row] = Math.max(now - weight[row] * unitUs, Math.min(trace.fromUs, now));
       longest[thread] = Math.max(longest[thread], now - since[row]);
     }
@@ -104,7 +142,7 @@ function readMode(mode, bytes, trace) {
   const others = trace.contexts.length;
   for (let row = 0; row < context.length; row++) if (context[row] > others) context[row] = others;
   return {
-    ...mode, isWall: mode.name === 'wall', first, time, since, longest, weight, context,
-    call: unpack(bytes('call'), small), samplesOf: unpack(bytes('samples'), small),
+    ...mode, isWall: mode.name === 'wall', unitUs, first, time, since, longest, weight, weightOf,
+    context, call: unpack(bytes('call'), small), samplesOf: unpack(bytes('samples'), small),
   };
 }
