@@ -6,8 +6,13 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Outcome, Recorder, Trace, alone, child_named, go_program, has_command, needs_recording,
-    program, record_command, skip, together, traceprof, wait_until,
+    program, record_command, scratch_dir, skip, together, traceprof, wait_until,
 };
+use crate::opener;
+
+fn stderr(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
 
 #[test]
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
@@ -150,6 +155,32 @@ fn report_comes_before_the_wait_which_a_signal_ends() {
     let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in:\n{text}"));
     assert!(position("recorded ") < position("waiting for sleep"), "{text}");
     assert!(text.contains("runs on"), "{text}");
+}
+
+/// A recording of a command that makes its page and opens it.
+#[test]
+fn a_recording_opens_its_page() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let dir = folder.path().join("bin");
+    std::fs::create_dir(&dir).unwrap();
+    opener::install(&dir, "printf %s \"$1\" >\"${0%/*}/opened\"");
+    let record = |options: &[&str]| {
+        let mut command = traceprof(&["record", "--view", "-F", "997", "-o", "x.trace"]);
+        command.args(options).arg("--").arg(program("exitcode")).args(["3", "100", "0"]);
+        command.env("PATH", &dir).current_dir(folder.path()).output().expect("traceprof")
+    };
+    let output = record(&[]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let page = folder.path().join("x.html");
+    assert_eq!(std::fs::read_to_string(dir.join("opened")).unwrap(), page.display().to_string());
+    assert!(std::fs::read_to_string(&page).unwrap().contains("first_phase"));
+    // The page is not what the exit code is about.
+    opener::install(&dir, "exit 4");
+    let output = record(&["--force"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("note: xdg-open did not open"), "{}", stderr(&output));
 }
 
 /// The report that people read. `--stats` has the figures.

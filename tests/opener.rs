@@ -15,7 +15,7 @@ use crate::page::demo;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes the script the only opener in the search path.
-fn install(dir: &Path, script: &str) {
+pub(crate) fn install(dir: &Path, script: &str) {
     let opener = dir.join("xdg-open");
     std::fs::write(&opener, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&opener, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -47,6 +47,12 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
     if open { browser::open(&path) } else { Ok(()) }
 }
 
+/// Writes the page of a trace beside it, prints its path, and opens it in a browser.
+pub(super) fn show(trace: &Path) -> Result<(), CommandFailure> {
+    let file = trace.to_owned();
+    run(ViewArguments { file, open: true, ..ViewArguments::default() })
+}
+
 /// Writes the page of what is selected of a trace.
 pub(super) fn write(
     trace: &LazyTrace,

@@ -132,6 +132,12 @@ pub struct RecordArguments {
     #[arg(short, long, help_heading = WHERE)]
     pub quiet: bool,
 
+    /// At the end, make the page of the trace and open it in a browser
+    ///
+    /// As `traceprof view --open` does. If no browser can be opened, the page is written anyway.
+    #[arg(long, conflicts_with = "json", help_heading = WHERE)]
+    pub view: bool,
+
     /// Print all figures in the closing report
     ///
     /// Without this option the report has one line each for what was recorded, how much of the CPU

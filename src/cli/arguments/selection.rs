@@ -10,7 +10,7 @@ use crate::view::{
 };
 
 /// Which samples of a trace a view uses.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct SelectionArguments {
     /// Only this thread; repeatable, `*` matches any text
     #[arg(long, value_name = "ID|NAME", value_parser = NonEmptyStringValueParser::new())]

@@ -8,7 +8,7 @@ use super::SelectionArguments;
 use super::headings::{SHOWN, WHERE};
 
 /// Arguments of `view`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ViewArguments {
     /// Trace file
     pub file: PathBuf,

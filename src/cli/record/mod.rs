@@ -20,6 +20,7 @@ use super::exit::{CommandExit, CommandFailure, ExitCode};
 use super::notes::note;
 use super::option_values::{ExitOf, LeastQuality, Percent};
 use super::output::{Destination, unwritable};
+use super::view;
 use crate::inspect::dry_run;
 use crate::record::{Recorded, RunningProgram, Summary, Target, record};
 use crate::view::TextStyle;
@@ -46,7 +47,7 @@ fn run_into(
     let (quiet, stats, fail_under) =
         (arguments.quiet, arguments.stats, arguments.fail_under.clone());
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
-    let whose = arguments.exit_code;
+    let (whose, has_view) = (arguments.exit_code, arguments.view);
     let options = options(arguments)?;
     pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
     if is_dry {
@@ -68,6 +69,10 @@ fn run_into(
         report::write(&summary, stats);
     }
     let summary = recorded.insert(summary);
+    if let (true, Some(trace)) = (has_view, &summary.output) {
+        // The recording is done, and the page can be made again.
+        view::show(trace).unwrap_or_else(|failure| note(&failure.message()));
+    }
     if let Some(program) = running {
         summary.command_status = wait(program, quiet)?;
     }
