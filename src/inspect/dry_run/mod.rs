@@ -15,7 +15,7 @@ use traceprof_abi::layout::{self, PRIMING, SAMPLING};
 use crate::inject::{self, Guardian};
 use crate::proc;
 use crate::record::contract::error::{NO_HOLE, RecordError, guardian_error, target_error};
-use crate::record::contract::options::{NamedProcesses, Options, Target};
+use crate::record::contract::options::{Children, NamedProcesses, Options, Target};
 use crate::record::contract::sampling::Engine;
 use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::processes;
@@ -51,10 +51,15 @@ pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
         }
         Target::Command(command) => of_command(command, options)?,
     };
-    if options.children.are_recorded() {
-        let text = "recorded as well, each with its own agent; new ones once they are found";
-        steps.push(step("descendants", text));
-    }
+    let until = match options.children {
+        Children::None => None,
+        Children::OfCommand => Some("the program exits"),
+        Children::All => Some("the last one exits"),
+    };
+    steps.extend(until.map(|until| {
+        let text = "sampled by the kernel from their start, and by an agent after 300 ms";
+        step("descendants", format!("{text}, until {until}"))
+    }));
     steps.extend(options.measure.wall_interval().map(waiting));
     steps.extend(files::steps(&settled, first));
     steps.extend([

@@ -380,6 +380,9 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             }
             if let Some(progress) = self.members.progress(options.duration) {
                 observer.tick(&progress);
+                if observer.wants_end() {
+                    common.stop.end();
+                }
             }
         }
         common.unattached.end();
