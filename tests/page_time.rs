@@ -209,6 +209,8 @@ const MILLION: &str = "(() => {
         context: new Uint32Array(count), samplesOf: new Uint32Array(count).fill(1),
     });
     traceprof.ranksOf.clear();
+    traceprof.chart.segments.clear();
+    traceprof.chart.extents.clear();
     traceprof.relayout();
 })()";
 
@@ -244,7 +246,7 @@ fn a_million_samples_stay_fluid() {
             browser.drag(at(0.1), at(0.9));
             browser.wait_for("!traceprof.slices.isBusy && traceprof.choice.window !== null");
         });
-        // One may be longer, while the browser compiles the script.
+        // The trace has each task twice, so this is the longest but for a few microseconds.
         assert!(tasks.len() > 20 && tasks[1] < 50.0, "{order}: {:?}", &tasks[..8]);
         assert_eq!(browser.problems(), [""; 0]);
     }

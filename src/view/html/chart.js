@@ -1,6 +1,6 @@
 // The stack chart: the calls of threads as bars in time order, one block of rows per thread.
 
-/** Maximum number of pieces of a thread that are scanned for the deepest stack. */
+/** Maximum number of samples of a thread that are scanned for the deepest stack. */
 const SCANNED_MAX = 5_000;
 
 class StackChart {
@@ -50,15 +50,18 @@ class StackChart {
     if (this.extentTree !== tree || this.extentKept !== kept || this.extentFits !== fits) {
       this.extents.clear();
       Object.assign(this, { extentTree: tree, extentKept: kept, extentFits: fits });
+      this.seen = new Uint32Array(tree.count);
+      this.stamp = 0;
     }
     let known = this.extents.get(key);
     if (known) return known;
-    const seen = new Uint8Array(tree.count);
+    // Each thread has a stamp of its own, so that the array is not cleared.
+    const { seen } = this, stamp = ++this.stamp;
     let depth = 0, common = -1;
     for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) {
       const node = tree.of[mode.call[row]];
-      if (seen[node] || !this.isShown(row)) continue;
-      seen[node] = 1;
+      if (seen[node] === stamp || !this.isShown(row)) continue;
+      seen[node] = stamp;
       depth = Math.max(depth, tree.depth[node]);
       if (common < 0) common = node;
       while (common !== tree.callerAt(node, tree.depth[common])) common = tree.parent[common];
@@ -74,15 +77,13 @@ class StackChart {
   /** Returns the deepest stack of a thread in the shown time, or of all where that is long. */
   depthOf(thread, { depth, hidden }) {
     const { tree, mode } = this.page;
-    const { to, row, count } = this.segmentsOf(thread);
-    const low = firstNotBelow(to, 0, count, this.window.from);
-    const high = Math.min(firstNotBelow(to, low, count, this.window.to) + 1, count);
+    const { from, to } = this.window;
+    // A piece may be some times as long before its end as its sample.
+    const { low, high } = rowsIn(mode, thread, { from, to: to + 4 * mode.longest[thread] });
     if (high - low > SCANNED_MAX) return depth;
     let deepest = Math.min(hidden + 1, depth);
-    for (let piece = low; piece < high; piece++) {
-      if (this.isShown(row[piece])) {
-        deepest = Math.max(deepest, tree.depth[tree.of[mode.call[row[piece]]]]);
-      }
+    for (let row = low; row < high; row++) {
+      if (this.isShown(row)) deepest = Math.max(deepest, tree.depth[tree.of[mode.call[row]]]);
     }
     return deepest;
   }

@@ -108,10 +108,9 @@ class Flame {
   }
 
   actionsOf(box) {
-    const { tree } = this.page;
     const isInverted = this.page.choice.order === 'callees';
     const stack = isInverted ? [...box.path].reverse() : box.path;
-    return { name: box.name, text: this.nameOf(box), stack, zoom: () => this.open(box), tree };
+    return { name: box.name, text: this.nameOf(box), stack, zoom: () => this.open(box) };
   }
 
   /** Returns the facts about a frame, one per line. */

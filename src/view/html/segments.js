@@ -32,7 +32,8 @@ function segmentsOf(trace, mode, thread) {
     for (const row of group) take(free, pieces, row, now - since[row], now - reach * length);
   }
   const order = Uint32Array.from(pieces.row.keys());
-  order.sort((one, other) => pieces.from[one] - pieces.from[other]);
+  const isSorted = pieces.from.every((from, piece) => !(from < pieces.from[piece - 1]));
+  if (!isSorted) order.sort((one, other) => pieces.from[one] - pieces.from[other]);
   const sorted = (values, Kind) => Kind.from(order, piece => values[piece]);
   return { from: sorted(pieces.from, Float64Array), to: sorted(pieces.to, Float64Array),
     row: sorted(pieces.row, Uint32Array), count: order.length };
