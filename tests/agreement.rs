@@ -13,7 +13,7 @@ use traceprof::view::diff::{self, DiffFormat, DiffOptions, DiffSide};
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::html::{self, PageOptions};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{self, PrintLimits, Profile, Selected, Selection, TextStyle, ViewError};
+use traceprof::view::{self, PrintLimits, Profile, Selected, Selection, ViewError};
 
 use traceprof_abi::storage::log::flags::WALL;
 
@@ -176,8 +176,7 @@ fn printed(path: &Path, verified: &Result<Verification, String>, case: &str) -> 
 fn timeline(path: &Path) -> Answer {
     let (trace, selected) = opened(path)?;
     let limits = PrintLimits { min_percent: 0.0, depth: None };
-    let options =
-        TimelineOptions { verbose: true, json: false, limits, style: TextStyle::default() };
+    let options = TimelineOptions { verbose: true, limits, ..TimelineOptions::default() };
     timeline::write(&trace, &selected, &options, &mut Vec::new()).map_err(named_of_view)?;
     Ok(trace.threads().iter().map(|thread| thread.samples).sum())
 }
@@ -409,7 +408,7 @@ fn check_codes(trace: &Trace, frame: usize, damage: &str) {
     flipped[frames(&bytes)[frame] + 40] ^= 1;
     fs::write(path, &flipped).unwrap();
     assert_eq!(ran(&["verify"], &[path]).0, 9);
-    for view in [&["print"][..], &["print", "--timeline"], &["print", "--top", "3"]] {
+    for view in [&["print", "--tree"][..], &["print", "--timeline"], &["print", "--top", "3"]] {
         let (code, out, err) = ran(view, &[path]);
         assert_eq!(code, 0, "{view:?}: {err}");
         assert!(err.contains("note: the trace is damaged: "), "{view:?}: {err}");
@@ -488,7 +487,7 @@ fn diff_says_why_a_trace_has_no_sample() {
         let (found, _, err) = ran(&["diff"], &[path, path]);
         assert_eq!(found, code, "{err}");
         assert!(err.contains(text), "{err}");
-        assert_eq!(ran(&["print"], &[path]).0, 0);
+        assert_eq!(ran(&["print", "--tree"], &[path]).0, 0);
     };
     check(&bytes[..frames[1]], 8, 8, "has no sample yet: its recording did not end");
     let mut flipped = bytes.clone();

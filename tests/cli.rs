@@ -219,7 +219,7 @@ fn files_that_are_no_traces_are_refused_in_one_line() {
 fn print_dump_and_export_show_a_trace() {
     let place = Place::new();
     place.trace("out.trace", 3);
-    let (out, err) = place.check(&["print", "out.trace"], 0);
+    let (out, err) = place.check(&["print", "--tree", "out.trace"], 0);
     assert_eq!(err, "");
     snapshot::check("tests/snapshots/cli-print.txt", out.as_bytes());
     let (out, _) = place.check(&["print", "-v", "out.trace"], 0);

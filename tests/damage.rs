@@ -75,7 +75,7 @@ fn a_complete_trace_is_clean() {
     assert_eq!(json["index"]["state"], "sound");
     assert_eq!(json["losses"], Json::Array(Vec::new()));
     assert!(text.contains("index     sound\n"), "{text}");
-    let print = run(&["print"], &[&trace.path()]);
+    let print = run(&["print", "--tree"], &[&trace.path()]);
     assert_eq!(stderr(&print), "");
 }
 
@@ -87,7 +87,7 @@ fn a_trace_that_was_never_closed_is_sound_and_reported_as_open() {
     assert_eq!(code, 8, "{text}");
     assert_eq!(json["samples"], 3 * IN_FRAME);
     assert_eq!(json["closed"], false);
-    let print = run(&["print"], &[&trace.path()]);
+    let print = run(&["print", "--tree"], &[&trace.path()]);
     assert_eq!(print.status.code(), Some(0));
     assert!(stdout(&print).contains("the recording did not end properly"), "{}", stdout(&print));
     assert!(stderr(&print).contains("note: "), "{}", stderr(&print));
@@ -99,7 +99,7 @@ fn a_trace_that_was_never_closed_is_sound_and_reported_as_open() {
     assert_eq!(recover.status.code(), Some(0), "{}", stderr(&recover));
     assert_eq!(verify(&saved).0, 0);
     assert_eq!(exported(&saved), 3 * IN_FRAME);
-    let text = stdout(&run(&["print"], &[&saved.path()]));
+    let text = stdout(&run(&["print", "--tree"], &[&saved.path()]));
     let origin = "origin    recovered from out.trace, whose recording did not end properly; \
                   of what was written nothing was lost\n";
     assert!(text.contains(origin), "{text}");
@@ -133,7 +133,7 @@ fn bytes_that_are_cut_off_cost_the_tail() {
     assert!(matches!(code, 8 | 9), "{text}");
     let left = json["samples"].as_u64().expect("a number");
     assert!((IN_FRAME..4 * IN_FRAME).contains(&left) && left % IN_FRAME == 0, "{text}");
-    let print = run(&["print"], &[&trace.path()]);
+    let print = run(&["print", "--tree"], &[&trace.path()]);
     assert_eq!(print.status.code(), Some(0), "{}", stderr(&print));
     assert!(stdout(&print).contains("did not end properly"), "{}", stdout(&print));
     assert_eq!(exported(&trace), left);
@@ -160,7 +160,7 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     let lost: u64 = lost.iter().filter_map(|loss| loss["samples"].as_u64()).sum();
     assert_eq!(lost, IN_FRAME, "{text}");
     assert!(text.contains("lost      50 samples of thread 2, from "), "{text}");
-    let print = run(&["print"], &[&trace.path()]);
+    let print = run(&["print", "--tree"], &[&trace.path()]);
     assert_eq!(print.status.code(), Some(0), "{}", stderr(&print));
     assert!(
         stdout(&print).contains("damage    100 samples can no longer be read"),
@@ -182,7 +182,7 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     assert!(stderr(&recover).contains("lost     50 samples of thread 1"), "{}", stderr(&recover));
     assert_eq!(exported(&saved), left);
     assert_eq!(verify(&saved).2["closed"], true);
-    let text = stdout(&run(&["print"], &[&saved.path()]));
+    let text = stdout(&run(&["print", "--tree"], &[&saved.path()]));
     let origin = "origin    recovered from out.trace: 100 samples of 1 frame are lost\n";
     assert!(text.contains(origin), "{text}");
 }
@@ -210,7 +210,7 @@ fn recover_never_writes_over_its_input_or_without_asking() {
 #[test]
 fn a_lost_index_is_rebuilt() {
     let trace = frames(3).finish();
-    let print = || run(&["print"], &[&trace.path()]);
+    let print = || run(&["print", "--tree"], &[&trace.path()]);
     let before = stdout(&print());
     for full in [&["reindex"][..], &["reindex", "--full"]] {
         fs::remove_file(trace.index_path()).expect("an index");
@@ -283,7 +283,7 @@ fn memory_of_a_view_does_not_grow_with_the_trace() {
     let many = if crate::common::is_long_run() { 3_000_000 } else { 8 * SAMPLES };
     let (small, large) = (made(SAMPLES), made(many));
     for args in [
-        &["print"][..],
+        &["print", "--tree"][..],
         &["export", "--format", "folded"],
         &["print", "--timeline"],
         &["print", "--timeline", "--min-percent", "0", "--depth", "2"],

@@ -165,7 +165,7 @@ fn existing_output_is_not_overwritten_without_force() {
     let mut command = traceprof(&args);
     command.arg("--force");
     let outcome = Recorder::spawn(command, trace).finish().expect_code(0);
-    assert!(outcome.trace.view(&["print"]).contains("kernel_alpha"));
+    assert!(outcome.trace.view(&["print", "--tree"]).contains("kernel_alpha"));
     target.goes_on_and_ends_by_itself();
 }
 
@@ -236,7 +236,7 @@ fn truncated_and_damaged_traces() {
             _ => damaged[random as usize % data.len()] ^= 1 << (random >> 60 & 7),
         }
         fs::write(&path, damaged).expect("damaged trace");
-        for command in [&["print"][..], &["print", "--timeline"], &["dump"]] {
+        for command in [&["print", "--tree"][..], &["print", "--timeline"], &["dump"]] {
             let output = traceprof(command).arg(&path).output().expect("traceprof");
             assert!(matches!(output.status.code(), Some(0 | 10)), "{command:?}: {}", output.status);
             assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));

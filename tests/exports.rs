@@ -221,7 +221,7 @@ fn print_says_which_stacks_it_shows_and_a_timeline_has_none() {
         let mut command = traceprof(&["print", "--mode", "cpu"]);
         command.arg(made.path()).args(options).output().expect("traceprof")
     };
-    let output = print(&["--include", "serve", "--exclude", "_start"]);
+    let output = print(&["--tree", "--include", "serve", "--exclude", "_start"]);
     let message = String::from_utf8(output.stdout).unwrap();
     assert!(message.contains("stacks with /serve/, stacks without /_start/"), "{message}");
     assert!(message.contains("serve") && !message.contains("memcpy"), "{message}");

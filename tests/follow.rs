@@ -329,7 +329,7 @@ fn a_killed_recorders_trace_is_printed() {
     let outcome = recorder.finish();
     let (code, _, notes) = follower.end();
     assert_eq!(code, 8, "{notes}");
-    let tree = outcome.trace.view(&["print"]);
+    let tree = outcome.trace.view(&["print", "--tree"]);
     assert!(tree.contains("kernel_alpha") && tree.contains("did not end properly"), "{tree}");
     assert!(
         outcome.trace.view(&["print", "--timeline", "--min-percent", "0"]).contains("kernel_alpha")

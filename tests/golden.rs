@@ -17,7 +17,7 @@ use crate::snapshot;
 const TRACES: [&str; 5] = ["native", "kernel", "wall", "several", "jit"];
 /// The outputs that are kept in full, by the ending of their file.
 const WHOLE: [(&str, &[&str]); 4] = [
-    ("print.txt", &["print"]),
+    ("print.txt", &["print", "--tree"]),
     ("folded", &["export", "--format", "folded"]),
     ("perf.txt", &["export", "--format", "perf-script"]),
     ("speedscope.json", &["export", "--format", "speedscope"]),
@@ -94,13 +94,18 @@ fn golden_traces_are_sound_and_can_be_written_anew() {
         for (again, loaded) in again.threads.iter().zip(&loaded.threads) {
             assert_eq!(format!("{again:?}"), format!("{loaded:?}"), "{name}");
         }
-        for words in [&["print"][..], &["print", "--timeline"], &["export", "--format", "folded"]] {
+        for words in
+            [&["print", "--tree"][..], &["print", "--timeline"], &["export", "--format", "folded"]]
+        {
             assert!(output(&old, words) == output(&new, words), "{name} {words:?}");
         }
         // With an index that was made from the data.
         let alone = dir.path().join(format!("{name}.alone"));
         fs::copy(&old, &alone).unwrap();
         trace::reindex(&alone, false).unwrap();
-        assert!(output(&old, &["print"]) == output(&alone, &["print"]), "{name}");
+        assert!(
+            output(&old, &["print", "--tree"]) == output(&alone, &["print", "--tree"]),
+            "{name}"
+        );
     }
 }

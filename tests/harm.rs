@@ -79,7 +79,7 @@ fn idle_process_has_no_samples_and_code_4() {
     let pid = target.pid().to_string();
     let outcome = Recorder::start(&["--pid", &pid, "--duration", "1"]).finish().expect_code(4);
     assert!(outcome.trace.path().exists(), "the file is written");
-    outcome.trace.view(&["print"]);
+    outcome.trace.view(&["print", "--tree"]);
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("eintr") + target.fact("other"), 0);
 }
@@ -182,7 +182,7 @@ fn data_written_before_the_recorder_was_killed_is_readable() {
     let mut files: Vec<_> = files.map(|entry| entry.path()).collect();
     files.retain(|path| !path.to_string_lossy().contains(".idx"));
     assert_eq!(files.len(), 1, "{files:?}");
-    let output = traceprof(&["print"]).arg(&files[0]).output().expect("traceprof");
+    let output = traceprof(&["print", "--tree"]).arg(&files[0]).output().expect("traceprof");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("kernel_alpha"), "{} {text}", output.status);
 }

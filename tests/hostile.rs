@@ -113,5 +113,5 @@ fn one_name_of_many_locations_counts_for_each() {
 
 #[test]
 fn stacks_beyond_the_size_of_a_trace_are_refused() {
-    check(of_stacks, false, (&["print"], &[]));
+    check(of_stacks, false, (&["print --tree"], &[]));
 }

@@ -102,7 +102,7 @@ fn check_names(version: u32, idle: u32) {
     check("stacks", &stacks.iter().map(name).collect(), &told);
     // A thread is selected by either name.
     for pattern in ["after it was renamed", "a name that is *", "a name that is "] {
-        let some = outcome.trace.view(&["print", "--summary", "--thread", pattern]);
+        let some = outcome.trace.view(&["print", "--tree", "--thread", pattern]);
         let name = if pattern.starts_with("after") { pattern } else { "a name that is far longer" };
         assert!(some.contains(name), "{pattern}: {some}");
     }

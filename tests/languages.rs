@@ -195,7 +195,7 @@ fn speedscope_has_files_and_lines() {
 #[test]
 fn languages_are_in_the_summary_and_in_tables() {
     let made = in_all_languages();
-    let summary = printed(&made, &["print", "--summary"]);
+    let summary = printed(&made, &["print", "--tree"]);
     let shares = "java 20.0 %, javascript 20.0 %, kernel 20.0 %, native 20.0 %, python 20.0 %";
     let summary = summary.lines().find(|line| line.starts_with("languages")).unwrap().to_owned();
     let shares: Vec<&str> = shares.split(", ").collect();
@@ -236,7 +236,7 @@ fn the_summary_has_the_share_of_samples_with_names() {
         maker.sample(thread, ms, stack);
     }
     let made = maker.finish();
-    let summary = printed(&made, &["print", "--summary"]);
+    let summary = printed(&made, &["print", "--tree"]);
     let names = summary.lines().find(|line| line.starts_with("names")).unwrap();
     let shares = "66.7 % of 12 samples with a function in python, \
                   100.0 % of 4 samples with a function in java";

@@ -33,6 +33,7 @@ mod faults; // processes that die at each step
 mod firefox; // profiles for profiler.firefox.com
 mod firefox_cli; // profiles read with the Firefox Profiler's own command line
 mod firefox_tables; // tables of a profile beside names and weights
+mod first_screen; // the screen that print shows without options
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
@@ -98,6 +99,7 @@ mod ruby; // methods of Ruby, against the programs
 mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
 mod signal_engine; // events with a harmless signal: resets, sleepers, new threads
+mod single_stacks; // stacks at a time and by id, of synthetic traces
 mod small_stacks; // threads whose stack has no room for a signal
 mod snapshot; // complete outputs, kept beside the tests
 mod soak; // storms of everything, for a long time

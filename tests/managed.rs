@@ -70,7 +70,7 @@ pub(crate) fn printed(made: &Trace, words: &[&str]) -> String {
 }
 
 const PRINTS: [&[&str]; 8] = [
-    &["print"],
+    &["print", "--tree"],
     &["print", "--verbose", "--min-percent", "0"],
     &["print", "--top", "20"],
     &["print", "--inverted"],

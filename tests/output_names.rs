@@ -376,7 +376,7 @@ fn parts_of_a_recording_add_up_to_what_was_sampled() {
         (weight, samples) = (weight + more, samples + count);
         let verified = traceprof(&["verify"]).arg(path).output().expect("traceprof");
         assert!(verified.status.success(), "{part}: {}", text(&verified.stdout));
-        let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
+        let printed = traceprof(&["print", "--tree"]).arg(path).output().expect("traceprof");
         let printed = text(&printed.stdout);
         // A part of a busy machine may have samples of one thread only, and the last one of none.
         let is_named = printed.contains("threads::crunch_") || count == 0;

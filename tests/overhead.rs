@@ -114,7 +114,7 @@ fn check_rate_changes(outcome: &Outcome, threads: u64) {
     assert!(is_lowered, "the rate was not lowered: {changes:?}\n{}", outcome.text());
     assert!(line(outcome, "rate").contains("for --max-overhead"), "{}", outcome.text());
     assert!(line(outcome, "cost").contains(" of --max-overhead"), "{}", outcome.text());
-    let printed = outcome.trace.view(&["print"]);
+    let printed = outcome.trace.view(&["print", "--tree"]);
     assert!(printed.contains("for --max-overhead"), "{printed}");
     // No thread has more expiries than the rates allow, plus one that had begun before a change.
     let (most, expiries) = (most_expiries(outcome, threads), weights(outcome).len() as f64);

@@ -96,7 +96,10 @@ fn wall() -> Trace {
 }
 
 fn run(made: &Trace, options: &[&str]) -> Output {
-    let mut command = traceprof(&["print"]);
+    // Without an option that asks for trees.
+    let asks = ["--top", "--by", "--timeline", "--summary", "--follow", "--json", "--tree"];
+    let tree = !options.iter().any(|option| asks.contains(option));
+    let mut command = traceprof(if tree { &["print", "--tree"] } else { &["print"] });
     command.arg(made.path()).args(options).env("LC_ALL", "C.UTF-8").env("COLUMNS", "40");
     command.output().expect("traceprof")
 }
@@ -135,8 +138,9 @@ fn the_summary_is_one_screen_and_can_be_printed_alone() {
     let made = demo();
     let summary = shown(&made, &["--summary"]);
     snapshot::check("tests/snapshots/print-summary.txt", summary.as_bytes());
-    assert!(summary.lines().count() <= 22, "{summary}");
-    assert!(shown(&made, &[]).starts_with(&summary));
+    assert!(summary.lines().count() <= 40, "{summary}");
+    let (header, _) = summary.split_once("\n\n").unwrap();
+    assert!(shown(&made, &[]).starts_with(header));
     let wall = shown(&wall(), &["--summary"]);
     snapshot::check("tests/snapshots/print-summary-wall.txt", wall.as_bytes());
 }
@@ -303,7 +307,11 @@ fn light_rows_are_left_out_of_tables_and_counted_with_a_minimum_share() {
     let summary = shown(&made, &["--summary", "--min-percent", "20"]);
     let (_, functions) = summary.split_once("\n\n").unwrap();
     snapshot::check("tests/snapshots/print-summary-percent.txt", functions.as_bytes());
-    assert!(shown(&made, &["--min-percent", "20"]).starts_with(&summary));
+    let (header, _) = summary.split_once("\n\n").unwrap();
+    let (_, functions) = summary.split_once(" self %  function").unwrap();
+    let (functions, _) = functions.split_once("\n\n").unwrap();
+    let trees = shown(&made, &["--min-percent", "20"]);
+    assert!(trees.starts_with(header) && trees.contains(functions), "{trees}");
     // There is room for both kinds of omitted rows on one line.
     let both = [("NO_COLOR", "1"), ("COLUMNS", "80")];
     let text = typed(&wall(), &both, "--summary --min-percent 50");
@@ -415,16 +423,16 @@ fn a_terminal_gets_colours_and_a_pipe_does_not() {
     const ESCAPE: char = '\u{1b}';
     let made = demo();
     let widest = |text: &str| text.lines().map(|line| line.trim_end().chars().count()).max();
-    let colored = typed(&made, &[], "");
+    let colored = typed(&made, &[], "--tree");
     assert!(colored.contains(ESCAPE) && colored.contains('…') && colored.contains('█'));
     for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let plain = typed(&made, &[(name, value)], "");
+        let plain = typed(&made, &[(name, value)], "--tree");
         assert!(!plain.contains(ESCAPE) && plain.contains('…'), "{name}: {plain}");
         assert!(widest(&plain) <= Some(60), "{name}: {plain}");
     }
-    assert!(!typed(&made, &[], "--color never").contains(ESCAPE));
-    assert!(typed(&made, &[("NO_COLOR", "1")], "--color always").contains(ESCAPE));
-    let asked = typed(&made, &[("NO_COLOR", "1"), ("COLUMNS", "75")], "");
+    assert!(!typed(&made, &[], "--tree --color never").contains(ESCAPE));
+    assert!(typed(&made, &[("NO_COLOR", "1")], "--tree --color always").contains(ESCAPE));
+    let asked = typed(&made, &[("NO_COLOR", "1"), ("COLUMNS", "75")], "--tree");
     assert!(widest(&asked) > Some(60) && widest(&asked) <= Some(75), "{asked}");
     let c = typed(&made, &[("NO_COLOR", "1"), ("LC_ALL", "C")], "--summary");
     assert!(c.is_ascii(), "{c}");
@@ -432,4 +440,31 @@ fn a_terminal_gets_colours_and_a_pipe_does_not() {
     assert!(!piped.contains(ESCAPE) && !piped.contains('…'), "{piped}");
     assert!(piped.contains(LONG.trim_end_matches(":90")), "no name is shortened");
     assert!(shown(&made, &["--color", "always"]).contains(ESCAPE));
+}
+
+#[test]
+fn a_sleep_that_the_kernel_resumes_is_the_same_sleep() {
+    let mut made = Maker::new();
+    made.writer.set_metadata("mode", Value::Text("wall".to_owned())).expect("metadata");
+    let add = |made: &mut Maker, tid: u32, name: &str, times: &[(u64, u8, u32, &str)]| {
+        let thread = made.thread(tid, name);
+        let mut end_ms = 0;
+        for (ms, state, call, stack) in times {
+            end_ms += ms;
+            let time_ns = BEGIN_NS + end_ms * 1_000_000;
+            let kind =
+                Sample { flags: WALL, state: *state, syscall: Some(*call), ..Sample::default() };
+            made.full_sample(thread, &Sample { time_ns, weight: *ms as u32 * 1000, ..kind }, stack);
+        }
+    };
+    let (waits, resumed) =
+        ("work pthread_cond_wait@libc", "work pthread_cond_wait@libc syscall@libc");
+    add(&mut made, 100, "main", &[(1000, 0, 0, "main compute")]);
+    // More time in the call that resumes the sleep than in the sleep itself.
+    add(&mut made, 101, "sleeper", &[(300, 2, 202, waits), (700, 2, 219, resumed)]);
+    add(&mut made, 102, "elsewhere", &[(300, 2, 202, waits), (700, 2, 202, "rest poll@libc")]);
+    let text = shown(&made.finish(), &[]);
+    let idle = "\n1 idle thread: 33.3 % of all, 1.000 s (--idle shows their trees)\n    \
+                in futex below work: 1 thread, 1.000 s\n";
+    assert!(text.contains(idle) && text.contains("\"elsewhere\""), "{text}");
 }

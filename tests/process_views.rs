@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use traceprof::trace::{Sample, ThreadId, Value};
+use traceprof::trace::{RunState, Sample, ThreadId, Value};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{BROWSER, Browser, Maker, Page, Trace, has_command, maker, skip, traceprof};
@@ -15,6 +15,11 @@ use maker::BEGIN_NS;
 /// Two processes with two workers of the same names each. The second process hangs: all of its
 /// threads wait for work.
 fn demo() -> Trace {
+    beside(RunState::Sleeping)
+}
+
+/// The same, with this state of all threads of the second process.
+fn beside(state: RunState) -> Trace {
     let mut maker = Maker::new();
     let text = |text: &str| Value::Text(text.to_owned());
     let words = Value::List(vec![text("/usr/bin/front"), text("--all")]);
@@ -41,13 +46,13 @@ fn demo() -> Trace {
         let main = maker.thread_of(pid, pid, name);
         let workers = [1, 2].map(|at| maker.thread_of(pid, pid + at, &format!("worker-{at}")));
         for thread in [main].into_iter().chain(workers) {
-            waits(&mut maker, thread, "start_thread@libc work epoll_wait@libc");
+            waits(&mut maker, thread, if pid == 100 { RunState::Sleeping } else { state });
         }
         let twins = [3, 4].map(|at| maker.thread_of(pid, pid + at, "http2"));
         for thread in twins {
             match pid {
                 100 => runs(&mut maker, thread),
-                _ => waits(&mut maker, thread, "start_thread@libc work epoll_wait@libc"),
+                _ => waits(&mut maker, thread, state),
             }
         }
     }
@@ -55,9 +60,10 @@ fn demo() -> Trace {
 }
 
 /// Adds a second of waiting.
-fn waits(maker: &mut Maker, thread: ThreadId, stack: &str) {
-    let time_ns = BEGIN_NS + 1_000_000_000;
-    let sample = Sample { flags: WALL, weight: 1_000_000, time_ns, state: 2, ..Sample::default() };
+fn waits(maker: &mut Maker, thread: ThreadId, state: RunState) {
+    let (stack, time_ns) = ("start_thread@libc work epoll_wait@libc", BEGIN_NS + 1_000_000_000);
+    let state = state as u8;
+    let sample = Sample { flags: WALL, weight: 1_000_000, time_ns, state, ..Sample::default() };
     maker.full_sample(thread, &Sample { syscall: Some(232), ..sample }, stack);
 }
 
@@ -87,23 +93,30 @@ fn page(made: &Trace) -> Page {
 }
 
 #[test]
-fn a_process_that_hangs_beside_a_busy_one_keeps_its_trees() {
+fn a_process_that_only_waits_beside_a_busy_one_is_idle() {
     let made = demo();
-    let text = run(&made, &["print"], &[]);
-    assert!(text.contains("thread 200 \"back\""), "{text}");
-    assert!(text.contains("pool \"worker-*\" (2 threads) of process 200"), "{text}");
-    // The threads of the busy process are idle.
-    assert!(text.contains("\n3 idle threads: "), "{text}");
-    assert!(
-        !text.contains("thread 100 ") && !text.contains("\"worker-*\" (2 threads) of process 100"),
-        "{text}"
-    );
+    let text = run(&made, &["print", "--tree"], &[]);
+    let idle = "\n8 idle threads: 80.0 % of all, 8.000 s (--idle shows their trees)\n    in \
+                epoll_wait below work: 8 threads, 8.000 s, of ba\\u{1b}ck (200), front (100)\n";
+    assert!(text.contains(idle), "{text}");
+    assert!(text.contains("pool \"http2\" (2 threads) of process 100"), "{text}");
+    assert!(!text.contains("thread 200 ") && !text.contains("of process 200"), "{text}");
+    // The table of processes has all of them.
+    let screen = run(&made, &["print"], &[]);
+    let rows = "  process\n  100.0        2.000         0.000        3.000  front (100), 5 threads\n    \
+                0.0        0.000         0.000        5.000  ba\\u{1b}ck (200), 5 threads\n\n";
+    assert!(screen.contains(rows), "{screen}");
+    let all = run(&made, &["print", "--idle"], &[]);
+    assert!(all.contains("thread 200 \"back\"") && all.contains("\"worker-*\" (2 "), "{all}");
+    // If all of them wait, something may hang.
+    let all = run(&made, &["print", "--process", "200"], &[]);
+    assert!(all.contains("thread 200 \"back\"") && !all.contains(" idle thread"), "{all}");
     let idle = page(&made);
     let idle = idle.head["threads"].as_array().unwrap().iter().filter(|it| it["idle"] == true);
     let idle: Vec<&Json> = idle.map(|thread| &thread["id"]).collect();
-    assert_eq!(idle, ["100", "101", "102"]);
+    assert_eq!(idle, ["100", "101", "102", "200", "201", "202", "203", "204"]);
     let folded = run(&made, &["export", "--format", "folded", "--no-idle"], &["--threads"]);
-    assert!(folded.contains("/200;worker-1;") && !folded.contains("/100;worker-1;"), "{folded}");
+    assert!(folded.contains("/100;http2;") && !folded.contains("worker-1;"), "{folded}");
 }
 
 #[test]
@@ -144,7 +157,9 @@ fn processes_are_the_first_level_of_a_tree_and_the_rows_of_a_table() {
         text.push_str(&format!("\n{}\n{below}", options.join(" ")));
     }
     snapshot::check("tests/snapshots/print-process.txt", text.as_bytes());
-    for options in [&["--by", "process"][..], &["--by", "process", "--mode", "cpu"], &["--idle"]] {
+    let by: [&[&str]; 3] =
+        [&["--by", "process", "--idle"], &["--by", "process", "--mode", "cpu"], &["--idle"]];
+    for options in by {
         let all = json(&made, &["print", "--json"], options);
         let of = |rows: &Json, key: &str| -> u64 {
             let rows = rows.as_array().unwrap().iter();
@@ -159,7 +174,7 @@ fn processes_are_the_first_level_of_a_tree_and_the_rows_of_a_table() {
         let names: BTreeSet<&str> = groups.map(|call| call["name"].as_str().unwrap()).collect();
         let expected: &[&str] = match options {
             ["--idle"] => &[],
-            ["--by", "process"] => &["front (100)", "ba\\u{1b}ck (200)"],
+            ["--by", "process", "--idle"] => &["front (100)", "ba\\u{1b}ck (200)"],
             _ => &["front (100)"],
         };
         assert_eq!(names, expected.iter().copied().collect(), "{options:?}");
@@ -194,7 +209,7 @@ fn titles_name_their_processes() {
     let expected = "Wall clock time of 2 processes: ba\\u{1b}ck (200), front (100)";
     assert_eq!(title(&back_first), expected);
     assert_eq!(title(&["--process", "100"]), "Wall clock time of front (100)");
-    let text = run(&made, &["print", "--summary"], &[]);
+    let text = run(&made, &["print", "--tree"], &[]);
     let command = "command   /usr/bin/front --all (pid 100) and 1 other process\nprocesses 2: ";
     assert!(text.starts_with(command), "{text}");
 }
@@ -203,7 +218,7 @@ fn titles_name_their_processes() {
 fn shares_of_processes_name_their_total() {
     let made = demo();
     let line = |options: &[&str]| {
-        let text = run(&made, &["print", "--summary"], options);
+        let text = run(&made, &["print", "--tree"], options);
         text.lines().find(|line| line.starts_with("processes ")).unwrap().to_owned()
     };
     let of = |front: &str, back: &str, what: &str| {
@@ -217,7 +232,7 @@ fn shares_of_processes_name_their_total() {
     }
     let main = maker.thread(100, "main");
     maker.sample(main, 1, "_start main");
-    let text = run(&maker.finish(), &["print", "--summary"], &[]);
+    let text = run(&maker.finish(), &["print", "--tree"], &[]);
     let tail =
         "100.0 % of CPU time; 3 could not be recorded; 2 exited before they could be recorded\n";
     assert!(text.contains(tail), "{text}");
@@ -260,7 +275,7 @@ fn events_of_a_recording_are_in_its_json() {
             { "pid": null, "name": "late", "time_ns": 1_000, "not_sampled": "too short" },
         ])
     );
-    let head = run(&made, &["print", "--summary"], &[]);
+    let head = run(&made, &["print", "--tree"], &[]);
     let line = "\nexecuted  helper after 0.000 s, 'own\\u{9b}' by 100 after 0.000 s, brief after \
         0.000 s \
                 (not sampled: too short), late after 0.000 s (not sampled: too short)\n";
@@ -287,7 +302,7 @@ fn rows_of_a_page_are_of_one_process_each() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
-    let made = demo();
+    let made = beside(RunState::Disk);
     let path = made.dir().join("page.html");
     run(&made, &["view", "--output", path.to_str().unwrap()], &[]);
     let mut browser = Browser::open(&path, "", (1400, 900));
@@ -304,4 +319,102 @@ fn rows_of_a_page_are_of_one_process_each() {
     }
     assert!(browser.text("#title").starts_with("2 processes: "));
     assert_eq!(browser.problems(), [""; 0]);
+}
+
+/// A server with a title for each process, two sessions of one, and another program.
+fn titled() -> Trace {
+    let mut maker = Maker::new();
+    let text = |text: &str| Value::Text(text.to_owned());
+    let processes = [
+        (100, "postgres", "postgres: checkpointer ", 1),
+        (200, "postgres", "postgres: amy shop [local] SELECT", 5),
+        (300, "postgres", "postgres: amy shop [local] idle", 6),
+        (400, "pgbench", "pgbench", 3),
+    ];
+    // A title that the kernel has, too: its first 15 bytes.
+    let processes = processes.map(|(pid, program, title, periods)| match pid {
+        300 => (pid, "postgres: amy s", title, periods),
+        _ => (pid, program, title, periods),
+    });
+    maker.writer.set_metadata("processes", Value::Unsigned(4)).unwrap();
+    for (number, (pid, program, title, periods)) in processes.into_iter().enumerate() {
+        let started = [u64::from(pid), 1].map(Value::Unsigned);
+        let fields = started.into_iter().chain([text(program), Value::List(vec![text(title)])]);
+        let key = format!("process.{}", number + 1);
+        maker.writer.set_metadata(&key, Value::List(fields.collect())).unwrap();
+        let main = maker.thread_of(pid, pid, program);
+        for ms in 1..=periods {
+            maker.sample(main, u64::from(pid) + ms, "_start main work");
+        }
+        let helper = maker.thread_of(pid, pid + 1, &format!("io-{pid}"));
+        maker.sample(helper, u64::from(pid) + 50, "clone3@libc help");
+    }
+    maker.finish()
+}
+
+#[test]
+fn processes_have_the_titles_that_they_give_themselves() {
+    let made = titled();
+    let screen = run(&made, &["print"], &[]);
+    let rows = [
+        "   68.4     0.013  postgres: amy shop [local] x2, 4 threads\n",
+        "   21.1     0.004  pgbench (400), 2 threads\n",
+        "   10.5     0.002  postgres: checkpointer (100), 2 threads\n",
+    ]
+    .concat();
+    assert!(screen.contains(&rows), "{screen}");
+    let trees = run(&made, &["print", "--threads", "--min-percent", "0"], &[]);
+    for title in
+        ["thread 100 \"postgres: checkpointer\": ", "thread 300 \"postgres: amy shop [local]\": "]
+    {
+        assert!(trees.contains(title), "{title}: {trees}");
+    }
+    for (pattern, count) in
+        [("postgres: check*", 2), ("postgres: amy shop [local]", 4), ("postgres", 4)]
+    {
+        let json = json(&made, &["print", "--json", "--process", pattern], &[]);
+        assert_eq!(json["threads"], count, "{pattern}");
+    }
+    let folded = run(&made, &["export", "--format", "folded", "--threads"], &[]);
+    assert!(folded.contains("postgres: checkpointer/100;"), "{folded}");
+    let named = run(&made, &["print", "--timeline"], &[]);
+    assert!(named.contains("(postgres: checkpointer, tid 100 of process 100)"), "{named}");
+}
+
+#[test]
+fn equal_programs_are_merged() {
+    let made = titled();
+    let titles = |options: &[&str]| -> Vec<String> {
+        let text = run(&made, &["print", "--min-percent", "0"], options);
+        let titles = text.lines().filter(|line| line.contains(" % of all"));
+        titles.map(|line| line.split_once(": 1").map_or(line, |it| it.0).to_owned()).collect()
+    };
+    assert_eq!(titles(&[]).len(), 8);
+    let merged = titles(&["--merge-processes"]);
+    assert!(
+        merged[0].starts_with("main threads of postgres x3: 63.2 % of all, 0.012 s"),
+        "{merged:?}"
+    );
+    assert!(merged[2].starts_with("pool \"io-*\" (3 threads) of postgres x3"), "{merged:?}");
+    assert!(merged[1].starts_with("thread 400 \"pgbench\""), "{merged:?}");
+    assert_eq!(merged.len(), 4, "{merged:?}");
+    let of = |rows: &Json| -> Vec<(String, u64)> {
+        let rows = rows.as_array().unwrap().iter();
+        let row = |it: &Json| {
+            let weight = it["total"]["weight"].as_u64().unwrap();
+            (it["name"].as_str().unwrap().to_owned(), weight)
+        };
+        rows.map(row).collect()
+    };
+    let expected = [("postgres x3".to_owned(), 15), ("pgbench (400)".to_owned(), 4)];
+    let by = ["--json", "--by", "process", "--merge-processes"];
+    let table = json(&made, &["print", "--top", "9"], &by);
+    assert_eq!(table["top"]["of"], "program");
+    assert_eq!(of(&table["top"]["rows"]), expected);
+    let tree = json(&made, &["print"], &by);
+    let groups = tree["trees"][0]["calls"].as_array().unwrap().iter();
+    let groups: Json = groups.filter(|call| call["kind"] == "group").cloned().collect();
+    assert_eq!(of(&groups), expected);
+    let refused = traceprof(&["print", "--merge-processes", "--threads"]).arg(made.path()).output();
+    assert_eq!(refused.unwrap().status.code(), Some(2));
 }

@@ -27,7 +27,7 @@ static SPLIT: LazyLock<Trace> = LazyLock::new(|| {
 fn tree_shows_the_split_under_its_thread() {
     needs_recording!();
     let _machine = together();
-    let tree = SPLIT.view(&["print"]);
+    let tree = SPLIT.view(&["print", "--tree"]);
     for name in ["split", "main", "caller_alpha", "kernel_alpha", "kernel_beta", "kernel_gamma"] {
         assert!(tree.contains(name), "{name} in:\n{tree}");
     }
@@ -55,11 +55,11 @@ fn verbose_tree_has_a_location_on_every_line() {
 fn data_file_alone_is_enough() {
     needs_recording!();
     let _machine = together();
-    let with_index = SPLIT.view(&["print"]);
+    let with_index = SPLIT.view(&["print", "--tree"]);
     let alone = Trace::new();
     fs::copy(SPLIT.path(), alone.path()).expect("copy of the data file");
     assert!(SPLIT.index_path().exists() && !alone.index_path().exists());
-    let without_index = alone.view(&["print"]);
+    let without_index = alone.view(&["print", "--tree"]);
     let body = |text: &str| -> Vec<String> {
         let named = text.lines().filter(|line| !line.contains("out.trace"));
         named.map(str::to_owned).collect()
@@ -75,7 +75,7 @@ fn foreign_index_is_not_believed() {
     let trace = Trace::new();
     fs::copy(SPLIT.path(), trace.path()).expect("copy of the data file");
     fs::write(trace.index_path(), vec![0xa5; 4096]).expect("an index of something else");
-    let output = traceprof(&["print"]).arg(trace.path()).output().expect("traceprof");
+    let output = traceprof(&["print", "--tree"]).arg(trace.path()).output().expect("traceprof");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("kernel_alpha"), "{text}");

@@ -48,7 +48,7 @@ fn a_ring_is_bounded_and_saved_by_a_signal_and_at_the_end() {
         assert!(samples > 0);
         assert_eq!(summary["saved"][place]["samples"], samples, "{summary}");
         assert_eq!(summary["saved"][place]["output"], path.to_string_lossy().as_ref());
-        let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
+        let printed = traceprof(&["print", "--tree"]).arg(path).output().expect("traceprof");
         assert!(text(&printed.stdout).contains("threads::crunch_zero"));
     }
     assert!(
@@ -69,7 +69,8 @@ fn the_ring_of_a_program_that_ends_is_all_of_it() {
     let summary: serde_json::Value =
         serde_json::from_str(line.lines().last().expect("a line")).expect("one object");
     let (weight, samples) = weight_of(&dir.path().join("x.ring"));
-    let head = traceprof(&["print"]).arg(dir.path().join("x.ring")).output().expect("traceprof");
+    let head =
+        traceprof(&["print", "--tree"]).arg(dir.path().join("x.ring")).output().expect("traceprof");
     assert!(text(&head.stdout).contains("\ncpu time "), "{}", text(&head.stdout));
     let figures = &summary["figures"];
     assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
@@ -93,7 +94,8 @@ fn the_parts_of_a_ring_outlive_a_killed_recorder() {
     parts.pop_if(|name| fs::metadata(ring.join(name)).is_ok_and(|it| it.len() == 0));
     let mut printed = 0;
     for name in parts {
-        let print = traceprof(&["print"]).arg(ring.join(&name)).output().expect("traceprof");
+        let print =
+            traceprof(&["print", "--tree"]).arg(ring.join(&name)).output().expect("traceprof");
         assert!(print.status.success(), "{name}: {}", text(&print.stderr));
         printed += usize::from(text(&print.stdout).contains("threads::"));
     }

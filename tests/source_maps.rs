@@ -303,7 +303,7 @@ fn compiled_files_have_their_originals() {
 #[test]
 fn a_trace_without_columns_says_so() {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/traces/jit.trace");
-    let output = traceprof(&["print", "--source-maps", "--summary"]).arg(trace).output().unwrap();
+    let output = traceprof(&["print", "--source-maps", "--tree"]).arg(trace).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches("--source-maps changes nothing").count(), 1, "{said}");

@@ -186,7 +186,7 @@ fn names_starts_and_ends_are_those_of_the_thread() {
     let listed: Vec<_> =
         listed.iter().filter(|thread| thread["tid"].as_u64() == Some(tid)).collect();
     let last = listed.last().unwrap_or_else(|| panic!("no thread {tid}\n{}", outcome.text()));
-    let tree = outcome.trace.view(&["print"]);
+    let tree = outcome.trace.view(&["print", "--tree"]);
     assert!(tree.contains("second"), "{tree}");
     // On a busy machine, time passes between what the program does and when it reads the clock.
     let assert_within = |key: &str, earliest: &str, latest: &str, tolerance_ns: u64| {

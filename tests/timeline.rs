@@ -309,7 +309,10 @@ fn calls_of_an_unfinished_trace_are_marked() {
     maker.sample(thread, 1, "main run");
     maker.sample(thread, 2, "main");
     let text = all(&maker.finish(), false);
-    assert!(text.contains("  demo.main(): 2 samples, ~2.00 ms <unfinished>\n"), "{text}");
+    assert!(
+        text.contains("  demo.main(): 2 samples, ~2.00 ms at 0.001 s <unfinished>\n"),
+        "{text}"
+    );
     assert!(text.contains("    demo.run(): 1 sample, ~1.00 ms\n"), "{text}");
 }
 
@@ -333,10 +336,32 @@ fn a_call_with_many_children_is_walked_in_parts() {
     }
     let made = maker.finish();
     let text = all(&made, false);
-    assert_eq!(text.lines().filter(|line| line.ends_with("(): 1 sample, ~1.00 ms")).count(), 3_499);
-    let folded = print(&made, &Selection::default(), &options(false, 1.0, None));
-    assert!(
-        folded.contains("    ... <3500 unloaded children>: 3500 samples, 100.0 %\n"),
-        "{folded}"
+    assert_eq!(
+        text.lines().filter(|line| line.contains("(): 1 sample, ~1.00 ms at ")).count(),
+        3_499
     );
+    let folded = print(&made, &Selection::default(), &options(false, 1.0, None));
+    assert!(folded.contains("    ... <3500 calls left out>: 3500 samples, 100.0 %\n"), "{folded}");
+}
+
+#[test]
+fn a_timeline_of_a_screen_leaves_nothing_out() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    for ms in 0..400 {
+        let stack = if ms == 200 { "main rare deep" } else { "main often" };
+        maker.sample(thread, ms, stack);
+    }
+    let made = maker.finish();
+    let folded = print(&made, &Selection::default(), &options(false, 0.5, None));
+    assert!(folded.contains("... <1 call left out>: 1 sample, 0.2 %\n"), "{folded}");
+    let whole = TimelineOptions { whole_lines: 40, ..options(false, 0.5, None) };
+    let text = print(&made, &Selection::default(), &whole);
+    assert_eq!(text, print(&made, &Selection::default(), &options(false, 0.0, None)));
+    assert!(text.contains("    demo.rare(): 1 sample, ~1.00 ms at 0.200 s\n"), "{text}");
+    let lines = text.lines().count();
+    let exactly = TimelineOptions { whole_lines: lines, ..whole };
+    assert_eq!(print(&made, &Selection::default(), &exactly), text);
+    let less = TimelineOptions { whole_lines: lines - 1, ..whole };
+    assert_eq!(print(&made, &Selection::default(), &less), folded);
 }

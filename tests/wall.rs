@@ -281,7 +281,7 @@ fn a_thousand_idle_threads_are_left_alone_and_folded() {
     assert_eq!(seen, THREADS);
     assert_eq!(outcome.trace.number("wall.threads_unwatched"), 0);
     assert_eq!(outcome.trace.number("wall.stacks_by_stop"), 0, "{}", outcome.text());
-    let printed = outcome.trace.view(&["print"]);
+    let printed = outcome.trace.view(&["print", "--tree"]);
     assert!(printed.contains("below take_work: 1000 threads"), "{printed}");
     // Two threads that hang are not idle.
     assert!(printed.contains("embrace") && printed.contains("lll_lock_wait"), "{printed}");
@@ -339,7 +339,7 @@ fn a_thread_in_uninterruptible_sleep_has_its_state_and_its_stack() {
     assert!(waiter.percent_in("wait_for_a_child") > 99.0, "{waiter:?}");
     let in_clone = waiter.calls.keys().any(|(call, _)| *call == Some(libc::SYS_clone as u32));
     assert!(in_clone, "{waiter:?}");
-    let printed = outcome.trace.view(&["print", "--state", "disk"]);
+    let printed = outcome.trace.view(&["print", "--tree", "--state", "disk"]);
     assert!(printed.contains("[disk in clone]"), "{printed}");
 }
 
@@ -479,7 +479,7 @@ fn a_process_that_hangs_shows_where() {
     let mut target = Target::start("pool", &["0"]);
     let outcome = record(target.pid(), 3, &["--mode", "wall"]);
     target.goes_on_and_ends_by_itself();
-    let printed = outcome.trace.view(&["print"]);
+    let printed = outcome.trace.view(&["print", "--tree"]);
     for part in ["embrace", "lll_lock_wait", "[sleeping in futex]"] {
         assert!(printed.contains(part), "{part}\n{printed}");
     }

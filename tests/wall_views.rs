@@ -342,11 +342,11 @@ fn a_timeline_says_how_long_a_thread_waited_and_for_what() {
     snapshot::check("tests/snapshots/wall-timeline.txt", text.as_bytes());
     let short = timeline(&made, &main_thread(Selection::default()), false);
     for line in [
-        "  demo._start(): 19 samples, 1.00 s <unfinished>",
+        "  demo._start(): 19 samples, 1.00 s at 0.000 s <unfinished>",
         "    demo.main(): 19 samples, 1.00 s <unfinished>",
         "      demo.compute(): 10 samples, 10.0 ms",
         "        ... <10 samples in self, 10.0 ms>",
-        "      demo.take(): 2 samples, 250 ms",
+        "      demo.take(): 2 samples, 250 ms at 0.610 s",
         "          ... <2 samples in self, 250 ms>",
     ] {
         assert!(short.contains(&format!("{line}\n")), "{line} in {short}");

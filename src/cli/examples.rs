@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 53] = [
+pub(super) const EXAMPLES: [Example; 55] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -57,8 +57,8 @@ pub(super) const EXAMPLES: [Example; 53] = [
     example("top", "Three tables for a ticket", "traceprof top --iterations 3 --interval 5s 4711"),
     example("top", "Keep the trace for later", "traceprof top --pid 4711 --output out.trace"),
     example("info", "Why are there no names?", "traceprof info out.trace"),
-    example("print", "Print the call trees", "traceprof print out.trace"),
-    example("print", "One screen for a ticket", "traceprof print --summary out.trace"),
+    example("print", "One screen about a trace", "traceprof print out.trace"),
+    example("print", "The call trees, too", "traceprof print --tree out.trace"),
     example("print", "The 20 heaviest functions", "traceprof print --top 20 out.trace"),
     example(
         "print",
@@ -82,6 +82,12 @@ pub(super) const EXAMPLES: [Example; 53] = [
         "print",
         "The calls of half a second in time order, with every sample",
         "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
+    ),
+    example("print", "What did all threads do then?", "traceprof print --at 14:03:05 out.trace"),
+    example(
+        "print",
+        "All compilers of a build as one tree",
+        "traceprof print --merge-processes build.trace",
     ),
     example("print", "CPU time alone", "traceprof print --mode cpu out.trace"),
     example(

@@ -16,6 +16,7 @@ pub mod profile;
 pub mod recording;
 pub mod select;
 mod source_maps;
+pub mod stacks;
 pub mod text;
 pub mod timeline;
 
@@ -37,5 +38,6 @@ pub use select::selection::{Selected, Selection};
 pub use select::stack_filter::{FunctionPattern, StackFilter};
 pub use select::time_point::{TimePoint, TimeRange};
 pub use source_maps::SourceMaps;
+pub use stacks::StackOptions;
 pub use text::span_id::{RootId, SpanId};
 pub use text::text_style::TextStyle;

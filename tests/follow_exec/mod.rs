@@ -166,7 +166,7 @@ fn a_chain_is_one_trace(engine: &str) {
     let names: Vec<&str> = executed.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(names, [relay("two"), relay("three")]);
     assert_eq!(trace.number("executions"), 2);
-    let header = trace.view(&["print"]);
+    let header = trace.view(&["print", "--tree"]);
     let line = header.lines().find(|line| line.starts_with("executed ")).expect("a line");
     assert!(line.contains("relay_two after ") && line.contains("relay_three after "), "{line}");
     check_threads(trace, &executed);

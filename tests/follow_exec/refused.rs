@@ -35,7 +35,7 @@ fn a_program_that_cannot_be_attached_to_ends_the_recording_with_what_it_has() {
     check_names(&outcome.trace, "one", 200);
     target.goes_on_and_ends_by_itself();
     assert!(outcome.trace.view(&["verify"]).contains("clean"));
-    let header = outcome.trace.view(&["print"]);
+    let header = outcome.trace.view(&["print", "--tree"]);
     assert!(header.contains("narrow after ") && header.contains("(not sampled: "), "{header}");
 }
 

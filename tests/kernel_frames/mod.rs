@@ -95,7 +95,7 @@ fn other_views_and_formats_have_the_functions_of_the_kernel() {
     }
     let _machine = together();
     let outcome = recorded(&["--engine", "perf"]);
-    let tree = outcome.trace.view(&["print"]);
+    let tree = outcome.trace.view(&["print", "--tree"]);
     assert!(tree.contains("sys_getppid"), "{tree}");
     let path = outcome.trace.path();
     let exported = |format: &str| {

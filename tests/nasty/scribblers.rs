@@ -41,7 +41,7 @@ fn record_scribbler(pattern: &str, engine: &str) {
     assert!(is_known, "{case}: {:?} {text}", outcome.code());
     if outcome.trace.path().exists() {
         outcome.trace.view(&["verify"]);
-        outcome.trace.view(&["print"]);
+        outcome.trace.view(&["print", "--tree"]);
     }
     let is_over = |pid: i32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
     assert!(wait_until(PATIENCE, || guardian.is_none_or(is_over)), "{case}: a guardian is left");

@@ -51,7 +51,7 @@ fn programs_of_a_descendant_are_reported_with_its_process() {
     let processes = json["recording"]["processes"].as_array().expect("a list");
     assert!(processes.iter().any(|it| it["pid"] == pid), "{pid} of {processes:?}");
     assert_ne!(json["recording"]["pid"], pid, "the process is not the first one");
-    let head = outcome.trace.view(&["print", "--summary"]);
+    let head = outcome.trace.view(&["print", "--tree"]);
     let line = head.lines().find(|line| line.starts_with("executed ")).expect("a line");
     assert!(line.contains(&format!("second by {pid} after ")), "{line}");
 }

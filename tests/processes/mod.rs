@@ -114,7 +114,7 @@ fn three_processes_have_their_shares_in_one_trace() {
     }
     assert_eq!(outcome.trace.number("samples"), samples);
     assert_eq!(outcome.trace.number("cpu_time_ns"), cpu_ns);
-    assert!(outcome.trace.view(&["print"]).contains("\nprocesses 3: prey ("));
+    assert!(outcome.trace.view(&["print", "--tree"]).contains("\nprocesses 3: prey ("));
     let one = outcome.trace.view(&["print", "--process", &last]);
     let titles: Vec<&str> = one.lines().filter(|line| line.starts_with("thread ")).collect();
     assert!(titles.len() == 1 && titles[0].starts_with(&format!("thread {last} ")), "{one}");

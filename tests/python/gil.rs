@@ -89,7 +89,7 @@ fn samples_say_who_held_the_gil() {
         assert_eq!(ours.total(), held, "{python}");
         let share = ours.percent_of("spin");
         assert!(share > 95.0, "{python}: {share:.1} % in spin");
-        let text = outcome.trace.view(&["print", "--gil"]);
+        let text = outcome.trace.view(&["print", "--tree", "--gil"]);
         let lines = ["the GIL was held in 100.0 % of the CPU time", "threads that held the GIL"];
         assert!(lines.iter().all(|line| text.contains(line)), "{python}: {text}");
     }
@@ -124,7 +124,7 @@ fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
             let share = naps.asleep_percent();
             eprintln!("{python}: asleep with the GIL {share:.1} %");
             assert!((20.0..40.0).contains(&share), "{python}: {naps:?}");
-            let text = outcome.trace.view(&["print", "--state", "sleeping", "--gil"]);
+            let text = outcome.trace.view(&["print", "--tree", "--state", "sleeping", "--gil"]);
             assert!(text.contains("nanosleep, holding the GIL]"), "{python}: {text}");
         }
         let mut command = python.script("gil.py");
@@ -145,7 +145,7 @@ fn waits_say_who_holds_the_gil_and_who_waits_for_it() {
             assert!(one.asleep_for_it * 20 > one.all, "{python}: {name} {one:?}");
             assert!(one.asleep_held * 20 < one.all, "{python}: {name} {one:?}");
         }
-        let text = outcome.trace.view(&["print"]);
+        let text = outcome.trace.view(&["print", "--tree"]);
         assert!(text.contains("threads held the GIL for "), "{python}: {text}");
     }
 }

@@ -78,12 +78,12 @@ fn cpu_time_with_the_gil_is_a_minimum_where_perf_events_take_samples_in_the_kern
             made.full_sample(id, &sample, "main work");
         }
         let trace = made.finish();
-        let text = trace.view(&["print", "--summary"]);
+        let text = trace.view(&["print", "--tree"]);
         assert!(
             text.contains(&format!("the GIL was held in {expected} of the CPU time")),
             "{text}"
         );
-        let text = trace.view(&["print", "--summary", "--gil"]);
+        let text = trace.view(&["print", "--tree", "--gil"]);
         assert!(text.contains("the GIL was held in 100.0 % of the CPU time\n"), "{text}");
     }
 }

@@ -79,7 +79,7 @@ fn threads_have_the_names_that_the_program_gives_them() {
         assert!(view.contains(" \"worker-"), "{python}: {view}");
         // A thread is selected by either name.
         for pattern in ["pool_*", "python*"] {
-            let some = outcome.trace.view(&["print", "--summary", "--thread", pattern]);
+            let some = outcome.trace.view(&["print", "--tree", "--thread", pattern]);
             assert!(some.contains("\"pool_1\"") || pattern != "pool_*", "{python}: {some}");
         }
         match shown_by_py_spy(&pid) {

@@ -30,7 +30,7 @@ pub(super) use command_position::command_position;
 pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
 pub use long_runs::{LongRunArguments, RingSave};
-pub use print::{GroupKey, PrintArguments};
+pub use print::{CallTraceNumber, GroupKey, PrintArguments};
 pub use processes::ProcessArguments;
 pub use record::RecordArguments;
 pub(super) use refused::OptionRefusal;
@@ -122,11 +122,16 @@ pub enum Action {
     /// the next recording of the process removes it too. The exit code is 0 if nothing is left, 1
     /// if something could not be removed, 3 if the process is being recorded.
     Detach(DetachArguments),
-    /// Print a trace: one screen of summary, then call trees
+    /// Print a trace: one screen, or call trees
     ///
-    /// The summary shows what was recorded, how busy the target was over time, which functions used
-    /// most, and how good the recording is.
+    /// Without options it prints one screen of at most 40 lines: what was recorded, how busy the
+    /// target was over time, how good the recording is, the hot path, the functions that used most,
+    /// and the threads or processes with their shares. The hot path is the heaviest chain of calls.
+    /// Calls of nearly the same weight share a line of it, `a > b > c` or `a > (5 calls) > c`. Of
+    /// wall-clock time it is the path of what ran or waited for a processor. Processes of one name
+    /// share a line, `cc1 x60`.
     ///
+    /// --tree adds the call trees, and so do all options that only trees have, such as --thread.
     /// Threads whose names differ only in digits share one tree, such as worker-*. The main thread
     /// has its own tree, and --threads gives one to each. Trees and calls are sorted by weight.
     /// Only branches are indented: a line at the same column as the line above is called by it.
@@ -147,10 +152,11 @@ pub enum Action {
     ///
     /// --timeline lists the calls of each thread in time order. A call lasts as long as consecutive
     /// samples show it. `~` marks the time from the first to the last of them, plus one sampling
-    /// period; for wall-clock time it is the time that its samples stand for. `... <N unloaded
-    /// children>` stands for calls that are too light, too deep, or outside the selected time. `...
-    /// <N samples in self>` counts samples taken in the call itself. `... <gap>` is a time without
-    /// information. `<unfinished>` marks a call whose end was not seen.
+    /// period; for wall-clock time it is the time that its samples stand for. The time after `at`
+    /// is its start, if its caller started earlier. `... <N calls left out>` stands for calls that
+    /// are too light, too deep, or outside the selected time; if all fits on one screen, none is
+    /// left out. `... <N samples in self>` counts samples taken in the call itself. `... <gap>` is
+    /// a time without information. `<unfinished>` marks a call whose end was not seen.
     ///
     /// --follow prints what is added to the trace until the recording ends. The samples of each new
     /// window of time are printed on their own, and a note counts those that came too late for

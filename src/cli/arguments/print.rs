@@ -11,8 +11,8 @@ use super::headings::{SHOWN, WHERE};
 use crate::cli::color::Color;
 use crate::cli::number_values::{count, count_of_some};
 use crate::cli::option_values::Percent;
-use crate::view::GroupBy;
 use crate::view::profile::flat_profile::RowType;
+use crate::view::{GroupBy, TimePoint};
 
 /// What trees and tables are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,17 +47,40 @@ impl FromStr for GroupKey {
     }
 }
 
+/// The id of a call trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallTraceNumber(pub u64);
+
+impl FromStr for CallTraceNumber {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let id = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        id.map(Self).map_err(|_| "expected an id such as 0x300000002".to_owned())
+    }
+}
+
 /// Arguments of `print`.
 #[derive(Debug, Args)]
 pub struct PrintArguments {
     /// Trace file
     pub file: PathBuf,
 
-    /// Print the summary alone
+    /// Print the call trees, too
     ///
-    /// The summary is one screen: what was recorded, when the target was busy, and the functions
-    /// that used most.
-    #[arg(long, help_heading = SHOWN)]
+    /// By default one screen is printed: what was recorded, the heaviest chain of calls, the
+    /// functions that used most, and the shares of threads or processes. The trees also follow if
+    /// an option asks for them: --thread, --process, --by, --threads, --aggregate,
+    /// --merge-processes, --inverted, --verbose, --idle, --min-percent, --depth, --follow or
+    /// --json.
+    #[arg(long, alias = "trees", help_heading = SHOWN)]
+    pub tree: bool,
+
+    /// Print one screen, whatever other options are given
+    #[arg(long, hide = true, help_heading = SHOWN)]
     pub summary: bool,
 
     /// Print a table of the N heaviest functions
@@ -88,6 +111,27 @@ pub struct PrintArguments {
     #[arg(long, help_heading = SHOWN)]
     pub timeline: bool,
 
+    /// Print the stack of each thread at this time
+    ///
+    /// Times are as those of --from. Of wall-clock time, it is what the thread did then; of CPU
+    /// time, the last sample before, with its age. Threads that run come first, and the innermost
+    /// function of each. --thread and --process choose threads.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = SHOWN)]
+    pub at: Option<TimePoint>,
+
+    /// Print the call trace with this id; repeatable
+    ///
+    /// Shows its stack, its samples and their threads. --timeline --verbose shows the ids of
+    /// samples, such as 0x300000002, and `dump` those of call traces.
+    #[arg(long, value_name = "ID", help_heading = SHOWN, hide_short_help = true)]
+    pub trace_id: Vec<CallTraceNumber>,
+
+    /// Print the call traces that record --preserve kept
+    ///
+    /// The heaviest first, with their stacks and weights.
+    #[arg(long, help_heading = SHOWN, hide_short_help = true)]
+    pub preserved: bool,
+
     /// Group by function, module, line, thread, ...
     ///
     /// One of function, module, line, language, thread, process, span, root-span, task and
@@ -112,6 +156,14 @@ pub struct PrintArguments {
     #[arg(long, alias = "merge-threads", help_heading = SHOWN)]
     pub aggregate: bool,
 
+    /// Print one tree for all processes of a program
+    ///
+    /// Ten servers of one name share a tree, and so do sixty compilers of a build. Their main
+    /// threads share one, and each pool of other threads. With --by process, the programs are the
+    /// first level.
+    #[arg(long, help_heading = SHOWN)]
+    pub merge_processes: bool,
+
     /// Add file and line to every call
     ///
     /// Calls without a line get module and offset. Also adds the span and tags of each call's
@@ -123,8 +175,8 @@ pub struct PrintArguments {
     /// Show idle threads, too (wall-clock time)
     ///
     /// By default they are summed up at the end. An idle thread ran for less than 1 % of its
-    /// time, slept for the rest in one place, and does not wait for a lock. If all threads of a
-    /// process are idle, all of them are shown.
+    /// time, slept for the rest in one place, and does not wait for a lock. If all threads are
+    /// idle, all of them are shown.
     #[arg(long, help_heading = SHOWN, hide_short_help = true)]
     pub idle: bool,
 
@@ -195,6 +247,12 @@ pub struct PrintArguments {
     /// `others` counts calls that are left out (`number`, `samples`, `weight`, `wall_us`, and
     /// `percent` of the thread). The weights of `self` and `others` below a call add up to its
     /// weight, and the threads add up to `all`.
+    ///
+    /// With --at, the object has the time `at_ns` and `threads`, each with `pid`, `tid`, `name`,
+    /// `state`, `syscall`, `waits_on`, and its `stack`, innermost function first. `time_ns` is that
+    /// of its sample, and with `from_ns` the time that the sample stands for. `end` is root, or why
+    /// the rest of the stack is unknown. With --trace-id and --preserved the object has
+    /// `call_traces`.
     ///
     /// With --follow, the first line describes the trace at that moment. An object of the kind
     /// `window` (`from_ns`, `to_ns`) precedes each later addition. Times count from the start of

@@ -8,7 +8,7 @@ use crate::cli::input;
 use crate::cli::option_values::Percent;
 use crate::trace::LazyTrace;
 use crate::view::json::{self, JsonPart};
-use crate::view::print::{summary_screen, top_table, tree};
+use crate::view::print::{first_screen, summary_screen, top_table, tree};
 use crate::view::profile::flat_profile::RowType;
 use crate::view::{self, PrintLimits, Profile, Selected, Split, TreeOptions, ViewError, timeline};
 
@@ -20,6 +20,8 @@ const MIN_PERCENT: f64 = 0.5;
 pub(super) struct Printer {
     timeline: bool,
     json: bool,
+    /// Whether the user has set a limit.
+    is_limited: bool,
     /// The part of the output after the summary.
     part: JsonPart,
     options: TreeOptions,
@@ -33,22 +35,30 @@ impl Printer {
         let steps = match arguments.by {
             Some(GroupKey::Steps(steps)) => steps,
             Some(GroupKey::Thread) if arguments.top.is_some() => RowType::Thread,
-            Some(GroupKey::Process) if arguments.top.is_some() => RowType::Process,
+            Some(GroupKey::Process) if arguments.top.is_some() => match arguments.merge_processes {
+                true => RowType::Program,
+                false => RowType::Process,
+            },
             _ => RowType::Function,
         };
         let split = match arguments {
             PrintArguments { by: Some(GroupKey::Thread), .. } => Split::ByThread,
+            PrintArguments { by: Some(GroupKey::Process), merge_processes: true, .. } => {
+                Split::ByProgram
+            }
             PrintArguments { by: Some(GroupKey::Process), .. } => Split::ByProcess,
             PrintArguments { threads: true, .. } => Split::Threads,
             PrintArguments { aggregate: true, .. } | PrintArguments { inverted: true, .. } => {
                 Split::Together
             }
+            PrintArguments { merge_processes: true, .. } => Split::PoolsOfPrograms,
             _ => Split::Pools,
         };
         let part = match (arguments.summary, arguments.top) {
             (true, _) => JsonPart::Summary,
             (false, Some(most)) => JsonPart::Top(most.get()),
-            (false, None) => JsonPart::Trees,
+            (false, None) if wants_trees(arguments) => JsonPart::Trees,
+            (false, None) => JsonPart::Summary,
         };
         let options = TreeOptions {
             verbose: arguments.verbose,
@@ -60,7 +70,8 @@ impl Printer {
             idle: arguments.idle,
             style: color::text_style(arguments.color, is_standard),
         };
-        Self { timeline: arguments.timeline, json: arguments.json, part, options }
+        let is_limited = asked.is_some() || arguments.depth.is_some();
+        Self { timeline: arguments.timeline, json: arguments.json, is_limited, part, options }
     }
 
     /// Prints the summary and the part that follows it.
@@ -77,6 +88,9 @@ impl Printer {
         input::note_if_empty(selected, profile.count().samples);
         if self.json {
             return Ok(json::write(&profile, self.part, &self.options, out)?);
+        }
+        if self.part == JsonPart::Summary {
+            return Ok(first_screen::write(&profile, &self.options, out)?);
         }
         let with_functions = !matches!(self.part, JsonPart::Top(_));
         summary_screen::write(&profile, with_functions, &self.options, out)?;
@@ -111,7 +125,8 @@ impl Printer {
 
     fn of_timeline(&self) -> timeline::TimelineOptions {
         let TreeOptions { verbose, limits, style, .. } = self.options;
-        timeline::TimelineOptions { verbose, json: self.json, limits, style }
+        let whole_lines = if self.is_limited { 0 } else { first_screen::LINES_MAX };
+        timeline::TimelineOptions { verbose, json: self.json, limits, style, whole_lines }
     }
 
     fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
@@ -125,4 +140,23 @@ impl Printer {
         };
         load(trace, &selected)
     }
+}
+
+/// Returns whether an option asks for trees. JSON always has them, because scripts need no screen.
+fn wants_trees(arguments: &PrintArguments) -> bool {
+    let PrintArguments { tree, inverted, threads, aggregate, verbose, idle, follow, json, .. } =
+        *arguments;
+    let of_trees = tree
+        || arguments.merge_processes
+        || inverted
+        || threads
+        || aggregate
+        || verbose
+        || idle
+        || follow
+        || json;
+    let is_limited = arguments.min_percent.is_some() || arguments.depth.is_some();
+    let selection = &arguments.selection;
+    let of_some = !selection.thread.is_empty() || !selection.process.is_empty();
+    of_trees || is_limited || of_some || arguments.by.is_some()
 }

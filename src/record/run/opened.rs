@@ -100,7 +100,7 @@ impl OpenedProcess {
         footprint.map_err(|error| target_error(self.pid, error))
     }
 
-    /// Reads the name and the command line again after an exec.
+    /// Reads the name and the command line again, after an exec and at the end.
     pub(crate) fn name_again(&mut self) {
         // A process that has exited keeps its name.
         let words = proc::command_line(self.pid).ok().filter(|words| !words.is_empty());

@@ -100,7 +100,15 @@ struct TraceContext {
 impl TraceContext {
     fn read(open_trace: &OpenTrace) -> LazyResult<Self> {
         let metadata = StoredObjects::of(open_trace).metadata()?;
-        Ok(Self { metadata, threads: ThreadSummary::read_all(open_trace)? })
+        let mut threads = ThreadSummary::read_all(open_trace)?;
+        let titles = crate::trace::process_title::titles(&metadata);
+        for ThreadSummary { thread, .. } in &mut threads {
+            // A program names itself by its title, and seldom its first thread.
+            if let Some(title) = titles.get(&thread.pid).filter(|_| thread.tid == thread.pid) {
+                thread.runtime_name.get_or_insert_with(|| title.clone());
+            }
+        }
+        Ok(Self { metadata, threads })
     }
 }
 

@@ -18,6 +18,10 @@ pub enum Split {
     ByThread,
     /// All threads share a tree with a first level of processes.
     ByProcess,
+    /// As pools, but over all processes of a program.
+    PoolsOfPrograms,
+    /// All threads share a tree with a first level of programs.
+    ByProgram,
 }
 
 impl Split {
@@ -26,7 +30,8 @@ impl Split {
         match self {
             Self::ByThread => Some(LabelBy::Threads),
             Self::ByProcess => Some(LabelBy::Processes),
-            Self::Pools | Self::Threads | Self::Together => None,
+            Self::ByProgram => Some(LabelBy::Programs),
+            Self::Pools | Self::PoolsOfPrograms | Self::Threads | Self::Together => None,
         }
     }
 }

@@ -3,17 +3,17 @@
 //! Every line comes from the trace. If the recorder did not write the key of a line, the line is
 //! left out.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
-use crate::trace::{Language, Value};
+use crate::trace::{self, Language, Value};
+use crate::view::print::header_processes::{executed, process_count, processes};
 use crate::view::profile::sample_totals::SampleTotals;
 use crate::view::recording::mode::Mode;
 use crate::view::recording::rate_changes;
-use crate::view::recording::recording_info::{ExecutedProgram, RecordingInfo};
+use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::recording::unit::WeightUnit;
 use crate::view::text::date::utc;
 use crate::view::text::escape::{escaped, shell_quoted};
@@ -21,11 +21,15 @@ use crate::view::text::number::{counted, percent, wall_seconds};
 use crate::view::text::text_style::{Ink, TextStyle};
 
 /// Width of a label and the space after it.
-const LABEL: usize = 10;
+pub(super) const LABEL: usize = 10;
 /// The label of the activity line.
 const ACTIVITY: &str = "activity";
 /// Maximum number of lines of a command on a terminal.
 const COMMAND_LINES: usize = 2;
+/// Maximum number of processes that are named.
+const PROCESSES_NAMED: usize = 4;
+/// Maximum number of stops that are listed.
+const STOPS_LISTED: usize = 4;
 
 /// Writes the header without the activity line, for views that show the time in another way.
 pub(in crate::view) fn write(
@@ -33,7 +37,8 @@ pub(in crate::view) fn write(
     totals: &SampleTotals,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    write_lines(&lines(recording, totals), &TextStyle::default(), out).map(|_| ())
+    let lines = lines(recording, totals, PROCESSES_NAMED);
+    write_lines(&lines, &TextStyle::default(), out).map(|_| ())
 }
 
 /// Writes the header with the activity line. Returns the number of lines on the terminal.
@@ -42,18 +47,41 @@ pub(in crate::view) fn write_with_activity(
     totals: &SampleTotals,
     (style, out): (&TextStyle, &mut dyn Write),
 ) -> io::Result<usize> {
-    let mut lines = lines(recording, totals);
-    let unit = WeightUnit::new(totals.mode, recording);
-    let base_ns = recording.begin_ns().unwrap_or(0);
-    lines.extend(totals.activity.line(unit, base_ns, style).map(|line| (ACTIVITY, line)));
+    let mut lines = lines(recording, totals, PROCESSES_NAMED);
+    lines.extend(activity(recording, totals, style));
     write_lines(&lines, style, out)
 }
 
-/// Returns the lines of the header, each a label and a text.
-fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str, String)> {
+/// Returns the lines of the header with the activity line, for a view that names the processes.
+pub(super) fn lines_without_process_names(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    style: &TextStyle,
+) -> Vec<(&'static str, String)> {
+    let mut lines = lines(recording, totals, 0);
+    lines.extend(activity(recording, totals, style));
+    lines
+}
+
+fn activity(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    style: &TextStyle,
+) -> Option<(&'static str, String)> {
+    let unit = WeightUnit::new(totals.mode, recording);
+    let base_ns = recording.begin_ns().unwrap_or(0);
+    totals.activity.line(unit, base_ns, style).map(|line| (ACTIVITY, line))
+}
+
+/// Returns the lines of the header, each a label and a text. They name some processes.
+fn lines(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    named: usize,
+) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
-        ("processes", processes(recording, totals)),
+        ("processes", processes(recording, totals, named)),
         ("recorded", recorded(recording)),
         ("executed", executed(recording)),
         ("sampling", sampling(recording)),
@@ -75,24 +103,30 @@ fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str,
     lines.into_iter().filter_map(|(label, text)| text.map(|text| (label, text))).collect()
 }
 
+/// Returns a line of the header as lines of the terminal.
+pub(super) fn rows(label: &str, text: &str, style: &TextStyle) -> Vec<String> {
+    let mut texts = match label {
+        // Spaces in this line are times without a sample, not ends of words.
+        ACTIVITY => vec![text.to_owned()],
+        _ => style.wrapped(&escaped(text), LABEL),
+    };
+    // A command line may be arbitrarily long. Numbers are never truncated.
+    if label == "command" && texts.len() > COMMAND_LINES {
+        let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
+        texts.push(style.fit(&rest, LABEL).into_owned());
+    }
+    texts
+}
+
 /// Writes lines with labels. Returns their number on the terminal.
-fn write_lines(
+pub(super) fn write_lines(
     lines: &[(&str, String)],
     style: &TextStyle,
     out: &mut dyn Write,
 ) -> io::Result<usize> {
     let mut count = 0;
     for (label, text) in lines {
-        let mut texts = match *label {
-            // Spaces in this line are times without a sample, not ends of words.
-            ACTIVITY => vec![text.clone()],
-            _ => style.wrapped(&escaped(text), LABEL),
-        };
-        // A command line may be arbitrarily long. Numbers are never truncated.
-        if *label == "command" && texts.len() > COMMAND_LINES {
-            let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
-            texts.push(style.fit(&rest, LABEL).into_owned());
-        }
+        let texts = rows(label, text, style);
         count += texts.len();
         let mut label = format!("{label:9}");
         for text in texts {
@@ -108,13 +142,17 @@ fn command(recording: &RecordingInfo) -> Option<String> {
     let Some(Value::List(words)) = recording.metadata.get("command_line") else {
         return pid;
     };
-    let words: Vec<String> = words
+    let words: Vec<&str> = words
         .iter()
         .filter_map(|word| match word {
-            Value::Text(word) => Some(shell_quoted(word)),
+            Value::Text(word) => Some(word.as_str()),
             _ => None,
         })
         .collect();
+    let words: Vec<String> = match trace::process_title(&words) {
+        Some(title) => vec![title.to_owned()],
+        None => words.into_iter().map(shell_quoted).collect(),
+    };
     // The command line belongs to one process. The next line names the others.
     let others = process_count(recording).saturating_sub(1);
     let others = match others {
@@ -127,12 +165,6 @@ fn command(recording: &RecordingInfo) -> Option<String> {
         (false, None) => Some(format!("{}{others}", words.join(" "))),
         (false, Some(pid)) => Some(format!("{} ({pid}){others}", words.join(" "))),
     }
-}
-
-/// Returns the number of processes that were recorded together, 0 for a single process.
-fn process_count(recording: &RecordingInfo) -> u64 {
-    // The recorder lists only a limited number of them.
-    recording.number("processes").unwrap_or(0).max(recording.processes().len() as u64)
 }
 
 fn recorded(recording: &RecordingInfo) -> Option<String> {
@@ -151,76 +183,6 @@ fn recorded(recording: &RecordingInfo) -> Option<String> {
         parts.push(format!("with {}", counted(cpus, "cpu")));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
-}
-
-/// Returns the processes that were recorded together, with their shares of the selected samples.
-fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
-    const NAMED: usize = 4;
-    // Two processes may have had the same id, one after the other. The totals contain the id once.
-    let mut names: BTreeMap<u64, &str> =
-        totals.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
-    names.extend(recording.processes().into_iter().map(|it| (it.pid, it.name)));
-    let weight = |pid: &u64| {
-        let pid = u32::try_from(*pid).ok();
-        pid.and_then(|pid| totals.processes.get(&pid)).map_or(0, |it| it.count.weight)
-    };
-    let mut pids: Vec<u64> = names.keys().copied().collect();
-    pids.sort_by_key(|pid| Reverse(weight(pid)));
-    let all = totals.count.weight;
-    let one = |pid: &u64| {
-        let name = names.get(pid).map_or_else(String::new, |name| shell_quoted(name));
-        let share = match all {
-            0 => String::new(),
-            _ => format!(" {:.1} %", percent(weight(pid), all)),
-        };
-        format!("{name} ({pid}){share}")
-    };
-    let named: Vec<String> = pids.iter().take(NAMED).map(one).collect();
-    let count = process_count(recording);
-    let more = match count.saturating_sub(named.len() as u64) {
-        0 => String::new(),
-        more => {
-            let shown: u64 = pids.iter().take(NAMED).map(weight).sum();
-            let share = percent(all.saturating_sub(shown), all);
-            format!(" and {more} more {share:.1} %")
-        }
-    };
-    let others = |key: &str, what: &str| {
-        let number = recording.number(key).filter(|number| *number > 0);
-        number.map_or_else(String::new, |number| format!("; {number} {what}"))
-    };
-    let refused = others("processes_refused", "could not be recorded");
-    let missed = others("processes_missed", "exited before they could be recorded");
-    // Shares of CPU time differ from shares of the time of all threads.
-    let of = match (all, totals.mode) {
-        (0, _) => "",
-        (_, Mode::Cpu) => " of CPU time",
-        (_, Mode::Wall) => " of the time of all threads",
-    };
-    (count > 0).then(|| format!("{count}: {}{more}{of}{refused}{missed}", named.join(", ")))
-}
-
-/// Returns the programs that the target executed during the recording, each with its process if
-/// there are several.
-fn executed(recording: &RecordingInfo) -> Option<String> {
-    const NAMED: usize = 4;
-    let programs = recording.executed();
-    let one = |it: &ExecutedProgram<'_>| {
-        let by = it.pid.map_or_else(String::new, |pid| format!(" by {pid}"));
-        let after_ns = recording.begin_ns().map(|begin_ns| it.time_ns.saturating_sub(begin_ns));
-        let after =
-            after_ns.map_or_else(String::new, |ns| format!(" after {:.3} s", ns as f64 / 1e9));
-        let why = it.not_sampled.map_or_else(String::new, |why| format!(" (not sampled: {why})"));
-        format!("{}{by}{after}{why}", shell_quoted(it.name))
-    };
-    let named: Vec<String> = programs.iter().take(NAMED).map(one).collect();
-    // The recorder lists only a limited number of them.
-    let count = recording.number("executions").unwrap_or(0).max(programs.len() as u64);
-    let more = match count.saturating_sub(named.len() as u64) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
 /// Returns the duration from the recorder, or from the first to the last sample.
@@ -386,15 +348,22 @@ fn cpu_time(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> 
 fn stops(recording: &RecordingInfo) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(Value::List(stops)) = recording.metadata.get("attach_stops_ns") {
-        let stops: Vec<String> = stops
+        let stops: Vec<u64> = stops
             .iter()
             .filter_map(|stop| match stop {
-                Value::Unsigned(ns) => Some(milliseconds(*ns)),
+                Value::Unsigned(ns) => Some(*ns),
                 _ => None,
             })
             .collect();
-        if !stops.is_empty() {
-            parts.push(format!("{} at attach", stops.join(" + ")));
+        let listed: Vec<String> = stops.iter().map(|ns| milliseconds(*ns)).collect();
+        match stops.iter().max() {
+            Some(longest_ns) if stops.len() > STOPS_LISTED => {
+                let sum = milliseconds(stops.iter().fold(0u64, |sum, ns| sum.saturating_add(*ns)));
+                let longest = milliseconds(*longest_ns);
+                parts.push(format!("{sum} in {} stops at attach, {longest} at most", stops.len()));
+            }
+            Some(_) => parts.push(format!("{} at attach", listed.join(" + "))),
+            None => {}
         }
     }
     if let Some(ns) = recording.number("detach_stopped_ns") {

@@ -39,14 +39,18 @@ pub fn write(
     let totals = SampleTotals::in_profile(profile);
     let used = summary::write_with_activity(&profile.recording, &totals, (style, out))?;
     let table = with_functions.then(|| TopFunctions::new(profile, options));
-    match table.filter(|it| !it.table.rows.is_empty()) {
-        Some(functions) => functions.write(used, style, out),
+    match table.filter(|it| !it.is_empty()) {
+        Some(functions) => {
+            let room = LINES_MAX.saturating_sub(used + TopFunctions::lines(0, style));
+            let lists = if style.width.is_some() { 1 } else { 2 };
+            functions.write((room / lists).clamp(NAMED_MIN, NAMED_MAX), style, out)
+        }
         None => Ok(()),
     }
 }
 
 /// The functions of the threads that are not idle.
-struct TopFunctions {
+pub(super) struct TopFunctions {
     table: FlatProfile,
     idle: u64,
     /// Functions below this share are left out.
@@ -54,7 +58,7 @@ struct TopFunctions {
 }
 
 impl TopFunctions {
-    fn new(profile: &Profile, options: &TreeOptions) -> Self {
+    pub(super) fn new(profile: &Profile, options: &TreeOptions) -> Self {
         let idle = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
         let is_idle = |index: &usize| idle.get(*index).copied().unwrap_or(false);
         let threads = profile.threads.iter().enumerate();
@@ -64,12 +68,28 @@ impl TopFunctions {
         Self { table, idle, min_percent: options.rows_min_percent }
     }
 
-    /// Writes the functions below `used` lines.
-    fn write(&self, used: usize, style: &TextStyle, out: &mut dyn Write) -> io::Result<()> {
-        // There are an empty line and the headings: one above both columns, or one for each list.
-        let (heads, lists) = if style.width.is_some() { (2, 1) } else { (3, 2) };
-        let room = LINES_MAX.saturating_sub(used + heads) / lists;
-        let most = room.clamp(NAMED_MIN, NAMED_MAX);
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.rows.is_empty()
+    }
+
+    /// Returns the number of functions.
+    pub(super) fn len(&self) -> usize {
+        self.table.rows.len()
+    }
+
+    /// Returns the number of lines of two lists with `named` functions each: an empty line and the
+    /// headings, one above both columns or one for each list, and the functions.
+    pub(super) fn lines(named: usize, style: &TextStyle) -> usize {
+        if style.width.is_some() { 2 + named } else { 3 + 2 * named }
+    }
+
+    /// Writes two lists with at most `most` functions each.
+    pub(super) fn write(
+        &self,
+        most: usize,
+        style: &TextStyle,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let enough = |weight: u64| weight > 0 && self.share(weight) >= self.min_percent;
         let own: Vec<&TableRow> =
             self.table.rows.iter().filter(|row| enough(row.own.weight)).take(most).collect();

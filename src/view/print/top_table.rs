@@ -80,6 +80,7 @@ pub(in crate::view) fn nouns(profile: &Profile, of: RowType) -> [String; 2] {
         (RowType::Language, _) => named("language"),
         (RowType::Thread, _) => LabelBy::Threads.nouns().map(str::to_owned),
         (RowType::Process, _) => LabelBy::Processes.nouns().map(str::to_owned),
+        (RowType::Program, _) => LabelBy::Programs.nouns().map(str::to_owned),
     }
 }
 
@@ -98,7 +99,8 @@ pub fn write(
     }
     let style = options.style;
     // Self and total are equal for threads and groups.
-    let both = !matches!(top.of, RowType::Thread | RowType::Process | RowType::Group);
+    let parts = [RowType::Thread, RowType::Process, RowType::Program, RowType::Group];
+    let both = !parts.contains(&top.of);
     let columns = TopColumns { scale: top.scale, both, wide: is_wide(&style) };
     let head = columns.head();
     writeln!(out)?;

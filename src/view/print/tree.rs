@@ -33,7 +33,7 @@ pub fn write_threads(
     for section in &forest.sections {
         write_section(&forest, section, out)?;
     }
-    idle::write(profile, &forest.idle, forest.scale.all, out)?;
+    idle::write(profile, &forest.idle, forest.scale.all, (&options.style, out))?;
     idle_threads(out, forest.without.iter().map(|profile| &profile.thread))
 }
 

@@ -5,7 +5,7 @@
 //!   sample. The weights of all add up to the profile's.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::view::print::inverted_tree::inverted;
@@ -13,6 +13,7 @@ use crate::view::print::options::{Split, TreeOptions};
 use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
 use crate::view::profile::flat_profile::RowType;
 use crate::view::profile::idle;
+use crate::view::profile::processes::Processes;
 use crate::view::profile::step_names::{NameId, StepNames};
 use crate::view::profile::thread_labels::ThreadLabels;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
@@ -77,7 +78,11 @@ impl<'a> TreeSections<'a> {
             true => "all but the idle",
             false => "all",
         };
-        let sections = sections(&busy, options, (&names, of));
+        let processes = match options.split {
+            Split::PoolsOfPrograms => Some(Processes::of(profile)),
+            _ => None,
+        };
+        let sections = sections(&busy, options, (&names, processes.as_ref(), of));
         let mut of_threads = Vec::new();
         if let Some(part) = options.split.part() {
             let mut parts = ThreadLabels::new(profile, part);
@@ -118,7 +123,7 @@ impl<'a> TreeSections<'a> {
 fn sections<'a>(
     busy: &[&'a ThreadProfile],
     options: &TreeOptions,
-    (names, of): (&StepNames, &str),
+    (names, processes, of): (&StepNames, Option<&Processes>, &str),
 ) -> Vec<TreeSection<'a>> {
     if busy.is_empty() {
         return Vec::new();
@@ -129,9 +134,10 @@ fn sections<'a>(
         (Some(groups), _) => return whole(format!("{number} by {}", groups.noun())),
         (None, Split::ByThread) => return whole(format!("{number} by thread")),
         (None, Split::ByProcess) => return whole(format!("{number} by process")),
+        (None, Split::ByProgram) => return whole(format!("{number} by program")),
         (None, Split::Together) => return whole(format!("{number} together")),
         (None, Split::Threads) => busy.iter().map(|it| (it.title(), vec![*it])).collect(),
-        (None, Split::Pools) => pools(busy),
+        (None, Split::Pools | Split::PoolsOfPrograms) => pools(busy, processes),
     };
     let mut all: Vec<TreeSection<'a>> =
         split.into_iter().map(|(title, threads)| TreeSection::new(title, threads)).collect();
@@ -151,32 +157,64 @@ fn sections<'a>(
     all
 }
 
-/// Groups threads by the stems of their names. The main thread stays separate: it does other work,
-/// whatever its name.
-fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfile>)> {
-    let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
+/// The threads that share a tree: of a process or of a program, the main threads or others, with
+/// this stem of their names.
+type PoolKey<'a> = ((u32, &'a str), bool, &'a str);
+
+/// Groups threads by the stems of their names, within a process or, with `merged`, within a
+/// program. The main thread stays separate: it does other work, whatever its name.
+fn pools<'a>(
+    threads: &[&'a ThreadProfile],
+    merged: Option<&Processes>,
+) -> Vec<(String, Vec<&'a ThreadProfile>)> {
+    let mut pools: BTreeMap<PoolKey<'_>, Vec<&'a ThreadProfile>> = BTreeMap::new();
     for profile in threads {
         let thread = &profile.thread;
-        let key = (thread.pid, thread.pid == thread.tid, stem(thread.shown_name()));
+        let is_main = thread.pid == thread.tid;
+        let stem = stem(thread.shown_name());
+        let key = match merged {
+            Some(processes) => {
+                let program = (0, processes.program_of(thread.pid));
+                // Equal programs may give their processes different titles.
+                (program, is_main, if is_main { "" } else { stem })
+            }
+            None => ((thread.pid, ""), is_main, stem),
+        };
         pools.entry(key).or_default().push(*profile);
     }
-    let mut pools: Vec<_> = pools.into_iter().collect();
-    pools.sort_by_key(|(_, threads)| threads.first().map(heaviest));
-    let titled = |((pid, _, stem), threads): ((u32, bool, &str), Vec<&'a ThreadProfile>)| {
-        let first = threads[0];
-        let title =
-            match threads.iter().any(|it| it.thread.shown_name() != first.thread.shown_name()) {
-                _ if threads.len() == 1 => first.title(),
-                differ => {
-                    let (name, star) =
-                        if differ { (stem, "*") } else { (first.thread.shown_name(), "") };
-                    let name = escaped(name);
-                    format!("pool \"{name}{star}\" ({} threads) of process {pid}", threads.len())
+    let has_others: BTreeSet<(u32, &str)> =
+        pools.keys().filter(|(_, is_main, _)| !is_main).map(|(owner, ..)| *owner).collect();
+    let mut titled: Vec<_> = pools
+        .into_iter()
+        .map(|((owner, is_main, stem), threads)| {
+            let first = threads[0].thread.pid;
+            let pids: BTreeSet<u32> = threads.iter().map(|it| it.thread.pid).collect();
+            let title = match merged.filter(|_| pids.len() > 1) {
+                Some(processes) if is_main => {
+                    let main = if has_others.contains(&owner) { "main threads of " } else { "" };
+                    format!("{main}{}", processes.program_title(&pids))
                 }
+                Some(processes) => {
+                    format!("{} of {}", pool_name(&threads, stem), processes.program_title(&pids))
+                }
+                None if threads.len() == 1 => threads[0].title(),
+                None => format!("{} of process {first}", pool_name(&threads, stem)),
             };
-        (title, threads)
+            (title, threads)
+        })
+        .collect();
+    titled.sort_by_key(|(_, threads)| threads.first().map(heaviest));
+    titled
+}
+
+/// Returns the name of a pool with the number of its threads, escaped for display.
+fn pool_name(threads: &[&ThreadProfile], stem: &str) -> String {
+    let first = threads[0].thread.shown_name();
+    let (name, star) = match threads.iter().any(|it| it.thread.shown_name() != first) {
+        true => (stem, "*"),
+        false => (first, ""),
     };
-    pools.into_iter().map(titled).collect()
+    format!("pool \"{}{star}\" ({})", escaped(name), counted(threads.len() as u64, "thread"))
 }
 
 /// Returns the common part of the names of a pool's threads: all but the trailing digits.

@@ -33,6 +33,8 @@ pub enum RowType {
     Thread,
     /// A process.
     Process,
+    /// All processes of a program.
+    Program,
     /// A group of samples. Without groups all samples are one row.
     Group,
 }
@@ -84,11 +86,17 @@ impl FlatProfile {
             RowType::Module => StepNames::of_modules(profile),
             RowType::Line => StepNames::of_lines(profile),
             RowType::Language => StepNames::of_languages(profile),
-            RowType::Function | RowType::Thread | RowType::Process | RowType::Group => {
-                StepNames::of_functions(profile)
-            }
+            RowType::Function
+            | RowType::Thread
+            | RowType::Process
+            | RowType::Program
+            | RowType::Group => StepNames::of_functions(profile),
         };
-        let part = if of == RowType::Process { LabelBy::Processes } else { LabelBy::Threads };
+        let part = match of {
+            RowType::Process => LabelBy::Processes,
+            RowType::Program => LabelBy::Programs,
+            _ => LabelBy::Threads,
+        };
         let mut parts = ThreadLabels::new(profile, part);
         let mut all = Count::default();
         let mut sums = RowSums::default();
@@ -182,11 +190,13 @@ impl RowKey {
         names: &StepNames,
     ) -> Option<Self> {
         match (of, step) {
-            (RowType::Thread | RowType::Process, StackStep::Thread) => Some(Self::Part(part)),
+            (RowType::Thread | RowType::Process | RowType::Program, StackStep::Thread) => {
+                Some(Self::Part(part))
+            }
             (RowType::Group, StackStep::Thread | StackStep::Group(_)) => {
                 Some(Self::StackStep(step.map(|location| names.id(location))))
             }
-            (RowType::Thread | RowType::Process | RowType::Group, _)
+            (RowType::Thread | RowType::Process | RowType::Program | RowType::Group, _)
             | (_, StackStep::Group(_) | StackStep::ContextText(_)) => None,
             _ => Some(Self::StackStep(step.map(|location| names.id(location)))),
         }

@@ -1,19 +1,25 @@
 //! Idle threads: threads that only wait for work. A server has hundreds of them.
 //!
+//! A thread is idle if it sleeps below one function of its own, by whatever way: the kernel resumes
+//! a sleep that a signal has interrupted as another call, `restart_syscall`.
+//!
 //! # Invariants
 //! - A thread that may wait for another thread is never idle, because its tree shows the cause.
+//! - If all threads would be idle, none is: the program may hang.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use crate::trace::{FrameKind, LocationId, Method, RunState};
+use crate::trace::{FrameKind, LocationId, MethodId, RunState};
 use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::processes::Processes;
 use crate::view::profile::thread_profile::{Profile, ThreadProfile};
 use crate::view::recording::mode::Mode;
 use crate::view::recording::waits::{Wait, call_name};
 use crate::view::text::escape::escaped;
 use crate::view::text::number::{counted, percent, wall_seconds};
+use crate::view::text::text_style::TextStyle;
 
 /// Maximum percentage of its time that an idle thread runs or is runnable.
 const BUSY_PERCENT: f64 = 1.0;
@@ -24,26 +30,53 @@ const INNERMOST: usize = 8;
 /// Maximum number of groups of idle threads that are listed.
 const LISTED_MAX: usize = 12;
 
+/// The call with which the kernel resumes an interrupted sleep.
+const RESUMED: &str = "restart_syscall";
+/// Maximum number of processes that are named for a location.
+const PROCESSES_NAMED: usize = 3;
+
 /// Idle threads that wait at the same location.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct IdleGroup {
     threads: u64,
     us: u64,
+    /// The titles of their processes, if there are several.
+    processes: BTreeSet<String>,
+}
+
+impl IdleGroup {
+    fn add(&mut self, thread: &ThreadProfile, processes: &Processes) {
+        self.threads += 1;
+        self.us = self.us.saturating_add(thread.count.weight);
+        if processes.are_several() {
+            self.processes.insert(processes.title(thread.thread.pid.into()));
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}, {} s", counted(self.threads, "thread"), wall_seconds(self.us));
+        let named: Vec<&str> =
+            self.processes.iter().take(PROCESSES_NAMED).map(String::as_str).collect();
+        if !named.is_empty() {
+            text.push_str(&format!(", of {}", named.join(", ")));
+        }
+        match self.processes.len().saturating_sub(named.len()) {
+            0 => text,
+            more => format!("{text} and {more} more"),
+        }
+    }
 }
 
 /// Returns whether each thread is idle, by its index in the profile.
-///
-/// If all threads of a process would be idle, none is: the process may hang.
 pub(in crate::view) fn idle_threads(profile: &Profile) -> Vec<bool> {
     if profile.mode != Mode::Wall || profile.narrow {
         return vec![false; profile.threads.len()];
     }
     let idle = asleep_threads(profile);
-    let awake = profile.threads.iter().zip(&idle);
-    let awake = awake.filter(|(thread, idle)| thread.count.samples > 0 && !**idle);
-    let alive: BTreeSet<u32> = awake.map(|(thread, _)| thread.thread.pid).collect();
-    let threads = profile.threads.iter().zip(idle);
-    threads.map(|(thread, idle)| idle && alive.contains(&thread.thread.pid)).collect()
+    let mut all = profile.threads.iter().zip(&idle);
+    // In a recording of many servers most may be idle, but not all of them.
+    let is_alive = all.any(|(thread, idle)| thread.count.samples > 0 && !*idle);
+    if is_alive { idle } else { vec![false; profile.threads.len()] }
 }
 
 /// Returns whether each thread only waits for work, by its index, whatever the other threads do.
@@ -57,35 +90,40 @@ pub(in crate::view) fn write(
     profile: &Profile,
     threads: &[&ThreadProfile],
     all: u64,
-    out: &mut dyn Write,
+    (style, out): (&TextStyle, &mut dyn Write),
 ) -> io::Result<()> {
     if threads.is_empty() {
         return Ok(());
     }
+    let processes = Processes::of(profile);
     let mut groups: BTreeMap<String, IdleGroup> = BTreeMap::new();
     let mut us = 0u64;
     for thread in threads {
         us = us.saturating_add(thread.count.weight);
         let Some(at) = asleep_at(profile, thread) else { continue };
-        let group = groups.entry(describe(profile, thread, at)).or_default();
-        group.threads += 1;
-        group.us = group.us.saturating_add(thread.count.weight);
+        groups.entry(describe(profile, thread, at)).or_default().add(thread, &processes);
     }
     let number = counted(threads.len() as u64, "idle thread");
     let (share, time) = (percent(us, all), wall_seconds(us));
     writeln!(out, "\n{number}: {share:.1} % of all, {time} s (--idle shows their trees)")?;
     let mut groups: Vec<(String, IdleGroup)> = groups.into_iter().collect();
     groups.sort_by_key(|(_, group)| Reverse((group.us, group.threads)));
+    let mut line = |text: String| {
+        for (number, line) in style.wrapped(&text, 8).into_iter().enumerate() {
+            writeln!(out, "{}{line}", if number == 0 { "    " } else { "        " })?;
+        }
+        io::Result::Ok(())
+    };
     for (text, group) in groups.iter().take(LISTED_MAX) {
-        let number = counted(group.threads, "thread");
-        writeln!(out, "    {text}: {number}, {} s", wall_seconds(group.us))?;
+        line(format!("{text}: {}", group.text()))?;
     }
-    let rest = groups.get(LISTED_MAX..).unwrap_or_default();
-    if !rest.is_empty() {
-        let threads: u64 = rest.iter().map(|(_, group)| group.threads).sum();
-        let us = rest.iter().fold(0u64, |sum, (_, group)| sum.saturating_add(group.us));
-        let number = counted(threads, "thread");
-        writeln!(out, "    elsewhere: {number}, {} s", wall_seconds(us))?;
+    let mut rest = IdleGroup::default();
+    for (_, group) in groups.get(LISTED_MAX..).unwrap_or_default() {
+        rest.threads += group.threads;
+        rest.us = rest.us.saturating_add(group.us);
+    }
+    if rest.threads > 0 {
+        line(format!("elsewhere: {}", rest.text()))?;
     }
     Ok(())
 }
@@ -99,12 +137,45 @@ fn asleep_at(profile: &Profile, thread: &ThreadProfile) -> Option<usize> {
     if all == 0 || held > 0 || percent(busy, all) >= BUSY_PERCENT {
         return None;
     }
-    let calls = thread.tree.calls();
-    let (at, call) = calls.iter().enumerate().max_by_key(|(_, call)| call.own.weight)?;
-    let asleep =
-        wait_at(profile, thread, at).is_some_and(|it| it.state == RunState::Sleeping as u8);
-    let enough = percent(call.own.weight, all) >= ASLEEP_PERCENT;
-    (asleep && enough && !waits_for_lock(profile, thread, at)).then_some(at)
+    let mut places: BTreeMap<Option<MethodId>, IdlePlace> = BTreeMap::new();
+    for (at, call) in thread.tree.calls().iter().enumerate() {
+        let wait = wait_at(profile, thread, at).filter(|_| call.own.weight > 0);
+        if wait.is_some_and(|wait| wait.state == RunState::Sleeping as u8) {
+            let caller = caller_of_library(profile, thread, at);
+            places.entry(caller).or_default().add(call.own.weight, at);
+        }
+    }
+    let place = places.into_values().max_by_key(|place| place.weight)?;
+    let is_enough = percent(place.weight, all) >= ASLEEP_PERCENT;
+    // A lock that it waits for less than it may run does not matter.
+    let matters = |weight: u64| percent(weight, all) >= BUSY_PERCENT;
+    let mut calls = place.calls.iter().filter(|(weight, _)| matters(*weight));
+    if !is_enough || calls.any(|(_, at)| waits_for_lock(profile, thread, *at)) {
+        return None;
+    }
+    let is_resumed = |at: usize| {
+        wait_at(profile, thread, at)
+            .and_then(|wait| wait.syscall)
+            .is_some_and(|number| call_name(number) == RESUMED)
+    };
+    // The call that sleeps, not the one that resumes it.
+    let shown = place.calls.iter().max_by_key(|(weight, at)| (!is_resumed(*at), *weight));
+    shown.map(|(_, at)| *at)
+}
+
+/// The calls in which a thread sleeps below one function.
+#[derive(Debug, Default)]
+struct IdlePlace {
+    weight: u64,
+    /// The weight and the index of each call.
+    calls: Vec<(u64, usize)>,
+}
+
+impl IdlePlace {
+    fn add(&mut self, weight: u64, at: usize) {
+        self.weight = self.weight.saturating_add(weight);
+        self.calls.push((weight, at));
+    }
 }
 
 /// Returns whether one of the innermost functions, or the system call, takes a lock.
@@ -113,7 +184,8 @@ fn waits_for_lock(profile: &Profile, thread: &ThreadProfile, at: usize) -> bool 
         .and_then(|wait| wait.syscall)
         .is_some_and(|number| call_name(number) == "flock");
     let innermost = functions(profile, thread, at).take(INNERMOST);
-    of_file || innermost.flatten().any(|method| takes_lock(&method.name))
+    let mut names = innermost.filter_map(|id| profile.method(id));
+    of_file || names.any(|method| takes_lock(&method.name))
 }
 
 /// Returns whether a function waits for a lock, in one of the common libraries.
@@ -146,13 +218,13 @@ fn takes_lock(name: &str) -> bool {
         || of_class
 }
 
-/// Returns the functions of the stack that ends in a call, innermost first. Other steps are `None`.
-/// The kernel's functions are left out: what a thread waits for is seen at those that called them.
+/// Returns the functions of the stack that ends in a call, innermost first. The kernel's functions
+/// are left out: what a thread waits for is seen at those that called them.
 fn functions<'a>(
     profile: &'a Profile,
     thread: &'a ThreadProfile,
     at: usize,
-) -> impl Iterator<Item = Option<&'a Method>> {
+) -> impl Iterator<Item = MethodId> {
     let calls = thread.tree.calls();
     let callers = std::iter::successors(calls.get(at), move |call| {
         // The thread is its own caller.
@@ -160,7 +232,7 @@ fn functions<'a>(
     });
     callers.filter_map(move |call| match call.step {
         StackStep::Frame(location) if is_kernel(profile, location) => None,
-        StackStep::Frame(location) => Some(method_of(profile, location)),
+        StackStep::Frame(location) => profile.method_of(location),
         _ => None,
     })
 }
@@ -170,8 +242,14 @@ fn is_kernel(profile: &Profile, location: LocationId) -> bool {
     location.is_some_and(|location| location.kind == FrameKind::Kernel)
 }
 
-fn method_of(profile: &Profile, location: LocationId) -> Option<&Method> {
-    profile.method_of(location).and_then(|id| profile.method(id))
+/// Returns the function that called the C library for what the innermost step of a stack does.
+fn caller_of_library(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<MethodId> {
+    let own = |id: &MethodId| {
+        let module = profile.method(*id).and_then(|method| profile.module_name(method));
+        !module.is_some_and(is_c_library)
+    };
+    let all = || functions(profile, thread, at);
+    all().find(own).or_else(|| all().next())
 }
 
 fn wait_at(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<Wait> {
@@ -186,9 +264,8 @@ fn wait_at(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<Wait>
 fn describe(profile: &Profile, thread: &ThreadProfile, at: usize) -> String {
     let call = wait_at(profile, thread, at).and_then(|wait| wait.syscall).map(call_name);
     let call = call.map_or_else(|| "asleep".to_owned(), |name| format!("in {name}"));
-    let own = |method: &&Method| !profile.module_name(method).is_some_and(is_c_library);
-    let known = || functions(profile, thread, at).flatten();
-    match known().find(own).or_else(|| known().next()) {
+    let caller = caller_of_library(profile, thread, at).and_then(|id| profile.method(id));
+    match caller {
         Some(method) => format!("{call} below {}", escaped(&method.name)),
         None => call,
     }

@@ -1,7 +1,7 @@
 //! The processes of samples, if a recording has several.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::trace::Thread;
 use crate::view::profile::thread_profile::Profile;
@@ -35,6 +35,8 @@ pub(in crate::view) fn names<'a>(
 pub(in crate::view) struct Processes {
     /// The names by process id.
     names: BTreeMap<u64, String>,
+    /// The names of their programs, of those that have another name.
+    programs: BTreeMap<u64, String>,
     /// The processes with threads in the profile, the heaviest first.
     shown: Vec<u64>,
     /// The number of shown processes that have samples.
@@ -54,11 +56,13 @@ impl Processes {
         let threads = profile.threads.iter().map(|profile| &profile.thread);
         let names = names(threads, &profile.recording).into_iter();
         let names = names.map(|(pid, name)| (pid, escaped(name).into_owned())).collect();
+        let listed = profile.recording.processes().into_iter();
+        let programs = listed.map(|it| (it.pid, escaped(it.program).into_owned())).collect();
         let sampled = weights.values().filter(|weight| **weight > 0).count();
         let mut shown: Vec<(u64, u64)> = weights.into_iter().collect();
         shown.sort_by_key(|(pid, weight)| (Reverse(*weight), *pid));
         let shown = shown.into_iter().map(|(pid, _)| pid).collect();
-        Self { names, shown, sampled, program: profile.recording.program() }
+        Self { names, programs, shown, sampled, program: profile.recording.program() }
     }
 
     /// Returns whether there are several processes, so that a thread's name alone is ambiguous.
@@ -92,6 +96,23 @@ impl Processes {
         match self.names.get(&pid) {
             Some(name) if !name.is_empty() => format!("{name} ({pid})"),
             _ => format!("process {pid}"),
+        }
+    }
+
+    /// Returns the name of the program of a process: the same for equal programs, whatever they
+    /// call their processes.
+    pub(in crate::view) fn program_of(&self, pid: u32) -> &str {
+        let pid = u64::from(pid);
+        let name = self.programs.get(&pid).or_else(|| self.names.get(&pid));
+        name.map(String::as_str).filter(|name| !name.is_empty()).unwrap_or("process")
+    }
+
+    /// Returns the title of processes with one program.
+    pub(in crate::view) fn program_title(&self, pids: &BTreeSet<u32>) -> String {
+        match (pids.first(), pids.len()) {
+            (None, _) => String::new(),
+            (Some(pid), 1) => self.title((*pid).into()),
+            (Some(pid), number) => format!("{} x{number}", self.program_of(*pid)),
         }
     }
 

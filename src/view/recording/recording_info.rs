@@ -35,8 +35,10 @@ pub struct RecordedProcess<'a> {
     pub pid: u64,
     /// The start in clock ticks since boot. It is unique together with the id.
     pub started: Option<u64>,
-    /// The name.
+    /// The name: its title, or that of its program.
     pub name: &'a str,
+    /// The name of its program.
+    pub program: &'a str,
     /// The words of its command line, as far as the recorder kept them.
     pub command_line: Vec<&'a str>,
     /// CPU time in nanoseconds that the process used while it was recorded, or `None` until its
@@ -90,7 +92,7 @@ impl<'a> RecordedProcess<'a> {
     /// time, the CPU time of signals, and the recorder's time that was charged to the process.
     fn of(value: &'a Value) -> Option<Self> {
         let Value::List(fields) = value else { return None };
-        let [Value::Unsigned(pid), started, Value::Text(name), rest @ ..] = &fields[..] else {
+        let [Value::Unsigned(pid), started, Value::Text(program), rest @ ..] = &fields[..] else {
             return None;
         };
         let started = match started {
@@ -102,7 +104,14 @@ impl<'a> RecordedProcess<'a> {
             Some(Value::Unsigned(ns)) => Some(*ns),
             _ => None,
         };
-        Some(Self { pid: *pid, started, name, command_line, cpu_time_ns })
+        let title = trace::process_title(&command_line);
+        // Perl and setproctitle of Python give the title to the kernel, too, as far as it fits.
+        let program = match title.filter(|title| title.starts_with(program.as_str())) {
+            Some(_) => program.split([':', ' ']).next().unwrap_or(program),
+            None => program,
+        };
+        let name = title.unwrap_or(program);
+        Some(Self { pid: *pid, started, name, program, command_line, cpu_time_ns })
     }
 }
 

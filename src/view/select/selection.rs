@@ -317,7 +317,9 @@ fn is_called(thread: &Thread, pattern: &str) -> bool {
 fn is_of(thread: &Thread, pattern: &str, threads: &[ThreadSummary]) -> bool {
     let is_first = |it: &&ThreadSummary| it.thread.pid == thread.pid && it.thread.tid == thread.pid;
     pattern.parse() == Ok(thread.pid)
-        || threads.iter().filter(is_first).any(|first| matches(pattern, &first.thread.name))
+        || threads.iter().filter(is_first).any(|first| {
+            matches(pattern, &first.thread.name) || matches(pattern, first.thread.shown_name())
+        })
 }
 
 /// Returns whether `name` matches `pattern`, in which `*` stands for any text. Backtracks only to

@@ -41,10 +41,11 @@ pub(super) struct LineWriter<'a> {
 }
 
 impl LineWriter<'_> {
-    /// Writes a call.
+    /// Writes a call. It has a start if that differs from its caller's.
     pub(super) fn call(
         &self,
         (call, share): (&LazyCall, SampleShare),
+        begin_ns: Option<u64>,
         depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
@@ -61,7 +62,15 @@ impl LineWriter<'_> {
             .as_ref()
             .filter(|_| self.shared.options.verbose)
             .map_or("", |known| &known.location_text);
-        let mut numbers = format!("{}, {observed}", counted(share.samples, "sample"));
+        let samples = counted(share.samples, "sample");
+        let begin = match begin_ns {
+            Some(ns) => {
+                let since_ns = ns.saturating_sub(self.shared.base_ns);
+                format!(" at {:.3} s", since_ns as f64 / 1e9)
+            }
+            None => String::new(),
+        };
+        let mut numbers = format!("{samples}, {observed}{begin}");
         for (is_so, mark) in [
             (call.begin_lost(), " <start lost>"),
             (call.end_lost(), " <end lost>"),

@@ -15,34 +15,34 @@ const UNNAMED: &str = "[unnamed]";
 
 /// The name of a call, and its location.
 #[derive(Debug)]
-pub(super) struct CallName {
+pub(in crate::view) struct CallName {
     /// `module.function()`. A placeholder such as `[truncated]` stays as it is.
-    pub(super) name: String,
+    pub(in crate::view) name: String,
     /// The name without the module.
-    pub(super) bare: String,
+    pub(in crate::view) bare: String,
     /// ` at file:line`, or ` at module+offset`.
-    pub(super) location_text: String,
+    pub(in crate::view) location_text: String,
     /// The name of the function in the trace.
-    pub(super) function: String,
+    pub(in crate::view) function: String,
     /// The last part of the path of the module.
-    pub(super) module: Option<String>,
+    pub(in crate::view) module: Option<String>,
     /// The location in the function and the module.
-    pub(super) location: Location,
+    pub(in crate::view) location: Location,
 }
 
 /// The names of calls, with a cache of recent ones.
-pub(super) struct CallNames<'a> {
+pub(in crate::view) struct CallNames<'a> {
     trace: &'a LazyTrace,
     known: RefCell<HashMap<LocationId, Rc<CallName>>>,
 }
 
 impl<'a> CallNames<'a> {
-    pub(super) fn new(trace: &'a LazyTrace) -> Self {
+    pub(in crate::view) fn new(trace: &'a LazyTrace) -> Self {
         Self { trace, known: RefCell::default() }
     }
 
     /// Returns the name of a call at a location.
-    pub(super) fn of(&self, id: LocationId) -> Result<Rc<CallName>, TraceError> {
+    pub(in crate::view) fn of(&self, id: LocationId) -> Result<Rc<CallName>, TraceError> {
         if let Some(known) = self.known.borrow().get(&id) {
             return Ok(Rc::clone(known));
         }

@@ -133,8 +133,8 @@ impl FoldedChildren {
             _ => format!(": {}, {:.1} %", counted(samples, "sample"), percent(weight, whole)),
         };
         match children {
-            1 => format!("<unloaded child>{share}"),
-            _ => format!("<{children} unloaded children>{share}"),
+            1 => format!("<1 call left out>{share}"),
+            _ => format!("<{children} calls left out>{share}"),
         }
     }
 }

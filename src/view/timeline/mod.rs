@@ -34,7 +34,7 @@ use crate::view::select::selection::Selected;
 use crate::view::text::escape::escaped;
 use crate::view::text::text_style::{Ink, TextStyle};
 use call_line::LineWriter;
-use call_names::CallNames;
+pub(in crate::view) use call_names::CallNames;
 pub use call_names::duration;
 use folded_children::FoldedChildren;
 use json::ObjectWriter;
@@ -52,6 +52,8 @@ const DEEP_NODES: usize = 32 << 10;
 /// Maximum number of samples of calls that are loaded ahead. Larger calls are rarely complete in
 /// one block.
 const SMALL: f64 = 2000.0;
+/// Maximum number of samples for which it is tried whether the whole timeline is short.
+const WHOLE_SAMPLES: u64 = 10_000;
 
 /// The options of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -64,6 +66,9 @@ pub struct TimelineOptions {
     pub limits: PrintLimits,
     /// The style of the text.
     pub style: TextStyle,
+    /// Nothing is left out, whatever the limits are, if the text then has at most this number of
+    /// lines.
+    pub whole_lines: usize,
 }
 
 /// Writes the summary and the timelines.
@@ -83,10 +88,18 @@ pub fn write(
     selected.check_contexts(&recording, totals.has_contexts)?;
     if options.json {
         json::recording(&recording, totals, out)?;
+        write_threads(trace, selected, (options, is_even), out)?;
     } else {
-        summary::write_with_activity(&recording, &totals, (&options.style, out))?;
+        let used = summary::write_with_activity(&recording, &totals, (&options.style, out))?;
+        let lines = match totals.count.samples {
+            ..=WHOLE_SAMPLES => options.whole_lines.saturating_sub(used),
+            _ => 0,
+        };
+        match whole(trace, selected, (options, is_even), lines)? {
+            Some(text) => out.write_all(&text)?,
+            None => write_threads(trace, selected, (options, is_even), out)?,
+        }
     }
-    write_threads(trace, selected, (options, is_even), out)?;
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let without = covered.filter(|thread| !shown.contains(&thread.id));
     if options.json {
@@ -98,6 +111,49 @@ pub fn write(
     let without: Vec<_> = without.map(|summary| &summary.thread).collect();
     crate::view::print::tree::idle_threads(out, without.into_iter())?;
     Ok(())
+}
+
+/// Returns the timelines with nothing left out, or `None` if they have more lines than this.
+fn whole(
+    trace: &LazyTrace,
+    selected: &Selected,
+    (options, is_even): (&TimelineOptions, bool),
+    lines: usize,
+) -> Result<Option<Vec<u8>>, ViewError> {
+    let limits = PrintLimits::default();
+    if lines == 0 || options.limits == limits {
+        return Ok(None);
+    }
+    let mut screen = LimitedLines { text: Vec::new(), left: lines, is_full: false };
+    let options = TimelineOptions { limits, ..*options };
+    match write_threads(trace, selected, (&options, is_even), &mut screen) {
+        Err(ViewError::Output(_)) if screen.is_full => Ok(None),
+        written => written.map(|()| Some(screen.text)),
+    }
+}
+
+/// A text in memory with a limited number of lines. Writing more fails.
+struct LimitedLines {
+    text: Vec<u8>,
+    left: usize,
+    is_full: bool,
+}
+
+impl Write for LimitedLines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+        if lines > self.left {
+            self.is_full = true;
+            return Err(io::Error::other("too many lines"));
+        }
+        self.left -= lines;
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes the timelines of new samples without a summary.
@@ -211,11 +267,13 @@ struct WalkLevel {
     deep_nodes: usize,
     /// Whether the call has no line of its own.
     is_left_out: bool,
+    /// The start of the innermost call with a line, which its first callee need not repeat.
+    begin_ns: Option<u64>,
 }
 
 impl WalkLevel {
     fn new(call: LazyCall, deep_nodes: usize) -> Self {
-        Self { call, next: 0, deep_nodes, is_left_out: false }
+        Self { call, next: 0, deep_nodes, is_left_out: false, begin_ns: None }
     }
 
     /// Returns the level of a child that was taken out.
@@ -260,18 +318,21 @@ impl ThreadWalk<'_> {
                     folded.pop();
                 }
                 Some(LazyNode::Call(call)) if self.is_transparent(&call)? => {
+                    let begin_ns = level.begin_ns;
                     let level = level.inside(*call, self);
-                    levels.push(WalkLevel { is_left_out: true, ..level });
+                    levels.push(WalkLevel { is_left_out: true, begin_ns, ..level });
                 }
                 Some(LazyNode::Call(call)) if self.is_shown(&call) => {
                     self.flush(children, depth, out)?;
-                    let call_and_share = (&*call, self.share(&call));
+                    let share = self.share(&call);
+                    let begin_ns = Some(share.begin_ns(self.shared.filter.mode));
+                    let own_begin_ns = begin_ns.filter(|_| begin_ns != level.begin_ns);
                     match self.shared.options.json {
-                        true => self.objects().call(call_and_share, depth, out)?,
-                        false => self.lines().call(call_and_share, depth, out)?,
+                        true => self.objects().call((&call, share), depth, out)?,
+                        false => self.lines().call((&call, share), own_begin_ns, depth, out)?,
                     }
                     let level = level.inside(*call, self);
-                    levels.push(level);
+                    levels.push(WalkLevel { begin_ns, ..level });
                     folded.push(FoldedChildren::default());
                 }
                 Some(LazyNode::Call(call)) => {
@@ -375,7 +436,8 @@ impl ThreadWalk<'_> {
     /// Returns the selected samples in a call.
     fn share(&self, call: &LazyCall) -> SampleShare {
         let span_ns = call.last_ns().saturating_sub(call.first_ns());
-        let all = || SampleShare { span_ns, ..SampleShare::even(call.samples()) };
+        let first_ns = call.first_ns();
+        let all = || SampleShare { span_ns, first_ns, ..SampleShare::even(call.samples()) };
         self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
     }
 

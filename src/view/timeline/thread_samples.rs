@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
 use crate::view::profile::states::StateTimes;
+use crate::view::recording::mode::Mode;
 use crate::view::select::sample_filter::SampleFilter;
 
 /// The selected samples of a thread: some bytes for each.
@@ -36,12 +37,27 @@ pub(super) struct SampleShare {
     pub(super) weight: u64,
     /// The time from the first to the last sample.
     pub(super) span_ns: u64,
+    /// The time of the first sample.
+    pub(super) first_ns: u64,
+    /// The weight of the first sample.
+    pub(super) first_weight: u64,
 }
 
 impl SampleShare {
     /// Returns the sum of samples that have the weight of one period each.
     pub(super) fn even(samples: u64) -> Self {
-        Self { samples, weight: samples, span_ns: 0 }
+        Self { samples, weight: samples, first_weight: samples.min(1), ..Self::default() }
+    }
+}
+
+impl SampleShare {
+    /// Returns the start of the time that the samples stand for.
+    pub(super) fn begin_ns(&self, mode: Mode) -> u64 {
+        match mode {
+            Mode::Cpu => self.first_ns,
+            // A sample stands for the time before it.
+            Mode::Wall => self.first_ns.saturating_sub(self.first_weight.saturating_mul(1000)),
+        }
     }
 }
 
@@ -72,7 +88,8 @@ impl TimelineSamples {
     pub(super) fn all(&self) -> SampleShare {
         let [main, side] = [&self.main, &self.side].map(|rows| share(rows, 0..u64::MAX));
         let samples = main.samples + side.samples;
-        SampleShare { samples, weight: main.weight.saturating_add(side.weight), span_ns: 0 }
+        let weight = main.weight.saturating_add(side.weight);
+        SampleShare { samples, weight, ..SampleShare::default() }
     }
 
     /// Returns the sum of the samples in a call.
@@ -94,6 +111,8 @@ fn share(rows: &[SampleRow], numbers: Range<u64>) -> SampleShare {
         samples: some.len() as u64,
         weight: last.sum - before,
         span_ns: last.time_ns.saturating_sub(first.time_ns),
+        first_ns: first.time_ns,
+        first_weight: first.sum - before,
     }
 }
 
@@ -105,14 +124,15 @@ mod tests {
     fn a_share_is_the_sum_of_a_range_of_numbers() {
         let row = |(number, time_ns, sum)| SampleRow { number, time_ns, sum };
         let rows = [(2, 10, 5), (3, 20, 6), (7, 50, 106)].map(row);
-        for (numbers, samples, weight, span_ns) in [
-            (0..2, 0, 0, 0),
-            (0..3, 1, 5, 0),
-            (3..8, 2, 101, 30),
-            (0..u64::MAX, 3, 106, 40),
-            (4..7, 0, 0, 0),
+        for (numbers, [samples, weight, span_ns, first_ns, first_weight]) in [
+            (0..2, [0; 5]),
+            (0..3, [1, 5, 0, 10, 5]),
+            (3..8, [2, 101, 30, 20, 1]),
+            (0..u64::MAX, [3, 106, 40, 10, 5]),
+            (4..7, [0; 5]),
         ] {
-            assert_eq!(share(&rows, numbers), SampleShare { samples, weight, span_ns });
+            let expected = SampleShare { samples, weight, span_ns, first_ns, first_weight };
+            assert_eq!(share(&rows, numbers), expected);
         }
         assert_eq!(share(&[], 0..5), SampleShare::default());
     }

@@ -200,6 +200,10 @@ impl<'a> Recording<'a> {
         session.announce(started, self.executions.last().map(str::to_owned));
         notes.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
+        if !matches!(end, SessionEnd::Exited | SessionEnd::Executed) {
+            // A server writes its title into its command line after it has started.
+            self.opened.name_again();
+        }
         if end == SessionEnd::Exited {
             // At once: on an older kernel it is known only until the parent has waited.
             self.ended_by = proc::exit_signal(self.exit.as_fd(), pid);
