@@ -17,7 +17,9 @@ pub(super) fn expanded(mut words: Vec<OsString>) -> Vec<OsString> {
     words.insert(1, "record".into());
     let rest: Vec<String> =
         words.iter().skip(1).map(|word| shell_quoted(&word.to_string_lossy())).collect();
-    note(&format!("this means `traceprof {}`", rest.join(" ")));
+    if !words.iter().any(|word| word == "-q" || word == "--quiet") {
+        note(&format!("this means `traceprof {}`", rest.join(" ")));
+    }
     words
 }
 

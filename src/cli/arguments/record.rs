@@ -193,6 +193,9 @@ pub struct RecordArguments {
     pub subprocesses: bool,
 
     /// Record the started program alone, without its descendants
+    ///
+    /// By default the descendants of a program that the recorder starts are recorded until the
+    /// program exits.
     #[arg(long, alias = "no-inherit", conflicts_with = "subprocesses", help_heading = SEVERAL)]
     #[arg(hide_short_help = true)]
     pub no_children: bool,

@@ -77,7 +77,7 @@ fn run_into(
         summary.command_status = wait(program, quiet)?;
     }
     let is_program = matches!(options.target, Target::Command(_)) && whose == ExitOf::Command;
-    outcome(summary, &fail_under, is_program)
+    outcome(summary, &fail_under, (is_program, quiet))
 }
 
 /// Waits for the started program, and returns its exit status unless a signal ended the wait.
@@ -89,7 +89,9 @@ fn wait(mut program: RunningProgram, quiet: bool) -> Result<Option<ExitStatus>, 
         }
     };
     let title = format!("{} ({})", program.name, program.pid);
-    tell(&format!("waiting for {title} to exit; Ctrl-C stops the wait, not the program"));
+    tell(&format!(
+        "waiting for {title} to exit; a signal to traceprof, like Ctrl-C, ends the wait"
+    ));
     let status = program.wait().map_err(CommandFailure::of_recording)?;
     tell(&match status {
         Some(status) => format!("{title} {}", report::ended(status)),
@@ -99,11 +101,11 @@ fn wait(mut program: RunningProgram, quiet: bool) -> Result<Option<ExitStatus>, 
 }
 
 /// Returns the outcome of a finished recording. `is_program` says whether a started program
-/// determines it where the recording has succeeded.
+/// determines it where the recording has succeeded, and `quiet` leaves out notes.
 fn outcome(
     summary: &Summary,
     fail_under: &[LeastQuality],
-    is_program: bool,
+    (is_program, quiet): (bool, bool),
 ) -> Result<CommandExit, CommandFailure> {
     let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
     let output = output.unwrap_or_else(|| "no save was requested".to_owned());
@@ -134,6 +136,7 @@ fn outcome(
     };
     match failure {
         // The program's own code tells how it ended, and most of these programs end soon.
+        Some(_) if is_program && quiet => {}
         Some(failure) if is_program => note(&failure.message()),
         Some(failure) => return Err(failure),
         None => {}
@@ -205,7 +208,7 @@ pub(super) mod tests {
 
     /// The exit code, for the recording of a process or of a started program.
     fn code(summary: &Summary, fail_under: &[LeastQuality], is_program: bool) -> u8 {
-        let ended = outcome(summary, fail_under, is_program);
+        let ended = outcome(summary, fail_under, (is_program, false));
         ended.unwrap_or_else(|failure| failure.code.into()).number()
     }
 
@@ -263,7 +266,7 @@ pub(super) mod tests {
         let rooted = |percent| LeastQuality::Rooted(Percent(percent));
         let python = |percent| LeastQuality::Named(ManagedLanguage::Python, Percent(percent));
         let check = |summary: &Summary, least: &[LeastQuality], expected: Option<&str>| {
-            let failure = outcome(summary, least, false).err();
+            let failure = outcome(summary, least, (false, false)).err();
             assert!(failure.as_ref().is_none_or(|failure| failure.code == ExitCode::LowQuality));
             let text = failure.map(|failure| failure.message());
             assert_eq!(text.as_deref(), expected);

@@ -24,15 +24,15 @@ const OWN_LABELS: [&str; 3] = ["hot", "next", "command"];
 pub(super) fn write(summary: &Summary, has_details: bool) {
     let style = error_style(Color::Auto);
     let mut lines = if has_details { &summary.text } else { &summary.brief }.clone();
+    if let Some(status) = summary.command_status {
+        lines.push(("command".to_owned(), ended(status)));
+    }
     if let Some(output) = summary.output.as_ref().filter(|_| summary.samples > 0) {
         let hot = io::stderr().is_terminal().then(|| hot(output, &style)).flatten();
         lines.extend(hot.map(|text| ("hot".to_owned(), text)));
         let output = shell_quoted(&output.display().to_string());
         lines.push(("next".to_owned(), format!("traceprof print {output}")));
         lines.push((String::new(), format!("traceprof view --open {output}")));
-    }
-    if let Some(status) = summary.command_status {
-        lines.push(("command".to_owned(), ended(status)));
     }
     // A closed standard error leaves nobody to tell; the trace is written anyway.
     let _ = list(&lines, &style, &mut io::stderr().lock());

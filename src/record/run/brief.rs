@@ -35,7 +35,10 @@ pub(crate) fn lines(over: &EndedRecording, complete: &[(String, String)]) -> Vec
     let shares = over.totals.managed.shares();
     if over.is_several() {
         lines.push(("programs".to_owned(), programs(over)));
-        lines.extend(over.ended.iter().filter_map(ended_early).take(NAMED));
+        let early: Vec<_> = over.ended.iter().filter_map(ended_early).collect();
+        let more = early.len().saturating_sub(NAMED);
+        lines.extend(early.into_iter().take(NAMED));
+        lines.extend((more > 0).then(|| ("ended".to_owned(), format!("{more} more early"))));
     }
     for (label, text) in complete {
         let is_shown = match label.as_str() {
@@ -43,7 +46,7 @@ pub(crate) fn lines(over: &EndedRecording, complete: &[(String, String)]) -> Vec
             label => !DETAILS.contains(&label),
         };
         if is_shown {
-            lines.push((label.clone(), first_part(label, text, &shares).to_owned()));
+            lines.push((label.clone(), first_part(label, text, &shares)));
         }
     }
     let frames = over.program_run.setup.frames;
@@ -66,6 +69,7 @@ fn recorded(over: &EndedRecording, accounting: &Accounting<'_>) -> String {
     let totals = accounting.totals;
     let wall = totals.wall.0;
     let samples = match wall {
+        0 if totals.samples == 1 => "1 sample".to_owned(),
         0 => format!("{} samples", totals.samples),
         _ => format!("{} samples on and {wall} off the CPU", totals.samples),
     };
@@ -97,9 +101,10 @@ fn programs(over: &EndedRecording) -> String {
     };
     let mut texts: Vec<String> = programs.iter().take(NAMED).map(text).collect();
     let listed: usize = programs.iter().take(NAMED).map(|(_, (_, count))| count).sum();
-    let others = over.count as usize - listed;
-    if others > 0 {
-        texts.push(format!("{others} others"));
+    match (over.count as usize).saturating_sub(listed) {
+        0 => {}
+        1 => texts.push("1 other".to_owned()),
+        others => texts.push(format!("{others} others")),
     }
     texts.join(", ")
 }
@@ -123,7 +128,7 @@ fn cpu(accounting: &Accounting<'_>) -> String {
         // Little is always missing: threads exit between two samples.
         _ if sampled_ns >= used_ns / 100 * 95 => String::new(),
         [] => String::new(),
-        [first, ..] => format!("; not sampled: {first}"),
+        missing => format!("; not sampled: {}", missing.join(", ")),
     };
     let share = percent(sampled_ns, used_ns);
     format!("{share} sampled, {} of {}{missing}", seconds(sampled_ns), seconds(used_ns))
@@ -140,12 +145,13 @@ fn pauses(accounting: &Accounting<'_>) -> String {
 }
 
 /// Returns the part of a text that a short report shows. Of a language it is the share of samples
-/// with a name, and where that is low, also the reasons.
-fn first_part<'a>(label: &str, text: &'a str, shares: &[NamedShare]) -> &'a str {
-    let is_good = |it: &&NamedShare| it.language.name() == label && it.percent() >= GOOD_PERCENT;
-    match text.split_once("; ") {
-        Some((first, _)) if shares.iter().any(|it| is_good(&it)) => first,
-        _ => text,
+/// with a name.
+fn first_part(label: &str, text: &str, shares: &[NamedShare]) -> String {
+    let share = shares.iter().find(|it| it.language.name() == label);
+    match (share, text.split_once("; ")) {
+        (Some(share), Some((first, _))) if share.percent() >= GOOD_PERCENT => first.to_owned(),
+        (Some(_), Some((first, _))) => format!("{first} (--stats says why)"),
+        _ => text.to_owned(),
     }
 }
 

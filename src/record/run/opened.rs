@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -155,7 +156,11 @@ pub(crate) fn start(
     };
     let started = started.map_err(|failure| match failure {
         spawn::ExecError::Spawn(error) => {
-            RecordError::Other(anyhow!("cannot start {name}: {error}"))
+            let why = match Path::new(&*name).is_dir() {
+                true => "it is a directory".to_owned(),
+                false => error.to_string(),
+            };
+            RecordError::Other(anyhow!("cannot start {name}: {why}"))
         }
         spawn::ExecError::Wait(error) => error,
     })?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -15,6 +16,8 @@ use crate::record::run::ended_process::EndedProcess;
 use crate::record::run::opened::exit_descriptor;
 use crate::record::target::spawn::StartedProgram;
 
+/// How long a program that got the same signal may take to exit.
+const END: Duration = Duration::from_millis(500);
 /// How long a signal may go unnoticed that arrives just before a wait.
 const PATIENCE_MS: u16 = 100;
 
@@ -33,6 +36,8 @@ pub struct RunningProgram {
     /// The name of the process.
     pub name: String,
     program: StartedProgram,
+    /// From the end of the recording on, so that no signal is lost before the wait.
+    wait: InterruptibleWait,
     /// Readable once the process has exited.
     exit: OwnedFd,
 }
@@ -57,7 +62,8 @@ pub(crate) fn command(ended: Vec<EndedProcess>) -> Result<Option<ProgramState>, 
     let exit = exit_descriptor(pid)?;
     // It may have executed another program since the last look.
     let name = proc::status(pid).map_or(name, |status| status.name);
-    Ok(Some(ProgramState::Running(RunningProgram { pid, name, program, exit })))
+    let wait = InterruptibleWait::begin().map_err(no_wait)?;
+    Ok(Some(ProgramState::Running(RunningProgram { pid, name, program, wait, exit })))
 }
 
 impl RunningProgram {
@@ -66,13 +72,17 @@ impl RunningProgram {
     /// # Errors
     /// Returns an error if the system refuses the wait.
     pub fn wait(&mut self) -> Result<Option<ExitStatus>, RecordError> {
-        let wait = InterruptibleWait::begin().map_err(no_wait)?;
+        let mut deadline: Option<Instant> = None;
         loop {
             if let Some(status) = self.program.exit_status().map_err(no_wait)? {
                 return Ok(Some(status));
             }
-            if wait.is_over() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(None);
+            }
+            if self.wait.is_over() {
+                // Ctrl-C at a terminal goes to the program, too, and may end it.
+                deadline.get_or_insert_with(|| Instant::now() + END);
             }
             // Also returns at a signal.
             let _ = poll(&mut [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)], PATIENCE_MS);

@@ -79,7 +79,7 @@ impl ProgramRun {
             paused_ns: 0,
             detached: Detached::default(),
             counts: HandlerCounts::default(),
-            overhead: OverheadSummary::default(),
+            overhead: OverheadSummary::without_agent(cpu_ns),
             cpu: CpuClock::of_exited(cpu_ns),
             between_ns: 0,
             source: SourceTotals { kernel_lost, ..SourceTotals::default() },

@@ -200,14 +200,7 @@ impl<'a> Recording<'a> {
         session.announce(started, self.executions.last().map(str::to_owned));
         notes.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
-        if !matches!(end, SessionEnd::Exited | SessionEnd::Executed) {
-            // A server writes its title into its command line after it has started.
-            self.opened.name_again();
-        }
-        if end == SessionEnd::Exited {
-            // At once: on an older kernel it is known only until the parent has waited.
-            self.ended_by = proc::exit_signal(self.exit.as_fd(), pid);
-        }
+        self.ended_by = ended_by(end, self.exit.as_fd(), &mut self.opened);
         let program_run = session.finish(end, preserve);
         if self.ended_by.is_none() {
             // The last signals arrive during the detach.
@@ -241,6 +234,20 @@ impl<'a> Recording<'a> {
             footprint: self.footprint,
             tally,
         })
+    }
+}
+
+/// Returns the signal that ended the process, if it has exited by one. Names a process that lives
+/// on again: a server writes its title into its command line after it has started.
+fn ended_by(end: SessionEnd, exit: BorrowedFd<'_>, opened: &mut OpenedProcess) -> Option<i32> {
+    match end {
+        // At once: on an older kernel it is known only until the parent has waited.
+        SessionEnd::Exited => proc::exit_signal(exit, opened.pid),
+        SessionEnd::Executed => None,
+        _ => {
+            opened.name_again();
+            None
+        }
     }
 }
 

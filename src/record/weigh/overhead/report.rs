@@ -1,7 +1,7 @@
 //! The cost of profiling as text for the closing report and as metadata of the trace.
 
 use crate::record::contract::number_format::seconds;
-use crate::record::weigh::overhead::OverheadSummary;
+use crate::record::weigh::overhead::{Cost, OverheadSummary};
 use crate::trace::Value;
 
 /// The largest share that is shown as one: above it, the target was idle and the share says nothing
@@ -28,6 +28,12 @@ fn budget_text(budget: f64) -> String {
 }
 
 impl OverheadSummary {
+    /// Returns the summary of a process in which nothing was changed. The recorder's work for it is
+    /// charged to the processes with an agent.
+    pub(crate) fn without_agent(used_ns: u64) -> Self {
+        Self { cost: Cost { used_ns, ..Cost::default() }, ..Self::default() }
+    }
+
     fn share(&self, ns: u64) -> f64 {
         ns as f64 / self.cost.used_ns.max(1) as f64
     }
@@ -101,7 +107,7 @@ impl OverheadSummary {
     /// Returns the text for one of several processes: the total cost as a share of its CPU time.
     pub(crate) fn short(&self) -> Option<String> {
         let all_ns = self.signals_ns().saturating_add(self.cost.recorder_ns);
-        (self.cost.used_ns > 0).then(|| format!("cost {}", self.amount(all_ns)))
+        (self.cost.used_ns > 0 && all_ns > 0).then(|| format!("cost {}", self.amount(all_ns)))
     }
 
     /// Returns why the cost exceeded the budget.
