@@ -214,8 +214,9 @@ const MILLION: &str = "(() => {
     traceprof.relayout();
 })()";
 
-/// CPU time is measured, because a busy machine delays frames.
+/// CPU time is measured, because a busy machine delays frames. On a busy one, it is longer, too.
 #[test]
+#[ignore = "a measurement"]
 fn a_million_samples_stay_fluid() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
@@ -247,7 +248,8 @@ fn a_million_samples_stay_fluid() {
             browser.wait_for("!traceprof.slices.isBusy && traceprof.choice.window !== null");
         });
         // The trace has each task twice, so this is the longest but for a few microseconds.
-        assert!(tasks.len() > 20 && tasks[1] < 50.0, "{order}: {:?}", &tasks[..8]);
+        println!("{order}: longest tasks in ms of CPU time: {:.1?}", &tasks[..8]);
+        assert!(tasks.len() > 20 && tasks[1] < 50.0, "{order}");
         assert_eq!(browser.problems(), [""; 0]);
     }
 }

@@ -67,7 +67,9 @@ pub(super) fn processes(
         0 => String::new(),
         _ => format!(": {}{more}{of}", named.join(", ")),
     };
-    (count > 0).then(|| format!("{count}{shares}{refused}{missed}"))
+    // Of one process the other lines say enough.
+    let is_several = count > 1 || !refused.is_empty() || !missed.is_empty();
+    is_several.then(|| format!("{count}{shares}{refused}{missed}"))
 }
 
 /// Returns the name of a process. Blanks are usual in titles.
@@ -83,8 +85,10 @@ fn quoted_if_odd(name: &str) -> String {
 pub(super) fn executed(recording: &RecordingInfo) -> Option<String> {
     const NAMED: usize = 4;
     let programs = recording.executed();
+    let are_several = process_count(recording) > 1;
     let one = |it: &ExecutedProgram<'_>| {
-        let by = it.pid.map_or_else(String::new, |pid| format!(" by {pid}"));
+        let by = it.pid.filter(|_| are_several).map(|pid| format!(" by {pid}"));
+        let by = by.unwrap_or_default();
         let after_ns = recording.begin_ns().map(|begin_ns| it.time_ns.saturating_sub(begin_ns));
         let after =
             after_ns.map_or_else(String::new, |ns| format!(" after {:.3} s", ns as f64 / 1e9));
