@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Metadata, Value};
+use super::{Metadata, Thread, Value};
 
 /// Returns the title in a command line, if it is one: a single word with a blank, and no path.
 ///
@@ -36,8 +36,22 @@ fn session_of(title: &str) -> Option<&str> {
     None
 }
 
+/// Names the first thread of each recorded process that has a title by it: a program seldom names
+/// that thread in another way.
+pub(super) fn name_first_threads<'a>(
+    threads: impl Iterator<Item = &'a mut Thread>,
+    metadata: &Metadata,
+) {
+    let titles = titles(metadata);
+    for thread in threads.filter(|thread| thread.tid == thread.pid) {
+        if let Some(title) = titles.get(&thread.pid) {
+            thread.runtime_name.get_or_insert_with(|| title.clone());
+        }
+    }
+}
+
 /// Returns the titles of the recorded processes that have one.
-pub(super) fn titles(metadata: &Metadata) -> BTreeMap<u32, String> {
+fn titles(metadata: &Metadata) -> BTreeMap<u32, String> {
     let mut titles = BTreeMap::new();
     let mut add = |pid: Option<&Value>, command_line: Option<&Value>| {
         let (Some(Value::Unsigned(pid)), Some(Value::List(words))) = (pid, command_line) else {

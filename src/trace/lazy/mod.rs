@@ -47,7 +47,7 @@ use written_samples::WrittenSamples;
 
 use super::{
     BadRange, CallTrace, FileState, INTERPRETERS, LocationId, Loss, MappedModule, Metadata, Sample,
-    TextId, ThreadId, TraceError, memory,
+    TextId, ThreadId, TraceError, memory, process_title,
 };
 
 /// A trace that is read on request. Several traces can be open at a time.
@@ -101,13 +101,7 @@ impl TraceContext {
     fn read(open_trace: &OpenTrace) -> LazyResult<Self> {
         let metadata = StoredObjects::of(open_trace).metadata()?;
         let mut threads = ThreadSummary::read_all(open_trace)?;
-        let titles = crate::trace::process_title::titles(&metadata);
-        for ThreadSummary { thread, .. } in &mut threads {
-            // A program names itself by its title, and seldom its first thread.
-            if let Some(title) = titles.get(&thread.pid).filter(|_| thread.tid == thread.pid) {
-                thread.runtime_name.get_or_insert_with(|| title.clone());
-            }
-        }
+        process_title::name_first_threads(threads.iter_mut().map(|it| &mut it.thread), &metadata);
         Ok(Self { metadata, threads })
     }
 }
