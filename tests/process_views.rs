@@ -256,6 +256,8 @@ fn events_of_a_recording_are_in_its_json() {
     ] {
         maker.writer.set_metadata(key, Value::List(fields)).unwrap();
     }
+    // One of the two is not listed.
+    maker.writer.set_metadata("processes", number(2)).unwrap();
     let main = maker.thread(100, "main");
     maker.sample(main, 1, "_start main");
     let made = maker.finish();
