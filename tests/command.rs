@@ -202,9 +202,9 @@ fn report_fits_in_a_narrow_terminal() {
         "cost",
         "paused",
         "written",
+        "command",
         "next",
         "traceprof",
-        "command",
     ];
     assert_eq!(labels, expected, "{text}");
     let widest = text.lines().map(|line| line.chars().count()).max();
