@@ -228,12 +228,12 @@ run() {
 }
 
 record() {
-    run record --force --output "$trace" "$@"
+    run record --stats --exit-code recording --force --output "$trace" "$@"
 }
 
 # record_in_background ARGUMENT...: sets recorder and guardian.
 record_in_background() {
-    (cd "$directory" && acting "$traceprof" record --output "$trace" "$@") \
+    (cd "$directory" && acting "$traceprof" record --stats --output "$trace" "$@") \
         >"$directory/output" 2>&1 &
     recorder=$!
     wait_for has "$directory/output" 'sampling '

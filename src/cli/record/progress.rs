@@ -156,7 +156,8 @@ fn sampling(event: &Event, process: Option<&str>) -> Option<String> {
     let what = what.map_or(String::new(), |what| format!(" {}", escaped(&what)));
     let executed = executed.as_deref().map(|it| format!(", which executed {}", escaped(it)));
     let (threads, executed) = (plural(*threads as u64, "thread"), executed.unwrap_or_default());
-    Some(format!("sampling{what}{executed}: {threads}"))
+    let colon = if what.is_empty() && executed.is_empty() { "" } else { ":" };
+    Some(format!("sampling{what}{executed}{colon} {threads}"))
 }
 
 fn state(progress: &Progress) -> String {
