@@ -21,9 +21,12 @@ while rest:
     for dependency in nodes[package]["deps"]:
         # Neither what builds it nor what tests it. Macros run in the compiler.
         is_linked = any(kind["kind"] is None for kind in dependency["dep_kinds"])
-        kinds = {kind for target in packages[dependency["pkg"]]["targets"] for kind in target["kind"]}
+        targets = packages[dependency["pkg"]]["targets"]
+        kinds = {kind for target in targets for kind in target["kind"]}
         if is_linked and "proc-macro" not in kinds:
             rest.append(dependency["pkg"])
-for package in sorted((packages[it] for it in seen - members), key=lambda it: it["name"]):
+# Some crates are linked in two versions.
+linked = [packages[it] for it in seen - members]
+for package in sorted(linked, key=lambda it: (it["name"], it["version"])):
     folder = os.path.dirname(package["manifest_path"])
     print(f"{package['name']} {package['version']}", package["license"], folder, sep="\t")

@@ -30,6 +30,8 @@ fn packages_have_the_command_and_each_page_and_completion_in_its_place() {
     let packed = |name: &str| {
         let directory = place.path().join(name);
         let mut script = Command::new(root.join("scripts/package"));
+        // As in an unpacked source tree, where no commit gives a time.
+        script.env("GIT_DIR", place.path().join("none")).env_remove("SOURCE_DATE_EPOCH");
         output(script.args(["--binary", "/bin/true"]).arg(&directory));
         let version = env!("CARGO_PKG_VERSION");
         let deb = directory.join(format!("traceprof_{version}_amd64.deb"));
