@@ -253,12 +253,15 @@ impl<'e, 'a> Collected<'e, 'a> {
             return Some(());
         }
         let first_row = self.rows.len();
-        let is_marked = fde.is_signal_trampoline() && self.is_sigreturn(start_svma, 1);
+        let is_marked = fde.is_signal_trampoline() && self.sigreturn(start_svma, 1).is_some();
         if let Some(rule) = self.returned_to(start_svma, is_marked) {
             // C libraries start the entry of a trampoline one byte early, for unwinders that look
             // up pc - 1. Go's trampoline is not even marked.
-            let start = if is_marked { start } else { start.saturating_sub(1) };
-            self.single_rule_entry(start..end, rule);
+            let first = if is_marked { start } else { start.saturating_sub(1) };
+            // A thread in the call may be at the byte behind the entry.
+            let call = self.sigreturn(start_svma, usize::from(is_marked));
+            let end = call.map_or(end, |call| end.max(start + call.end as u32));
+            self.single_rule_entry(first..end, rule);
             return Some(());
         }
         let returns_elsewhere = self.collect_rows(section, fde, bases, context)?;
@@ -288,7 +291,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             self.skipped += 1;
             return;
         };
-        if self.is_sigreturn(function.range.start, 0) {
+        if self.sigreturn(function.range.start, 0).is_some() {
             return self.single_rule_entry(start.saturating_sub(1)..end, Rule::SIGNAL);
         }
         let first_row = self.rows.len();
@@ -385,17 +388,18 @@ impl<'e, 'a> Collected<'e, 'a> {
     /// Returns the rule of an entry whose first instruction is returned to, although no call
     /// precedes it.
     fn returned_to(&self, start_svma: u64, is_marked: bool) -> Option<Rule> {
-        if is_marked || self.is_sigreturn(start_svma, 0) {
+        if is_marked || self.sigreturn(start_svma, 0).is_some() {
             return Some(Rule::SIGNAL);
         }
         let code = self.elf.data(start_svma).unwrap_or_default();
         corrections::is_fiber_root(code).then_some(Rule::STOP)
     }
 
-    /// Returns whether a signal trampoline starts `offset` bytes after this address.
-    fn is_sigreturn(&self, svma: u64, offset: usize) -> bool {
+    /// Returns the offsets from this address of a signal trampoline that starts `offset` bytes after
+    /// it.
+    fn sigreturn(&self, svma: u64, offset: usize) -> Option<Range<usize>> {
         let code = self.elf.data(svma).unwrap_or_default();
-        code.get(offset..).is_some_and(|code| gap::sigreturn_len(code).is_some())
+        Some(offset..offset + gap::sigreturn_len(code.get(offset..)?)?)
     }
 
     fn finish(mut self, elf: &Elf<'_>) -> ModuleTable {

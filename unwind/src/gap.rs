@@ -51,8 +51,18 @@ const EXITS_OF_THREAD: [[u8; 4]; 2] = [[0x48, 0x89, 0xC7, 0xE8], [0x48, 0x63, 0x
 const THREAD_EXIT: &str = "pthread_exit";
 
 /// Returns the length of the `rt_sigreturn` call that the code starts with, if it does.
+///
+/// A thread in this call is at the byte behind it, which belongs to the call unless code may begin
+/// there.
 pub(super) fn sigreturn_len(code: &[u8]) -> Option<usize> {
-    SIGRETURNS.iter().find(|pattern| code.starts_with(pattern)).map(|pattern| pattern.len())
+    let len = SIGRETURNS.iter().find(|pattern| code.starts_with(pattern))?.len();
+    Some(len + usize::from(is_padding(&code[len..])))
+}
+
+/// Whether code begins with an instruction between functions: `nop` of any length, or `int3`.
+fn is_padding(code: &[u8]) -> bool {
+    let prefixes = code.iter().take_while(|byte| [0x66, 0x2E].contains(*byte)).count();
+    matches!(&code[prefixes..], [0x90 | 0xCC, ..] | [0x0F, 0x1F, ..])
 }
 
 /// Fills gaps with rules.
@@ -234,7 +244,8 @@ fn known(code: &[u8]) -> Vec<RuleRange> {
     let mut parts = Vec::new();
     for trampoline in SIGRETURNS {
         let found = memmem::find_iter(code, trampoline);
-        parts.extend(found.map(|at| part(at, trampoline.len(), Rule::SIGNAL)));
+        let found = found.filter_map(|at| Some((at, sigreturn_len(&code[at..])?)));
+        parts.extend(found.map(|(at, len)| part(at, len, Rule::SIGNAL)));
     }
     let threads = memmem::find_iter(code, &NEW_THREAD);
     parts.extend(threads.filter_map(|at| Some(part(at, new_thread_len(code, at)?, Rule::STOP))));

@@ -10,7 +10,7 @@ use traceprof_elf::Elf;
 
 /// Returns the source of a function followed by a trampoline. Its entry starts one byte early if
 /// `early`, and is marked as a signal frame if `marked`.
-fn source(early: bool, marked: bool) -> String {
+fn source(early: bool, marked: bool, behind: &str) -> String {
     let signal = if marked { ".cfi_signal_frame\n" } else { "" };
     let (before, at) = if early { ("nop\n", "") } else { ("", "nop\n") };
     // The extra byte is before the entry, or in it.
@@ -19,7 +19,7 @@ fn source(early: bool, marked: bool) -> String {
         ".globl _start\n_start:\n.cfi_startproc\npush %rbx\n.cfi_adjust_cfa_offset \
          8\nnop\n{outside}\
          .cfi_endproc\n.cfi_startproc\n{signal}{inside}.globl trampoline\ntrampoline:\n\
-         mov $15,%eax\nsyscall\n.cfi_endproc\n.globl \
+         mov $15,%eax\nsyscall\n.cfi_endproc\n{behind}.globl \
          behind\nbehind:\n.cfi_startproc\nret\n.cfi_endproc\n"
     )
 }
@@ -29,10 +29,10 @@ const TRAMPOLINE_LEN: u64 = 7;
 const BEFORE: u64 = 3;
 
 /// Returns the compiled module and the start of its code.
-fn compiled(early: bool, marked: bool) -> (ModuleTable, u64) {
+fn compiled(early: bool, marked: bool, behind: &str) -> (ModuleTable, u64) {
     let directory = tempfile::tempdir().unwrap();
     let (code, program) = (directory.path().join("t.s"), directory.path().join("t"));
-    std::fs::write(&code, source(early, marked)).unwrap();
+    std::fs::write(&code, source(early, marked, behind)).unwrap();
     let mut command = Command::new("cc");
     command.args(["-nostdlib", "-static", "-no-pie", "-o"]).arg(&program).arg(&code);
     assert!(command.status().expect("a C compiler is needed").success());
@@ -43,8 +43,8 @@ fn compiled(early: bool, marked: bool) -> (ModuleTable, u64) {
 }
 
 /// Returns the rules from two bytes before the trampoline up to the function after it.
-fn rules(early: bool, marked: bool) -> Vec<Rule> {
-    let (table, start) = compiled(early, marked);
+fn rules(early: bool, marked: bool, behind: &str) -> Vec<Rule> {
+    let (table, start) = compiled(early, marked, behind);
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
     let module = writer.add_module(&table).unwrap();
@@ -60,9 +60,21 @@ fn rules(early: bool, marked: bool) -> Vec<Rule> {
 #[test]
 fn trampoline_is_known_from_the_byte_before_it() {
     for (early, marked) in [(true, true), (false, true), (false, false)] {
-        let rules = rules(early, marked);
+        let rules = rules(early, marked, "");
         let signal: Vec<usize> = (0..rules.len()).filter(|&at| rules[at] == Rule::SIGNAL).collect();
         assert_eq!(signal, (1..=8).collect::<Vec<_>>(), "{early} {marked}: {rules:?}");
+    }
+}
+
+/// Where the kernel finds a thread that returns from a handler.
+#[test]
+fn thread_in_the_call_is_behind_it_if_no_code_begins_there() {
+    let forms = [("nop\n", true), ("nopl 0(%rax)\n", true), ("nopw 0(%rax)\n", true)];
+    for (behind, is_padding) in [&forms[..], &[("", false), ("push %rbp\n", false)]].concat() {
+        for (early, marked) in [(true, true), (false, true), (false, false)] {
+            let rules = rules(early, marked, behind);
+            assert_eq!(rules[9] == Rule::SIGNAL, is_padding, "{behind} {early} {marked}");
+        }
     }
 }
 
@@ -72,7 +84,7 @@ fn trampoline_is_known_from_the_byte_before_it() {
 fn first_instruction_of_a_handler_is_left_through_its_trampoline() {
     const CODE: u64 = 0x1000_0000;
     const STACK: u64 = 0x7000_0000_0000;
-    let (table, start) = compiled(false, false);
+    let (table, start) = compiled(false, false, "");
     let trampoline = start + BEFORE;
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
