@@ -142,7 +142,9 @@ impl Run {
         words.extend(scenario.options);
         let program = crate::common::program(scenario.program.0);
         if scenario.work == Work::Command {
-            words.extend(["--", program.to_str().unwrap(), scenario.program.1]);
+            // The program has a code of its own.
+            words.extend(["--exit-code", "recording", "--"]);
+            words.extend([program.to_str().unwrap(), scenario.program.1]);
         }
         let all = [scenario.first, faults].join(",");
         Run::start(&words, pid, &all)
