@@ -46,13 +46,21 @@ impl SingleThreaded {
         }
     }
 
-    /// Assumes that the other threads of this process are harmless.
+    /// Assumes that the other threads of this process are harmless, once the main thread sleeps. A
+    /// main thread that is still starting the test's thread changes lists of the C library, which
+    /// the child goes through.
     ///
     /// # Safety
     /// No other thread may hold a lock that the child takes. The C library unlocks its allocator in
     /// the child.
     #[cfg(test)]
     pub(in crate::inject) unsafe fn assume() -> SingleThreaded {
+        let (since, pid) = (Instant::now(), std::process::id() as i32);
+        let is_main = nix::unistd::gettid().as_raw() == pid;
+        let main_runs = || proc::status(pid).is_ok_and(|status| status.state == 'R');
+        while !is_main && main_runs() && since.elapsed() < ENDING_MAX {
+            std::thread::sleep(RETRY);
+        }
         SingleThreaded(PhantomData)
     }
 
