@@ -53,11 +53,10 @@ pub struct CodeScan {
     blocks: KnownBlocks,
     /// The heaps of the last scan.
     heaps: Vec<WatchedHeap>,
-    /// How the machine described its heaps when seals were compared. Blocks that are allocated or
-    /// freed change that.
-    states: Vec<u8>,
+    /// How the machine described its heaps when seals were compared. `None` if it does not.
+    state: Option<HeapsState>,
     /// How it described them in the last scan.
-    last_states: Vec<u8>,
+    last_state: Option<HeapsState>,
     /// Native methods that store the stack pointer in the thread, by the offset there. One of them
     /// enters virtual threads.
     entered: EnteredThreads,
@@ -73,6 +72,17 @@ struct ScanClock(fn() -> u64);
 impl Default for ScanClock {
     fn default() -> Self {
         Self(monotonic_ns)
+    }
+}
+
+/// How a machine describes its heaps. Blocks that are allocated or freed change that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HeapsState(Vec<(u64, Option<Vec<u8>>)>);
+
+impl HeapsState {
+    /// Reads descriptions of so many bytes.
+    fn read(heaps: &[CodeHeap], len: usize, pages: &TargetPages<'_>) -> Self {
+        Self(heaps.iter().map(|heap| (heap.at, pages.bytes(heap.at, len))).collect())
     }
 }
 
@@ -151,34 +161,30 @@ impl CodeScan {
         let layout = &machine.layout.heaps;
         let Some(heaps) = code_heaps(layout, &pages) else { return changes };
         changes.spans = spans(&heaps);
-        let maps = heaps.iter().enumerate().map(|(number, heap)| {
-            let buffer = self.heaps.get_mut(number).map(WatchedHeap::take_spare);
-            SegmentMap::read(heap, memory, buffer.unwrap_or_default())
-        });
-        // A process that ends has no maps any more. What was known stays.
-        let Some(maps) = maps.collect::<Option<Vec<_>>>() else { return changes };
-        let read_ns = (self.clock.0)();
+        let state = layout.heap_len.map(|len| HeapsState::read(&heaps, len, &pages));
+        let has_moved_now = state.is_none() || state != self.last_state;
+        // The maps are as before, unless a block was freed and another one of the same length was
+        // allocated elsewhere. Stacks ask for what is in that one.
+        let reads_maps = has_moved_now || depth != ScanDepth::Maps || !self.demanded.is_empty();
         let scanned = ScannedMachine { machine, memory, heaps: &heaps };
         self.blocks.begin();
-        self.watch(maps, &mut changes);
+        if reads_maps && self.read_maps(&scanned, &mut changes).is_none() {
+            // A process that ends has no maps any more. What was known stays.
+            return changes;
+        }
+        let read_ns = (self.clock.0)();
         self.sift(budget.blocks, read_ns, &mut changes);
-        let states = layout.heap_len.map(|len| {
-            let states = heaps.iter().filter_map(|heap| pages.bytes(heap.at, len));
-            states.flatten().collect::<Vec<_>>()
-        });
-        let differs = |from: &Vec<u8>| states.as_ref().is_none_or(|states| states != from);
-        let has_moved_now = differs(&self.last_states);
-        changes.has_moved = differs(&self.states);
-        self.last_states = states.unwrap_or_default();
+        changes.has_moved = state.is_none() || state != self.state;
+        self.last_state = state;
         if depth != ScanDepth::Maps {
             self.blocks.begin_seals();
-            self.states.clone_from(&self.last_states);
+            self.state.clone_from(&self.last_state);
         }
         if depth == ScanDepth::Blocks {
             self.blocks.recheck_stubs();
         }
         if has_moved_now || self.blocks.compares_seals() {
-            let free = self.note_free(&scanned, &pages);
+            let free = self.note_free(&scanned);
             self.compare_seals(&scanned, &free, &mut changes);
         }
         let avmas = std::mem::take(&mut self.demanded);
@@ -224,6 +230,17 @@ impl CodeScan {
         self.blocks.was_there(avma, time_ns, is_new)
     }
 
+    /// Reads the maps of the heaps. `None` if they cannot be read.
+    fn read_maps(&mut self, scanned: &ScannedMachine<'_>, changes: &mut CodeChanges) -> Option<()> {
+        let maps = scanned.heaps.iter().enumerate().map(|(number, heap)| {
+            let buffer = self.heaps.get_mut(number).map(WatchedHeap::take_spare);
+            SegmentMap::read(heap, scanned.memory, buffer.unwrap_or_default())
+        });
+        let maps = maps.collect::<Option<Vec<_>>>()?;
+        self.watch(maps, changes);
+        Some(())
+    }
+
     /// Takes over the maps of the heaps.
     fn watch(&mut self, maps: Vec<SegmentMap>, changes: &mut CodeChanges) {
         for heap in self.heaps.drain(maps.len().min(self.heaps.len())..) {
@@ -241,8 +258,8 @@ impl CodeScan {
         }
     }
 
-    /// Compares the blocks of changed segments with those that are known. The maps had been read at
-    /// this time.
+    /// Compares the blocks of changed segments with those that are known. The maps were as they are
+    /// at this time.
     ///
     /// A scan looks at a segment at most twice: on the way back to the block that a part begins
     /// with, and on the way to the end of the part. Neither way leads across the end of the part
@@ -270,13 +287,13 @@ impl CodeScan {
     }
 
     /// Notes and returns the blocks that the machine has freed.
-    fn note_free(
-        &mut self,
-        scanned: &ScannedMachine<'_>,
-        pages: &TargetPages<'_>,
-    ) -> BTreeSet<u64> {
+    fn note_free(&mut self, scanned: &ScannedMachine<'_>) -> BTreeSet<u64> {
         let layout = &scanned.machine.layout.heaps;
-        let free = scanned.heaps.iter().map(|heap| heap.free_blocks(layout, pages, FREE_MAX));
+        // Most were free before.
+        let len = layout.header_len as usize + size_of::<u64>();
+        let pieces: Vec<_> = self.blocks.vacant(HEADS_MAX).map(|start| (start, len)).collect();
+        let pages = TargetPages::of_pieces(scanned.memory, &pieces);
+        let free = scanned.heaps.iter().map(|heap| heap.free_blocks(layout, &pages, FREE_MAX));
         let free = free.flatten().collect();
         let read_ns = (self.clock.0)();
         self.blocks.note_free(&free, read_ns);

@@ -12,8 +12,8 @@ use crate::runtime::pages::TargetPages;
 
 /// Maximum number of blocks. 240 MB of code have a quarter of it.
 const BLOCKS_MAX: usize = 1 << 18;
-/// Number of scans with the same bytes after which code is taken to be complete.
-const SAME_SCANS: u8 = 2;
+/// Number of scans with the same bytes as before after which code is taken to be complete.
+const SAME_SCANS: u8 = 1;
 /// Number of changes of the code of one blob after which it is no longer read in each scan.
 const CHANGES_MAX: u8 = 8;
 
@@ -408,6 +408,11 @@ impl KnownBlocks {
     /// Whether the seals of all blocks are being compared.
     pub(super) fn compares_seals(&self) -> bool {
         self.sealed.is_some()
+    }
+
+    /// Returns the first blocks without a blob.
+    pub(super) fn vacant(&self, most: usize) -> impl Iterator<Item = u64> {
+        self.vacant.iter().take(most).copied()
     }
 
     /// Notes blocks that were free at this time.

@@ -1,8 +1,8 @@
 //! The unwind tables of the code that a Java machine generates.
 //!
 //! A handler needs a table for each piece of code, and the machine generates and frees code all the
-//! time. So the maps of its heaps are read every few milliseconds while they change, and less often
-//! while they do not.
+//! time. So the descriptions of its heaps are read every few milliseconds while they change, and
+//! less often while they do not. The maps of the heaps are read if the descriptions have changed.
 //!
 //! A freed block may have other code of the same size at once, with the same map. Handlers find out
 //! by the number of each compilation: the block has no table for them then. The recorder looks at
@@ -52,7 +52,7 @@ const DEEP_PAUSE: Duration = Duration::from_secs(4);
 const SHARE: u32 = 4;
 const URGENT_SHARE: u32 = 1;
 const IDLE_SHARE: u32 = 100;
-const SEALS_SHARE: u32 = 40;
+const SEALS_SHARE: u32 = 200;
 
 /// How many times as long the work takes without optimisation. A build for tests is to find as much
 /// code as the other one.

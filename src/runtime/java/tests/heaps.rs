@@ -143,6 +143,15 @@ impl FakeMemory {
             }
             low = high;
         }
+        self.count_blocks();
+    }
+
+    /// Changes what a machine keeps of a heap whose blocks change.
+    fn count_blocks(&self) {
+        let at = HEAPS + self.machine.layout.heaps.heap_len.unwrap() as u64 - 24;
+        let page = self.pages.borrow().get(&(at / PAGE)).cloned().unwrap_or_default();
+        let count = page.get((at % PAGE) as usize).copied().unwrap_or_default();
+        self.put(at, &[count.wrapping_add(1)]);
     }
 
     /// Makes a method of a number in the block of so many segments.
@@ -296,13 +305,13 @@ fn code_in_which_the_machine_sets_targets_is_followed_once() {
         };
         assert_eq!(added(&first), 1);
         let mut changed = code.clone();
+        changed[21] = 0x50;
+        memory.put(LOW + CODE, &changed);
+        assert_eq!(added(&memory.scan(&mut scan, ScanDepth::Maps)), 1, "another instruction");
         changed[8..16].fill(0x90);
         changed[17..21].fill(0xe8);
         memory.put(LOW + CODE, &changed);
         assert_eq!(added(&memory.scan(&mut scan, ScanDepth::Maps)), 0, "the rules are the same");
-        changed[21] = 0x50;
-        memory.put(LOW + CODE, &changed);
-        assert_eq!(added(&memory.scan(&mut scan, ScanDepth::Maps)), 1, "another instruction");
     }
 }
 
@@ -323,6 +332,25 @@ fn blocks_that_were_free_are_found_when_they_are_used() {
         let changes = memory.scan(&mut scan, ScanDepth::Maps);
         let added: Vec<_> = changes.added.iter().map(|code| code.identity.value).collect();
         assert_eq!(added, [10], "at once, without a reading of all seals");
+    }
+}
+
+#[test]
+fn maps_are_read_if_the_heap_is_described_otherwise_or_a_stack_asks() {
+    for memory in memories() {
+        let block: Vec<u8> = (0..16).collect();
+        memory.make_heaps(&[&[&block[..], &[0xff; 24]].concat()], SHIFT);
+        let description = memory.pages.borrow()[&(HEAPS / PAGE)].clone();
+        memory.make_method((LOW, 16), 7, (FOUR, 4));
+        let mut scan = CodeScan::default();
+        memory.settle(&mut scan);
+        memory.make_heaps(&[&two_blocks()], SHIFT);
+        memory.make_method((SECOND, 16), 8, (SIX, 6));
+        memory.put(HEAPS, &description);
+        let found = |changes: CodeChanges| changes.added.iter().any(|it| it.identity.value == 8);
+        assert!(!found(memory.scan(&mut scan, ScanDepth::Maps)), "as described before");
+        scan.demand([SECOND + CODE]);
+        assert!(found(memory.scan(&mut scan, ScanDepth::Maps)));
     }
 }
 
