@@ -69,6 +69,7 @@ mod output_names; // names and limits of the output, reports of a recording
 mod overhead; // the cost of profiling, and rates that follow a budget
 mod package; // what the packages contain
 mod page; // the contents of a page for a browser
+mod page_assembly; // the instructions of its functions
 mod page_head; // its threads and times
 mod page_interaction; // its colours, keys and print
 mod page_shown; // the page in a browser

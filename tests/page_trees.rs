@@ -112,7 +112,7 @@ fn a_function_is_shown_with_its_callers_and_callees() {
 }
 
 /// Opens the menu of a frame of the flame graph, and presses one of its buttons.
-fn choose(browser: &mut Browser, frame: &str, entry: &str) {
+pub(crate) fn choose(browser: &mut Browser, frame: &str, entry: &str) {
     let place = browser.evaluate(&format!(
         "(box => {{ const {{ x, y, width }} = traceprof.flame.place(box);\
          const corner = at('graph').getBoundingClientRect();\

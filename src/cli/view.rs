@@ -18,7 +18,8 @@ use crate::view::{self, Profile, Selected, Selection};
 
 /// Writes the page, and prints its path.
 pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
-    let ViewArguments { file, output, open, no_idle, source, selection, force } = arguments;
+    let ViewArguments { file, output, open, no_idle, source, assembly, selection, force } =
+        arguments;
     let path = output.unwrap_or_else(|| default_path(&file));
     // A newer recording replaces the page that was made of the one before.
     let is_replaced = force || html::is_page_of(&path, &file);
@@ -36,7 +37,8 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), CommandFailure> {
     }
     let selection = Selection::from(selection);
     let trace = input::open_for(&file, &selection)?;
-    let options = PageOptions { no_idle, source: source.as_deref(), ..PageOptions::default() };
+    let source = source.as_deref();
+    let options = PageOptions { no_idle, source, assembly, ..PageOptions::default() };
     write(&trace, &selection, &options, &destination)?;
     if destination == Destination::Standard {
         return Ok(());

@@ -49,6 +49,7 @@ mod plt;
 mod resolved;
 pub mod source_map;
 mod split_dwarf;
+mod symbol_table;
 #[cfg(test)]
 mod tests;
 
@@ -61,6 +62,7 @@ pub use file_symbolizer::NamesKnown;
 pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use memory_budget::MemoryBudget;
 pub use resolved::{Inlined, Resolved, ResolvedFunction};
+pub use symbol_table::SymbolTable;
 
 use file_symbolizer::FileSymbolizer;
 

@@ -47,10 +47,17 @@ impl PltStubs {
     fn try_read(path: &Path) -> Option<Self> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let elf = object::File::parse(&cache).ok()?;
+        Self::of(&elf, &slots(&elf))
+    }
+
+    /// Returns the stubs of a parsed file, of which these are the slots.
+    pub(super) fn of<'data>(
+        elf: &impl Object<'data>,
+        slots: &HashMap<u64, SymbolIndex>,
+    ) -> Option<Self> {
         if elf.architecture() != Architecture::X86_64 {
             return None;
         }
-        let slots = slots(&elf);
         let table = elf.dynamic_symbol_table()?;
         let mut room = NAMES_MAX;
         let mut name = |index| {
@@ -66,7 +73,7 @@ impl PltStubs {
             } else {
                 STUB_LENGTHS[0]
             };
-            let found = stubs_of(section.address(), data, length, &slots);
+            let found = stubs_of(section.address(), data, length, slots);
             stubs.extend(found.filter_map(|(range, index)| Some((range, name(index)?))));
         }
         stubs.sort_by_key(|(range, _)| range.start);
@@ -83,7 +90,7 @@ impl PltStubs {
 }
 
 /// Returns the symbol that each slot of the global offset table will point to.
-fn slots<'data>(elf: &impl Object<'data>) -> HashMap<u64, SymbolIndex> {
+pub(super) fn slots<'data>(elf: &impl Object<'data>) -> HashMap<u64, SymbolIndex> {
     let relocations = elf.dynamic_relocations().into_iter().flatten();
     let named = relocations.filter_map(|(slot, relocation)| {
         let RelocationTarget::Symbol(index) = relocation.target() else { return None };

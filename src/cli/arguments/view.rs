@@ -41,6 +41,13 @@ pub struct ViewArguments {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = SHOWN)]
     pub source: Option<PathBuf>,
 
+    /// Show the instructions of the heaviest functions with their weights
+    ///
+    /// The page then contains the machine code of 200 functions as text, 2 MiB at most. It is read
+    /// now, from the files that were recorded, if their build ids are still the same.
+    #[arg(long, help_heading = SHOWN)]
+    pub assembly: bool,
+
     /// Which samples.
     #[command(flatten)]
     pub selection: SelectionArguments,

@@ -13,6 +13,8 @@ function entriesOf(page, { name, text, stack, zoom }) {
       ['Callers and callees', () => page.change({ tab: 'functions', function: name })],
       ['Source', sourceOf(page, name) === undefined ? null
         : () => page.change({ tab: 'source', function: name })],
+      ['Assembly', !page.tabs.includes('assembly') || page.trace.kinds[name] !== 0 ? null
+        : () => page.change({ tab: 'assembly', function: name })],
       ['Search for it', () => page.change({ search: '^' + literally(text) + '$' })]);
   }
   entries.push(['Copy the name', () => copy(page, text)]);

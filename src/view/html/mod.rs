@@ -9,6 +9,7 @@
 //! - Memory grows with [`ENTRIES_MAX`] samples of each mode, the distinct stacks of each thread,
 //!   and the names.
 
+mod assembly;
 mod byte_columns;
 mod merged_samples;
 mod page_head;
@@ -33,9 +34,11 @@ use crate::view::recording::mode::Mode;
 use crate::view::recording::recording_info::RecordingInfo;
 use crate::view::select::error::ViewError;
 use crate::view::select::selection::{Selected, Selection};
+use assembly::Assembly;
 use byte_columns::ByteColumns;
 pub use page_mark::is_page_of;
 use page_samples::{ModeSamples, PageSamples};
+use stack_tables::StackTables;
 
 /// Maximum number of separate samples of a mode. Beyond that, samples of one stack that are close
 /// in time are merged.
@@ -48,7 +51,7 @@ pub const CONTEXTS_MAX: usize = 1 << 16;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// The script, one file per topic.
-const SCRIPT: [&str; 17] = [
+const SCRIPT: [&str; 18] = [
     include_str!("trace.js"),
     include_str!("tree.js"),
     include_str!("sums.js"),
@@ -63,6 +66,7 @@ const SCRIPT: [&str; 17] = [
     include_str!("tree_table.js"),
     include_str!("tables.js"),
     include_str!("source.js"),
+    include_str!("assembly.js"),
     include_str!("legend.js"),
     include_str!("menu.js"),
     include_str!("page.js"),
@@ -91,12 +95,19 @@ pub struct PageOptions<'a> {
     pub contexts_max: usize,
     /// The directory with the source files to show, if any.
     pub source: Option<&'a Path>,
+    /// Whether the machine code of the heaviest functions is shown.
+    pub assembly: bool,
 }
 
 impl Default for PageOptions<'_> {
     fn default() -> Self {
-        let source = None;
-        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX, source }
+        Self {
+            no_idle: false,
+            entries_max: ENTRIES_MAX,
+            contexts_max: CONTEXTS_MAX,
+            source: None,
+            assembly: false,
+        }
     }
 }
 
@@ -113,8 +124,11 @@ pub fn write(
 ) -> Result<Vec<String>, ViewError> {
     let gathered = PageSamples::new(trace, sides, options)?;
     let mut columns = ByteColumns::default();
-    let tables =
-        stack_tables::StackTables::new(&gathered, sides.first().map(|(_, profile)| *profile));
+    // A profile of any mode has all names.
+    let profile = sides.first().map(|(_, profile)| *profile);
+    let assembly = profile.filter(|_| options.assembly);
+    let assembly = assembly.map(|profile| Assembly::gather(&gathered, profile));
+    let tables = StackTables::new(&gathered, profile, assembly.as_ref());
     tables.write(&mut columns);
     gathered.write(&mut columns);
     let mut head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
@@ -126,6 +140,10 @@ pub fn write(
             notes.push(source_files::none_found(dir, &files));
         }
         head["sources"] = serde_json::json!(texts);
+    }
+    if let Some(assembly) = &assembly {
+        notes.extend(assembly.none_found());
+        head["assembly"] = assembly.json();
     }
     let script = SCRIPT.concat();
     for part in parts(PAGE) {

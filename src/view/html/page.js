@@ -16,7 +16,8 @@ class Page {
     this.trees = new Map();
     this.ranksOf = new Map();
     const isEmpty = { spans: !kindsOfContexts(trace).length,
-      source: !Object.keys(trace.sources || {}).length };
+      source: !Object.keys(trace.sources || {}).length,
+      assembly: !trace.assembly?.listings.length };
     this.tabs = TABS.filter(name => !isEmpty[name]);
     this.listen();
     this.showHead();
@@ -290,6 +291,7 @@ class Page {
     }
     if (choice.tab === 'functions') showFunctions(this);
     if (choice.tab === 'source') showSource(this);
+    if (choice.tab === 'assembly') showAssembly(this);
     if (choice.tab === 'spans') showSpans(this);
   }
 
@@ -324,6 +326,7 @@ class Page {
     at('apart').onclick = () => this.change({ apart: true });
     at('keys').onclick = toggleHelp;
     listenToFunctions(this);
+    listenToAssembly();
     addEventListener('pointerdown', event => {
       if (menuIsOpen() && !at('menu').contains(event.target)) at('menu').hidden = true;
     });
@@ -392,6 +395,7 @@ class Page {
       3: () => this.change({ tab: this.tabs[2] }),
       4: () => this.change({ tab: this.tabs[3] ?? choice.tab }),
       5: () => this.change({ tab: this.tabs[4] ?? choice.tab }),
+      6: () => this.change({ tab: this.tabs[5] ?? choice.tab }),
     };
     if (!acts[event.key]) return;
     event.preventDefault();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::assembly::Assembly;
 use super::byte_columns::ByteColumns;
 use super::page_samples::{ModeSamples, PageSamples};
 use crate::trace::{Language, LocationId};
@@ -29,11 +30,13 @@ enum PageFunction {
 }
 
 /// A position in a function: the number of the file, 0 for none, and the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct PageFrame {
     function: u32,
     file: u32,
     line: u32,
+    /// The numbers of the listing and its row, from 1 on, with assembly.
+    row: (u32, u32),
 }
 
 /// The tables of a tree.
@@ -48,11 +51,14 @@ pub(super) struct StackTables {
     frames: Vec<PageFrame>,
     /// For each call, the distance back to its caller, and its frame.
     calls: Vec<(u64, u32)>,
+    /// For each function, why its assembly is not shown. Only with assembly.
+    whys: Option<Vec<u64>>,
 }
 
 /// Fills the tables.
 struct StackTableBuilder<'a> {
     profile: &'a Profile,
+    assembly: Option<&'a Assembly>,
     names: StepNames,
     waits: &'a Waits,
     tables: StackTables,
@@ -63,8 +69,12 @@ struct StackTableBuilder<'a> {
 }
 
 impl StackTables {
-    /// Builds the tables of all stacks. A profile of any mode has all names.
-    pub(super) fn new(gathered: &PageSamples<'_>, profile: Option<&Profile>) -> Self {
+    /// Builds the tables of all stacks.
+    pub(super) fn new(
+        gathered: &PageSamples<'_>,
+        profile: Option<&Profile>,
+        assembly: Option<&Assembly>,
+    ) -> Self {
         let Some(profile) = profile else { return Self::default() };
         let mut names = StepNames::of_functions(profile);
         if !gathered.processes.is_empty() {
@@ -73,9 +83,10 @@ impl StackTables {
         }
         let mut maker = StackTableBuilder {
             profile,
+            assembly,
             names,
             waits: &gathered.waits,
-            tables: Self::default(),
+            tables: Self { whys: assembly.map(|_| Vec::new()), ..Self::default() },
             functions: HashMap::new(),
             files: HashMap::new(),
             frames: HashMap::new(),
@@ -93,6 +104,11 @@ impl StackTables {
         columns.add("frame.function".to_owned(), frames().map(|frame| frame.function.into()));
         columns.add("frame.file".to_owned(), frames().map(|frame| frame.file.into()));
         columns.add("frame.line".to_owned(), frames().map(|frame| frame.line.into()));
+        if let Some(whys) = &self.whys {
+            columns.add("function.why".to_owned(), whys.iter().copied());
+            columns.add("frame.listing".to_owned(), frames().map(|frame| frame.row.0.into()));
+            columns.add("frame.row".to_owned(), frames().map(|frame| frame.row.1.into()));
+        }
         columns.add("call.caller".to_owned(), self.calls.iter().map(|(back, _)| *back));
         columns.add("call.frame".to_owned(), self.calls.iter().map(|(_, frame)| (*frame).into()));
     }
@@ -157,12 +173,14 @@ impl StackTableBuilder<'_> {
                 let function = self.function(function, language);
                 let line = known.map_or(0, |location| location.line);
                 let file = known.and_then(|location| location.file.as_deref());
-                PageFrame { function, file: file.map_or(0, |file| self.file(file)), line }
+                let row = self.assembly.map_or((0, 0), |it| it.row(self.profile, location));
+                self.add_why(function, location);
+                PageFrame { function, file: file.map_or(0, |file| self.file(file)), line, row }
             }
             other => {
                 let function = PageFunction::Other(other.map(|_| ()));
                 let function = self.function(function, Language::Native);
-                PageFrame { function, file: 0, line: 0 }
+                PageFrame { function, ..PageFrame::default() }
             }
         };
         let all = &mut self.tables.frames;
@@ -170,6 +188,14 @@ impl StackTableBuilder<'_> {
             all.push(frame);
             last(all.len())
         })
+    }
+
+    /// Notes why a function has code without a listing.
+    fn add_why(&mut self, function: u32, location: LocationId) {
+        let (Some(assembly), Some(whys)) = (self.assembly, &mut self.tables.whys) else { return };
+        if let Some(why) = whys.get_mut(function as usize) {
+            *why = assembly.why(location).max(*why);
+        }
     }
 
     fn function(&mut self, function: PageFunction, language: Language) -> u32 {
@@ -194,6 +220,7 @@ impl StackTableBuilder<'_> {
         };
         self.tables.names.push((name, module));
         self.tables.kinds.push(kind);
+        self.tables.whys.iter_mut().for_each(|whys| whys.push(0));
         let number = Language::ALL.iter().position(|it| *it == language).unwrap_or(0);
         self.tables.languages.push(number as u64);
         let id = last(self.tables.names.len());

@@ -1,6 +1,6 @@
 // The user's selection. It is the fragment of the address, so a link leads back to it.
 
-const TABS = ['flame', 'tree', 'functions', 'source', 'spans'];
+const TABS = ['flame', 'tree', 'functions', 'source', 'assembly', 'spans'];
 const ORDERS = ['callers', 'callees', 'time'];
 
 class Choice {

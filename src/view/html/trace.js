@@ -66,6 +66,11 @@ async function readTrace() {
     },
     calls: { caller: column('call.caller', small), frame: column('call.frame', small) },
   };
+  if (head.assembly) {
+    trace.frames.listing = column('frame.listing', small);
+    trace.frames.row = column('frame.row', small);
+    trace.whys = column('function.why', small);
+  }
   joinProcesses(trace);
   // Without any other language, colours show modules.
   trace.hasLanguages = trace.languages.some(language => language > 0);
