@@ -395,8 +395,8 @@ impl<'e, 'a> Collected<'e, 'a> {
         corrections::is_fiber_root(code).then_some(Rule::STOP)
     }
 
-    /// Returns the offsets from this address of a signal trampoline that starts `offset` bytes after
-    /// it.
+    /// Returns the offsets from this address of a signal trampoline that starts `offset` bytes
+    /// after it.
     fn sigreturn(&self, svma: u64, offset: usize) -> Option<Range<usize>> {
         let code = self.elf.data(svma).unwrap_or_default();
         Some(offset..offset + gap::sigreturn_len(code.get(offset..)?)?)
