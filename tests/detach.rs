@@ -96,10 +96,3 @@ fn a_process_that_is_being_recorded_is_refused_by_name_of_the_recorder() {
     recorder.finish();
     target.goes_on_and_ends_by_itself();
 }
-
-#[test]
-fn a_process_that_is_not_there_has_its_code() {
-    let output = detach(i32::MAX);
-    assert_eq!(output.status.code(), Some(7), "{}", message(&output));
-    assert_eq!(traceprof(&["detach"]).output().unwrap().status.code(), Some(2));
-}

@@ -225,9 +225,6 @@ fn print_says_which_stacks_it_shows_and_a_timeline_has_none() {
     let message = String::from_utf8(output.stdout).unwrap();
     assert!(message.contains("stacks with /serve/, stacks without /_start/"), "{message}");
     assert!(message.contains("serve") && !message.contains("memcpy"), "{message}");
-    let output = print(&["--timeline", "--include", "serve"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("leave out --timeline"));
 }
 
 #[test]
@@ -255,20 +252,6 @@ fn a_profile_of_all_time_has_the_scan_interval_as_its_period() {
     let bytes = exported(&maker.finish(), "otlp", &[]);
     let profiles = ProfilesData::decode(&*bytes).unwrap().resource_profiles;
     assert_eq!(profiles[0].scope_profiles[0].profiles[0].period, 20_000_000);
-}
-
-#[test]
-fn formats_are_named_in_full() {
-    let made = demo();
-    let mut command = traceprof(&["export", "--format", "png"]);
-    let output = command.arg(made.path()).output().expect("traceprof");
-    assert_eq!(output.status.code(), Some(2));
-    let message = String::from_utf8(output.stderr).unwrap();
-    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp, html";
-    assert!(message.contains(&format!("the formats are: {all}")), "{message}");
-    for format in Format::ALL {
-        assert_eq!(format.name().parse(), Ok(format));
-    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ mod doctor; // obstacles to a recording, and that record agrees
 mod dry_run; // the steps of a recording, none of which is taken
 mod durable; // what is synced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
-mod errors; // messages and codes
+mod errors; // outputs in the way, other users, damaged traces
 mod exit_codes; // codes that need a recording
 mod exports; // totals that all formats must agree on
 mod failing_calls; // system calls of the recorder that fail, one at a time
@@ -54,6 +54,7 @@ mod lua_programs; // programs that contain LuaJIT: a server and an editor
 mod managed; // views without the frames of interpreters
 mod managed_stacks; // stacks of Python programs
 mod managed_wall; // wall clock time of Python programs
+mod messages; // every message that can be provoked, in one table
 mod misuse; // invalid command lines, and the corrections offered
 mod modern_go; // programs of Go versions newer than the installed compiler
 mod nasty; // every kind of target

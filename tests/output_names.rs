@@ -58,19 +58,6 @@ fn names_have_placeholders_for_the_target() {
 }
 
 #[test]
-fn a_name_that_is_taken_or_makes_no_sense_is_refused() {
-    let dir = scratch_dir();
-    fs::write(dir.path().join("a.trace"), "precious").expect("a file");
-    let output = record_in(dir.path(), &["-o", "a.trace"]);
-    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
-    let output = record_in(dir.path(), &["-o", "%x.trace"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("%h (host name)"), "{}", text(&output.stderr));
-    assert_eq!(names_in(dir.path()), ["a.trace"]);
-    assert_eq!(fs::read(dir.path().join("a.trace")).expect("the file"), b"precious");
-}
-
-#[test]
 fn a_program_whose_trace_cannot_be_named_never_runs() {
     needs_recording!();
     let _machine = together();
@@ -159,52 +146,6 @@ fn readiness_is_written_and_the_descriptor_is_closed() {
 }
 
 #[test]
-fn a_pid_file_that_cannot_be_written_is_not_left_empty() {
-    let dir = scratch_dir();
-    let mut command = Command::new("/bin/sh");
-    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
-    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_traceprof"), "record", "-p", "1"]);
-    let output = command.args(["--pidfile", "pid"]).current_dir(dir.path()).output();
-    let output = output.expect("a shell");
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(6), "{message}");
-    assert!(
-        message.contains("choose another --pidfile") && message.contains("too large"),
-        "{message}"
-    );
-    assert_eq!(names_in(dir.path()), [""; 0]);
-}
-
-#[test]
-fn a_pid_file_with_a_name_of_the_trace_is_refused_before_the_trace_is_touched() {
-    let dir = scratch_dir();
-    let mut empty = dir.path().join("x.trace");
-    for pidfile in ["x.trace", "./x.trace.idx"] {
-        fs::write(&empty, "").expect("a file");
-        let args = ["record", "--force", "-o", "x.trace", "--pidfile", pidfile, "-p", "1"];
-        let output = traceprof(&args).current_dir(dir.path()).output().expect("traceprof");
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{message}");
-        assert!(message.contains("x.trace.pid"), "the remedy: {message}");
-        assert!(empty.exists());
-        empty.set_extension("trace.idx");
-    }
-}
-
-#[test]
-fn descriptors_that_cannot_be_written_are_refused() {
-    for (number, opened, words) in
-        [(7, "", "the descriptor is not open:"), (8, "8</dev/null", "for writing")]
-    {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", &format!("exec \"$0\" record --ready-fd {number} -p 1 {opened}")]);
-        let output = command.arg(env!("CARGO_BIN_EXE_traceprof")).output().expect("traceprof");
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
-    }
-}
-
-#[test]
 fn arguments_of_other_profilers_work_as_expected() {
     needs_recording!();
     let _machine = together();
@@ -258,36 +199,6 @@ fn a_sleep_behind_a_process_says_for_how_long() {
     let length_ns = number("end_monotonic_ns") - number("start_monotonic_ns");
     assert!(length_ns >= 500_000_000, "{length_ns} ns");
     target.goes_on_and_ends_by_itself();
-}
-
-#[test]
-fn arguments_without_a_meaning_here_are_refused_with_an_alternative() {
-    let check = |args: &[&str], words: &str| {
-        let output = traceprof(&[&["record"], args].concat()).output().expect("traceprof");
-        let text = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-        assert!(text.contains(words), "{args:?}: {text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
-    };
-    check(&["-g", "-p", "1"], "call stacks are always recorded");
-    check(&["--call-graph", "dwarf", "-p", "1"], "call stacks are always recorded");
-    check(&["-a"], "give --pid PID");
-    check(&["-ag"], "give --pid PID");
-    check(&["-F", "99", "-f", "x.svg", "-p", "1"], "traceprof export");
-    check(&["-t", "-p", "1"], "print --thread");
-    check(&["-c", "1000", "-p", "1"], "--freq 999");
-    // The message offers a line to paste where there is one.
-    check(&["-F", "99", "-g", "-p", "1"], "`traceprof record -F 99 -p 1`");
-    check(&["--call-graph", "dwarf", "-F99", "-v", "1"], "`traceprof record -F99 1`");
-    check(&["--overwrite", "-p", "1"], "--overwrite: to keep the last minutes only give --ring 5m");
-    check(&["./prog", "--arg"], "`traceprof record -- ./prog --arg`");
-    check(&["-p", "1", "--", "ls", "-l"], "`traceprof record 1 & ls -l; kill -INT $!`");
-    check(&["-p", "1", "-d", "5", "--", "sleep", "5"], "leave one of them out");
-    check(&["-F", "99", "-i", "1ms", "-p", "1"], "leave one of them out");
-    let both = traceprof(&["record", "-F", "99", "-i", "1ms", "-p", "1"]).output();
-    let both = both.expect("traceprof");
-    assert_eq!(both.status.code(), Some(2));
-    assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
 }
 
 /// Returns the weight and the number of samples of a data file.
@@ -404,31 +315,6 @@ fn the_oldest_parts_make_room() {
     let output = record_in(trace.dir(), &["--rotate", "1s", "-o", "out.trace"]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("a part of another recording"));
-}
-
-#[test]
-fn limits_that_contradict_each_other_are_refused_with_a_suggestion() {
-    let check = |args: &[&str], words: &str| {
-        let output = traceprof(&[&["record", "-p", "1"], args].concat()).output();
-        let output = output.expect("traceprof");
-        let text = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-        assert!(text.contains(words), "{args:?}: {text}");
-    };
-    check(&["--rotate-keep", "3"], "needs --rotate");
-    check(&["--max-size", "1G", "--rotate-keep", "3"], "--rotate SIZE --rotate-keep N");
-    check(&["--max-size", "1G", "--rotate", "3m"], "cannot be used with");
-    check(&["--rotate", "100"], "100M for a size, 100m for a time");
-    check(&["--max-size", "10K"], "1M");
-    check(&["--ring", "5m", "--rotate", "3m"], "cannot be used with");
-    check(&["--ring", "5m", "--rotate-keep", "3"], "--rotate SIZE --rotate-keep N");
-    check(&["--ring", "5m", "--max-size", "1G"], "--rotate SIZE --rotate-keep N");
-    check(&["--ring", "5m", "--collect"], "leave out --collect");
-    check(&["--ring-save", "trigger"], "add --ring 5m");
-    check(&["--ring", "5m", "--ring-save", "never"], "expected end or trigger");
-    check(&["--ring", "5m", "--trigger", "memory>3"], "file:PATH");
-    check(&["--trigger", "cpu>80%"], "--ring");
-    check(&["--switch-output=1s", "--collect"], "leave out --collect");
 }
 
 #[test]

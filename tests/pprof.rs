@@ -160,18 +160,6 @@ fn a_window_has_its_own_length() {
     assert!(raw.contains("Duration: 6ms"), "{raw}");
 }
 
-#[test]
-fn frames_that_stand_for_labels_are_refused() {
-    let made = demo();
-    for option in [&["--threads"][..], &["--by", "span"]] {
-        let mut command = traceprof(&["export", "--format", "pprof"]);
-        let output = command.arg(made.path()).args(option).output().expect("traceprof");
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{message}");
-        assert!(message.contains("is for folded stacks"), "{message}");
-    }
-}
-
 /// `File:` is the first mapping's name.
 #[test]
 fn the_file_is_the_program_and_not_the_library_of_the_first_sample() {

@@ -363,39 +363,6 @@ fn the_object_equals_the_text_and_adds_up() {
 }
 
 #[test]
-fn conflicting_options_are_refused_with_a_suggestion() {
-    let made = demo();
-    for (options, hint) in [
-        (&["--timeline", "--top", "3"][..], "leave out --timeline"),
-        (&["--timeline", "--by", "module"], "--span, --tag or --thread"),
-        (&["--timeline", "--idle"], "choose threads with --thread"),
-        (&["--timeline", "--threads"], "on its own anyway"),
-        (&["--summary", "--verbose"], "leave out one of them"),
-        (&["--summary", "--by", "line"], "use --by with --top"),
-        (&["--summary", "--follow"], "leave out --summary"),
-        (&["--top", "3", "--verbose"], "use --by line"),
-        (&["--top", "3", "--threads"], "use --by thread"),
-        (&["--json", "--follow"], "add --timeline, or use --json after the end of the recording"),
-        (&["--threads", "--aggregate"], "leave out one of them"),
-        (&["--threads", "--by", "span"], "choose threads with --thread"),
-        (&["--threads", "--by", "process"], "use --threads, or --process with --threads"),
-        (&["--inverted", "--by", "process"], "choose one process with --process"),
-        (&["--inverted", "--by", "thread"], "use --inverted --threads"),
-        (&["--inverted", "--by", "tag:x"], "--span, --root-span or --tag"),
-        (&["--verbose", "--by", "module"], "leave out --verbose"),
-    ] {
-        let output = run(&made, options);
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {message}");
-        assert!(output.stdout.is_empty() && message.lines().count() == 1, "{options:?}: {message}");
-        assert!(message.contains(hint) && message.contains(options[0]), "{options:?}: {message}");
-    }
-    for options in [&["--top", "0"][..], &["--color", "sometimes"], &["--by", "functions"]] {
-        assert_eq!(run(&made, options).status.code(), Some(2), "{options:?}");
-    }
-}
-
-#[test]
 fn a_finished_trace_that_is_followed_has_a_table_too() {
     let output = run(&demo(), &["--follow", "--top", "2"]);
     let text = String::from_utf8(output.stdout).unwrap();

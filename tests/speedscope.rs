@@ -156,18 +156,3 @@ fn the_schema_of_speedscope_holds() {
         assert!(!holds(&path).0);
     }
 }
-
-#[test]
-fn frames_that_the_format_cannot_hold_are_refused() {
-    let made = demo();
-    for (option, why) in [
-        (&["--threads"][..], "separates threads anyway"),
-        (&["--by", "span"], "no place for spans and tags"),
-    ] {
-        let mut command = traceprof(&["export", "--format", "speedscope"]);
-        let output = command.arg(made.path()).args(option).output().expect("traceprof");
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{message}");
-        assert!(message.contains(why), "{message}");
-    }
-}

@@ -415,10 +415,6 @@ fn several_processes_are_printed_one_after_the_other_and_those_that_are_gone_get
     let output = traceprof(&["stacks", "--name", "printed-by-n"]).output().expect("traceprof");
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(out.starts_with(&format!("process {}: ", named.pid())), "{out}");
-    let output = traceprof(&["stacks", "2147483647"]).output().expect("traceprof");
-    assert_eq!(output.status.code(), Some(7));
-    let output = traceprof(&["stacks", "--name", "x", "1"]).output().expect("traceprof");
-    assert_eq!(output.status.code(), Some(2));
     named.goes_on_and_ends_by_itself();
     targets.iter_mut().for_each(Target::goes_on_and_ends_by_itself);
 }

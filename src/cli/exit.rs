@@ -42,13 +42,17 @@ pub enum ExitCode {
     TargetDied = 12,
     /// The file to read does not exist, or this user may not read it.
     NoInput = 13,
+    /// The command to record exists, and the system does not start it (the code of shells).
+    NotExecutable = 126,
+    /// The command to record does not exist (the code of shells).
+    NoCommand = 127,
     /// A second signal requested the end, such as a second Ctrl-C.
     Interrupted = 130,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -63,6 +67,8 @@ impl ExitCode {
         Self::LeftBehind,
         Self::TargetDied,
         Self::NoInput,
+        Self::NotExecutable,
+        Self::NoCommand,
         Self::Interrupted,
     ];
 
@@ -88,6 +94,8 @@ impl ExitCode {
             Self::LeftBehind => "the recording is done, but something of it is left in the target",
             Self::TargetDied => "a crash ended the target during the recording",
             Self::NoInput => "the file to read does not exist or may not be read",
+            Self::NotExecutable => "COMMAND exists, but the system cannot start it",
+            Self::NoCommand => "COMMAND does not exist",
             Self::Interrupted => {
                 "ended at once by a second signal: the trace is not closed, the target is restored"
             }
@@ -151,6 +159,8 @@ impl CommandFailure {
             RecordError::TargetGone(error) => (ExitCode::TargetGone, error),
             RecordError::TargetDied(error) => (ExitCode::TargetDied, error),
             RecordError::Output(error) => (ExitCode::Output, error),
+            RecordError::NotExecutable(error) => (ExitCode::NotExecutable, error),
+            RecordError::NoCommand(error) => (ExitCode::NoCommand, error),
             RecordError::Usage(text) => (ExitCode::Usage, anyhow::anyhow!(text)),
             RecordError::Other(error) => (ExitCode::Failure, error),
         };
@@ -233,7 +243,7 @@ mod tests {
     #[test]
     fn codes_are_the_documented_numbers() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 130]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 126, 127, 130]);
     }
 
     #[test]

@@ -70,8 +70,6 @@ mod tests {
             ("top", "top", false),
             ("top", "iterations", false),
             ("top", "freq", false),
-            ("top", "pid", false),
-            ("stacks", "pid", false),
             ("doctor", "pid", false),
             ("detach", "pid", false),
             ("record", "freq", false),

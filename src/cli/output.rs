@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 
 use super::exit::{CommandFailure, ExitCode};
 use super::progress_line;
-use crate::trace::index_path;
+use crate::trace::{directory_of, index_path};
 
 /// Where to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +110,11 @@ struct NewFile {
 
 impl NewFile {
     fn create(path: &Path, force: bool) -> Result<Self, CommandFailure> {
+        let directory = directory_of(path);
+        if !directory.is_dir() {
+            let error = anyhow!("{} is not a directory: create it first", directory.display());
+            return Err(CommandFailure::new(ExitCode::Output, error));
+        }
         let partial = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
                 let error = anyhow!("{} is a directory: name a file", path.display());

@@ -128,7 +128,9 @@ impl fmt::Display for Refusal {
             Self::NoSuchProcess { pid } => {
                 write!(f, "no process has pid {pid}; find the pid with `pgrep -a NAME`")
             }
-            Self::Exited { pid } => write!(f, "process {pid} has already exited"),
+            Self::Exited { pid } => {
+                write!(f, "process {pid} has exited; find the running one with `pgrep -a NAME`")
+            }
             Self::NotAProcess { tid, pid } => {
                 write!(f, "{tid} is a thread of process {pid}; give the process: --pid {pid}")
             }

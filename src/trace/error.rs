@@ -146,7 +146,7 @@ impl fmt::Display for TraceError {
             }
             Self::Exists { path } => {
                 let path = path.display();
-                write!(f, "{path} exists; choose another name or replace it with --force")
+                write!(f, "{path} exists: choose another name, or replace it with --force")
             }
             Self::SameFile { path } => {
                 write!(f, "{} is also the input; choose another name", path.display())

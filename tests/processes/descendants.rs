@@ -219,7 +219,7 @@ fn a_program_that_lives_on_is_attached_to_and_no_time_counts_twice() {
     let (outcome, workers) = record_workers(2, 2000, &["--freq", FREQ]);
     let text = outcome.text();
     for (pid, _) in &workers {
-        let is_attached = text.contains(&format!("{pid} (exe): sampling 1 thread"));
+        let is_attached = text.contains(&format!("exe ({pid}): sampling 1 thread"));
         assert!(is_attached, "{pid}\n{text}");
         assert!(sampled(&loaded(&outcome.trace), *pid, "burn_spawned").2);
     }

@@ -69,6 +69,10 @@ pub enum Action {
     /// A program that is started is sampled from its first instruction, with its descendants, until
     /// it exits. The exit code is that of the program, unless the recording failed; see
     /// --exit-code. If the recording ends first, the command reports, then waits for the program.
+    ///
+    /// Several processes go into one trace with one clock. Each has its own guardian. The recording
+    /// goes on when one of them exits. The closing report names processes that could not be
+    /// recorded. The recording fails if none can be recorded.
     #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>...\n       \
         traceprof record [OPTIONS] --name <REGEX>\n       \
         traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]

@@ -1,23 +1,23 @@
-//! The arguments of `top` and `stacks` that choose running processes.
+//! The arguments that choose running processes.
 
 use anyhow::anyhow;
 use clap::Args;
+use regex_lite::Regex;
 
 use super::headings::WHAT;
-use super::target::pattern;
 use crate::cli::exit::{CommandFailure, ExitCode};
-use crate::cli::number_values::process_id;
 use crate::record::NamedProcesses;
 use crate::record::run::processes::named;
 
 /// Which processes.
 #[derive(Debug, Default, Args)]
-#[command(group = clap::ArgGroup::new("process").required(true).multiple(true)
+// `record` adds the program to start.
+#[command(group = clap::ArgGroup::new("target").required(true).multiple(true)
     .args(["pid", "pids", "name"]))]
 pub struct ProcessArguments {
     /// Processes, such as 12 or 12,15; repeatable
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = process_id)]
-    #[arg(help_heading = WHAT)]
+    #[arg(alias = "pids", help_heading = WHAT)]
     pub pid: Vec<i32>,
 
     /// Processes, as with --pid
@@ -27,20 +27,26 @@ pub struct ProcessArguments {
 
     /// Processes whose name or command line matches
     ///
-    /// All that this user may inspect. This command, its ancestors and its children never match.
+    /// All that this user may trace. This command, its ancestors and its children never match.
     #[arg(short = 'P', long, value_name = "REGEX", value_parser = pattern, help_heading = WHAT)]
     pub name: Option<String>,
 }
 
 impl ProcessArguments {
-    /// The processes, each once; at least one.
-    pub(in crate::cli) fn find(&self) -> Result<Vec<i32>, CommandFailure> {
+    /// The given process ids, each once.
+    pub(super) fn ids(&self) -> Vec<i32> {
         let mut all: Vec<i32> = Vec::new();
         for pid in self.pid.iter().chain(&self.pids) {
             if !all.contains(pid) {
                 all.push(*pid);
             }
         }
+        all
+    }
+
+    /// The processes, each once; at least one.
+    pub(in crate::cli) fn find(&self) -> Result<Vec<i32>, CommandFailure> {
+        let all = self.ids();
         match &self.name {
             None => Ok(all),
             Some(_) if !all.is_empty() => {
@@ -52,6 +58,31 @@ impl ProcessArguments {
                 named::find(&named).map_err(CommandFailure::of_recording)
             }
         }
+    }
+}
+
+fn process_id(text: &str) -> Result<i32, String> {
+    Err(match text.parse() {
+        Ok(pid @ 1..) => return Ok(pid),
+        Ok(_) => "a process id is 1 or more".to_owned(),
+        Err(_) if text.is_empty() => "it is empty: if it comes from pgrep, nothing matched; \
+             --name REGEX finds processes, and `record --wait` waits for one"
+            .to_owned(),
+        Err(_) if text == "sleep" => "--duration is how long to record, as in \
+             `traceprof record --duration 10 --pid PID`"
+            .to_owned(),
+        Err(_) => format!(
+            "not a process id; a program to start comes after --, as in `traceprof record -- \
+             {text}`, and --name {text} finds a running one"
+        ),
+    })
+}
+
+fn pattern(text: &str) -> Result<String, String> {
+    match Regex::new(text) {
+        Ok(_) if text.is_empty() => Err("it would match every process".to_owned()),
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -68,5 +99,15 @@ mod tests {
         let nothing = Some("a name that no process has".to_owned());
         let nothing = ProcessArguments { name: nothing, ..ProcessArguments::default() };
         assert_eq!(nothing.find().unwrap_err().code, ExitCode::TargetGone);
+    }
+
+    #[test]
+    fn what_is_no_process_id_is_said_with_the_way_out() {
+        assert_eq!(process_id("12"), Ok(12));
+        assert!(process_id("0").is_err() && process_id("-3").is_err());
+        assert!(process_id("ls").unwrap_err().contains("traceprof record -- ls"));
+        assert!(process_id("sleep").unwrap_err().contains("--duration 10"));
+        assert!(process_id("").unwrap_err().contains("pgrep"));
+        assert!(pattern("(").is_err() && pattern("").is_err());
     }
 }

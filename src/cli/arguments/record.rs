@@ -230,7 +230,8 @@ pub struct RecordArguments {
     ///
     /// command: the code of the started program, or 128 and the number of the signal that killed
     /// it. If the recording failed, its code has precedence. A recording without samples, or of a
-    /// program that crashed, has not failed. recording: always the code of the recording.
+    /// program that crashed, has not failed. recording: always the code of the recording. Both exit
+    /// with 127 or 126 if the command does not exist or does not start, as shells do.
     #[arg(long, value_name = "WHOSE", default_value = "command", help_heading = ADVANCED)]
     #[arg(hide_short_help = true)]
     pub exit_code: ExitOf,

@@ -71,6 +71,7 @@ fn words(action: &str, id: &str) -> &'static [&'static str] {
         (_, "color") => &["auto", "always", "never"],
         (_, "state") => &["running", "runnable", "sleeping", "disk", "stopped"],
         ("record", "compress") => &["none", "fast", "zstd", "zstd:"],
+        ("record", "exit_code") => &["command", "recording"],
         ("record", "durability") => &["none", "interval", "frame"],
         ("record", "ring_save") => &["end", "trigger"],
         ("record", "trigger") => &["cpu>", "threads>", "file:"],

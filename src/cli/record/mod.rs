@@ -290,6 +290,8 @@ pub(super) mod tests {
         check(RecordError::NotPermitted(error()), ExitCode::NotPermitted);
         check(RecordError::TargetGone(error()), ExitCode::TargetGone);
         check(RecordError::Output(error()), ExitCode::Output);
+        check(RecordError::NotExecutable(error()), ExitCode::NotExecutable);
+        check(RecordError::NoCommand(error()), ExitCode::NoCommand);
         check(RecordError::Usage("why".to_owned()), ExitCode::Usage);
         check(RecordError::Other(error()), ExitCode::Failure);
     }

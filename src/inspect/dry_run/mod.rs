@@ -7,6 +7,7 @@
 mod files;
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -130,21 +131,9 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordErr
 }
 
 /// Returns the steps for a program to start. This process stands in for it.
-fn of_command(
-    command: &[std::ffi::OsString],
-    options: &Options,
-) -> Result<Vec<PlannedStep>, RecordError> {
-    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let missing = || {
-        RecordError::Other(anyhow!(
-            "starting {name}: there is no such program that can be executed; give its path, or \
-            check PATH"
-        ))
-    };
-    let path = command.first().and_then(|name| command::find(name)).ok_or_else(missing)?;
-    if !command::is_executable(&path) {
-        return Err(missing());
-    }
+fn of_command(command: &[OsString], options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
+    let name = command.first().map(OsString::as_os_str).unwrap_or_default();
+    let path = command::startable(name).map_err(|error| command::not_started(name, &error))?;
     let pid = std::process::id() as i32;
     let plan = Plan::new(&Candidate::started(pid, None), options)?;
     let held = match command::takes_all_signals(path.as_os_str()) {

@@ -19,6 +19,10 @@ pub enum RecordError {
     TargetDied(anyhow::Error),
     /// The output files could not be written.
     Output(anyhow::Error),
+    /// The program to start exists, and the system does not start it.
+    NotExecutable(anyhow::Error),
+    /// The program to start does not exist.
+    NoCommand(anyhow::Error),
     /// The request is invalid.
     Usage(String),
     /// Any other error.
@@ -39,6 +43,8 @@ impl RecordError {
             Self::TargetGone(_) => Self::TargetGone(anyhow!(text)),
             Self::TargetDied(_) => Self::TargetDied(anyhow!(text)),
             Self::Output(_) => Self::Output(anyhow!(text)),
+            Self::NotExecutable(_) => Self::NotExecutable(anyhow!(text)),
+            Self::NoCommand(_) => Self::NoCommand(anyhow!(text)),
             Self::Other(_) => Self::Other(anyhow!(text)),
             Self::Usage(_) => Self::Usage(text),
         }
@@ -51,6 +57,8 @@ impl RecordError {
             | Self::TargetGone(error)
             | Self::TargetDied(error)
             | Self::Output(error)
+            | Self::NotExecutable(error)
+            | Self::NoCommand(error)
             | Self::Other(error) => format!("{error:#}"),
             Self::Usage(text) => text.clone(),
         }

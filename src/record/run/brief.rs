@@ -63,7 +63,7 @@ pub(crate) fn lines(over: &EndedRecording, complete: &[(String, String)]) -> Vec
 /// Returns what was recorded.
 fn recorded(over: &EndedRecording, accounting: &Accounting<'_>) -> String {
     let what = match (&over.ended[..], over.is_several()) {
-        ([only, ..], false) => format!("{} ({})", only.opened.name, only.opened.pid),
+        ([only, ..], false) => only.title(),
         _ => format!("{} processes", over.count),
     };
     let totals = accounting.totals;
@@ -113,8 +113,7 @@ fn programs(over: &EndedRecording) -> String {
 fn ended_early(ended: &EndedProcess) -> Option<(String, String)> {
     let is_usual = matches!(ended.end, SessionEnd::Exited) && ended.death().is_none();
     let reason = ended.reason().filter(|_| !is_usual)?;
-    let text = format!("{} ({}): {reason}", ended.opened.name, ended.opened.pid);
-    Some(("ended".to_owned(), text))
+    Some(("ended".to_owned(), format!("{}: {reason}", ended.title())))
 }
 
 /// Returns how much of the CPU time the samples stand for.

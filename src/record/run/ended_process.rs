@@ -222,9 +222,9 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Returns the process id and the name.
+    /// Returns the name and the process id.
     pub(crate) fn title(&self) -> String {
-        format!("{} ({})", self.pid, self.name)
+        format!("{} ({})", self.name, self.pid)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -138,11 +137,11 @@ pub(crate) fn start(
     guardian: &mut Guardian,
     raised: &Raised,
 ) -> Result<(i32, Option<i32>, StartedProgram), RecordError> {
-    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let late = command.first().is_some_and(|program| command::takes_all_signals(program));
+    let name = command.first().map(OsString::as_os_str).unwrap_or_default();
+    let late = command::takes_all_signals(name);
     let held = raised
         .as_before(|| HeldChild::start(command, guardian.pid(), !late))
-        .with_context(|| format!("starting {name}"))
+        .with_context(|| format!("starting {}", name.display()))
         .map_err(RecordError::Other)?;
     let (pid, hold_fd) = (held.pid(), held.hold_fd());
     let started = if late {
@@ -155,13 +154,7 @@ pub(crate) fn start(
         held.exec(|| guardian.wait_exec().map_err(inject_error))
     };
     let started = started.map_err(|failure| match failure {
-        spawn::ExecError::Spawn(error) => {
-            let why = match Path::new(&*name).is_dir() {
-                true => "it is a directory".to_owned(),
-                false => error.to_string(),
-            };
-            RecordError::Other(anyhow!("cannot start {name}: {why}"))
-        }
+        spawn::ExecError::Spawn(error) => command::not_started(name, &error),
         spawn::ExecError::Wait(error) => error,
     })?;
     Ok((pid, hold_fd, started))

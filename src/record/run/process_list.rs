@@ -55,8 +55,9 @@ impl EndedProcess {
         }
     }
 
-    fn title(&self) -> String {
-        format!("{} ({})", self.opened.pid, self.opened.name)
+    /// Returns the name and the process id.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ({})", self.opened.name, self.opened.pid)
     }
 
     /// Returns the time for which it was recorded.

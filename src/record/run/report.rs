@@ -10,7 +10,7 @@ use crate::record::run::accounting::{LOST, NONE};
 use crate::record::run::brief;
 use crate::record::run::ended_process::EndedProcess;
 use crate::record::run::ended_recording::EndedRecording;
-use crate::record::run::running_program::{ProgramState, Recorded, command};
+use crate::record::run::running_program::{Recorded, command};
 use crate::record::write::writer::Closed;
 use crate::trace::{NOT_WRITTEN, SavedTrace, TraceError, Value, WriteMode, Written};
 
@@ -39,11 +39,7 @@ pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Record
     }
     let closed = finished.close(metadata.clone(), &over.program_run.heaviest);
     let Closed { written, parts, saves, is_dropped, error } = closed;
-    let (command_status, running) = match command(over.ended)? {
-        Some(ProgramState::Exited(status)) => (Some(status), None),
-        Some(ProgramState::Running(program)) => (None, Some(program)),
-        None => (None, None),
-    };
+    let (command_status, running) = command(over.ended)?;
     let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
     let output = last.or((!is_dropped).then_some(&options.output)).cloned();
     if let Some(output) = &output {

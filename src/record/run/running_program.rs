@@ -42,28 +42,23 @@ pub struct RunningProgram {
     exit: OwnedFd,
 }
 
-/// A program that the recorder started, at the end of the recording.
-pub(crate) enum ProgramState {
-    /// It has exited.
-    Exited(ExitStatus),
-    /// It runs on.
-    Running(RunningProgram),
-}
-
-/// Returns the program that the recorder started, if it started one.
-pub(crate) fn command(ended: Vec<EndedProcess>) -> Result<Option<ProgramState>, RecordError> {
+/// Returns the status of the program that the recorder started if it has exited, and the program
+/// itself if it runs on.
+pub(crate) fn command(
+    ended: Vec<EndedProcess>,
+) -> Result<(Option<ExitStatus>, Option<RunningProgram>), RecordError> {
     let mut all = ended.into_iter().map(|it| it.opened);
     let started = all.find_map(|it| Some((it.pid, it.name, it.command?)));
-    let Some((pid, name, mut program)) = started else { return Ok(None) };
+    let Some((pid, name, mut program)) = started else { return Ok((None, None)) };
     if let Some(status) = program.exit_status().map_err(no_wait)? {
-        return Ok(Some(ProgramState::Exited(status)));
+        return Ok((Some(status), None));
     }
     // The process exists at least until this process has waited for it.
     let exit = exit_descriptor(pid)?;
     // It may have executed another program since the last look.
     let name = proc::status(pid).map_or(name, |status| status.name);
     let wait = InterruptibleWait::begin().map_err(no_wait)?;
-    Ok(Some(ProgramState::Running(RunningProgram { pid, name, program, wait, exit })))
+    Ok((None, Some(RunningProgram { pid, name, program, wait, exit })))
 }
 
 impl RunningProgram {

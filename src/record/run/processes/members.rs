@@ -38,7 +38,7 @@ struct Member {
 
 impl Member {
     fn title(&self) -> String {
-        format!("{} ({})", self.pid, self.name)
+        format!("{} ({})", self.name, self.pid)
     }
 }
 

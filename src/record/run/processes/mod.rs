@@ -166,7 +166,7 @@ fn none_of(mut refused: Vec<Refused>) -> RecordError {
         RecordError::Usage(_) => 1,
         RecordError::Output(_) => 2,
         RecordError::NotPermitted(_) => 3,
-        RecordError::Other(_) => 4,
+        RecordError::Other(_) | RecordError::NotExecutable(_) | RecordError::NoCommand(_) => 4,
         RecordError::TargetGone(_) => 5,
     };
     refused.sort_by_key(|it| (of_use(&it.error), it.pid));
