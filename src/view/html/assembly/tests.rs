@@ -1,3 +1,5 @@
+//! Listings of real functions, and what stands in their place.
+
 use std::cell::RefCell;
 use std::fs;
 
