@@ -1,5 +1,7 @@
 //! A page over time: the stack chart, and zooming in time.
 
+use std::io::Write;
+
 use serde_json::json;
 use traceprof::trace::{Sample, ThreadId, Value};
 use traceprof_abi::storage::log::flags::WALL;
@@ -214,10 +216,10 @@ const MILLION: &str = "(() => {
     traceprof.relayout();
 })()";
 
-/// CPU time is measured, because a busy machine delays frames. On a busy one, it is longer, too.
+/// Prints rows of a table: what, value.
 #[test]
-#[ignore = "a measurement"]
-fn a_million_samples_stay_fluid() {
+#[ignore = "a measurement: scripts/bench page"]
+fn longest_tasks_with_a_million_samples() {
     if !has_command(BROWSER) {
         skip!("chromium, which shows the page");
     }
@@ -247,8 +249,15 @@ fn a_million_samples_stay_fluid() {
             browser.drag(at(0.1), at(0.9));
             browser.wait_for("!traceprof.slices.isBusy && traceprof.choice.window !== null");
         });
-        // The trace has each task twice, so this is the longest but for a few microseconds.
-        assert!(tasks.len() > 20 && tasks[1] < 50.0, "{order}: {:?}", &tasks[..8]);
+        assert!(tasks.len() > 20, "{tasks:?}");
+        let name = if order == "time" { "stack chart" } else { "flame graph" };
+        let cpu_ms = tasks.iter().map(|[_, cpu_ms]| *cpu_ms).fold(0.0, f64::max);
+        let row = format!(
+            "row|page of a million samples, {name}: longest task while zooming, elapsed / CPU \
+             time|{:.1} / {cpu_ms:.1} ms\n",
+            tasks[0][0]
+        );
+        std::io::stdout().write_all(row.as_bytes()).unwrap();
         assert_eq!(browser.problems(), [""; 0]);
     }
 }

@@ -68,7 +68,7 @@ fn a_child_that_stays_in_its_parents_memory_is_left_out_and_reported() {
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(100));
     let outcome = end(recorder);
     let text = outcome.text();
-    let child = format!("{guest} (guest)");
+    let child = format!("guest ({guest})");
     let is_reported = |label: &str, what: &str| {
         text.lines().any(|it| it.contains(label) && it.contains(&child) && it.contains(what))
     };

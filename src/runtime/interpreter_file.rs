@@ -71,8 +71,11 @@ impl InterpreterFile {
 
     /// Returns why the interpreter's frames are not read.
     pub(super) fn refused(&self, reason: &str) -> Unsupported {
-        let text =
-            format!("{}: {} {reason}, so its functions have no names", self.path, self.label);
+        let (path, label, language) = (&self.path, &self.label, self.language().name());
+        let text = format!(
+            "{path}: {label} {reason}, so its functions have no names: see {language} in \
+             traceprof-runtimes(7)"
+        );
         Unsupported { text, may_be_starting: false }
     }
 

@@ -179,9 +179,9 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", params);
     }
 
-    /// Returns the CPU time in milliseconds of each task of the page while `act` runs, the longest
-    /// first, from the browser's own trace.
-    pub(crate) fn tasks_during(&mut self, act: impl FnOnce(&mut Self)) -> Vec<f64> {
+    /// Returns the elapsed time and the CPU time in milliseconds of each task of the page while `act`
+    /// runs, the longest first, from the browser's own trace.
+    pub(crate) fn tasks_during(&mut self, act: impl FnOnce(&mut Self)) -> Vec<[f64; 2]> {
         let categories = json!(["toplevel", "devtools.timeline"]);
         let config = json!({ "includedCategories": categories });
         let params = json!({ "transferMode": "ReportEvents", "traceConfig": config });
@@ -204,9 +204,10 @@ impl Browser {
             thread(event) == page
                 && event["name"].as_str().is_some_and(|it| it.ends_with("RunTask"))
         });
-        let mut tasks: Vec<f64> =
-            tasks.filter_map(|event| Some(event["tdur"].as_f64()? / 1000.0)).collect();
-        tasks.sort_by(|one, other| other.total_cmp(one));
+        let ms = |event: &Json, key: &str| Some(event[key].as_f64()? / 1000.0);
+        let mut tasks: Vec<[f64; 2]> =
+            tasks.filter_map(|event| Some([ms(event, "dur")?, ms(event, "tdur")?])).collect();
+        tasks.sort_by(|one, other| other[0].total_cmp(&one[0]));
         tasks
     }
 

@@ -195,6 +195,7 @@ fn an_interpreter_without_its_lock_is_refused_by_name() {
         let outcome = record_cpu_and_end(target, Duration::from_millis(500), &["--freq", "1999"]);
         let (text, ours) = (outcome.text(), python_stacks(&outcome.trace.path()));
         assert!(text.contains("free-threaded"), "{python}: {text}");
+        assert!(text.contains("see Python in traceprof-runtimes(7)"), "{python}: {text}");
         assert!(ours.stacks().all(|(stack, _)| stack == [""]), "{python}: {text}");
         assert!(outcome.trace.folded().count_of("Py_RunMain") > 100, "{python}: {text}");
     }

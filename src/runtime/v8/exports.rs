@@ -70,7 +70,10 @@ impl V8Exports {
 
     pub(super) fn refused(&self, reason: &str) -> Unsupported {
         let (path, version) = (&self.path, self.version);
-        let text = format!("{path}: {version} {reason}, so its functions have no names");
+        let text = format!(
+            "{path}: {version} {reason}, so its functions have no names: those that are compiled \
+             have, if the program is started with `node --perf-basic-prof`"
+        );
         Unsupported { text, may_be_starting: false }
     }
 }
