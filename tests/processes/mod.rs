@@ -3,7 +3,7 @@
 mod descendants;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -326,8 +326,10 @@ fn a_process_that_exits_before_its_attach_is_followed_by_the_next_one() {
             assert!(wait_until(PATIENCE, is_said), "the recorder does not print {what}");
         };
         says("waiting for a process");
-        let mut first = spawn(&path);
-        first.wait();
+        // The recorder may find it, and its end comes, before it is ready.
+        let mut first = Command::new(&path);
+        let first = first.arg("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        first.expect("a program").wait().expect("its end");
         says("waiting for the next one");
         let mut second = spawn(&path);
         recorder.wait_until_attached(second.pid());

@@ -117,9 +117,11 @@ impl EndedProcess {
 
     /// Returns whether this is the same process before the attach.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
-        let same = |it: &Self| (it.opened.pid, it.opened.start_time);
+        let (own, its) = (&self.opened, &other.opened);
+        // Its start is 0 if it had exited before the recorder read that.
+        let is_same = own.pid == its.pid && [0, its.start_time].contains(&own.start_time);
         let is_after = other.end != SessionEnd::Attached && other.before.is_none();
-        self.end == SessionEnd::Attached && is_after && same(self) == same(other)
+        self.end == SessionEnd::Attached && is_after && is_same
     }
 
     /// Adds what was sampled of the process before the attach.

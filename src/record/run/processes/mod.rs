@@ -421,7 +421,8 @@ impl<'scope, 'env> ProcessThreads<'scope, 'env> {
             }
             ProcessReport::Over(number, outcome) => {
                 if let Some(pid) = self.members.pid(number) {
-                    self.start.common.unattached.detached(pid);
+                    let common = self.start.common;
+                    common.unattached.detached(pid, common.stop.is_due());
                 }
                 let children = self.start.common.options.children;
                 if outcome.as_ref().as_ref().is_ok_and(|ended| ended.is_end_of_all(children)) {

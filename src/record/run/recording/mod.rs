@@ -183,6 +183,7 @@ impl<'a> Recording<'a> {
             saving: &mut self.saving,
             wall_interval,
         };
+        common.unattached.attaching(pid);
         let mut session = Session::start(parts, duration, &mut *self.observer)?;
         fault::at(FaultPoint::RecordSampling);
         self.opened.go_on();

@@ -14,7 +14,7 @@ mod reader;
 mod report;
 mod thread;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,13 +50,21 @@ struct UnattachedState {
     /// The first of these processes, and its root directory.
     root: i32,
     root_directory: Option<Arc<Root>>,
-    /// Processes with an agent, and when its samples count.
-    attached: HashMap<i32, AgentTimes>,
+    agents: Agents,
     /// Processes that the kernel samples, and when that was seen.
     seen: HashMap<i32, Instant>,
     /// All records from before this time have been handled.
     read_until: Option<Instant>,
     has_ended: bool,
+}
+
+/// The processes of the recording that have an agent.
+#[derive(Debug, Clone, Default)]
+struct Agents {
+    /// When the samples of each count.
+    times: HashMap<i32, AgentTimes>,
+    /// Processes whose agent's samples are about to count, from a time that is not known yet.
+    attaching: HashSet<i32>,
 }
 
 /// When the samples of an agent count, in CLOCK_MONOTONIC nanoseconds.
@@ -82,7 +90,7 @@ impl Unattached {
         };
         let mut state = self.state();
         // It is not sampled itself, not even if it executes another program.
-        state.attached.insert(pid, AgentTimes { since_ns: 0, until_ns: u64::MAX });
+        state.agents.times.insert(pid, AgentTimes { since_ns: 0, until_ns: u64::MAX });
         if state.source.is_none() {
             state.root = pid;
             let owner = proc::status(pid).map_or(0, |status| status.euid);
@@ -101,27 +109,36 @@ impl Unattached {
         state.is_any && !state.has_failed
     }
 
-    /// Notes that the samples of an agent count from now on.
+    /// Notes that the samples of an agent count soon: those of the kernel wait until it is known
+    /// from when on.
+    pub(crate) fn attaching(&self, pid: i32) {
+        self.state().agents.attaching.insert(pid);
+    }
+
+    /// Notes that the samples of an agent count from this time on.
     pub(crate) fn attached(&self, pid: i32, since_ns: u64) {
         let mut state = self.state();
+        state.agents.attaching.remove(&pid);
         let times = AgentTimes { since_ns, until_ns: u64::MAX };
         // A process of the recording has an agent for good. Another one had the id of this one.
-        let known = state.attached.entry(pid).or_insert(times);
+        let known = state.agents.times.entry(pid).or_insert(times);
         if known.until_ns != u64::MAX {
             *known = times;
         }
     }
 
-    /// Notes that a process has no agent any more.
-    pub(crate) fn detached(&self, pid: i32) {
+    /// Notes that a process has no agent any more. `is_end`: because the recording ends.
+    pub(crate) fn detached(&self, pid: i32, is_end: bool) {
         let now_ns = monotonic_now_ns();
         let mut state = self.state();
+        state.agents.attaching.remove(&pid);
         // A process of the recording is not sampled, whatever it executes.
-        if let Some(times) = state.attached.get_mut(&pid).filter(|times| times.since_ns > 0) {
+        let times = state.agents.times.get_mut(&pid).filter(|times| times.since_ns > 0);
+        if let Some(times) = times.filter(|_| !is_end) {
             times.until_ns = now_ns;
         }
         let kept_ns = KEPT.as_nanos() as u64;
-        state.attached.retain(|_, times| times.until_ns.saturating_add(kept_ns) > now_ns);
+        state.agents.times.retain(|_, times| times.until_ns.saturating_add(kept_ns) > now_ns);
     }
 
     /// Returns whether the kernel samples a process.
@@ -166,8 +183,30 @@ impl Unattached {
     }
 
     /// Returns the processes with an agent.
-    fn agents(&self) -> BTreeMap<i32, AgentTimes> {
-        self.state().attached.iter().map(|(pid, times)| (*pid, *times)).collect()
+    fn agents(&self) -> Agents {
+        self.state().agents.clone()
+    }
+}
+
+impl Agents {
+    /// Returns whether the samples of a process's agent count at this time.
+    fn hold(&self, pid: i32, time_ns: u64) -> bool {
+        self.times.get(&pid).is_some_and(|times| times.hold(time_ns))
+    }
+
+    /// Returns from when on the samples of a process's agent count, if it has got one.
+    fn since_ns(&self, pid: i32) -> Option<u64> {
+        self.times.get(&pid).map(|times| times.since_ns).filter(|since_ns| *since_ns > 0)
+    }
+
+    /// Returns whether it will be known how many of the kernel's samples of a process count.
+    fn is_about(&self, pid: i32) -> bool {
+        self.attaching.contains(&pid) || self.since_ns(pid).is_some()
+    }
+
+    /// Returns whether some process has got one.
+    fn has_any(&self) -> bool {
+        self.times.values().any(|times| times.since_ns > 0)
     }
 }
 

@@ -134,6 +134,11 @@ impl UnattachedProcess {
         });
     }
 
+    /// Drops the samples from this time on: an agent has them.
+    pub(super) fn drop_samples_from(&mut self, time_ns: u64) {
+        self.samples.retain(|sample| sample.time < time_ns);
+    }
+
     /// Returns the periods that its samples stand for so far.
     pub(super) fn weight(&self) -> u64 {
         self.weights.0 + self.samples.iter().map(|sample| u64::from(sample.weight)).sum::<u64>()

@@ -5,14 +5,14 @@
 //! - Each sample belongs to the program and the mappings of its time: records are handled in their
 //!   order, and a batch ends before one of them changes what its addresses mean.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::sync::AtomicU64;
 
-use super::AgentTimes;
+use super::Agents;
 use super::exit_work::ExitWork;
 use super::process::UnattachedProcess;
 use super::report::{EndedUnattached, ReaderReport};
@@ -77,7 +77,7 @@ struct Reader<'a> {
     leaving: Vec<UnattachedProcess>,
     /// Processes that have left and are to be reported.
     ended: Vec<EndedUnattached>,
-    agents: BTreeMap<i32, AgentTimes>,
+    agents: Agents,
     records: Vec<DescendantRecord>,
     frames: Vec<AtomicU64>,
     period_ns: u64,
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
             processes: HashMap::new(),
             leaving: Vec::new(),
             ended: Vec::new(),
-            agents: BTreeMap::new(),
+            agents: Agents::default(),
             records: Vec::new(),
             frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
             period_ns,
@@ -140,13 +140,18 @@ impl<'a> Reader<'a> {
             self.leaving.extend(self.processes.drain().map(|(_, process)| process));
         }
         for mut process in std::mem::take(&mut self.leaving) {
+            if let Some(since_ns) = self.agents.since_ns(process.pid).filter(|_| process.has_agent)
+            {
+                process.drop_samples_from(since_ns);
+            }
             self.pass_on(&mut process);
             self.leave(process);
         }
         if self.last_batches.elapsed() >= BATCH {
             self.last_batches = Instant::now();
             let mut processes = std::mem::take(&mut self.processes);
-            processes.values_mut().for_each(|process| self.pass_on(process));
+            let ready = processes.values_mut().filter(|it| !self.agents.is_about(it.pid));
+            ready.collect::<Vec<_>>().into_iter().for_each(|process| self.pass_on(process));
             self.processes = processes;
             self.leave_to_agents();
             self.leave_dead();
@@ -156,10 +161,8 @@ impl<'a> Reader<'a> {
 
     /// Takes leave of processes that have an agent, and of which no record says so.
     fn leave_to_agents(&mut self) {
-        let now_ns = monotonic_now_ns();
-        let agents = &self.agents;
-        let has_agent = |pid: &i32| agents.get(pid).is_some_and(|agent| agent.hold(now_ns));
-        for (_, mut process) in self.processes.extract_if(|pid, _| has_agent(pid)) {
+        let (agents, now_ns) = (&self.agents, monotonic_now_ns());
+        for (_, mut process) in self.processes.extract_if(|pid, _| agents.hold(*pid, now_ns)) {
             process.has_agent = true;
             self.leaving.push(process);
         }
@@ -259,7 +262,7 @@ impl<'a> Reader<'a> {
             DescendantChange::Task(TaskRecord::Changed(pid, _)) => *pid,
             DescendantChange::Task(_) => return false,
         };
-        let is_its = self.agents.get(&pid).is_some_and(|agent| agent.hold(time_ns));
+        let is_its = self.agents.hold(pid, time_ns);
         // It may be a process of the recording, which executes a program.
         self.has_others |= is_its;
         if is_its && let Some(mut process) = self.processes.remove(&pid) {
@@ -392,7 +395,7 @@ impl<'a> Reader<'a> {
     /// Returns the CPU time that the kernel's reports of these exits leave out, for each.
     fn exit_work_ns(&mut self, exits: usize) -> i64 {
         // The events go on counting in processes that have an agent, for good.
-        self.has_others |= self.agents.values().any(|agent| agent.since_ns > 0);
+        self.has_others |= self.agents.has_any();
         if self.has_others || exits == 0 {
             return self.exit_work.share(None, exits);
         }
@@ -455,6 +458,9 @@ impl<'a> Reader<'a> {
             process.writer.map_or_else(none, |(number, writer)| (number, writer.tally()));
         let sampled_ns = process.weights.0.saturating_mul(self.period_ns);
         let has_exited = process.threads.is_empty();
+        // All its samples may be from before the attach.
+        let is_before = self.agents.since_ns(process.pid).is_some_and(|it| it > process.last_ns);
+        let has_agent = process.has_agent || is_before && !has_exited;
         let is_known = has_exited && process.exited_ns > 0;
         self.ended.push(EndedUnattached {
             number,
@@ -467,7 +473,7 @@ impl<'a> Reader<'a> {
             cpu_ns: if is_known { process.exited_ns } else { sampled_ns },
             credited: process.weights.1,
             lost: std::mem::take(&mut self.lost),
-            has_agent: process.has_agent,
+            has_agent,
             has_exited,
             tally,
         });
