@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::record::contract::clock;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::options::{Files, Options};
 use crate::record::contract::summary::Summary;
@@ -18,7 +17,9 @@ use crate::trace::{NOT_WRITTEN, SavedTrace, TraceError, Value, WriteMode, Writte
 pub(crate) fn conclude(over: EndedRecording, options: &Options) -> Result<Recorded, RecordError> {
     let accounting = over.accounting();
     let mut metadata = accounting.metadata();
-    metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
+    // The trace ends with the sampling, not with the work after it.
+    let end_ns = over.program_run.times_ns.1;
+    metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(end_ns));
     let wall = accounting.totals.wall;
     let samples = accounting.totals.samples + wall.0;
     let rooted = accounting.rooted() + wall.1;

@@ -44,7 +44,8 @@ const LANGUAGES: [(Language, &str, Color); 10] = [
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
 /// The placeholders for unknown frames, as in [`crate::view::profile::step_names::StepNames`].
-const MARKS: [&str; 4] = ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
+pub(in crate::view) const MARKS: [&str; 4] =
+    ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
 
 /// Draws all stacks.
 pub(super) fn write(

@@ -1,8 +1,9 @@
 //! The heaviest functions in one line.
 
+use crate::view::export::flamegraph::MARKS;
 use crate::view::print::options::TreeOptions;
 use crate::view::print::top_table::TopTable;
-use crate::view::profile::flat_profile::RowType;
+use crate::view::profile::flat_profile::{RowType, TableRow};
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::number::percent;
 use crate::view::text::text_style::TextStyle;
@@ -15,9 +16,10 @@ const MOST: usize = 3;
 pub fn line(profile: &Profile, style: &TextStyle) -> Option<String> {
     let options = TreeOptions { steps: RowType::Function, style: *style, ..TreeOptions::default() };
     let top = TopTable::new(profile, &options);
-    let (rows, _) = top.heaviest(MOST, &options);
+    let (rows, _) = top.heaviest(MOST + MARKS.len(), &options);
     let all = profile.count().weight;
-    let rows = rows.iter().filter(|row| row.own.weight > 0);
+    let is_function = |row: &&&TableRow| row.own.weight > 0 && !MARKS.contains(&&*row.name);
+    let rows = rows.iter().filter(is_function).take(MOST);
     let texts: Vec<String> =
         rows.map(|row| format!("{} {:.1} %", row.name, percent(row.own.weight, all))).collect();
     (!texts.is_empty()).then(|| texts.join(", "))

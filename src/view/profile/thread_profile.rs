@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use traceprof_abi::storage::log::flags;
 use traceprof_abi::unwind::EndReason;
 
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
@@ -125,7 +126,8 @@ pub(in crate::view) fn mark_of(
     sample: &Sample,
     stack: &[LocationId],
 ) -> Option<StackStep<LocationId>> {
-    if sample.trace_id == DROPPED_TRACE_ID {
+    // Time of a thread that ended before it had a sample has no stack, and none was dropped.
+    if sample.trace_id == DROPPED_TRACE_ID && sample.flags & flags::REMAINDER == 0 {
         Some(StackStep::Dropped)
     } else if stack.is_empty() {
         Some(StackStep::Empty)
@@ -185,5 +187,21 @@ impl ThreadProfileBuilder {
         let Self { tree, count, held, ends, states, .. } = self;
         let tree = tree.finish();
         ThreadProfile { thread, tree, count, held, ends, states, inner_ids: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_sample_whose_stack_had_no_room_has_lost_it() {
+        let mark = |trace_id, flags| {
+            let end_reason = EndReason::NoModule as u16;
+            mark_of(&Sample { trace_id, flags, end_reason, ..Sample::default() }, &[])
+        };
+        assert_eq!(mark(DROPPED_TRACE_ID, 0), Some(StackStep::Dropped));
+        assert_eq!(mark(DROPPED_TRACE_ID, flags::REMAINDER), Some(StackStep::Empty));
+        assert_eq!(mark(2, 0), Some(StackStep::Empty));
     }
 }
