@@ -15,7 +15,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use super::{ExportOptions, folded, title};
 use crate::trace::{Language, LocationId, RunState};
 use crate::view::profile::call_tree::StackStep;
-use crate::view::profile::step_names::StepNames;
+use crate::view::profile::step_names::{MARKS, StepNames};
 use crate::view::profile::thread_profile::Profile;
 use crate::view::recording::mode::Mode;
 
@@ -43,10 +43,6 @@ const LANGUAGES: [(Language, &str, Color); 10] = [
 ];
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
-/// The placeholders for unknown frames, as in [`crate::view::profile::step_names::StepNames`].
-pub(in crate::view) const MARKS: [&str; 4] =
-    ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
-
 /// Draws all stacks.
 pub(super) fn write(
     profile: &Profile,

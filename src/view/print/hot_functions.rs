@@ -1,9 +1,9 @@
 //! The heaviest functions in one line.
 
-use crate::view::export::flamegraph::MARKS;
 use crate::view::print::options::TreeOptions;
 use crate::view::print::top_table::TopTable;
 use crate::view::profile::flat_profile::{RowType, TableRow};
+use crate::view::profile::step_names::MARKS;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::number::percent;
 use crate::view::text::text_style::TextStyle;

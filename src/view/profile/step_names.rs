@@ -11,6 +11,10 @@ use crate::view::select::groups::Groups;
 use crate::view::text::escape::escaped;
 use crate::view::text::module_name::module_name;
 
+/// The placeholders for frames that are unknown.
+pub(in crate::view) const MARKS: [&str; 4] =
+    ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
+
 /// The index of a name. Two locations with the same name are one line of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::view) struct NameId(u32);
