@@ -65,6 +65,12 @@ impl CodeRows {
             let instruction = &all[index];
             let mut text = String::new();
             formatter.format(instruction, &mut text);
+            // The distance alone says nothing to a reader, the address alone hides what is encoded.
+            if let Some(address) = memory_aim(instruction) {
+                let name = names.get(&address).map(|name| shortened(name));
+                text.push_str(" # ");
+                text.push_str(&name.unwrap_or_else(|| format!("{address:#x}")));
+            }
             rows.push(ListedInstruction {
                 svma: instruction.ip(),
                 len: instruction.len() as u64,
@@ -117,9 +123,17 @@ fn chosen(all: &[Instruction], weights: &BTreeMap<u64, f64>) -> Vec<usize> {
 
 /// Returns the address that an instruction names: of a jump or call, or in memory.
 fn aim(instruction: &Instruction, range: &Range<u64>) -> Option<u64> {
-    if instruction.is_ip_rel_memory_operand() {
-        return Some(instruction.ip_rel_memory_address());
-    }
+    memory_aim(instruction).or_else(|| branch_aim(instruction, range))
+}
+
+/// Returns the address in memory that an instruction names by its distance.
+fn memory_aim(instruction: &Instruction) -> Option<u64> {
+    let is_one = instruction.is_ip_rel_memory_operand();
+    is_one.then(|| instruction.ip_rel_memory_address())
+}
+
+/// Returns where a call, or a jump out of the function, leads.
+fn branch_aim(instruction: &Instruction, range: &Range<u64>) -> Option<u64> {
     let target = instruction.near_branch_target();
     (target != 0 && jump_inside(instruction, range).is_none()).then_some(target)
 }
@@ -150,12 +164,14 @@ impl SymbolResolver for AddressNames {
         _address_size: u32,
     ) -> Option<SymbolResult<'_>> {
         // Other numbers only look like addresses: constants, and offsets in structures.
-        let named = aim(instruction, &self.range).filter(|it| *it == address)?;
-        let name = self.names.get(&named)?;
-        let end = name.char_indices().nth(NAME_MAX).map_or(name.len(), |(end, _)| end);
-        let text = if end < name.len() { format!("{}…", &name[..end]) } else { name.clone() };
-        Some(SymbolResult::with_string(address, text))
+        let named = branch_aim(instruction, &self.range).filter(|it| *it == address)?;
+        Some(SymbolResult::with_string(address, shortened(self.names.get(&named)?)))
     }
+}
+
+fn shortened(name: &str) -> String {
+    let end = name.char_indices().nth(NAME_MAX).map_or(name.len(), |(end, _)| end);
+    if end < name.len() { format!("{}…", &name[..end]) } else { name.to_owned() }
 }
 
 fn formatter(names: &Rc<HashMap<u64, String>>, range: &Range<u64>) -> FastFormatter {
@@ -167,5 +183,6 @@ fn formatter(names: &Rc<HashMap<u64, String>>, range: &Range<u64>) -> FastFormat
     options.set_use_hex_prefix(true);
     options.set_uppercase_hex(false);
     options.set_space_after_operand_separator(true);
+    options.set_rip_relative_addresses(true);
     formatter
 }

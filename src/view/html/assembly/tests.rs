@@ -36,7 +36,7 @@ fn instructions_have_addresses_texts_and_targets() {
         (0x1005, "dec rdi"),
         (0x1008, "jne 0x1002"),
         (0x100a, "call leaf"),
-        (0x100f, "call qword ptr [malloc]"),
+        (0x100f, "call qword ptr [rip+0x1feb] # malloc"),
         (0x1015, "ret"),
     ];
     assert_eq!(rows, expected);
@@ -47,6 +47,15 @@ fn instructions_have_addresses_texts_and_targets() {
     let found = [0x1000, 0x1001, 0x1002, 0x100e, 0x1015].map(|svma| code.row_of(svma));
     assert_eq!(found, [Some(0), Some(0), Some(1), Some(4), Some(6)]);
     assert_eq!(code.row_of(0xfff), None);
+}
+
+#[test]
+fn addresses_relative_to_the_instruction_are_comments() {
+    // lea rdi, [rip+0x1ff9]; mov rax, fs:[0x28]
+    let code = [0x48, 0x8d, 0x3d, 0xf9, 0x1f, 0, 0, 0x64, 0x48, 0x8b, 4, 0x25, 0x28, 0, 0, 0];
+    let code = CodeRows::of(&code, &(0x1000..0x1010), &BTreeMap::new(), |_| HashMap::new());
+    let texts: Vec<_> = code.rows.iter().map(|row| row.text.as_str()).collect();
+    assert_eq!(texts, ["lea rdi, [rip+0x1ff9] # 0x3000", "mov rax, fs:[0x28]"]);
 }
 
 /// Numbers that only look like addresses have no names.
