@@ -4,54 +4,58 @@
 function listingOf({ trace, tree, sum }, name) {
   const { calls, frames } = trace;
   const totals = callTotals(trace, sum);
-  const weights = new Map();
+  const weights = new Float64Array(trace.assembly.listings.length + 1);
   for (let call = 1; call < calls.frame.length; call++) {
     const listing = frames.listing[calls.frame[call]];
     if (!listing || !totals[call] || tree.name[tree.of[call]] !== name) continue;
     // Where a function has parts, the part at work is shown, not the one that only calls.
-    const weight = sum.own[call] + totals[call] * 1e-6;
-    weights.set(listing, (weights.get(listing) || 0) + weight);
+    weights[listing] += sum.own[call] + totals[call] * 1e-6;
   }
-  return [...weights].sort((one, other) => other[1] - one[1])[0]?.[0] || 0;
+  return Math.max(indexOfMost(weights), 0);
 }
 
 /** Returns the self and total weights of the rows of a listing. Recursion counts once. */
 function rowWeights({ trace, tree, sum }, listing, name) {
   const { calls, frames } = trace;
   const totals = callTotals(trace, sum);
-  const own = new Map(), total = new Map(), ofFunction = new Map();
-  const add = (weights, row, weight) => weights.set(row, (weights.get(row) || 0) + weight);
-  const isInside = (call, row) => {
-    for (let at = calls.caller[call]; at !== 0; at = calls.caller[at]) {
-      const frame = calls.frame[at];
-      if (frames.listing[frame] === listing && frames.row[frame] === row) return true;
-    }
-    return false;
-  };
+  const keys = Uint32Array.from(frames.row, (row, frame) =>
+    frames.listing[frame] === listing ? row + 1 : 0);
+  const repeated = repeatedCalls(calls, keys);
+  const count = keys.reduce((most, key) => Math.max(most, key), 0);
+  const [own, total, ofFunction] = [0, 1, 2].map(() => new Float64Array(count));
   for (let call = 1; call < calls.frame.length; call++) {
-    const frame = calls.frame[call], row = frames.row[frame];
-    if (frames.listing[frame] !== listing || !totals[call]) continue;
-    add(own, row, sum.own[call]);
-    if (!isInside(call, row)) add(total, row, totals[call]);
+    const key = keys[calls.frame[call]];
+    if (!key || !totals[call]) continue;
+    own[key - 1] += sum.own[call];
+    if (!repeated[call]) total[key - 1] += totals[call];
     if (tree.name[tree.of[call]] !== name) continue;
-    add(ofFunction, row, sum.own[call] + totals[call] * 1e-6);
+    ofFunction[key - 1] += sum.own[call] + totals[call] * 1e-6;
   }
   return { own, total, ofFunction };
 }
 
-/** Returns the function to show: the chosen one, the one that is zoomed to, or the heaviest. */
+/** Returns the index of the largest number, or -1 if none is above 0. */
+function indexOfMost(numbers) {
+  let found = -1;
+  numbers.forEach((number, index) => {
+    if (number > (found < 0 ? 0 : numbers[found])) found = index;
+  });
+  return found;
+}
+
+/**
+ * Returns the function to show: the chosen one, the one that is zoomed to, or the heaviest whose
+ * code is native. A lighter one would hide that the code of that is not at hand.
+ */
 function assembledFunction(page) {
   const { trace, choice, sum, tree } = page;
   const zoomed = choice.zoom.filter(name => trace.kinds[name] === 0);
   const asked = choice.function ?? zoomed[zoomed.length - 1];
   if (asked !== undefined) return asked;
-  const weights = new Map();
-  trace.calls.frame.forEach((frame, call) => {
-    if (!trace.frames.listing[frame] || !sum.own[call]) return;
-    const name = tree.name[tree.of[call]];
-    weights.set(name, (weights.get(name) || 0) + sum.own[call]);
-  });
-  return [...weights].sort((one, other) => other[1] - one[1])[0]?.[0];
+  const { own } = byFunction(trace, tree, sum);
+  const isNative = name => trace.kinds[name] === 0 && trace.languages[name] === 0;
+  const found = indexOfMost(own.map((weight, name) => isNative(name) ? weight : 0));
+  return found < 0 ? undefined : found;
 }
 
 /** Most instructions have no weight, so that they show nothing. */
@@ -66,7 +70,7 @@ function showAssembly(page) {
   const table = at('assembly-table');
   const say = textContent => table.replaceChildren(element('caption', { textContent }));
   const name = assembledFunction(page);
-  if (name === undefined) return say('The page has the code of no function that is chosen.');
+  if (name === undefined) return say('No function of those that are chosen has native code.');
   const functionName = trace.texts.functions[name];
   const number = listingOf(page, name);
   if (!number) {
@@ -77,8 +81,8 @@ function showAssembly(page) {
   }
   const listing = listings[number - 1];
   const { own, total, ofFunction } = rowWeights(page, number, name);
-  const all = [...own.values()].reduce((known, weight) => known + weight, 0);
-  const [hottest] = [...ofFunction].sort((one, other) => other[1] - one[1])[0];
+  const all = own.reduce((known, weight) => known + weight, 0);
+  const hottest = indexOfMost(ofFunction);
   const rowAt = new Map(listing.offsets.map((offset, row) => [offset, row]));
   const start = BigInt(listing.start);
   const address = offset => (start + BigInt(offset)).toString(16);
@@ -89,7 +93,7 @@ function showAssembly(page) {
   let lastPlace = '';
   listing.texts.forEach((text, row) => {
     if (listing.gaps[row]) rows.push(gap(listing.gaps[row]));
-    const weight = own.get(row + 1) || 0;
+    const weight = own[row + 1] || 0;
     const [file, line] = listing.lines[row] || [];
     const place = line ? `${files[file].split('/').pop()}:${line}` : '';
     const shown = place === lastPlace ? '' : place;
@@ -97,7 +101,7 @@ function showAssembly(page) {
     const code = element('td', { className: 'code', textContent: text, title: text });
     const made = element('tr', { 'aria-selected': String(row + 1 === hottest) },
       ...weightCells(mode, weight, sum.weight),
-      ...weightCells(mode, total.get(row + 1) || 0, sum.weight),
+      ...weightCells(mode, total[row + 1] || 0, sum.weight),
       shareBar(weight, all),
       element('td', { className: 'address', textContent: address(listing.offsets[row]) }),
       element('td', { className: 'place', textContent: shown,
@@ -120,7 +124,7 @@ function showAssembly(page) {
   if (after) rows.push(gap(after));
   const whole = listing.name === functionName ? functionName
     : `${functionName}, in the code of ${listing.name}`;
-  const unlisted = own.get(0) ? `, ${weightText(mode, own.get(0))} of it in no listed one` : '';
+  const unlisted = own[0] ? `, ${weightText(mode, own[0])} of it in no listed one` : '';
   const head = ['Self', '', 'Total', '', '', 'Address', 'Line', whole];
   table.replaceChildren(
     element('caption', {

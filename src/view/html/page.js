@@ -17,7 +17,7 @@ class Page {
     this.ranksOf = new Map();
     const isEmpty = { spans: !kindsOfContexts(trace).length,
       source: !Object.keys(trace.sources || {}).length,
-      assembly: !trace.assembly?.listings.length };
+      assembly: !trace.assembly };
     this.tabs = TABS.filter(name => !isEmpty[name]);
     this.listen();
     this.showHead();

@@ -22,17 +22,18 @@ function lineWeights({ trace, tree, sum }, file, name) {
   const totals = callTotals(trace, sum);
   const own = new Map(), total = new Map(), ofFunction = new Map();
   const add = (weights, line, weight) => weights.set(line, (weights.get(line) || 0) + weight);
-  const isInside = call => {
-    for (let at = calls.caller[call]; at !== 0; at = calls.caller[at]) {
-      if (calls.frame[at] === calls.frame[call]) return true;
-    }
-    return false;
-  };
+  const numbers = new Map();
+  const keys = Uint32Array.from(frames.line, (line, frame) => {
+    if (frames.file[frame] - 1 !== file || !line) return 0;
+    if (!numbers.has(line)) numbers.set(line, numbers.size + 1);
+    return numbers.get(line);
+  });
+  const repeated = repeatedCalls(calls, keys);
   for (let call = 1; call < calls.frame.length; call++) {
     const frame = calls.frame[call], line = frames.line[frame];
     if (frames.file[frame] - 1 !== file || !line || !totals[call]) continue;
     add(own, line, sum.own[call]);
-    if (!isInside(call)) add(total, line, totals[call]);
+    if (!repeated[call]) add(total, line, totals[call]);
     if (tree.name[tree.of[call]] === name) add(ofFunction, line, totals[call]);
   }
   return { own, total, ofFunction };

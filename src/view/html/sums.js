@@ -134,6 +134,39 @@ function callTotals(trace, sum) {
   return sum.callTotal;
 }
 
+/**
+ * Returns for each call whether one of its callers has the same key, so that recursion counts once.
+ * `keys` has a number for each frame, of which 0 is no key.
+ */
+function repeatedCalls({ caller, frame }, keys) {
+  const count = caller.length;
+  // Only calls with a key are in this tree: stacks may be deep.
+  const above = new Uint32Array(count), nearest = new Uint32Array(count);
+  const first = new Uint32Array(count), next = new Uint32Array(count);
+  for (let call = 1; call < count; call++) {
+    const parent = above[call] = nearest[caller[call]];
+    nearest[call] = parent;
+    if (!keys[frame[call]]) continue;
+    nearest[call] = call;
+    next[call] = first[parent];
+    first[parent] = call;
+  }
+  const open = new Uint32Array(keys.reduce((most, key) => Math.max(most, key), 0) + 1);
+  const repeated = new Uint8Array(count);
+  let call = first[0];
+  while (call) {
+    repeated[call] = open[keys[frame[call]]]++ ? 1 : 0;
+    let to = first[call];
+    while (!to && call) {
+      open[keys[frame[call]]]--;
+      to = next[call];
+      call = above[call];
+    }
+    call = to;
+  }
+  return repeated;
+}
+
 /** Returns the self and total weights by function. */
 function byFunction(trace, tree, sum) {
   const own = new Float64Array(trace.texts.functions.length), total = new Float64Array(own.length);
