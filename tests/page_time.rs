@@ -197,7 +197,7 @@ fn a_window_is_zoomed_into_and_backspace_leads_back() {
 }
 
 /// Makes the samples of the page a million, in the browser: a frame's cost depends on their number.
-const MILLION: &str = "(() => {
+pub(crate) const MILLION: &str = "(() => {
     const { trace } = traceprof, [mode] = trace.modes, count = 1_000_000;
     const threads = trace.threads.length, calls = mode.call;
     const of = (Kind, value) => Kind.from({ length: count }, (_, row) => value(row));

@@ -142,7 +142,7 @@ pub fn write(
         head["sources"] = serde_json::json!(texts);
     }
     if let Some(assembly) = &assembly {
-        notes.extend(assembly.none_found());
+        notes.extend_from_slice(assembly.notes());
         head["assembly"] = assembly.json();
     }
     let script = SCRIPT.concat();

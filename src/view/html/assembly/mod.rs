@@ -3,12 +3,15 @@
 //!
 //! # Invariants
 //! - At most [`LISTINGS_MAX`] functions and [`TEXTS_MAX`] bytes of instructions.
-//! - For code without a listing there is a text that says why.
+//! - For code without a listing there is a text that says why, and the user is told of the files
+//!   with much of the time.
 
 mod code_file;
+mod code_files;
 mod listing;
 #[cfg(test)]
 mod tests;
+mod unshown;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +24,7 @@ use crate::trace::{Language, Location, LocationId, Method, MethodId, ModuleId};
 use crate::view::profile::call_tree::StackStep;
 use crate::view::profile::thread_profile::Profile;
 use crate::view::text::escape::escaped;
-use code_file::CodeFile;
+use code_files::CodeFiles;
 use listing::CodeRows;
 
 /// Maximum number of functions.
@@ -37,9 +40,11 @@ const INLINED_MAX: usize = 1 << 10;
 pub(super) struct Assembly {
     listings: Vec<Listing>,
     files: Vec<String>,
-    /// Why there is no listing, each text once. That of the heaviest function is the first.
+    /// Why there is no listing, each text once.
     whys: Vec<String>,
     places: BTreeMap<LocationId, CodePlace>,
+    /// What to tell the user.
+    notes: Vec<String>,
 }
 
 /// The code of a function, or of a part of it.
@@ -77,13 +82,15 @@ struct NativePlace {
 /// Collects listings.
 struct AssemblyBuilder<'a> {
     profile: &'a Profile,
-    files: HashMap<ModuleId, Result<CodeFile, String>>,
+    files: CodeFiles,
     /// The names that the trace has for the starts of functions.
     known: HashMap<(ModuleId, u64), &'a str>,
     /// The listings of each module by the start of their code.
     by_start: HashMap<ModuleId, BTreeMap<u64, usize>>,
     /// The weights of all addresses with samples.
     weights: HashMap<ModuleId, BTreeMap<u64, f64>>,
+    /// The numbers of the texts that say why there is no listing.
+    whys: HashMap<String, usize>,
     room: usize,
     all: Assembly,
 }
@@ -93,16 +100,19 @@ impl Assembly {
     pub(super) fn gather(gathered: &PageSamples<'_>, profile: &Profile) -> Self {
         let mut maker = AssemblyBuilder {
             profile,
-            files: HashMap::new(),
+            files: CodeFiles::default(),
             known: known_names(profile),
             by_start: HashMap::new(),
             weights: HashMap::new(),
+            whys: HashMap::new(),
             room: TEXTS_MAX,
             all: Self::default(),
         };
         let mut functions: BTreeMap<MethodId, Vec<NativePlace>> = BTreeMap::new();
         let mut others = Vec::new();
-        for (id, weight) in weights(gathered) {
+        let weights = weights(gathered);
+        for (id, weight) in &weights {
+            let (id, weight) = (*id, *weight);
             let Some(location) = physical(profile, id) else { continue };
             if let Some(why) = why_not_native(location) {
                 others.push((id, why));
@@ -124,8 +134,13 @@ impl Assembly {
         for (id, why) in others {
             maker.put_why(id, why);
         }
-        maker.all.add_lines(profile);
-        maker.all
+        let shares = unshown::shares(gathered, |id| native_module(profile, id));
+        let notes = unshown::notes(maker.files.unshown(), &shares);
+        let mut all = maker.finish();
+        all.notes = notes;
+        all.notes.extend(all.none_found(profile, &weights).filter(|_| all.notes.is_empty()));
+        all.add_lines(profile);
+        all
     }
 
     /// Returns the number of the listing with a location's instruction, from 1 on, and that of its
@@ -146,10 +161,32 @@ impl Assembly {
         }
     }
 
+    /// Returns what to tell the user.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Returns what to tell the user if there is no listing.
-    pub(super) fn none_found(&self) -> Option<String> {
-        let why = self.whys.first().map_or("there is no function", String::as_str);
-        self.listings.is_empty().then(|| format!("the page has no assembly: {why}"))
+    fn none_found(
+        &self,
+        profile: &Profile,
+        weights: &BTreeMap<LocationId, CodeWeight>,
+    ) -> Option<String> {
+        if !self.listings.is_empty() {
+            return None;
+        }
+        let heaviest = weights.iter().max_by(|(_, one), (_, other)| {
+            one.own.total_cmp(&other.own).then(one.total.total_cmp(&other.total))
+        });
+        let of = |id: LocationId| {
+            let CodePlace::Why(why) = self.places.get(&id)? else { return None };
+            let method = profile.method(physical(profile, id)?.method)?;
+            Some((escaped(&method.name), self.whys.get(*why)?))
+        };
+        let Some((name, why)) = heaviest.and_then(|(id, _)| of(*id)) else {
+            return Some("the page has no assembly: no function has samples".to_owned());
+        };
+        Some(format!("the page has no assembly, not even of its heaviest function, {name}: {why}"))
     }
 
     /// Returns the listings for the page's header.
@@ -206,13 +243,15 @@ impl AssemblyBuilder<'_> {
     }
 
     fn put_why(&mut self, id: LocationId, why: String) {
-        let whys = &mut self.all.whys;
-        let known = whys.iter().position(|it| *it == why);
-        let number = known.unwrap_or_else(|| {
-            whys.push(why);
-            whys.len() - 1
-        });
+        let next = self.whys.len();
+        let number = *self.whys.entry(why).or_insert(next);
         self.all.places.insert(id, CodePlace::Why(number));
+    }
+
+    fn finish(self) -> Assembly {
+        let mut whys: Vec<_> = self.whys.into_iter().collect();
+        whys.sort_by_key(|(_, number)| *number);
+        Assembly { whys: whys.into_iter().map(|(why, _)| why).collect(), ..self.all }
     }
 
     /// Returns the listing with an address, which is made if it is new.
@@ -224,20 +263,25 @@ impl AssemblyBuilder<'_> {
         let Some((method, module_id, module)) = known else {
             return Err("its code is in no file that is known".to_owned());
         };
-        let listings = self.by_start.entry(module_id).or_default();
-        if let Some((_, index)) = listings.range(..=svma).next_back()
+        let before = self.by_start.get(&module_id);
+        if let Some((_, index)) = before.and_then(|it| it.range(..=svma).next_back())
             && self.all.listings[*index].range.contains(&svma)
         {
             return Ok(*index);
         }
-        let file = self.files.entry(module_id).or_insert_with(|| CodeFile::open(module));
-        let file = file.as_ref().map_err(String::clone)?;
-        if self.all.listings.len() >= LISTINGS_MAX || self.room == 0 {
-            return Err(format!(
-                "the page has the {} functions with the most time, and this is none of them",
-                self.all.listings.len()
-            ));
-        }
+        let is_full = self.all.listings.len() >= LISTINGS_MAX || self.room == 0;
+        let file = match self.files.known(module_id) {
+            Some(Err(why)) => return Err(why),
+            // The file is not even opened.
+            _ if is_full => {
+                return Err(format!(
+                    "the page has the {} functions with the most time, and this is none of them",
+                    self.all.listings.len()
+                ));
+            }
+            Some(Ok(file)) => file,
+            None => self.files.get(module_id, module)?,
+        };
         let range = file.range(method.start_svma, svma)?;
         let weights = self.weights.get(&module_id).map(|weights| weights.range(range.clone()));
         let weights = weights.into_iter().flatten().map(|(svma, weight)| (*svma, *weight));
@@ -259,7 +303,7 @@ impl AssemblyBuilder<'_> {
         self.room = self.room.saturating_sub(bytes);
         let name = escaped(&method.name).into_owned();
         let index = self.all.listings.len();
-        listings.insert(range.start, index);
+        self.by_start.entry(module_id).or_default().insert(range.start, index);
         self.all.listings.push(Listing { name, module: file.shown().to_owned(), range, code });
         Ok(index)
     }
@@ -349,6 +393,12 @@ fn inline_chain(profile: &Profile, id: LocationId) -> Vec<&Location> {
 /// Returns the location whose code a location is inlined into.
 fn physical(profile: &Profile, id: LocationId) -> Option<&Location> {
     inline_chain(profile, id).pop()
+}
+
+/// Returns the module of a location whose code is native.
+fn native_module(profile: &Profile, id: LocationId) -> Option<ModuleId> {
+    let location = physical(profile, id).filter(|it| why_not_native(it).is_none())?;
+    profile.method(location.method)?.module
 }
 
 /// Returns why a location is in no file of machine code, if it is so.

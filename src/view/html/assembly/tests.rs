@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::rc::Rc;
 
 use super::listing::ListedInstruction;
 use super::*;
@@ -110,7 +111,7 @@ fn code_is_read_only_of_the_recorded_file_and_for_this_architecture() {
     let build_id = Elf::parse(&bytes).unwrap().build_id().unwrap().to_vec();
     let why = |path: &str, build_id: &[u8]| {
         let module = Module { path: path.to_owned(), build_id: build_id.to_vec() };
-        CodeFile::open(&module).err().unwrap_or_default()
+        CodeFiles::default().get(ModuleId(0), &module).err().unwrap_or_default()
     };
     let path = path.to_str().unwrap();
     assert!(why(path, &build_id).contains("is not on this system"));
@@ -122,15 +123,38 @@ fn code_is_read_only_of_the_recorded_file_and_for_this_architecture() {
         other.contains("is another file now") && other.ends_with("recorded was abcd"),
         "{other}"
     );
-    assert!(why("[vdso]", &build_id).contains("in no file: [vdso]"));
+    assert!(why("[vdso]", &build_id).starts_with("[vdso] is in no file"));
     assert!(why(dir.path().to_str().unwrap(), &build_id).contains("not a regular file"));
     let mut bytes = bytes;
     bytes[18..20].copy_from_slice(&[183, 0]);
     fs::write(path, &bytes).unwrap();
-    assert!(why(path, &build_id).contains("only for x86-64"));
+    assert!(why(path, &build_id).contains("no code for x86-64"));
     bytes.truncate(60);
     fs::write(path, &bytes).unwrap();
     assert!(!why(path, &build_id).is_empty());
+}
+
+#[test]
+fn a_file_is_read_once_whatever_it_is_called() {
+    let build_id =
+        Elf::parse(&fs::read("/usr/bin/true").unwrap()).unwrap().build_id().map(Vec::from);
+    let mut files = CodeFiles::default();
+    let mut get = |id: u32, path: &str, build_id: Vec<u8>| {
+        files.get(ModuleId(id), &Module { path: path.to_owned(), build_id })
+    };
+    let build_id = build_id.unwrap();
+    let one = get(0, "/usr/bin/true", build_id.clone()).ok().unwrap();
+    let other = get(1, "/usr/bin/../bin/true", build_id.clone()).ok().unwrap();
+    assert!(Rc::ptr_eq(&one, &other));
+    assert!(get(2, "/usr/./bin/true", vec![1; 20]).is_err_and(|why| why.contains("another file")));
+    let mut last = String::new();
+    for id in 3..=200 {
+        assert!(!last.contains("with the most time"), "{id}: {last}");
+        last = get(id, &format!("/nowhere/{id}"), Vec::new()).err().unwrap();
+    }
+    assert!(last.contains("200 files with the most time"), "{last}");
+    // A file that is open stays at hand.
+    assert!(get(0, "/usr/bin/true", build_id).is_ok());
 }
 
 /// Stripped files have no symbols of their own functions, but unwind information.
@@ -143,7 +167,7 @@ fn a_function_is_bounded_by_its_symbol_or_by_unwind_information() {
         path: own.to_str().unwrap().to_owned(),
         build_id: elf.build_id().unwrap_or_default().to_vec(),
     };
-    let file = CodeFile::open(&module).ok().unwrap();
+    let file = CodeFiles::default().get(ModuleId(0), &module).ok().unwrap();
     let symbols = crate::elf::Definitions::of(&elf).functions_named("main");
     let main = symbols.first().unwrap();
     assert_eq!(file.range(main.start, main.start + 1), Ok(main.clone()));
