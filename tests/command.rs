@@ -1,12 +1,17 @@
 //! `record -- COMMAND`: the recorder starts the program.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Outcome, Recorder, Trace, alone, child_named, go_program, has_command, needs_recording,
-    program, record_command, scratch_dir, skip, together, traceprof, wait_until,
+    Outcome, Recorder, Trace, alone, as_nobody, child_named, go_program, has_command,
+    needs_recording, program, program_for_everyone, record_command, scratch_dir, skip, together,
+    traceprof, wait_until,
 };
 use crate::opener;
 
@@ -310,4 +315,64 @@ fn program_that_executes_another_is_no_crash_at_any_moment() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains("exited with code 0"), "round {round}:\n{text}");
     }
+}
+
+/// Writes a program with these bits of its mode.
+fn with_mode(path: &Path, contents: &[u8], mode: u32) {
+    fs::write(path, contents).expect("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+}
+
+/// The kernel withholds the privileges of a file from a program that an ordinary user traces.
+#[test]
+fn a_command_has_the_privileges_of_its_file_or_is_refused() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let path = |name: &str| folder.path().join(name);
+    let id = fs::read("/usr/bin/id").expect("id");
+    with_mode(&path("user"), &id, 0o4755);
+    with_mode(&path("group"), &id, 0o2755);
+    with_mode(&path("script"), format!("#!{} -u\n", path("user").display()).as_bytes(), 0o755);
+    with_mode(&path("own"), b"#!/bin/sh\nid -u\n", 0o4755);
+    with_mode(&path("capable"), &id, 0o755);
+    let ours = program_for_everyone(env!("CARGO_BIN_EXE_traceprof").as_ref(), folder.path());
+    let run = |command: &mut Command, line: &str| {
+        command.args(line.split(' ')).current_dir(folder.path()).output().expect("an exit")
+    };
+    let nobody = |line: &str| as_nobody("env".as_ref()).map(|mut command| run(&mut command, line));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match nobody("./user -u") {
+        None => skip!("root: needed to act as two users"),
+        Some(plain) if text(&plain.stdout) != "0\n" => skip!("a place where set-uid counts"),
+        Some(_) => {}
+    }
+    let refused = |line: &str, what: &str| {
+        for dry in ["", "--dry-run "] {
+            let line = format!("./traceprof record {dry}-o x.trace -- {line}");
+            let output = nobody(&line).expect("another user");
+            let said = text(&output.stderr);
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), String::new()));
+            assert!(said.contains("with its privileges: ") && said.contains(what), "{said}");
+            assert!(!path("x.trace").exists());
+        }
+    };
+    refused("./user -u", "/user is set-uid (uid 0), which the kernel withholds");
+    refused("./group -g", "/group is set-gid (gid 0), which the kernel withholds");
+    refused("./script", &format!("{} is set-uid (uid 0)", path("user").display()));
+    let mut setcap = Command::new("setcap");
+    if has_command("setcap") && run(&mut setcap, "cap_net_raw=p capable").status.success() {
+        refused("./capable -u", "/capable has file capabilities");
+    }
+    // These run as they do without a recorder.
+    let prints = |output: Output, expected: &str| {
+        assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    };
+    let record = "record -q --force -o x.trace --";
+    let as_another = |line: &str| nobody(line).expect("another user");
+    prints(as_another(&format!("./traceprof {record} ./own")), "65534\n");
+    let voided = format!("setpriv --no-new-privs ./traceprof {record} ./user -u");
+    prints(as_another(&voided), "65534\n");
+    prints(as_another(&format!("./traceprof {record} nice ./user -u")), "0\n");
+    prints(run(&mut Command::new(&ours), &format!("{record} ./user -u")), "0\n");
 }

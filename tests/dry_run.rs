@@ -240,12 +240,12 @@ fn outputs_that_a_recording_would_refuse_are_refused() {
     check(false, &["-o", "no/x.trace"], "create it first");
     check(false, &["-o", "no/x%p.trace"], "create it first");
     std::os::unix::fs::symlink("elsewhere", dir.path().join("link")).expect("a link");
-    check(false, &["-o", "link"], "exists already");
+    check(false, &["-o", "link"], "link exists: choose another name");
     check(false, &["-o", "link", "--force"], "not a regular file");
     std::fs::write(dir.path().join("x-0003.trace"), "precious").expect("a file");
-    check(false, &["-o", "x.trace", "--rotate", "1m"], "x-0003.trace exists already");
+    check(false, &["-o", "x.trace", "--rotate", "1m"], "x-0003.trace exists, a part");
     std::fs::create_dir(dir.path().join("x.trace.ring")).expect("a directory");
-    check(false, &["-o", "x.trace", "--ring", "1m"], "x.trace.ring exists already");
+    check(false, &["-o", "x.trace", "--ring", "1m"], "x.trace.ring exists, with");
     std::fs::write(dir.path().join("pid"), "1").expect("a file");
     check(false, &["-o", "x.trace", "--pidfile", "pid"], "process 1 is running");
     check(false, &["-o", "x.trace", "--pidfile", "no/pid"], "create it first");

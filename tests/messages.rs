@@ -69,6 +69,7 @@ impl Stage {
             ("tracer", status_of(traced.pid() as u32, "TracerPid:")),
             ("tests", std::process::id().to_string()),
             ("thread", sleeping_thread()),
+            ("init", format!("1 ({})", status_of(1, "Name:"))),
         ];
         Self { folder, names: names.into(), children: vec![zombie, other], _traced: traced }
     }

@@ -378,7 +378,7 @@ fn refusals_are_those_of_a_recording() {
     match crate::common::as_nobody(&program) {
         Some(mut command) => {
             let output = command.args(["stacks", "--pid"]).arg(target.pid().to_string()).output();
-            check(output.expect("traceprof"), 3, "the target belongs to uid ");
+            check(output.expect("traceprof"), 3, ") belongs to uid ");
         }
         None => announce_skip("root: needed to act as two users"),
     }

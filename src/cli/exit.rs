@@ -6,9 +6,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use crate::record::RecordError;
-use crate::trace::TraceError;
+use crate::trace::{TraceError, directory_of};
 use crate::view::ViewError;
-use crate::view::text::escape::escaped;
+use crate::view::text::escape::{escaped, shell_quoted};
 
 /// An exit code. Scripts rely on these: a number never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +180,13 @@ impl CommandFailure {
             }
             _ => ExitCode::Unreadable,
         };
-        Self::new(code, error)
+        match search(&error) {
+            Some(advice) => {
+                let text = format!("{error}; {advice}");
+                Self::new(code, anyhow::Error::from(error).context(text))
+            }
+            None => Self::new(code, error),
+        }
     }
 
     /// Converts the error of a view that could not be made.
@@ -193,11 +199,22 @@ impl CommandFailure {
             ViewError::NoStacks => {
                 Self::new(ExitCode::Usage, anyhow::anyhow!(ViewError::NO_STACKS))
             }
-            ViewError::Output(error) => {
-                let error = anyhow::Error::from(error).context("writing the output");
-                Self::new(ExitCode::Output, error)
-            }
+            ViewError::Output(error) => Self::of_output("writing the output", error),
         }
+    }
+
+    /// Converts the error of a write, with what failed and what to do.
+    pub(super) fn of_output(what: &str, error: io::Error) -> Self {
+        let advice = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                format!("{what}: {error}; free some space, or write to another place")
+            }
+            io::ErrorKind::FileTooLarge => {
+                format!("{what}: {error}; raise the file size limit (`ulimit -f`)")
+            }
+            _ => what.to_owned(),
+        };
+        Self::new(ExitCode::Output, anyhow::Error::from(error).context(advice))
     }
 
     /// Whether the reader of the output closed it, as `head` does.
@@ -227,6 +244,19 @@ impl CommandFailure {
 impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "traceprof: {}", self.message())
+    }
+}
+
+/// Returns where to look for a trace that does not exist.
+fn search(error: &TraceError) -> Option<String> {
+    let TraceError::Io { path, writing: false, source } = error else { return None };
+    let directory = directory_of(path);
+    let name = shell_quoted(&directory.to_string_lossy());
+    match source.kind() {
+        io::ErrorKind::NotFound if !directory.is_dir() => Some(format!("{name} does not exist")),
+        io::ErrorKind::NotFound if name == "." => Some("`ls *.trace` lists traces".to_owned()),
+        io::ErrorKind::NotFound => Some(format!("`ls {name}/*.trace` lists traces")),
+        _ => None,
     }
 }
 

@@ -6,11 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use super::exit::{CommandFailure, ExitCode};
 use super::progress_line;
-use crate::trace::{directory_of, index_path};
+use crate::trace::{TraceError, directory_of, index_path};
 
 /// Where to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +56,8 @@ impl Destination {
                 out.flush().map_err(unwritable)
             }
             Self::File { path, force } => {
-                let whole = |error: io::Error| {
-                    let context = format!("writing {}", path.display());
-                    CommandFailure::new(
-                        ExitCode::Output,
-                        anyhow::Error::from(error).context(context),
-                    )
+                let whole = |error| {
+                    CommandFailure::of_output(&format!("writing {}", path.display()), error)
                 };
                 let mut file = NewFile::create(path, *force)?;
                 write(&mut file.out)?;
@@ -95,7 +91,7 @@ pub(super) fn is_part_of(path: &Path, trace: &Path) -> bool {
 
 /// The failure of a write to the output.
 pub(super) fn unwritable(error: io::Error) -> CommandFailure {
-    CommandFailure::new(ExitCode::Output, anyhow::Error::from(error).context("writing the output"))
+    CommandFailure::of_output("writing the output", error)
 }
 
 /// A file under another name until it is complete.
@@ -117,8 +113,7 @@ impl NewFile {
         }
         let partial = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
-                let error = anyhow!("{} is a directory: name a file", path.display());
-                return Err(CommandFailure::new(ExitCode::Output, error));
+                return Err(CommandFailure::of_trace(TraceError::Directory { path: path.into() }));
             }
             Ok(found) if !found.is_file() => None,
             Ok(_) if !force => return Err(exists(path)),
@@ -129,9 +124,9 @@ impl NewFile {
             Some(partial) => File::create_new(partial),
             None => File::options().write(true).open(path),
         };
-        let file = file
-            .with_context(|| format!("creating {}", path.display()))
-            .map_err(|error| CommandFailure::new(ExitCode::Output, error))?;
+        let file = file.map_err(|error| {
+            CommandFailure::of_output(&format!("creating {}", path.display()), error)
+        })?;
         Ok(Self { path: path.to_owned(), partial, force, out: BufWriter::new(file) })
     }
 
@@ -149,9 +144,9 @@ impl NewFile {
         }
         match placed {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(&self.path)),
-            placed => placed
-                .with_context(|| format!("writing {}", self.path.display()))
-                .map_err(|error| CommandFailure::new(ExitCode::Output, error)),
+            placed => placed.map_err(|error| {
+                CommandFailure::of_output(&format!("writing {}", self.path.display()), error)
+            }),
         }
     }
 }
@@ -184,7 +179,5 @@ fn partial_path(path: &Path) -> PathBuf {
 }
 
 fn exists(path: &Path) -> CommandFailure {
-    let error =
-        anyhow!("{} exists: choose another name, or replace it with --force", path.display());
-    CommandFailure::new(ExitCode::Output, error)
+    CommandFailure::of_trace(TraceError::Exists { path: path.to_owned() })
 }

@@ -245,10 +245,11 @@ mod tests {
 
     #[test]
     fn messages_name_the_way_out() {
-        let traced = Refusal::AlreadyTraced { tracer: 7, name: "gdb".to_owned() };
+        let (target, name) = ("process 9 (app)".to_owned(), "gdb".to_owned());
+        let traced = Refusal::AlreadyTraced { target, tracer: 7, name };
         assert_eq!(
             InjectError::from(traced).to_string(),
-            "the target is already traced by gdb (pid 7); end that program first"
+            "process 9 (app) is already traced by gdb (pid 7); end that program first"
         );
         let full = InjectError::MapFailed { segment: "data".to_owned(), errno: libc::ENOMEM };
         assert!(full.to_string().contains("ulimit -v"));

@@ -18,7 +18,7 @@ use super::arch;
 use super::error::InjectError;
 use super::refusal::Refusal;
 use super::target::claim::Claim;
-use super::target::tracer::{already_traced, is_guardian};
+use super::target::tracer::{already_traced, is_guardian, titled};
 use super::yama::yama_refusal;
 use crate::proc::{self, Namespace, Status};
 
@@ -145,7 +145,7 @@ fn check_tracer(facts: &ProcessFacts) -> Result<String, Refusal> {
         tracer if is_guardian(tracer) => {
             Ok(format!("a guardian (pid {tracer}), which detaches soon"))
         }
-        tracer => Err(already_traced(tracer)),
+        _ => Err(already_traced(&facts.status)),
     }
 }
 
@@ -165,7 +165,9 @@ fn check_permission(facts: &ProcessFacts) -> Result<String, Refusal> {
         && [status.gid, status.egid, status.sgid] == [own.gid; 3];
     Err(match yama_refusal() {
         Some(off @ Refusal::Yama { scope: 3.. }) => off,
-        _ if !capable && status.uid != own.uid => Refusal::OtherUser { uid: status.uid },
+        _ if !capable && status.uid != own.uid => {
+            Refusal::OtherUser { target: titled(status), uid: status.uid }
+        }
         Some(refusal) if same_user => refusal,
         _ if capable => Refusal::ProtectedFromRoot { pid: *pid },
         _ => Refusal::Protected,
@@ -265,8 +267,9 @@ mod tests {
             assert_eq!(preflight(2), Err(Refusal::KernelThread { pid: 2 }));
         }
         if !nix::unistd::geteuid().is_root() {
-            let uid = proc::status(1).unwrap().uid;
-            assert_eq!(preflight(1), Err(Refusal::OtherUser { uid }));
+            let status = proc::status(1).unwrap();
+            let (target, uid) = (format!("process 1 ({})", status.name), status.uid);
+            assert_eq!(preflight(1), Err(Refusal::OtherUser { target, uid }));
         }
     }
 }

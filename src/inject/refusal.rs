@@ -60,6 +60,8 @@ pub enum Refusal {
     ShadowStack,
     /// Another tracer traces the process.
     AlreadyTraced {
+        /// The process, with its pid and name.
+        target: String,
         /// The pid of the tracer.
         tracer: i32,
         /// The tracer's name.
@@ -104,6 +106,8 @@ pub enum Refusal {
     },
     /// The process belongs to another user.
     OtherUser {
+        /// The process, with its pid and name.
+        target: String,
         /// The real user id of the process.
         uid: u32,
     },
@@ -137,7 +141,8 @@ impl fmt::Display for Refusal {
             Self::KernelThread { pid } => {
                 write!(
                     f,
-                    "{pid} is a kernel thread, which runs no user code: use `perf top -p {pid}`"
+                    "{pid} is a kernel thread, which runs no user code: `cat /proc/{pid}/stack` \
+                     shows its stack, `perf top -p {pid}` its time"
                 )
             }
             Self::Own => write!(f, "traceprof cannot attach to itself; give another pid"),
@@ -198,9 +203,9 @@ impl Refusal {
                 "the target runs on shadow stacks, which are not supported; start it with \
                  GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
             ),
-            Self::AlreadyTraced { tracer, name } => write!(
+            Self::AlreadyTraced { target, tracer, name } => write!(
                 f,
-                "the target is already traced by {name} (pid {tracer}); end that program first"
+                "{target} is already traced by {name} (pid {tracer}); end that program first"
             ),
             Self::AlreadyRecorded { recorder } => {
                 let who = recorder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
@@ -285,9 +290,9 @@ impl Refusal {
                  root, start the program with `traceprof record -- COMMAND`, or set it to 0: \
                  sysctl kernel.yama.ptrace_scope=0"
             ),
-            Self::OtherUser { uid } => write!(
+            Self::OtherUser { target, uid } => write!(
                 f,
-                "the target belongs to uid {uid}; run as that user, or as root (CAP_SYS_PTRACE)"
+                "{target} belongs to uid {uid}; run as that user, or as root (CAP_SYS_PTRACE)"
             ),
             Self::Protected => write!(
                 f,
@@ -326,7 +331,8 @@ mod tests {
         check(Refusal::Yama { scope: 1 }, Some("sysctl kernel.yama.ptrace_scope=0"));
         check(Refusal::Yama { scope: 3 }, None);
         check(Refusal::NotAProcess { tid: 9, pid: 8 }, Some("traceprof record --pid 8"));
-        check(Refusal::OtherUser { uid: 1 }, Some("sudo traceprof record --pid 7"));
+        let target = "process 7 (x)".to_owned();
+        check(Refusal::OtherUser { target, uid: 1 }, Some("sudo traceprof record --pid 7"));
         check(Refusal::AlreadyRecorded { recorder: None }, None);
         check(Refusal::Locked { holder: Some((9, "flock".to_owned())) }, Some("kill 9"));
         check(Refusal::Locked { holder: None }, Some("fuser /proc/7/maps"));

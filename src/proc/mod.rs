@@ -155,6 +155,12 @@ pub struct Status {
     pub caught: u64,
     /// The effective capabilities.
     pub cap_effective: u64,
+    /// The permitted capabilities.
+    pub cap_permitted: u64,
+    /// The capabilities that an exec may give.
+    pub cap_bounding: u64,
+    /// Whether an exec gives no privileges.
+    pub no_new_privileges: bool,
     /// The number of queued signals of the process's user, and its limit.
     pub queued: (u64, u64),
     /// The locked memory in KiB.
@@ -423,6 +429,9 @@ fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
         b"SigIgn" => status.ignored = hex()?,
         b"SigCgt" => status.caught = hex()?,
         b"CapEff" => status.cap_effective = hex()?,
+        b"CapPrm" => status.cap_permitted = hex()?,
+        b"CapBnd" => status.cap_bounding = hex()?,
+        b"NoNewPrivs" => status.no_new_privileges = value == "1",
         b"x86_Thread_features" => status.shadow_stack = words.any(|word| word == "shstk"),
         _ => {}
     }

@@ -46,6 +46,11 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
+    /// The path names a directory.
+    Directory {
+        /// The path.
+        path: PathBuf,
+    },
     /// The path names a device, a directory, a socket or a pipe.
     NotRegular {
         /// The path.
@@ -109,6 +114,7 @@ impl TraceError {
         match self {
             Self::Io { writing, .. } => *writing,
             Self::Exists { .. }
+            | Self::Directory { .. }
             | Self::SameFile { .. }
             | Self::NotRegular { .. }
             | Self::Busy { .. }
@@ -147,6 +153,11 @@ impl fmt::Display for TraceError {
             Self::Exists { path } => {
                 let path = path.display();
                 write!(f, "{path} exists: choose another name, or replace it with --force")
+            }
+            Self::Directory { path } => {
+                let within = path.join("NAME");
+                let (path, within) = (path.display(), within.display());
+                write!(f, "{path} is a directory: name a file, as in {within}")
             }
             Self::SameFile { path } => {
                 write!(f, "{} is also the input; choose another name", path.display())

@@ -1,7 +1,10 @@
 //! The arguments that choose running processes.
 
+use std::ffi::OsStr;
+
 use anyhow::anyhow;
-use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::{Arg, Args, Command};
 use regex_lite::Regex;
 
 use super::headings::WHAT;
@@ -16,12 +19,12 @@ use crate::record::run::processes::named;
     .args(["pid", "pids", "name"]))]
 pub struct ProcessArguments {
     /// Processes, such as 12 or 12,15; repeatable
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = process_id)]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = ProcessIdParser)]
     #[arg(alias = "pids", help_heading = WHAT)]
     pub pid: Vec<i32>,
 
     /// Processes, as with --pid
-    #[arg(value_name = "PID", value_delimiter = ',', value_parser = process_id)]
+    #[arg(value_name = "PID", value_delimiter = ',', value_parser = ProcessIdParser)]
     #[arg(help_heading = WHAT, hide_short_help = true)]
     pub pids: Vec<i32>,
 
@@ -61,13 +64,40 @@ impl ProcessArguments {
     }
 }
 
-fn process_id(text: &str) -> Result<i32, String> {
+/// Parses process ids. What the message for a word advises depends on the command.
+#[derive(Clone)]
+struct ProcessIdParser;
+
+impl TypedValueParser for ProcessIdParser {
+    type Value = i32;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<i32, clap::Error> {
+        let starts_programs = command.get_name() == "record";
+        let parse = move |text: &str| process_id(text, starts_programs);
+        parse.parse_ref(command, argument, value)
+    }
+}
+
+fn process_id(text: &str, starts_programs: bool) -> Result<i32, String> {
+    /// The largest process id on 64-bit machines (`PID_MAX_LIMIT`).
+    const LARGEST: i32 = 4 << 20;
     Err(match text.parse() {
         Ok(pid @ 1..) => return Ok(pid),
         Ok(_) => "a process id is 1 or more".to_owned(),
         Err(_) if text.is_empty() => "it is empty: if it comes from pgrep, nothing matched; \
              --name REGEX finds processes, and `record --wait` waits for one"
             .to_owned(),
+        Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("no process id: the largest is {LARGEST}")
+        }
+        Err(_) if !starts_programs => {
+            format!("not a process id; --name {text} finds running processes")
+        }
         Err(_) if text == "sleep" => "--duration is how long to record, as in \
              `traceprof record --duration 10 --pid PID`"
             .to_owned(),
@@ -103,11 +133,16 @@ mod tests {
 
     #[test]
     fn what_is_no_process_id_is_said_with_the_way_out() {
-        assert_eq!(process_id("12"), Ok(12));
-        assert!(process_id("0").is_err() && process_id("-3").is_err());
-        assert!(process_id("ls").unwrap_err().contains("traceprof record -- ls"));
-        assert!(process_id("sleep").unwrap_err().contains("--duration 10"));
-        assert!(process_id("").unwrap_err().contains("pgrep"));
+        for is_record in [false, true] {
+            let refused = |text: &str| process_id(text, is_record).unwrap_err();
+            assert_eq!(process_id("12", is_record), Ok(12));
+            assert!(process_id("0", is_record).is_err() && process_id("-3", is_record).is_err());
+            assert!(refused("").contains("pgrep"));
+            assert_eq!(refused("99999999999"), "no process id: the largest is 4194304");
+            assert!(refused("ls").contains("--name ls"));
+            assert_eq!(refused("ls").contains("traceprof record -- ls"), is_record);
+            assert_eq!(refused("sleep").contains("--duration 10"), is_record);
+        }
         assert!(pattern("(").is_err() && pattern("").is_err());
     }
 }

@@ -36,7 +36,7 @@ pub(in crate::inject) fn explain(pid: i32, tid: i32, error: InjectError) -> Inje
         Err(unreadable) if proc::is_gone(&unreadable) => InjectError::Gone,
         Err(_) => error,
         Ok(status) if proc::has_ended(status.state) => InjectError::Gone,
-        Ok(status) if status.tracer != 0 => tracer::already_traced(status.tracer).into(),
+        Ok(status) if status.tracer != 0 => tracer::already_traced(&status).into(),
         Ok(_) => yama_refusal().map_or(InjectError::NotPermitted, InjectError::from),
     }
 }

@@ -301,7 +301,9 @@ fn tracer_in_the_way_is_named() {
     let mut command = Command::new(build("tracer", TRACER, &[]));
     command.arg(victim.pid.to_string());
     let tracer = Victim::start(command);
-    let refusal = Refusal::AlreadyTraced { tracer: tracer.pid, name: "tracer".to_owned() };
+    let target = format!("process {} ({})", victim.pid, proc::status(victim.pid).unwrap().name);
+    let name = "tracer".to_owned();
+    let refusal = Refusal::AlreadyTraced { target, tracer: tracer.pid, name };
     assert_eq!(preflight(victim.pid), Err(refusal.clone()));
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = start_guardian();

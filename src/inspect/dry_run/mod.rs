@@ -23,6 +23,7 @@ use crate::record::run::processes;
 use crate::record::source::kernel::Obstacle;
 use crate::record::target::command;
 use crate::record::target::namespace::check_proc;
+use crate::record::target::privileges;
 use crate::record::write::output;
 
 /// A step: its label, and what happens.
@@ -134,6 +135,7 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordErr
 fn of_command(command: &[OsString], options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
     let name = command.first().map(OsString::as_os_str).unwrap_or_default();
     let path = command::startable(name).map_err(|error| command::not_started(name, &error))?;
+    privileges::check(name)?;
     let pid = std::process::id() as i32;
     let plan = Plan::new(&Candidate::started(pid, None), options)?;
     let held = match command::takes_all_signals(path.as_os_str()) {

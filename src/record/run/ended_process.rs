@@ -226,8 +226,24 @@ pub(crate) struct Refused {
 impl Refused {
     /// Returns the name and the process id.
     pub(crate) fn title(&self) -> String {
-        format!("{} ({})", self.name, self.pid)
+        titled(&self.name, self.pid)
     }
+
+    /// Returns why it could not be recorded, with its id.
+    pub(crate) fn line(&self) -> String {
+        let text = self.error.text();
+        let pid = self.pid.to_string();
+        let mut subject = text.split([';', ':', ',']).next().unwrap_or_default().split_whitespace();
+        match subject.any(|word| word == pid) {
+            true => text,
+            false => format!("{}: {text}", self.title()),
+        }
+    }
+}
+
+/// Returns the name and the id of a process. A process that has exited has no name.
+pub(crate) fn titled(name: &str, pid: i32) -> String {
+    if name.is_empty() { pid.to_string() } else { format!("{name} ({pid})") }
 }
 
 /// The number of processes that the trace lists one by one.

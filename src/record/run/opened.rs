@@ -13,6 +13,7 @@ use crate::record::contract::options::{Options, Target};
 use crate::record::run::plan::Candidate;
 use crate::record::run::priority::Raised;
 use crate::record::target::command;
+use crate::record::target::privileges;
 use crate::record::target::residue::Footprint;
 use crate::record::target::signals::SIGTRAP;
 use crate::record::target::spawn::{self, HeldChild, StartedProgram};
@@ -138,6 +139,7 @@ pub(crate) fn start(
     raised: &Raised,
 ) -> Result<(i32, Option<i32>, StartedProgram), RecordError> {
     let name = command.first().map(OsString::as_os_str).unwrap_or_default();
+    privileges::check(name)?;
     let late = command::takes_all_signals(name);
     let held = raised
         .as_before(|| HeldChild::start(command, guardian.pid(), !late))

@@ -153,8 +153,7 @@ impl EndedRecording {
         lines.extend(self.late.iter().map(|text| ("late".to_owned(), text.clone())));
         let refused = self.refused.iter().take(NAMED);
         let not = "not recorded";
-        lines
-            .extend(refused.map(|it| (not.into(), format!("{}: {}", it.title(), it.error.text()))));
+        lines.extend(refused.map(|it| (not.into(), it.line())));
         if self.refused.len() > NAMED {
             lines.push((not.to_owned(), format!("{} more", self.refused.len() - NAMED)));
         }

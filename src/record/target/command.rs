@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -29,22 +30,34 @@ pub(crate) fn takes_all_signals(command: &OsStr) -> bool {
 
 /// Finds the file that `execvp` would run.
 pub(crate) fn find(command: &OsStr) -> Option<PathBuf> {
-    let path = Path::new(command);
-    if path.components().count() > 1 {
-        return Some(path.to_path_buf());
+    if has_slash(command) {
+        return Some(PathBuf::from(command));
     }
     in_path(command).find(|path| is_executable(path))
 }
 
+/// Whether a command is a path, for which PATH is not searched.
+fn has_slash(command: &OsStr) -> bool {
+    command.as_bytes().contains(&b'/')
+}
+
 /// Returns the files in the folders of PATH that the command may mean.
 fn in_path(command: &OsStr) -> impl Iterator<Item = PathBuf> + use<'_> {
-    let search = env::var_os("PATH").unwrap_or_default();
+    /// What `execvp` searches without PATH.
+    const DEFAULT: &str = match cfg!(target_env = "musl") {
+        true => "/usr/local/bin:/bin:/usr/bin",
+        false => "/bin:/usr/bin",
+    };
+    let search = env::var_os("PATH").unwrap_or_else(|| DEFAULT.into());
     let folders: Vec<PathBuf> = env::split_paths(&search).collect();
     folders.into_iter().map(move |folder| folder.join(command))
 }
 
 /// Returns the file that `execvp` would run, or the error with which it would fail.
 pub(crate) fn startable(command: &OsStr) -> io::Result<PathBuf> {
+    if command.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let Some(path) = find(command) else {
         let is_there = in_path(command).any(|path| path.exists());
         let kind = if is_there { io::ErrorKind::PermissionDenied } else { io::ErrorKind::NotFound };
@@ -59,8 +72,11 @@ pub(crate) fn startable(command: &OsStr) -> io::Result<PathBuf> {
 
 /// Returns the error of a program that could not be started because of this.
 pub(crate) fn not_started(command: &OsStr, error: &io::Error) -> RecordError {
+    if command.is_empty() {
+        return RecordError::NoCommand(anyhow!("the command is empty: name a program after --"));
+    }
     let name = command.display();
-    let has_slash = Path::new(command).components().count() > 1;
+    let has_slash = has_slash(command);
     let found = match has_slash {
         true => Some(PathBuf::from(command)).filter(|path| path.exists()),
         false => in_path(command).find(|path| path.exists()),

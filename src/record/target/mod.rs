@@ -13,6 +13,7 @@ pub(crate) mod memory_file;
 pub(crate) mod modules;
 pub(crate) mod namespace;
 pub(crate) mod narrow_stacks;
+pub(crate) mod privileges;
 pub(crate) mod residue;
 pub(crate) mod segments;
 pub(crate) mod shm;

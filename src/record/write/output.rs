@@ -172,8 +172,8 @@ fn check(options: &Options) -> Result<(), RecordError> {
     {
         let path = path.display();
         return Err(RecordError::Output(anyhow!(
-            "{path} exists already, a part of another recording: choose another --output, or \
-             replace its parts with --force"
+            "{path} exists, a part of another recording: choose another name, or replace its parts \
+             with --force"
         )));
     }
     if let (Files::Ring { .. }, false) = (options.files, options.writer.force)
@@ -182,25 +182,19 @@ fn check(options: &Options) -> Result<(), RecordError> {
         let path = options.ring_directory();
         let path = path.display();
         return Err(RecordError::Output(anyhow!(
-            "{path} exists already, with the parts of another recording: print them as traces, \
-             then remove it, choose another --output, or replace it with --force"
+            "{path} exists, with the parts of another recording: print them as traces, then remove \
+             it, choose another name, or replace it with --force"
         )));
     }
     if matches!(options.files, Files::Ring { .. }) {
         check_ring(&options.ring_directory())?;
     }
     if options.output.is_dir() {
-        let path = options.output.display();
-        return Err(RecordError::Output(anyhow!(
-            "{path} is a directory: give a file name, as in --output {path}/NAME.trace"
-        )));
+        return Err(output_error(TraceError::Directory { path: options.output.clone() }));
     }
     let exists = options.output.symlink_metadata().is_ok();
     if exists && !options.writer.force {
-        let path = options.output.display();
-        return Err(RecordError::Output(anyhow!(
-            "{path} exists already: choose another --output, or replace it with --force"
-        )));
+        return Err(output_error(TraceError::Exists { path: options.output.clone() }));
     }
     // If the check fails, opening the file for writing will report the error.
     if exists && trace::is_being_written(&options.output).unwrap_or(false) {

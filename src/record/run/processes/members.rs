@@ -12,7 +12,7 @@ use crate::proc;
 use crate::record::batch::process::ProcessNumber;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
-use crate::record::run::ended_process::{EndedProcess, Refused};
+use crate::record::run::ended_process::{EndedProcess, Refused, titled};
 use crate::record::run::ended_processes::EndedProcesses;
 
 /// Interval between two reports of the progress.
@@ -38,7 +38,7 @@ struct Member {
 
 impl Member {
     fn title(&self) -> String {
-        format!("{} ({})", self.name, self.pid)
+        titled(&self.name, self.pid)
     }
 }
 
@@ -228,9 +228,9 @@ impl Members {
     }
 }
 
-/// Returns the name of a process, or `exited`.
+/// Returns the name of a process; a process that has exited has none.
 fn name_of(pid: i32) -> String {
-    proc::status(pid).map_or_else(|_| "exited".to_owned(), |status| status.name)
+    proc::status(pid).map(|status| status.name).unwrap_or_default()
 }
 
 #[cfg(test)]

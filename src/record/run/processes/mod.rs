@@ -170,8 +170,7 @@ fn none_of(mut refused: Vec<Refused>) -> RecordError {
         RecordError::TargetGone(_) => 5,
     };
     refused.sort_by_key(|it| (of_use(&it.error), it.pid));
-    let texts: Vec<String> =
-        refused.iter().map(|it| format!("{}: {}", it.title(), it.error.text())).collect();
+    let texts: Vec<String> = refused.iter().map(Refused::line).collect();
     let count = refused.len();
     match (refused.into_iter().next(), count) {
         (None, _) => {
