@@ -202,7 +202,7 @@ pub enum Action {
     ///
     /// html: the page that `traceprof view` writes.
     Export(ExportArguments),
-    /// Write a page for a browser: flame graph, time line, functions, spans
+    /// Write a page for a browser: flame graph, functions, source, assembly, time line, spans
     ///
     /// Writes one HTML file with all samples in it. The page needs no network and no server, and
     /// its policy forbids it to load or send anything. Attach it to a ticket and open it from
