@@ -221,10 +221,7 @@ fn a_program_that_lives_on_is_attached_to_and_no_time_counts_twice() {
     for (pid, _) in &workers {
         let is_attached = text.contains(&format!("exe ({pid}): sampling 1 thread"));
         assert!(is_attached, "{pid}\n{text}");
-        let trace = loaded(&outcome.trace);
-        assert!(sampled(&trace, *pid, "burn_spawned").2);
-        let threads = trace.threads.iter().filter(|it| it.thread().pid == *pid as u32);
-        assert_eq!(threads.count(), 1, "one thread before and after the attach");
+        assert!(sampled(&loaded(&outcome.trace), *pid, "burn_spawned").2);
     }
     assert_eq!(outcome.trace.number("processes"), 3, "{text}");
     for (pid, us) in &workers {

@@ -102,10 +102,6 @@ pub(super) struct WriterProcess {
     pub(super) kept: HashMap<u64, Stack>,
     /// The ids of threads in the trace, by key.
     threads: HashMap<ThreadKey, ThreadId>,
-    /// The threads of this process that another source of samples has added, by their tids.
-    inherited: HashMap<u32, ThreadId>,
-    /// The tids of the threads that it has added and that have not exited.
-    tids: HashMap<ThreadId, u32>,
     /// The threads that have samples.
     sampled: HashSet<ThreadId>,
     /// The keys of languages whose samples tell who holds their lock.
@@ -128,8 +124,6 @@ impl WriterProcess {
             stacks: HashMap::new(),
             kept: HashMap::new(),
             threads: HashMap::new(),
-            inherited: HashMap::new(),
-            tids: HashMap::new(),
             sampled: HashSet::new(),
             lock_keys: BTreeSet::new(),
             totals: WrittenTotals::default(),
@@ -148,16 +142,6 @@ impl WriterProcess {
     /// Returns the totals so far.
     pub(super) fn totals(&self) -> WrittenTotals {
         WrittenTotals { unnamed: self.names.unnamed, ..self.totals.clone() }
-    }
-
-    /// Returns the process id.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Takes over the threads of the same process from a source of samples that has left.
-    pub(super) fn inherit(&mut self, former: &Self) {
-        self.inherited.extend(former.tids.iter().map(|(id, tid)| (*tid, *id)));
     }
 
     /// Writes the batches that need not wait.
@@ -314,7 +298,6 @@ impl WriterProcess {
             ThreadChange::Exited { key, time_ns } => {
                 if let Some(id) = self.threads.remove(key) {
                     self.sampled.remove(&id);
-                    self.tids.remove(&id);
                     writer.thread_exit(id, *time_ns)?;
                 }
             }
@@ -330,14 +313,9 @@ impl WriterProcess {
     ) -> Result<(), TraceError> {
         let (inner_pid, inner_tid) = life.inner;
         let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
-        if let Some(id) = self.inherited.remove(&tid) {
-            self.threads.insert(key, id);
-            return writer.rename_thread(id, &name);
-        }
         let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ..Thread::default() };
         let id = writer.thread(&thread)?;
         self.threads.insert(key, id);
-        self.tids.insert(id, tid);
         if (inner_pid, inner_tid) != (pid, tid) {
             // In a pid namespace, these are the ids that the target itself sees.
             let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));

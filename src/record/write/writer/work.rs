@@ -165,10 +165,6 @@ impl Work {
             self.processes.iter().filter(|it| may_go(it.1)).map(|it| *it.0).collect();
         for number in gone {
             if let Some(process) = self.processes.remove(&number) {
-                let heir = self.processes.values_mut().find(|it| it.pid() == process.pid());
-                if let Some(heir) = heir {
-                    heir.inherit(&process);
-                }
                 self.totals.insert(number, process.totals());
                 self.kept.extend(process.kept);
             }
