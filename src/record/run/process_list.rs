@@ -6,7 +6,7 @@
 
 use crate::proc;
 use crate::record::contract::number_format::{percent, seconds};
-use crate::record::run::ended_process::{EndedProcess, LISTED};
+use crate::record::run::ended_process::{EndedProcess, LISTED, titled};
 use crate::record::run::ended_recording::EndedRecording;
 use crate::record::session::SessionEnd;
 use crate::trace::{Metadata, Value};
@@ -57,7 +57,7 @@ impl EndedProcess {
 
     /// Returns the name and the process id.
     pub(crate) fn title(&self) -> String {
-        format!("{} ({})", self.opened.name, self.opened.pid)
+        titled(&self.opened.name, self.opened.pid)
     }
 
     /// Returns the time for which it was recorded.

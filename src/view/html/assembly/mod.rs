@@ -3,8 +3,7 @@
 //!
 //! # Invariants
 //! - At most [`LISTINGS_MAX`] functions and [`TEXTS_MAX`] bytes of instructions.
-//! - For code without a listing there is a text that says why, and the user is told of the files
-//!   with much of the time.
+//! - Code without a listing has a text that says why. A note names the files with much of the time.
 
 mod code_file;
 mod code_files;
